@@ -1,7 +1,7 @@
 """The options of ``make bench``, checked, and its parts one after the other.
 
-Run as ``python -m benchmarks`` in the root of the repository. Progress goes to stderr, tables and one line of JSON
-to stdout.
+Run as ``python -m benchmarks`` in the root of the repository. Progress goes to stderr, tables and
+one line of JSON to stdout.
 """
 
 from __future__ import annotations
@@ -46,57 +46,89 @@ def bench(
     part: Annotated[Part, typer.Option(help="What to measure.")] = Part.ALL,
     before: Annotated[
         Path | None,
-        typer.Option(help="Another checkout of this package, such as a git worktree: a contender in the same run."),
+        typer.Option(
+            help="Another checkout of this package, such as a git worktree: a contender in the "
+            "same run."
+        ),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Rounds; each contender runs once in each.", show_default="3, of latency 2"),
+        typer.Option(
+            min=1, help="Rounds; each contender runs once in each.", show_default="3, of latency 2"
+        ),
     ] = None,
     output_partitions: Annotated[
-        str, typer.Option(help="Partitions of the output topics; several numbers are as many shapes.")
+        str,
+        typer.Option(help="Partitions of the output topics; several numbers are as many shapes."),
     ] = "4,16",
-    broker_version: Annotated[str, typer.Option(help="Kafka release of the local broker.")] = "4.3.1",
+    broker_version: Annotated[
+        str, typer.Option(help="Kafka release of the local broker.")
+    ] = "4.3.1",
     records: Annotated[
         int, typer.Option(min=1_000, help="Records that each query copies; rows: a million.")
     ] = _RECORDS,
-    batch_records: Annotated[int, typer.Option(min=1_000, help="Records of one micro-batch.")] = 500_000,
+    batch_records: Annotated[
+        int, typer.Option(min=1_000, help="Records of one micro-batch.")
+    ] = 500_000,
     small_batch_records: Annotated[
-        int, typer.Option(min=0, help="Records of one micro-batch in the shape of small batches; 0: leave it out.")
+        int,
+        typer.Option(
+            min=0,
+            help="Records of one micro-batch in the shape of small batches; 0: leave it out.",
+        ),
     ] = 20_000,
     small_batches: Annotated[int, typer.Option(min=1, help="Micro-batches of that shape.")] = 12,
     warm_up_records: Annotated[
         int, typer.Option(min=0, help="Records that each contender copies before anything counts.")
     ] = 2_000_000,
     latency: Annotated[
-        bool, typer.Option("--latency", help="Measure the time from send to visible under a steady load, instead.")
+        bool,
+        typer.Option(
+            "--latency", help="Measure the time from send to visible under a steady load, instead."
+        ),
     ] = False,
     rate: Annotated[int, typer.Option(min=1, help="Latency: records/s.")] = 1_000,
     seconds: Annotated[
-        float, typer.Option(min=1, help="Latency: seconds measured of each contender, shared by its rounds.")
+        float,
+        typer.Option(
+            min=1, help="Latency: seconds measured of each contender, shared by its rounds."
+        ),
     ] = 40,
     warm_up_seconds: Annotated[
         float, typer.Option(min=0, help="Latency: seconds at full rate before anything counts.")
     ] = 20,
 ) -> None:
-    """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; if they are asked for,
-    DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink, avro.decode beside from_avro, and
-    what reads a MySQL's binlog and its tables beside mysql-replication and a plain client.
+    """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; if they
+    are asked for, DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink,
+    avro.decode beside from_avro, and what reads a MySQL's binlog and its tables beside
+    mysql-replication and a plain client.
 
-    Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
-    the defaults each contender's JVM may grow to 2 GB; they work in turn.
+    Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that
+    is not quiet. With the defaults each contender's JVM may grow to 2 GB; they work in turn.
     """
     if part in (Part.DATABASE, Part.MYSQL):
         rows = records if records != _RECORDS else _ROWS
-        _database("MySQL" if part is Part.MYSQL else "PostgreSQL", rows, rounds=rounds or _THROUGHPUT_ROUNDS)
+        _database(
+            "MySQL" if part is Part.MYSQL else "PostgreSQL",
+            rows,
+            rounds=rounds or _THROUGHPUT_ROUNDS,
+        )
         return
     if part is Part.FILES:
-        _files(records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS)
+        _files(
+            records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS
+        )
         return
     if part is Part.AVRO:
-        _avro(records=records if records != _RECORDS else _DECODED, rounds=rounds or _DECODING_ROUNDS)
+        _avro(
+            records=records if records != _RECORDS else _DECODED, rounds=rounds or _DECODING_ROUNDS
+        )
         return
     if part is Part.BINLOG:
-        _binlog(changes=records if records != _RECORDS else _CHANGES, rounds=rounds or _THROUGHPUT_ROUNDS)
+        _binlog(
+            changes=records if records != _RECORDS else _CHANGES,
+            rounds=rounds or _THROUGHPUT_ROUNDS,
+        )
         return
     if part is Part.SNAPSHOT:
         _snapshot(rows=records if records != _RECORDS else _TABLE, rounds=rounds or 1)
@@ -106,12 +138,23 @@ def bench(
         timed = latency_contenders(before)
         rounds = rounds or _LATENCY_ROUNDS
         _latency(
-            LatencyPlan(_names(timed), rate, seconds, rounds, warm_up_seconds, min(partitions), broker_version), timed
+            LatencyPlan(
+                _names(timed),
+                rate,
+                seconds,
+                rounds,
+                warm_up_seconds,
+                min(partitions),
+                broker_version,
+            ),
+            timed,
         )
         return
     copying = throughput_contenders(before)
     cut = shapes(partitions, records, batch_records, small_batch_records, small_batches)
-    plan = SinkPlan(cut, _names(copying), rounds or _THROUGHPUT_ROUNDS, warm_up_records, broker_version)
+    plan = SinkPlan(
+        cut, _names(copying), rounds or _THROUGHPUT_ROUNDS, warm_up_records, broker_version
+    )
     _throughput(part, plan, copying)
 
 
@@ -123,7 +166,9 @@ def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> 
 
     encoded: list[encoder.EncoderFigures] = []
     if part is not Part.SINK:
-        display.say("encoder: one core, Arrow columns to stamped record batches, beside two peers …")
+        display.say(
+            "encoder: one core, Arrow columns to stamped record batches, beside two peers …"
+        )
         encoded = encoder.measure()
         display.encoder_table(encoded)
     sinks: list[ShapeFigures] = []
@@ -213,7 +258,12 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-app = typer.Typer(cls=TypedErrors, subcommand_metavar="", add_completion=False, pretty_exceptions_show_locals=False)
+app = typer.Typer(
+    cls=TypedErrors,
+    subcommand_metavar="",
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
 app.callback(invoke_without_command=True)(bench)
 
 if __name__ == "__main__":

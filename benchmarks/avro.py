@@ -1,9 +1,11 @@
-"""Framed Avro into columns: ``ow.avro.decode`` beside Spark's own ``from_avro``. Called by :mod:`__main__`.
+"""Framed Avro into columns: ``ow.avro.decode`` beside Spark's own ``from_avro``. Called by
+:mod:`__main__`.
 
-Both read the same Parquet file of framed records and give them to nobody (``noop``). ``from_avro`` is given the records
-without their frames, and one schema; it promises nothing of records that are not what they should be. The orders have
-some 125 bytes, five texts among them; the notes are what looks worst: nothing but short texts, each of which is looked
-at. The file is a contender, whose CPU is taken off in the last column.
+Both read the same Parquet file of framed records and give them to nobody (``noop``). ``from_avro``
+is given the records without their frames, and one schema; it promises nothing of records that are
+not what they should be. The orders have some 125 bytes, five texts among them; the notes are what
+looks worst: nothing but short texts, each of which is looked at. The file is a contender, whose
+CPU is taken off in the last column.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ _FIRST_ID = 101
 _IDS = 10
 _MAYBE = ["null", "string"]
 _ORDER = {
-    "id": "long", "customer": "string", "mail": "string", "city": _MAYBE, "item": "string", "amount": "int",
-    "price": "double", "placed": {"type": "long", "logicalType": "timestamp-millis"}, "note": _MAYBE,
+    "id": "long", "customer": "string", "mail": "string", "city": _MAYBE, "item": "string",
+    "amount": "int",
+    "price": "double", "placed": {"type": "long", "logicalType": "timestamp-millis"},
+    "note": _MAYBE,
 }  # fmt: skip
 _ORDER_COLUMNS = (
     "id",
@@ -46,14 +50,20 @@ _ORDER_COLUMNS = (
 )
 _NOTES = {f"t{number}": "string" for number in range(20)}
 _NOTES_COLUMNS = tuple(f"concat('text ', id % {7 + number}) AS t{number}" for number in range(20))
-SOURCE, PLAIN, OURS, SETTING_ASIDE = "the file alone", "from_avro", "onceward, stop", "onceward, dead_letter"
+SOURCE, PLAIN, OURS, SETTING_ASIDE = (
+    "the file alone",
+    "from_avro",
+    "onceward, stop",
+    "onceward, dead_letter",
+)
 CONTENDERS = (SOURCE, PLAIN, OURS, SETTING_ASIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class AvroFigures:
-    """The median over the rounds. ``times`` is to ``from_avro`` of the same records in the same rounds, ``times_alone``
-    the same without what the file costs."""
+    """The median over the rounds. ``times`` is to ``from_avro`` of the same records in the same
+    rounds, ``times_alone`` the same without what the file costs.
+    """
 
     shape: str
     contender: str
@@ -105,22 +115,30 @@ def _say(say: Callable[[str], None], shape: str, text: str) -> None:
 
 def _schema(shape: str, fields: dict[str, Any]) -> str:
     each = [{"name": name, "type": kind} for name, kind in fields.items()]
-    return json.dumps({"type": "record", "name": f"R{len(shape)}", "namespace": "com.example", "fields": each})
+    return json.dumps(
+        {"type": "record", "name": f"R{len(shape)}", "namespace": "com.example", "fields": each}
+    )
 
 
 def _figures(shape: str, medians: dict[str, float]) -> list[AvroFigures]:
     file, plain = medians[SOURCE], medians[PLAIN]
-    return [AvroFigures(shape, name, cpu, cpu / plain, (cpu - file) / (plain - file)) for name, cpu in medians.items()]
+    return [
+        AvroFigures(shape, name, cpu, cpu / plain, (cpu - file) / (plain - file))
+        for name, cpu in medians.items()
+    ]
 
 
 class _Bench:
-    def __init__(self, made: Orders, schema: str, columns: tuple[str, ...], ids: int, records: int) -> None:
+    def __init__(
+        self, made: Orders, schema: str, columns: tuple[str, ...], ids: int, records: int
+    ) -> None:
         self._meter = CpuMeter(psutil.Process().pid, java().pid, psutil.Process().pid)
         self._schema = schema
         self._records = records
         self._frame = _framed(made, schema, columns, ids, records)
         self._registry, self._ids = _Registry(schema, ids), ids
-        # Defined once, as a query is: its plan has numbers of its own, and with them code that has to get warm.
+        # Defined once, as a query is: its plan has numbers of its own, and with them code that has
+        # to get warm.
         self._frames = {name: self._read(name) for name in CONTENDERS}
 
     def turn(self, contender: str) -> float:
@@ -134,14 +152,17 @@ class _Bench:
             return self._frame
         if contender == PLAIN:
             body = F.substring(F.col("value"), 6, 2**31 - 1)
-            return self._frame.withColumn("value", from_avro(body, self._schema, {"mode": "PERMISSIVE"}))
+            return self._frame.withColumn(
+                "value", from_avro(body, self._schema, {"mode": "PERMISSIVE"})
+            )
         return _decoded(self._frame, self._registry, str(self._ids), contender == SETTING_ASIDE)
 
 
 def _decoded(frame: DataFrame, registry: Any, subject: str, sets_aside: bool) -> DataFrame:
     if not sets_aside:
         return ow.avro.decode(frame, registry=registry, subject=subject)
-    # What on_error="dead_letter" lets through, which is for streams: the same plan, of a frame that is none.
+    # What on_error="dead_letter" lets through, which is for streams: the same plan, of a frame
+    # that is none.
     from onceward.engine import decoding
 
     ow.avro.decode(frame, registry=registry, subject=subject)
@@ -150,10 +171,14 @@ def _decoded(frame: DataFrame, registry: Any, subject: str, sets_aside: bool) ->
     return good
 
 
-def _framed(made: Orders, schema: str, columns: tuple[str, ...], ids: int, records: int) -> DataFrame:
+def _framed(
+    made: Orders, schema: str, columns: tuple[str, ...], ids: int, records: int
+) -> DataFrame:
     path = f"{made.folder}/{ids}-{len(columns)}"
     number = F.lpad(F.hex(F.lit(_FIRST_ID) + F.col("id") % ids), 10, "0")
     rows = made.spark.range(0, records, 1, 2)
     value: Column = F.concat(F.unhex(number), to_avro(F.struct(*map(F.expr, columns)), schema))
-    rows.select(F.col("id").alias("offset"), value.alias("value")).write.option("compression", "none").parquet(path)
+    rows.select(F.col("id").alias("offset"), value.alias("value")).write.option(
+        "compression", "none"
+    ).parquet(path)
     return made.spark.read.parquet(path)

@@ -1,9 +1,11 @@
-"""A server's binlog to changes: Onceward's decoder beside mysql-replication, both in Python. Called by :mod:`__main__`.
+"""A server's binlog to changes: Onceward's decoder beside mysql-replication, both in Python.
+Called by :mod:`__main__`.
 
-Both read the same binlogs of the same MySQL over a connection of their own, from the first byte on. The other gives
-rows as dictionaries of Python's values; here they become a table of changes with keys and rows as JSON texts, in the
-binlog's order, which is more. The events alone are a contender, too: received, checked, and not looked into. What is
-counted is this process's CPU: the server's is its own affair, and the same for all.
+Both read the same binlogs of the same MySQL over a connection of their own, from the first byte
+on. The other gives rows as dictionaries of Python's values; here they become a table of changes
+with keys and rows as JSON texts, in the binlog's order, which is more. The events alone are a
+contender, too: received, checked, and not looked into. What is counted is this process's CPU: the
+server's is its own affair, and the same for all.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ class BinlogFigures:
 
 
 def run_binlog(changes: int, rounds: int, say: Callable[[str], None]) -> list[BinlogFigures]:
-    """Rows of nine columns, a JSON document in every fourth: inserted a thousand at a time, updated so, and inserted
-    one by one in transactions of their own, of which there are a fifth."""
+    """Rows of nine columns, a JSON document in every fourth: inserted a thousand at a time,
+    updated so, and inserted one by one in transactions of their own, of which there are a fifth.
+    """
     found = []
     with LocalMySQL("mysql", _SETTINGS) as server:
         say("writing the binlogs …")
@@ -63,7 +66,10 @@ def run_binlog(changes: int, rounds: int, say: Callable[[str], None]) -> list[Bi
             written = _written(server, shape, count, statements)
             turns = in_turns(CONTENDERS, rounds, written.turn, partial(_say, say, shape))
             medians = {name: statistics.median(turns[name]) for name in CONTENDERS}
-            found += [BinlogFigures(shape, n, count, us, us / medians[WITNESS]) for n, us in medians.items()]
+            found += [
+                BinlogFigures(shape, n, count, us, us / medians[WITNESS])
+                for n, us in medians.items()
+            ]
     return found
 
 
@@ -87,7 +93,9 @@ class _Written:
         count = read()
         used = time.process_time() - before
         if count != self.changes:
-            raise RuntimeError(f"{contender} found {count} changes in {self.file}, where there are {self.changes}")
+            raise RuntimeError(
+                f"{contender} found {count} changes in {self.file}, where there are {self.changes}"
+            )
         return used * 1e6 / self.changes
 
     def _events(self) -> int:
@@ -118,7 +126,8 @@ class _Written:
         login = {**said(self.server), "passwd": urlsplit(self.server.url).password}
         del login["password"]
         reader = BinLogStreamReader(
-            login, server_id=77, log_file=self.file, log_pos=4, resume_stream=True, only_schemas=["test"],
+            login, server_id=77, log_file=self.file, log_pos=4, resume_stream=True,
+            only_schemas=["test"],
             only_events=[WriteRowsEvent, UpdateRowsEvent],
         )  # fmt: skip
         count = 0
@@ -131,7 +140,9 @@ class _Written:
 
     @contextmanager
     def _dump(self) -> Iterator[Dump]:
-        with Dump(pymysql.connect(**said(self.server), autocommit=True), "mysql", self.file, 4) as dump:
+        with Dump(
+            pymysql.connect(**said(self.server), autocommit=True), "mysql", self.file, 4
+        ) as dump:
             yield dump
 
 
@@ -139,7 +150,8 @@ def said(server: LocalMySQL) -> dict[str, Any]:
     """What PyMySQL needs to connect to its database."""
     url = urlsplit(server.url)
     return {
-        "host": url.hostname, "port": url.port, "user": url.username, "password": url.password, "ssl_disabled": True,
+        "host": url.hostname, "port": url.port, "user": url.username, "password": url.password,
+        "ssl_disabled": True,
         "charset": "utf8mb4", "database": "test",
     }  # fmt: skip
 
@@ -167,14 +179,19 @@ def _inserts(table: str, count: int, at_once: int) -> Iterator[str]:
 def _updates(count: int) -> Iterator[str]:
     for start in range(0, count, _ROWS_A_STATEMENT):
         first, last = (1 << 63) + start, (1 << 63) + start + _ROWS_A_STATEMENT - 1
-        yield f"UPDATE bulk SET qty = qty + 1 WHERE id BETWEEN {first} AND {last}"  # noqa: S608  the same
+        yield (f"UPDATE bulk SET qty = qty + 1 WHERE id BETWEEN {first} AND {last}")  # noqa: S608  the same
 
 
 def _row(n: int) -> str:
-    document = "NULL" if n % 4 else f"'{json.dumps({'k': n, 's': 'x' * (n % 9), 'l': [1, 2.5, True, None]})}'"
+    document = (
+        "NULL"
+        if n % 4
+        else f"'{json.dumps({'k': n, 's': 'x' * (n % 9), 'l': [1, 2.5, True, None]})}'"
+    )
     status = ("new", "paid", "shipped")[n % 3]
     return (
         f"({(1 << 63) + n}, 'näme-{n}', {(n * 7919) % 10**9 / 100}, {n % 1000 - 500}, "
-        f"'2026-{1 + n % 12:02d}-{1 + n % 28:02d} 12:34:56.{n % 1000:03d}', '{status}', '{'n' * (n % 60)}', "
+        f"'2026-{1 + n % 12:02d}-{1 + n % 28:02d} 12:34:56.{n % 1000:03d}', '{status}', "
+        f"'{'n' * (n % 60)}', "
         f"{n % 5 - 2}, {document})"
     )

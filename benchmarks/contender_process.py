@@ -1,8 +1,9 @@
-"""The processes in which contenders run: started, told what to do, ended. Called by :mod:`rounds` and :mod:`latency`.
+"""The processes in which contenders run: started, told what to do, ended. Called by :mod:`rounds`
+and :mod:`latency`.
 
-Each contender has a driver, a JVM and Python workers of its own, because JVM options hold for a whole JVM, one
-interpreter imports one version of a package, and nobody shall run on code that another has warmed. All of them live
-through all rounds; only one works at a time.
+Each contender has a driver, a JVM and Python workers of its own, because JVM options hold for a
+whole JVM, one interpreter imports one version of a package, and nobody shall run on code that
+another has warmed. All of them live through all rounds; only one works at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from benchmarks.contenders import Contender
 from onceward.errors import ConfigurationError, OncewardError
 
 _JOB = Path(__file__).with_name("job.py")
-# By its path and not as a module: its process imports nothing of this repository but the Onceward that it is told.
+# By its path and not as a module: its process imports nothing of this repository but the Onceward
+# that it is told.
 _LAUNCH = "import runpy, sys; path = sys.argv.pop(1); runpy.run_path(path, run_name='__main__')"
 _END_SECONDS = 60.0
 _LOG_TAIL_LINES = 15
@@ -47,13 +49,25 @@ class ContenderProcess:
         root = str(contender.package_root)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _LAUNCH, str(_JOB), contender.sink, contender.settings, str(folder)],
+                [
+                    sys.executable,
+                    "-c",
+                    _LAUNCH,
+                    str(_JOB),
+                    contender.sink,
+                    contender.settings,
+                    str(folder),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": _import_path(root), "PYSPARK_PYTHON": sys.executable},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": _import_path(root),
+                    "PYSPARK_PYTHON": sys.executable,
+                },
                 start_new_session=True,  # Ctrl-C is for us; we end it in order
             )
 
@@ -67,8 +81,10 @@ class ContenderProcess:
         wanted = self.contender.package_root / "onceward"
         if Path(hello["package"]) != wanted:
             raise ConfigurationError(
-                f"{self.contender.name}: imported onceward from {hello['package']} instead of {wanted}",
-                next_step="remove what puts another onceward before PYTHONPATH, such as a sitecustomize module",
+                f"{self.contender.name}: imported onceward from {hello['package']} instead of "
+                f"{wanted}",
+                next_step="remove what puts another onceward before PYTHONPATH, such as a "
+                "sitecustomize module",
             )
 
     def tell(self, order: str, **arguments: Any) -> dict[str, Any]:
@@ -78,7 +94,9 @@ class ContenderProcess:
         """
         stdin = self._process.stdin
         assert stdin is not None  # noqa: S101 — it is a pipe
-        with contextlib.suppress(BrokenPipeError):  # then there is no answer either, and the log says why
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # then there is no answer either, and the log says why
             stdin.write(json.dumps({"do": order, **arguments}) + "\n")
             stdin.flush()
         answer = self._answer()
@@ -119,7 +137,8 @@ class ContenderProcess:
     def _failed(self, why: str) -> ContenderFailed:
         return ContenderFailed(
             f"{self.contender.name} failed: {why}",
-            next_step=f"mend what it names (it imports onceward from {self.contender.package_root}), and run again",
+            next_step=f"mend what it names (it imports onceward from "
+            f"{self.contender.package_root}), and run again",
         )
 
 
@@ -148,7 +167,10 @@ class ContenderProcesses:
         return {process.contender.name: process for process in self._processes}
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._close(at_once=error is not None)
 
@@ -158,7 +180,9 @@ class ContenderProcesses:
 
 
 def _import_path(root: str) -> str:
-    """``PYTHONPATH`` with ``root`` first; the rest as it is here, for what else is imported from there."""
+    """``PYTHONPATH`` with ``root`` first; the rest as it is here, for what else is imported from
+    there.
+    """
     inherited = (entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry)
     return os.pathsep.join([root, *(os.path.abspath(entry) for entry in inherited)])
 

@@ -1,9 +1,11 @@
-"""Who runs against whom: for each contender the sink, whose settings it keeps, and which Onceward it imports. Pure.
+"""Who runs against whom: for each contender the sink, whose settings it keeps, and which Onceward
+it imports. Pure.
 
-Called by :mod:`__main__`. Two rows are Spark's own sink, the Java producer with its defaults (idempotent,
-``acks=all``; at least once). One reads as ``readStream.format("kafka")`` does by itself, in a JVM as Spark starts it;
-the other through ``kafka_source`` in a session of ``spark_conf()``, as Onceward does. What is left between that one
-and Onceward is the sinks' doing alone.
+Called by :mod:`__main__`. Two rows are Spark's own sink, the Java producer with its defaults
+(idempotent, ``acks=all``; at least once). One reads as ``readStream.format("kafka")`` does by
+itself, in a JVM as Spark starts it; the other through ``kafka_source`` in a session of
+``spark_conf()``, as Onceward does. What is left between that one and Onceward is the sinks' doing
+alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Contender:
 
 
 def throughput_contenders(before: Path | None) -> tuple[Contender, ...]:
-    """Who copies topics: the source alone, Spark's own sink twice, Onceward as it was (if asked for) and as it is."""
+    """Who copies topics: the source alone, Spark's own sink twice, Onceward as it was (if asked
+    for) and as it is.
+    """
     here = own_package_root()
     return (
         Contender(SOURCE, "noop", "onceward", here),
@@ -43,7 +47,9 @@ def throughput_contenders(before: Path | None) -> tuple[Contender, ...]:
 
 
 def latency_contenders(before: Path | None) -> tuple[Contender, ...]:
-    """Who is timed from send to visible. At a thousand records/s a fetch is small whatever the consumer's settings."""
+    """Who is timed from send to visible. At a thousand records/s a fetch is small whatever the
+    consumer's settings.
+    """
     here = own_package_root()
     return (
         Contender(SPARK_DEFAULTS, "kafka", "spark", here),
@@ -58,7 +64,8 @@ def own_package_root() -> Path:
 
 
 def package_root(checkout: Path) -> Path:
-    """The folder to import ``onceward`` from in a checkout of its repository, or in a folder that holds the package.
+    """The folder to import ``onceward`` from in a checkout of its repository, or in a folder that
+    holds the package.
 
     :raises ConfigurationError: there is none.
     """
@@ -67,9 +74,14 @@ def package_root(checkout: Path) -> Path:
             return folder.resolve()
     raise ConfigurationError(
         f"--before {checkout}: no package onceward in it",
-        next_step="pass the folder of another checkout, such as one made by `git worktree add FOLDER COMMIT`",
+        next_step="pass the folder of another checkout, such as one made by `git worktree add "
+        "FOLDER COMMIT`",
     )
 
 
 def _before(checkout: Path | None) -> tuple[Contender, ...]:
-    return () if checkout is None else (Contender(BEFORE, "onceward", "onceward", package_root(checkout)),)
+    return (
+        ()
+        if checkout is None
+        else (Contender(BEFORE, "onceward", "onceward", package_root(checkout)),)
+    )

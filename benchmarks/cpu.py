@@ -1,7 +1,9 @@
-"""CPU seconds of Spark and of a broker, counted from outside. Called by :mod:`rounds` and :mod:`latency`.
+"""CPU seconds of Spark and of a broker, counted from outside. Called by :mod:`rounds` and
+:mod:`latency`.
 
-Spark is the Python process of a driver, its JVM, and the Python workers below that. PySpark's daemon ignores the
-signal of a child's end, so Linux gives the time of a worker that has ended to nobody: what was read of it last is kept.
+Spark is the Python process of a driver, its JVM, and the Python workers below that. PySpark's
+daemon ignores the signal of a child's end, so Linux gives the time of a worker that has ended to
+nobody: what was read of it last is kept.
 """
 
 from __future__ import annotations
@@ -42,14 +44,17 @@ class CpuSeconds:
 class CpuMeter:
     """Reads the CPU time of one Spark in local mode and one broker.
 
-    :param driver_pid: the driver's Python. :param jvm_pid: Spark's JVM. :param broker_pid: the broker's JVM.
+    :param driver_pid: the driver's Python. :param jvm_pid: Spark's JVM. :param broker_pid: the
+        broker's JVM.
     """
 
     def __init__(self, driver_pid: int, jvm_pid: int, broker_pid: int) -> None:
         self._driver = psutil.Process(driver_pid)
         self._jvm = psutil.Process(jvm_pid)
         self._broker = psutil.Process(broker_pid)
-        self._workers: dict[psutil.Process, float] = {}  # equal by pid and start time, so a pid may come again
+        self._workers: dict[
+            psutil.Process, float
+        ] = {}  # equal by pid and start time, so a pid may come again
 
     def read(self) -> CpuSeconds:
         """All of it as of now; resolution is the kernel's clock tick, 10 ms."""
@@ -74,7 +79,9 @@ def _own(process: psutil.Process) -> float:
 
 def with_reaped(process: psutil.Process) -> float:
     """Its own CPU seconds, and those of its children that have ended and were waited for."""
-    with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked: its parent has its time
+    with contextlib.suppress(
+        psutil.NoSuchProcess
+    ):  # it ended while we looked: its parent has its time
         times = process.cpu_times()
         return float(times.user + times.system + times.children_user + times.children_system)
     return 0.0

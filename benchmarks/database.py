@@ -1,8 +1,10 @@
-"""Rows into PostgreSQL and MySQL: ``DatabaseSink`` beside Spark's own JDBC writer. Called by :mod:`__main__`.
+"""Rows into PostgreSQL and MySQL: ``DatabaseSink`` beside Spark's own JDBC writer. Called by
+:mod:`__main__`.
 
-One streaming query a turn, of one batch, in one Spark; a fresh table each time. Spark's writer, with its defaults and
-with what the driver calls rewriting of batches, promises nothing: after a crash in mid-batch rows are there twice. What
-is timed is the function of ``foreachBatch``; every table is counted and summed afterwards.
+One streaming query a turn, of one batch, in one Spark; a fresh table each time. Spark's writer,
+with its defaults and with what the driver calls rewriting of batches, promises nothing: after a
+crash in mid-batch rows are there twice. What is timed is the function of ``foreachBatch``; every
+table is counted and summed afterwards.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def _ask_mysql(url: str, statement: str) -> tuple[int, ...] | None:
     """The same."""
     said = urlsplit(url)
     connection = pymysql.connect(
-        host=said.hostname, port=said.port or 3306, user=said.username, password=said.password or "",
+        host=said.hostname, port=said.port or 3306, user=said.username,
+        password=said.password or "",
         database=said.path.strip("/"), autocommit=True, ssl_disabled=True,
     )  # fmt: skip
     with connection, connection.cursor() as cursor:
@@ -74,11 +77,14 @@ _KINDS: dict[Server, _Kind] = {
         "postgresql",
         "ApplicationName=bench",
         "reWriteBatchedInserts",
-        "id bigint NOT NULL, customer integer, amount numeric(12,2), rate double precision, name text, note text, "
+        "id bigint NOT NULL, customer integer, amount numeric(12,2), rate double precision, name "
+        "text, note text, "
         "placed_at timestamp with time zone, paid boolean",
         ("CHECKPOINT",),
         _ask_postgresql,
-        lambda: LocalPostgres({"shared_buffers": "256MB", "max_wal_size": "4GB", "max_prepared_transactions": "64"}),
+        lambda: LocalPostgres(
+            {"shared_buffers": "256MB", "max_wal_size": "4GB", "max_prepared_transactions": "64"}
+        ),
     ),
     "MySQL": _Kind(
         "com.mysql:mysql-connector-j:9.1.0",
@@ -86,12 +92,17 @@ _KINDS: dict[Server, _Kind] = {
         "mysql",
         "sslMode=DISABLED&allowPublicKeyRetrieval=true&connectionTimeZone=UTC",
         "rewriteBatchedStatements",
-        "id bigint NOT NULL, customer int, amount decimal(12,2), rate double, name varchar(200), note varchar(200), "
+        "id bigint NOT NULL, customer int, amount decimal(12,2), rate double, name varchar(200), "
+        "note varchar(200), "
         "placed_at timestamp(6) NULL, paid boolean",
         (),
         _ask_mysql,
         lambda: LocalMySQL(
-            settings={"innodb-buffer-pool-size": "512M", "innodb-log-file-size": "512M", "skip-log-bin": ""}
+            settings={
+                "innodb-buffer-pool-size": "512M",
+                "innodb-log-file-size": "512M",
+                "skip-log-bin": "",
+            }
         ),
     ),
 }
@@ -121,13 +132,17 @@ class DatabaseFigures:
     server_us: float
 
 
-def run_database(server: Server, rows: int, rounds: int, say: Callable[[str], None]) -> list[DatabaseFigures]:
+def run_database(
+    server: Server, rows: int, rounds: int, say: Callable[[str], None]
+) -> list[DatabaseFigures]:
     """Measure all contenders, after a round that does not count.
 
     :raises ResourceError: a table has other rows than it should.
     """
     kind = _KINDS[server]
-    prepares = [PREPARED] if server == "PostgreSQL" else []  # LocalMySQL is older than xa=True takes
+    prepares = (
+        [PREPARED] if server == "PostgreSQL" else []
+    )  # LocalMySQL is older than xa=True takes
     contenders = (SOURCE, SPARK_DEFAULTS, f"… {kind.rewriting}", ONCEWARD, *prepares)
     with orders(rows, kind.driver) as made, kind.new_server() as running:
         turns = in_turns(contenders, rounds, _Bench(made, kind, running).turn, say)
@@ -154,18 +169,28 @@ class _Bench:
 
     def turn(self, contender: str) -> DatabaseTurn:
         table = f"rows_{uuid.uuid4().hex[:10]}"
-        for statement in (f"CREATE TABLE {table} ({self._kind.columns})", *self._kind.before_a_turn):
+        for statement in (
+            f"CREATE TABLE {table} ({self._kind.columns})",
+            *self._kind.before_a_turn,
+        ):
             self._kind.ask(self._url, statement)
         write = self._write(contender, table)
         took: list[DatabaseTurn] = []
 
         def timed(frame: DataFrame, batch_id: int) -> None:
-            spark, server, began = self._meter.read().spark, _with_sessions(self._server), time.monotonic()
+            spark, server, began = (
+                self._meter.read().spark,
+                _with_sessions(self._server),
+                time.monotonic(),
+            )
             write(frame, batch_id)
             seconds = time.monotonic() - began
             took.append(
                 DatabaseTurn(
-                    contender, seconds, self._meter.read().spark - spark, _with_sessions(self._server) - server
+                    contender,
+                    seconds,
+                    self._meter.read().spark - spark,
+                    _with_sessions(self._server) - server,
                 )
             )
 
@@ -186,7 +211,9 @@ class _Bench:
         if contender == SOURCE:
             return lambda frame, batch_id: frame.write.format("noop").mode("append").save()
         if contender in (ONCEWARD, PREPARED):
-            return ow.DatabaseSink(url=self._url, table=table, pipeline_id=table, xa=contender == PREPARED)
+            return ow.DatabaseSink(
+                url=self._url, table=table, pipeline_id=table, xa=contender == PREPARED
+            )
         said, kind = urlsplit(self._url), self._kind
         rewriting = f"&{kind.rewriting}=true" if kind.rewriting in contender else ""
         options = {
@@ -196,14 +223,21 @@ class _Bench:
             "password": said.password or "",
             "driver": kind.class_name,
         }
-        return lambda frame, batch_id: frame.write.format("jdbc").options(**options).mode("append").save()
+        return lambda frame, batch_id: (
+            frame.write.format("jdbc").options(**options).mode("append").save()
+        )
 
     def _audit(self, contender: str, table: str) -> None:
-        found = self._kind.ask(self._url, f"SELECT count(*), count(DISTINCT id), sum(id) FROM {table}")  # noqa: S608
+        found = self._kind.ask(
+            self._url,
+            f"SELECT count(*), count(DISTINCT id), sum(id) FROM {table}",  # noqa: S608
+        )
         self._kind.ask(self._url, f"DROP TABLE {table}")
         self._made.must_be_all(contender, found)
 
 
 def _with_sessions(server: psutil.Process) -> float:
     """CPU seconds of a server, of its sessions that live, and of those that have ended."""
-    return with_reaped(server) + sum(with_reaped(session) for session in server.children(recursive=True))
+    return with_reaped(server) + sum(
+        with_reaped(session) for session in server.children(recursive=True)
+    )

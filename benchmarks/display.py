@@ -33,7 +33,14 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
 
-_TOLD_STEPS = (events.PLAN, events.SEND, events.CHECK, events.OFFSETS, events.LEDGER, events.COMMIT)
+_TOLD_STEPS = (
+    events.PLAN,
+    events.SEND,
+    events.CHECK,
+    events.OFFSETS,
+    events.LEDGER,
+    events.COMMIT,
+)
 
 
 def say(text: str) -> None:
@@ -57,13 +64,19 @@ def encoder_table(figures: Sequence[EncoderFigures]) -> None:
         )
     console = _console()
     console.print(table)
-    console.print("librdkafka's produce() only queues: encoding and sending come on top, in its own threads.\n")
+    console.print(
+        "librdkafka's produce() only queues: encoding and sending come on top, in its own "
+        "threads.\n"
+    )
 
 
-def database_table(server: str, figures: Sequence[DatabaseFigures], rows: int, rounds: int) -> None:
+def database_table(
+    server: str, figures: Sequence[DatabaseFigures], rows: int, rounds: int
+) -> None:
     """The ways into a table, and what Onceward is to the others."""
     table = Table(
-        title=f"{rows:,} rows of 8 columns, one batch, local[2]; medians of {rounds} round(s); CPU in µs a row"
+        title=f"{rows:,} rows of 8 columns, one batch, local[2]; medians of {rounds} round(s); "
+        f"CPU in µs a row"
     )
     for column in ("contender", "seconds", "Spark", server, "all CPU"):
         table.add_column(column, justify="left" if column == "contender" else "right")
@@ -84,7 +97,10 @@ def database_table(server: str, figures: Sequence[DatabaseFigures], rows: int, r
 
 def files_table(figures: Sequence[FileFigures], rows: int, rounds: int) -> None:
     """The ways into files, and what Onceward is to Spark's own."""
-    table = Table(title=f"{rows:,} rows of 8 columns a batch to Parquet, local[2]; medians of {rounds} round(s)")
+    table = Table(
+        title=f"{rows:,} rows of 8 columns a batch to Parquet, local[2]; medians of {rounds} "
+        f"round(s)"
+    )
     for column in ("contender", "a query's first batch, s", "a later one, s", "CPU, µs a row"):
         table.add_column(column, justify="left" if column == "contender" else "right")
     for row in figures:
@@ -93,21 +109,43 @@ def files_table(figures: Sequence[FileFigures], rows: int, rounds: int) -> None:
     console.print(table)
     _, spark, *ours = figures
     for row in ours:
-        first, times, cpu = row.first / spark.first, row.seconds / spark.seconds, row.cpu_us / spark.cpu_us
+        first, times, cpu = (
+            row.first / spark.first,
+            row.seconds / spark.seconds,
+            row.cpu_us / spark.cpu_us,
+        )
         console.print(
-            f"{row.contender}: {times:.2f} times the time of {spark.contender} ({first:.2f} times in the first batch), "
+            f"{row.contender}: {times:.2f} times the time of {spark.contender} ({first:.2f} times "
+            f"in the first batch), "
             f"{cpu:.2f} times its CPU"
         )
-    console.print("Every output was counted and summed: nothing is missing, nothing there twice.\n")
+    console.print(
+        "Every output was counted and summed: nothing is missing, nothing there twice.\n"
+    )
 
 
 def avro_table(figures: Sequence[AvroFigures], records: int, rounds: int) -> None:
     """What decoding costs, beside Spark's own function."""
-    table = Table(title=f"{records:,} records from Parquet to nowhere, local[2]; medians of {rounds} round(s)")
-    for column in ("records", "contender", "CPU, µs a record", "times from_avro", "source left out"):
+    table = Table(
+        title=f"{records:,} records from Parquet to nowhere, local[2]; medians of {rounds} "
+        f"round(s)"
+    )
+    for column in (
+        "records",
+        "contender",
+        "CPU, µs a record",
+        "times from_avro",
+        "source left out",
+    ):
         table.add_column(column, justify="left" if column in ("records", "contender") else "right")
     for row in figures:
-        table.add_row(row.shape, row.contender, f"{row.cpu_us:.2f}", f"{row.times:.2f}", f"{row.times_alone:.2f}")
+        table.add_row(
+            row.shape,
+            row.contender,
+            f"{row.cpu_us:.2f}",
+            f"{row.times:.2f}",
+            f"{row.times_alone:.2f}",
+        )
     _console().print(table)
 
 
@@ -117,7 +155,9 @@ def binlog_table(figures: Sequence[BinlogFigures], rounds: int) -> None:
     for column in ("changes", "contender", "CPU, µs a change", "times mysql-replication"):
         table.add_column(column, justify="left" if column in ("changes", "contender") else "right")
     for row in figures:
-        table.add_row(f"{row.changes:,} {row.shape}", row.contender, f"{row.cpu_us:.2f}", f"{row.times:.3f}")
+        table.add_row(
+            f"{row.changes:,} {row.shape}", row.contender, f"{row.cpu_us:.2f}", f"{row.times:.3f}"
+        )
     _console().print(table)
 
 
@@ -127,7 +167,9 @@ def snapshot_table(figures: Sequence[SnapshotFigures], rounds: int) -> None:
     for column in ("contender", "rows", "rows/s", "CPU, µs a row"):
         table.add_column(column, justify="left" if column == "contender" else "right")
     for row in figures:
-        table.add_row(row.contender, f"{row.rows:,}", f"{row.rows_per_s:,.0f}", f"{row.cpu_us:.2f}")
+        table.add_row(
+            row.contender, f"{row.rows:,}", f"{row.rows_per_s:,.0f}", f"{row.cpu_us:.2f}"
+        )
     _console().print(table)
 
 
@@ -135,17 +177,31 @@ def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:
     """The contenders in one shape, and what Onceward is to the others."""
     shape = figures.shape
     table = Table(
-        title=f"{shape.records:,} records of 112 bytes, {shape.batch_records:,} a batch, {SOURCE_PARTITIONS} "
-        f"partitions to {shape.output_partitions}, local[2]; medians of {plan.rounds} round(s); CPU in µs a record"
+        title=f"{shape.records:,} records of 112 bytes, {shape.batch_records:,} a batch, "
+        f"{SOURCE_PARTITIONS} "
+        f"partitions to {shape.output_partitions}, local[2]; medians of {plan.rounds} round(s); "
+        f"CPU in µs a record"
     )
     table.add_column("contender", no_wrap=True)
-    for title in ("M records/s", "Spark", "= driver", "+ JVM", "+ workers", "broker", "all CPU", "ms a batch"):
+    for title in (
+        "M records/s",
+        "Spark",
+        "= driver",
+        "+ JVM",
+        "+ workers",
+        "broker",
+        "all CPU",
+        "ms a batch",
+    ):
         table.add_column(title, justify="right")
     for name, row in figures.contenders.items():
         table.add_row(
             name,
             f"{row.records_per_s / 1e6:.3f}",
-            *(f"{us:.2f}" for us in (row.spark_us, row.driver_us, row.jvm_us, row.workers_us, row.broker_us)),
+            *(
+                f"{us:.2f}"
+                for us in (row.spark_us, row.driver_us, row.jvm_us, row.workers_us, row.broker_us)
+            ),
             f"{row.total_us:.2f}",
             f"{row.batch_ms:,.0f}",
         )
@@ -153,17 +209,29 @@ def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:
     console.print(table)
     for name, ratios in figures.onceward_to.items():
         console.print(f"{ONCEWARD} to {name}: {_compared(ratios)}")
-    console.print("Every output was read back with read_committed by librdkafka: lost 0, duplicates 0.\n")
+    console.print(
+        "Every output was read back with read_committed by librdkafka: lost 0, duplicates 0.\n"
+    )
 
 
 def latency_table(plan: LatencyPlan, figures: Mapping[str, LatencyFigures]) -> None:
     """Latencies, counts, and where the time of a batch goes."""
     table = Table(
-        title=f"Send to visible at {plan.rate:,} records/s of 112 bytes, {SOURCE_PARTITIONS} partitions to "
+        title=f"Send to visible at {plan.rate:,} records/s of 112 bytes, {SOURCE_PARTITIONS} "
+        f"partitions to "
         f"{plan.output_partitions}, local[2]; {plan.seconds:g} s each in {plan.rounds} turn(s)"
     )
     table.add_column("contender", no_wrap=True)
-    for title in ("p50 ms", "p99 ms", "max ms", "of each turn", "records", "lost", "duplicates", "Spark cores"):
+    for title in (
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "of each turn",
+        "records",
+        "lost",
+        "duplicates",
+        "Spark cores",
+    ):
         table.add_column(title, justify="right")
     for name, row in figures.items():
         turns = ", ".join(f"{p50:.0f} / {p99:.0f}" for p50, p99 in row.turns)
@@ -173,21 +241,29 @@ def latency_table(plan: LatencyPlan, figures: Mapping[str, LatencyFigures]) -> N
     console = _console()
     console.print(table)
     for name, row in figures.items():
-        console.print(f"{name}: {row.batches} batches, medians in ms: {_listed(row.phases_ms)}", highlight=False)
+        console.print(
+            f"{name}: {row.batches} batches, medians in ms: {_listed(row.phases_ms)}",
+            highlight=False,
+        )
         if steps := {step: row.steps_ms[step] for step in _TOLD_STEPS if step in row.steps_ms}:
-            console.print(f"  within addBatch, Onceward's steps: {_listed(steps)}", highlight=False)
+            console.print(
+                f"  within addBatch, Onceward's steps: {_listed(steps)}", highlight=False
+            )
     console.print()
 
 
 def json_line(**parts: object) -> None:
     """Everything as one line of JSON: the machine, and ``parts`` as they are called."""
-    typer.echo(json.dumps(_rounded(_plain({"machine": _machine(), **parts})), separators=(",", ":")))
+    typer.echo(
+        json.dumps(_rounded(_plain({"machine": _machine(), **parts})), separators=(",", ":"))
+    )
 
 
 def _compared(ratios: Comparison) -> str:
     beyond = ratios.beyond_source_cpu_ratio
     return (
-        f"{ratios.throughput_ratio:.2f} times the throughput at {ratios.cpu_ratio:.2f} times the CPU "
+        f"{ratios.throughput_ratio:.2f} times the throughput at {ratios.cpu_ratio:.2f} times the "
+        f"CPU "
         f"(Spark {ratios.spark_cpu_ratio:.2f}, broker {ratios.broker_cpu_ratio:.2f}"
         + (f"; beyond reading the source {beyond:.2f})" if beyond is not None else ")")
     )
@@ -229,7 +305,9 @@ def _rounded(value: object) -> object:
 
 
 def _console() -> Console:
-    """As wide as the terminal, but never so narrow that a table breaks when output goes to a file."""
+    """As wide as the terminal, but never so narrow that a table breaks when output goes to a
+    file.
+    """
     console = Console()
     return console if console.width >= _WIDTH else Console(width=_WIDTH)
 

@@ -1,12 +1,14 @@
 """How fast columns become record batches on one core, beside what else a Python program could use.
 
-Called by :mod:`__main__`. All contenders get the same records in the shape that suits them best: we Arrow columns,
-kafka-python and librdkafka lists of ``bytes``. What each does:
+Called by :mod:`__main__`. All contenders get the same records in the shape that suits them best:
+we Arrow columns, kafka-python and librdkafka lists of ``bytes``. What each does:
 
-* onceward: ``encode_fragments`` and ``stamp``: batches ready for the wire, with CRC-32C and content checksum.
+* onceward: ``encode_fragments`` and ``stamp``: batches ready for the wire, with CRC-32C and
+  content checksum.
 * kafka-python: ``DefaultRecordBatchBuilder``: the same batches, without the content checksum.
-* librdkafka: ``produce()`` of confluent-kafka to a broker that never answers: records are queued only. Encoding, CRC
-  and sending would come on top, so this is what its Python side costs at least.
+* librdkafka: ``produce()`` of confluent-kafka to a broker that never answers: records are queued
+  only. Encoding, CRC and sending would come on top, so this is what its Python side costs at
+  least.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _REPEATS = {"onceward": 25, "kafka-python": 3, "librdkafka produce()": 3}
 
 @dataclass(frozen=True, slots=True)
 class EncoderFigures:
-    """One contender at one value size: medians over repeats. MB are millions of bytes of keys and values."""
+    """One contender at one value size: medians over repeats. MB are millions of bytes of keys and
+    values.
+    """
 
     contender: str
     value_bytes: int
@@ -53,7 +57,9 @@ def measure() -> list[EncoderFigures]:
     return figures
 
 
-def _measured(contender: str, run: Callable[[Sample], None], rows: Sample, value_bytes: int) -> EncoderFigures:
+def _measured(
+    contender: str, run: Callable[[Sample], None], rows: Sample, value_bytes: int
+) -> EncoderFigures:
     run(rows)
     cpu_s, wall_s = [], []
     for _ in range(_REPEATS[contender]):
@@ -75,7 +81,9 @@ def _measured(contender: str, run: Callable[[Sample], None], rows: Sample, value
 def _onceward(rows: Sample) -> None:
     identity = ProducerIdentity(1, 0)
     sequence = 0
-    for fragment in encode_fragments(rows.columns, codec=Codec.NONE, batch_bytes=_BATCH_BYTES, now_ms=rows.now_ms):
+    for fragment in encode_fragments(
+        rows.columns, codec=Codec.NONE, batch_bytes=_BATCH_BYTES, now_ms=rows.now_ms
+    ):
         stamp(fragment, identity, sequence, transactional=True)
         sequence += fragment.count
 

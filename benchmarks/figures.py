@@ -1,6 +1,7 @@
 """What the sink part reports, computed from its runs. Pure.
 
-Medians over rounds, and ratios round by round before the median: two contenders of one round met the same machine.
+Medians over rounds, and ratios round by round before the median: two contenders of one round met
+the same machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from benchmarks.plan import ONCEWARD, SOURCE, SPARK_TUNED, Shape, SinkPlan
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One query over the whole input. Times in seconds; CPU of Spark in three parts and of the broker."""
+    """One query over the whole input. Times in seconds; CPU of Spark in three parts and of the
+    broker.
+    """
 
     contender: str
     shape: Shape
@@ -63,8 +66,9 @@ class Figures:
 class Comparison:
     """Onceward to another contender in one shape: medians of each round's ratio; below 1 is less.
 
-    ``beyond_source_cpu_ratio`` compares what the sinks cost on top of reading. It is there only for the contender
-    that reads as Onceward does: the source alone is then the same for both, and is taken off both.
+    ``beyond_source_cpu_ratio`` compares what the sinks cost on top of reading. It is there only
+    for the contender that reads as Onceward does: the source alone is then the same for both, and
+    is taken off both.
     """
 
     throughput_ratio: float
@@ -96,7 +100,8 @@ def _of_shape(plan: SinkPlan, shape: Shape, runs: Sequence[Run]) -> ShapeFigures
         name: _by_round(
             run
             for run in runs
-            if run.contender == name and (run.shape == shape or (name == SOURCE and run.shape.reading == shape.reading))
+            if run.contender == name
+            and (run.shape == shape or (name == SOURCE and run.shape.reading == shape.reading))
         )
         for name in plan.contenders
     }
@@ -113,9 +118,13 @@ def _of_shape(plan: SinkPlan, shape: Shape, runs: Sequence[Run]) -> ShapeFigures
     )
 
 
-def _comparison(ours: Sequence[Run], theirs: Sequence[Run], source: Sequence[Run] | None) -> Comparison:
+def _comparison(
+    ours: Sequence[Run], theirs: Sequence[Run], source: Sequence[Run] | None
+) -> Comparison:
     def ratio(value: Callable[[Run], float]) -> float:
-        return median(_ratio(value(our), value(their)) for our, their in zip(ours, theirs, strict=True))
+        return median(
+            _ratio(value(our), value(their)) for our, their in zip(ours, theirs, strict=True)
+        )
 
     beyond = None
     if source is not None:

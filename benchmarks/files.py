@@ -1,10 +1,11 @@
 """Rows into Parquet files: ``FileSink`` beside Spark's own file sink. Called by :mod:`__main__`.
 
-One streaming query a turn, of a few batches of all rows, in one Spark; a fresh folder each time. Spark's own sink is
-exactly once as well, for whoever reads by Spark: its log beside the files says which of them count. Its writer in
-``foreachBatch``, which promises nothing, shows what handing a batch over costs by itself. What is timed is
-each batch's ``addBatch``, as Spark reports it, the first one by itself: it begins the query. Every output is counted
-and summed afterwards, by pyarrow.
+One streaming query a turn, of a few batches of all rows, in one Spark; a fresh folder each time.
+Spark's own sink is exactly once as well, for whoever reads by Spark: its log beside the files says
+which of them count. Its writer in ``foreachBatch``, which promises nothing, shows what handing a
+batch over costs by itself. What is timed is each batch's ``addBatch``, as Spark reports it, the
+first one by itself: it begins the query. Every output is counted and summed afterwards, by
+pyarrow.
 """
 
 from __future__ import annotations
@@ -27,15 +28,23 @@ from benchmarks.orders import Orders, in_turns, java, orders
 from onceward.errors import ResourceError
 from onceward.files.settings import Layout
 
-SOURCE, SPARK, HANDED_OVER = "the rows alone", "Spark's file sink", "Spark's writer in foreachBatch"
-LAYOUTS: dict[str, Layout] = {f"onceward, {layout}": layout for layout in ("batches", "flat", "manifest")}
+SOURCE, SPARK, HANDED_OVER = (
+    "the rows alone",
+    "Spark's file sink",
+    "Spark's writer in foreachBatch",
+)
+LAYOUTS: dict[str, Layout] = {
+    f"onceward, {layout}": layout for layout in ("batches", "flat", "manifest")
+}
 CONTENDERS = (SOURCE, SPARK, HANDED_OVER, *LAYOUTS)
 BATCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FileTurn:
-    """One contender's turn: seconds of the first batch, and of a later one; CPU seconds of a batch on the average."""
+    """One contender's turn: seconds of the first batch, and of a later one; CPU seconds of a batch
+    on the average.
+    """
 
     contender: str
     first: float
@@ -85,7 +94,9 @@ class _Bench:
         name = uuid.uuid4().hex[:10]
         out = self._made.folder / f"out-{name}"
         a_batch = len(list(Path(self._made.source).glob("*.parquet")))
-        stream = self._made.stream().option("maxFilesPerTrigger", a_batch).parquet(str(self._source))
+        stream = (
+            self._made.stream().option("maxFilesPerTrigger", a_batch).parquet(str(self._source))
+        )
         writer = self._writing(stream.writeStream, contender, out)
         before = self._meter.read().spark
         query = (
@@ -95,7 +106,9 @@ class _Bench:
         )
         query.awaitTermination()
         cpu = self._meter.read().spark - before
-        first, *later = [p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]]
+        first, *later = [
+            p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]
+        ]
         if contender != SOURCE:
             self._audit(contender, out)
         return FileTurn(contender, first, statistics.median(later), cpu / BATCHES)
@@ -106,21 +119,31 @@ class _Bench:
         if contender == SPARK:
             return writer.format("parquet").option("path", str(out))
         if contender == HANDED_OVER:
-            return writer.foreachBatch(lambda frame, batch_id: frame.write.mode("append").parquet(str(out)))
-        return writer.foreachBatch(ow.FileSink(path=out, pipeline_id="bench", layout=LAYOUTS[contender]))
+            return writer.foreachBatch(
+                lambda frame, batch_id: frame.write.mode("append").parquet(str(out))
+            )
+        return writer.foreachBatch(
+            ow.FileSink(path=out, pipeline_id="bench", layout=LAYOUTS[contender])
+        )
 
     def _audit(self, contender: str, out: Path) -> None:
         files: Any = out
         if contender in LAYOUTS and LAYOUTS[contender] == "manifest":
             lists = (out / "_symlink_format_manifest").glob("[!.]*")
-            files = [line.removeprefix("file://") for path in lists for line in path.read_text().splitlines()]
+            files = [
+                line.removeprefix("file://")
+                for path in lists
+                for line in path.read_text().splitlines()
+            ]
         ids = dataset.dataset(files, format="parquet").to_table(columns=["id"]).column("id")
         counts = ids.value_counts().field("counts")
         found = len(ids) // BATCHES, len(counts), pc.sum(ids).as_py() // BATCHES
         shutil.rmtree(out)
         self._made.must_be_all(contender, found)
         if pc.min_max(counts).as_py() != {"min": BATCHES, "max": BATCHES}:
-            raise ResourceError(f"{contender} wrote some rows more often than others", next_step="do not trust it")
+            raise ResourceError(
+                f"{contender} wrote some rows more often than others", next_step="do not trust it"
+            )
 
 
 def _repeated(rows: Path, folder: Path) -> Path:

@@ -1,11 +1,13 @@
-"""A contender's own process: one Spark session that copies topics as it is told. A script, run by its path.
+"""A contender's own process: one Spark session that copies topics as it is told. A script, run by
+its path.
 
-Started by :mod:`contender_process` with the Onceward that is to be measured first on ``PYTHONPATH``, which may be an
-older one. So this file imports what every version has, the public names and ``onceward.events``, and nothing beside it.
+Started by :mod:`contender_process` with the Onceward that is to be measured first on
+``PYTHONPATH``, which may be an older one. So this file imports what every version has, the public
+names and ``onceward.events``, and nothing beside it.
 
-Orders come as lines of JSON on stdin, ``{"do": "copy", …}``, and each is answered by one on stdout: its result, or
-``{"error": text}``. The first line says who is there. It ends when stdin does, so it outlives its owner by no more than
-the order at hand.
+Orders come as lines of JSON on stdin, ``{"do": "copy", …}``, and each is answered by one on
+stdout: its result, or ``{"error": text}``. The first line says who is there. It ends when stdin
+does, so it outlives its owner by no more than the order at hand.
 """
 
 from __future__ import annotations
@@ -27,11 +29,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward
 from onceward import events
 
-_PHASES = ("triggerExecution", "latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
+_PHASES = (
+    "triggerExecution",
+    "latestOffset",
+    "walCommit",
+    "queryPlanning",
+    "addBatch",
+    "commitOffsets",
+)
 
 
 class Steps:
-    """How long Onceward's steps took, as its events say; told in the query's thread, asked in the main one."""
+    """How long Onceward's steps took, as its events say; told in the query's thread, asked in the
+    main one.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -76,23 +87,37 @@ class Job:
     def hello(self) -> dict[str, Any]:
         """Whom the owner talks to."""
         jvm = self._jvm().java.lang.ProcessHandle.current().pid()
-        return {"pid": os.getpid(), "jvm_pid": int(jvm), "package": str(Path(onceward.__file__).resolve().parent)}
+        return {
+            "pid": os.getpid(),
+            "jvm_pid": int(jvm),
+            "package": str(Path(onceward.__file__).resolve().parent),
+        }
 
     def copy(self, **order: Any) -> dict[str, Any]:
-        """Copy all of a topic; returns the seconds of each batch, from its trigger to Spark's commit log."""
+        """Copy all of a topic; returns the seconds of each batch, from its trigger to Spark's
+        commit log.
+        """
         with self._open:
             query = self._started(**order, trigger={"availableNow": True})
             _awaited(query)
-            batches = [b.durationMs["triggerExecution"] / 1e3 for b in query.recentProgress if b.numInputRows]
+            batches = [
+                b.durationMs["triggerExecution"] / 1e3
+                for b in query.recentProgress
+                if b.numInputRows
+            ]
         return {"batch_s": batches}
 
     def collect_garbage(self) -> dict[str, Any]:
-        """What is left of a query shall cost neither the next one nor, as memory, the other processes."""
+        """What is left of a query shall cost neither the next one nor, as memory, the other
+        processes.
+        """
         self._jvm().java.lang.System.gc()
         return {}
 
     def start(self, **order: Any) -> dict[str, Any]:
-        """Copy whatever comes to a topic, a batch as soon as the one before it has ended, until :meth:`stop`."""
+        """Copy whatever comes to a topic, a batch as soon as the one before it has ended, until
+        :meth:`stop`.
+        """
         self._query = self._started(**order, trigger={"processingTime": "0 seconds"})
         return {}
 
@@ -104,14 +129,19 @@ class Job:
         return {}
 
     def stop(self) -> dict[str, Any]:
-        """End the query; returns medians since :meth:`mark`: Spark's parts of a batch, and the steps of our sink."""
+        """End the query; returns medians since :meth:`mark`: Spark's parts of a batch, and the
+        steps of our sink.
+        """
         query = self._running()
         steps = self._steps.medians_ms()
         with self._open:
             query.stop()
             _awaited(query)
         batches = [b for b in query.recentProgress if b.numInputRows and b.batchId > self._marked]
-        phases = {phase: [b.durationMs[phase] for b in batches if phase in b.durationMs] for phase in _PHASES}
+        phases = {
+            phase: [b.durationMs[phase] for b in batches if phase in b.durationMs]
+            for phase in _PHASES
+        }
         self._query = None
         return {
             "batches": len(batches),
@@ -127,16 +157,26 @@ class Job:
         self._spark.stop()
 
     def _started(
-        self, *, name: str, bootstrap_servers: str, source: str, batch_records: int, trigger: dict[str, Any]
+        self,
+        *,
+        name: str,
+        bootstrap_servers: str,
+        source: str,
+        batch_records: int,
+        trigger: dict[str, Any],
     ) -> StreamingQuery:
         rows = self._source(bootstrap_servers, source, batch_records).select("key", "value")
-        writer = rows.writeStream.trigger(**trigger).option("checkpointLocation", str(self._folder / name))
+        writer = rows.writeStream.trigger(**trigger).option(
+            "checkpointLocation", str(self._folder / name)
+        )
         if self._sink == "noop":
             return writer.format("noop").start()
         if self._sink == "kafka":
             kafka = writer.format("kafka").option("kafka.bootstrap.servers", bootstrap_servers)
             return kafka.option("topic", name).start()
-        sink = onceward.KafkaSink(bootstrap_servers=bootstrap_servers, topic=name, pipeline_id=name)
+        sink = onceward.KafkaSink(
+            bootstrap_servers=bootstrap_servers, topic=name, pipeline_id=name
+        )
         # Or its connections would still be there in the rounds that follow.
         self._open.enter_context(contextlib.closing(sink))
         return writer.foreachBatch(sink).start()
@@ -169,7 +209,9 @@ class Job:
 
 
 def _session(settings: str, folder: Path) -> SparkSession:
-    """Two cores. Under Spark's own settings nothing of ours is in it but the path of Spark's Kafka connector."""
+    """Two cores. Under Spark's own settings nothing of ours is in it but the path of Spark's Kafka
+    connector.
+    """
     advised = onceward.spark_conf()
     builder: Any = SparkSession.builder
     session: SparkSession = builder.config(
@@ -182,7 +224,8 @@ def _session(settings: str, folder: Path) -> SparkSession:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.sql.streaming.numRecentProgressUpdates": "10000",  # every batch of a run is wanted
+            # every batch of a run is wanted
+            "spark.sql.streaming.numRecentProgressUpdates": "10000",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
@@ -205,7 +248,10 @@ def main(sink: str, settings: str, folder: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # the JVM and the workers inherit it, and may not talk in between
     job = Job(sink, settings, Path(folder))
-    orders = {method.__name__: method for method in (job.copy, job.collect_garbage, job.start, job.mark, job.stop)}
+    orders = {
+        method.__name__: method
+        for method in (job.copy, job.collect_garbage, job.start, job.mark, job.stop)
+    }
     answers.write(json.dumps(job.hello()) + "\n")
     for line in sys.stdin:
         order = json.loads(line)

@@ -1,7 +1,9 @@
-"""The latency turns: each contender in turn under the same steady load, on one broker. Called by :mod:`__main__`.
+"""The latency turns: each contender in turn under the same steady load, on one broker. Called by
+:mod:`__main__`.
 
-A turn: a trickle until the pipeline lets something through, full rate to warm up, full rate measured, and then no more
-load until everything has arrived. The query triggers again as soon as a batch has ended, which is Spark's default.
+A turn: a trickle until the pipeline lets something through, full rate to warm up, full rate
+measured, and then no more load until everything has arrived. The query triggers again as soon as a
+batch has ended, which is Spark's default.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _BATCH_RECORDS = 500_000
 Say = Callable[[str], None]
 
 
-def run_latency(plan: LatencyPlan, contenders: Sequence[Contender], broker: LocalBroker, say: Say) -> list[LatencyTurn]:
+def run_latency(
+    plan: LatencyPlan, contenders: Sequence[Contender], broker: LocalBroker, say: Say
+) -> list[LatencyTurn]:
     """All turns, in the order in which they ran. What was lost or repeated is in their audits.
 
     :param contenders: those that ``plan`` names.
@@ -86,7 +90,11 @@ class _Turns:
                 sender.late_s = 0.0
                 began, first, before = time.monotonic(), sender.sent, meter.read()
                 _for(plan.turn_seconds, arrived)
-                seconds, last, used = time.monotonic() - began, sender.sent, meter.read().since(before)
+                seconds, last, used = (
+                    time.monotonic() - began,
+                    sender.sent,
+                    meter.read().since(before),
+                )
                 late_s = sender.late_s
             finally:
                 sent = sender.finish()
@@ -95,8 +103,11 @@ class _Turns:
         turn = LatencyTurn(
             contender=name,
             round=number,
-            latencies_ms=[arrived.latency_ms[n] for n in range(first, last) if n in arrived.latency_ms],
-            # Once more from the beginning, by a reader that has no other work: what came twice came after all.
+            latencies_ms=[
+                arrived.latency_ms[n] for n in range(first, last) if n in arrived.latency_ms
+            ],
+            # Once more from the beginning, by a reader that has no other work: what came twice
+            # came after all.
             audit=self._topics.audit(output, plan.output_partitions, sent),
             batches=told["batches"],
             phases_ms=told["phases_ms"],
@@ -122,8 +133,10 @@ class _Turns:
     def _tell(self, turn: LatencyTurn) -> None:
         p50, p99 = (percentile(turn.latencies_ms, percent) for percent in (50, 99))
         self._say(
-            f"round {turn.round}: {turn.contender}: p50 {p50:.0f} ms, p99 {p99:.0f} ms, {turn.batches} batches, "
-            f"{turn.audit.records:,} records, lost {turn.audit.lost}, duplicates {turn.audit.repeated}"
+            f"round {turn.round}: {turn.contender}: p50 {p50:.0f} ms, p99 {p99:.0f} ms, "
+            f"{turn.batches} batches, "
+            f"{turn.audit.records:,} records, lost {turn.audit.lost}, duplicates "
+            f"{turn.audit.repeated}"
         )
 
 

@@ -1,7 +1,8 @@
-"""What the latency part reports, computed from its turns. Pure; called by :mod:`__main__` and :mod:`latency`.
+"""What the latency part reports, computed from its turns. Pure; called by :mod:`__main__` and
+:mod:`latency`.
 
-Latency is from the call that sends a record to the moment at which a reader with ``read_committed`` has it, both in one
-process and by one clock.
+Latency is from the call that sends a record to the moment at which a reader with
+``read_committed`` has it, both in one process and by one clock.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from benchmarks.topics import Audit
 class LatencyTurn:
     """One query under load.
 
-    :param latencies_ms: of the records that were sent while it was measured and arrived. :param audit: of all records
-        of the turn, warm-up included. :param sender_late_ms: how late the load itself was at worst; a record carries
-        the time at which it was sent, not the one at which it should have been.
-    :param phases_ms: medians of Spark's parts of a batch. :param steps_ms: medians of Onceward's steps.
+    :param latencies_ms: of the records that were sent while it was measured and arrived. :param
+        audit: of all records of the turn, warm-up included. :param sender_late_ms: how late the
+        load itself was at worst; a record carries the time at which it was sent, not the one at
+        which it should have been.
+    :param phases_ms: medians of Spark's parts of a batch. :param steps_ms: medians of Onceward's
+        steps.
     :param spark_cores, broker_cores: CPU seconds a second.
     """
 
@@ -40,10 +43,11 @@ class LatencyTurn:
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigures:
-    """One contender: percentiles over the records of all its turns together, in ms; ``turns`` are p50 and p99 of each.
+    """One contender: percentiles over the records of all its turns together, in ms; ``turns`` are
+    p50 and p99 of each.
 
-    ``lost`` and ``repeated`` are counts over all ``records`` sent, ``batches`` are those measured; phases, steps and
-    cores are medians over turns, ``sender_late_ms`` is the worst.
+    ``lost`` and ``repeated`` are counts over all ``records`` sent, ``batches`` are those measured;
+    phases, steps and cores are medians over turns, ``sender_late_ms`` is the worst.
     """
 
     p50_ms: float
@@ -62,15 +66,22 @@ class LatencyFigures:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile: a value that occurred, not above which are ``percent`` of all. NaN of none."""
+    """The nearest-rank percentile: a value that occurred, not above which are ``percent`` of all.
+    NaN of none.
+    """
     if not values:
         return math.nan
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
-def summarise_latency(plan: LatencyPlan, turns: Sequence[LatencyTurn]) -> dict[str, LatencyFigures]:
+def summarise_latency(
+    plan: LatencyPlan, turns: Sequence[LatencyTurn]
+) -> dict[str, LatencyFigures]:
     """By contender, in the order of ``plan``."""
-    return {name: _figures([turn for turn in turns if turn.contender == name]) for name in plan.contenders}
+    return {
+        name: _figures([turn for turn in turns if turn.contender == name])
+        for name in plan.contenders
+    }
 
 
 def _figures(turns: Sequence[LatencyTurn]) -> LatencyFigures:
@@ -79,7 +90,10 @@ def _figures(turns: Sequence[LatencyTurn]) -> LatencyFigures:
         p50_ms=percentile(pooled, 50),
         p99_ms=percentile(pooled, 99),
         max_ms=max(pooled, default=math.nan),
-        turns=[(percentile(turn.latencies_ms, 50), percentile(turn.latencies_ms, 99)) for turn in turns],
+        turns=[
+            (percentile(turn.latencies_ms, 50), percentile(turn.latencies_ms, 99))
+            for turn in turns
+        ],
         records=sum(turn.audit.records for turn in turns),
         lost=sum(turn.audit.lost for turn in turns),
         repeated=sum(turn.audit.repeated for turn in turns),
@@ -94,4 +108,6 @@ def _figures(turns: Sequence[LatencyTurn]) -> LatencyFigures:
 
 def _medians(of_turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for of_turn in of_turns for name in of_turn)
-    return {name: median(of_turn[name] for of_turn in of_turns if name in of_turn) for name in names}
+    return {
+        name: median(of_turn[name] for of_turn in of_turns if name in of_turn) for name in names
+    }

@@ -1,7 +1,8 @@
-"""A steady load, and when its records become visible: librdkafka on both ends. Called by :mod:`latency`.
+"""A steady load, and when its records become visible: librdkafka on both ends. Called by
+:mod:`latency`.
 
-A record's value begins with its number and the time of its sending, eight bytes each, big-endian; the time is this
-process's monotonic clock.
+A record's value begins with its number and the time of its sending, eight bytes each, big-endian;
+the time is this process's monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _READ_AT_ONCE = 10_000
 
 
 class Sender:
-    """Sends records 0, 1, 2 … to ``topic`` in a thread of its own, ``rate`` a second; ``rate`` may be changed."""
+    """Sends records 0, 1, 2 … to ``topic`` in a thread of its own, ``rate`` a second; ``rate`` may
+    be changed.
+    """
 
     def __init__(self, bootstrap_servers: str, topic: str, rate: float) -> None:
         self.rate = rate
@@ -36,9 +39,16 @@ class Sender:
         self._failed: KafkaError | None = None
         self._over = threading.Event()
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 3}
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "log_level": 3,
+            }
         )
-        self._thread = threading.Thread(target=self._send_on_schedule, name="onceward-bench-load", daemon=True)
+        self._thread = threading.Thread(
+            target=self._send_on_schedule, name="onceward-bench-load", daemon=True
+        )
         self._thread.start()
 
     def finish(self) -> int:
@@ -51,7 +61,8 @@ class Sender:
         left = self._producer.flush(_FLUSH_SECONDS)
         if left or self._failed is not None:
             raise BrokerUnreachable(
-                f"the load on topic {self._topic} was not all acknowledged ({left} left, {self._failed})",
+                f"the load on topic {self._topic} was not all acknowledged ({left} left, "
+                f"{self._failed})",
                 next_step="look at the broker",
             )
         return self.sent
@@ -78,7 +89,9 @@ class Sender:
 
 
 class Arrivals:
-    """What has come to a topic so far, with ``read_committed``: ``latency_ms`` by record number, at first sight."""
+    """What has come to a topic so far, with ``read_committed``: ``latency_ms`` by record number,
+    at first sight.
+    """
 
     def __init__(self, consumer: Consumer) -> None:
         self.latency_ms: dict[int, float] = {}
@@ -86,7 +99,8 @@ class Arrivals:
 
     def look(self, wait_s: float) -> None:
         """Take in what is there; returns when it is in, or after ``wait_s`` without anything."""
-        # One message first: asking for many at once would wait for them all, or for the whole time.
+        # One message first: asking for many at once would wait for them all, or for the whole
+        # time.
         first = self._consumer.poll(wait_s)
         if first is None:
             return

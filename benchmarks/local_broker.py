@@ -1,4 +1,6 @@
-"""The one broker of a benchmark, with a heap that does not become what is measured. Called by :mod:`__main__`."""
+"""The one broker of a benchmark, with a heap that does not become what is measured. Called by
+:mod:`__main__`.
+"""
 
 from __future__ import annotations
 

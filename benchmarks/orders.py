@@ -1,5 +1,6 @@
-"""The rows, of eight columns, that the sinks beside Kafka's are measured with, and how: in one Spark, contender after
-contender, a round that does not count first. Called by :mod:`database` and :mod:`files`.
+"""The rows, of eight columns, that the sinks beside Kafka's are measured with, and how: in one
+Spark, contender after contender, a round that does not count first. Called by :mod:`database` and
+:mod:`files`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Orders(NamedTuple):
     def must_be_all(self, contender: str, found: object) -> None:
         """:param found: number, distinct ids and their sum, of what is there afterwards."""
         if found != (self.number, self.number, self.number * (self.number - 1) // 2):
-            raise ResourceError(f"{contender} wrote other rows than it was given: {found}", next_step="do not trust it")
+            raise ResourceError(
+                f"{contender} wrote other rows than it was given: {found}",
+                next_step="do not trust it",
+            )
 
 
 T = TypeVar("T")

@@ -1,8 +1,9 @@
-"""What is to be run: shapes, contenders, and the order of the turns. Pure; called by :mod:`__main__`.
+"""What is to be run: shapes, contenders, and the order of the turns. Pure; called by
+:mod:`__main__`.
 
-A *shape* is how the records are cut: output partitions and records a micro-batch. Few output partitions and small
-batches are the shapes in which Onceward looks worst: Spark's own producers fill larger requests then, and what a
-transaction costs is shared by fewer records.
+A *shape* is how the records are cut: output partitions and records a micro-batch. Few output
+partitions and small batches are the shapes in which Onceward looks worst: Spark's own producers
+fill larger requests then, and what a transaction costs is shared by fewer records.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ SOURCE_PARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way to cut the work: ``records`` in micro-batches of ``batch_records``, to ``output_partitions``."""
+    """One way to cut the work: ``records`` in micro-batches of ``batch_records``, to
+    ``output_partitions``.
+    """
 
     output_partitions: int
     batch_records: int
@@ -46,8 +49,10 @@ class Turn:
 class SinkPlan:
     """Every contender in every shape, ``rounds`` times, after a warm-up.
 
-    :param contenders: their names. The source alone, if there, runs once for all shapes that read alike.
-    :param warm_up_records: at most as many are copied by each contender in each kind of batch before anything counts.
+    :param contenders: their names. The source alone, if there, runs once for all shapes that read
+        alike.
+    :param warm_up_records: at most as many are copied by each contender in each kind of batch
+        before anything counts.
     """
 
     shapes: tuple[Shape, ...]
@@ -57,7 +62,9 @@ class SinkPlan:
     broker_version: str
 
     def turns(self) -> Iterator[Turn]:
-        """All of them in order. Each round begins with another contender, so that none always follows the same one."""
+        """All of them in order. Each round begins with another contender, so that none always
+        follows the same one.
+        """
         for shape in self._warm_ups():
             yield from (Turn(0, shape, contender) for contender in self.contenders)
         for number in range(1, self.rounds + 1):
@@ -73,7 +80,11 @@ class SinkPlan:
             return ()
         return _first_of_their_reading(
             [
-                Shape(shape.output_partitions, shape.batch_records, min(self.warm_up_records, shape.records))
+                Shape(
+                    shape.output_partitions,
+                    shape.batch_records,
+                    min(self.warm_up_records, shape.records),
+                )
                 for shape in self.shapes
             ]
         )
@@ -81,9 +92,11 @@ class SinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPlan:
-    """Every contender at ``rate`` records/s, for ``seconds`` in all, which its ``rounds`` turns share.
+    """Every contender at ``rate`` records/s, for ``seconds`` in all, which its ``rounds`` turns
+    share.
 
-    :param warm_up_seconds: at full rate before the first turn of each counts; half as long before later ones.
+    :param warm_up_seconds: at full rate before the first turn of each counts; half as long before
+        later ones.
     """
 
     contenders: tuple[str, ...]
@@ -100,20 +113,31 @@ class LatencyPlan:
         return self.seconds / self.rounds
 
     def turns(self) -> Iterator[tuple[int, str, float]]:
-        """Round, contender and seconds of warm-up, in order; each round begins with another contender."""
+        """Round, contender and seconds of warm-up, in order; each round begins with another
+        contender.
+        """
         for number in range(1, self.rounds + 1):
             warm_up = self.warm_up_seconds if number == 1 else self.warm_up_seconds / 2
             yield from ((number, name, warm_up) for name in rotated(self.contenders, number - 1))
 
 
 def shapes(
-    output_partitions: Sequence[int], records: int, batch_records: int, small_batch_records: int, small_batches: int
+    output_partitions: Sequence[int],
+    records: int,
+    batch_records: int,
+    small_batch_records: int,
+    small_batches: int,
 ) -> tuple[Shape, ...]:
-    """Large batches to each number of output partitions, then small ones to the fewest (none if a size is 0)."""
+    """Large batches to each number of output partitions, then small ones to the fewest (none if a
+    size is 0).
+    """
     large = [Shape(partitions, batch_records, records) for partitions in output_partitions]
     if not small_batch_records or not small_batches:
         return tuple(large)
-    return (*large, Shape(min(output_partitions), small_batch_records, small_batch_records * small_batches))
+    return (
+        *large,
+        Shape(min(output_partitions), small_batch_records, small_batch_records * small_batches),
+    )
 
 
 def _first_of_their_reading(of: Sequence[Shape]) -> list[Shape]:

@@ -1,8 +1,8 @@
 """The records that the benchmark makes: seeded, so that every run moves the same bytes. Pure.
 
-A value begins with its record's number, eight bytes big-endian, so that a reader can tell which records it saw. The
-rest is random, as little to compress as real binary data. Keys are short and come from a set large enough to spread
-evenly over any number of partitions.
+A value begins with its record's number, eight bytes big-endian, so that a reader can tell which
+records it saw. The rest is random, as little to compress as real binary data. Keys are short and
+come from a set large enough to spread evenly over any number of partitions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def sample(count: int, value_bytes: int, seed: int = 1) -> Sample:
     return Sample(columns, keys, values, now_ms=1_700_000_000_000)
 
 
-def blocks(count: int, value_bytes: int, seed: int = 1) -> Iterator[tuple[list[bytes], list[bytes]]]:
+def blocks(
+    count: int, value_bytes: int, seed: int = 1
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """``count`` records as keys and values, a block at a time."""
     rng = np.random.default_rng(seed)
     for start in range(0, count, _BLOCK):
@@ -56,10 +58,14 @@ def numbers_of(values: Sequence[bytes]) -> npt.NDArray[np.int64]:
     return np.frombuffer(heads, ">i8").astype(np.int64)
 
 
-def _block(first: int, count: int, value_bytes: int, rng: np.random.Generator) -> tuple[list[bytes], list[bytes]]:
+def _block(
+    first: int, count: int, value_bytes: int, rng: np.random.Generator
+) -> tuple[list[bytes], list[bytes]]:
     keys = [b"key-%05d" % number for number in rng.integers(0, _DISTINCT_KEYS, count)]
     rows = np.empty((count, value_bytes), np.uint8)
     rows[:] = np.frombuffer(rng.bytes(count * value_bytes), np.uint8).reshape(count, value_bytes)
-    rows[:, :NUMBER_BYTES] = np.arange(first, first + count).astype(">i8").view(np.uint8).reshape(count, NUMBER_BYTES)
+    rows[:, :NUMBER_BYTES] = (
+        np.arange(first, first + count).astype(">i8").view(np.uint8).reshape(count, NUMBER_BYTES)
+    )
     whole = rows.tobytes()
     return keys, [whole[at : at + value_bytes] for at in range(0, len(whole), value_bytes)]

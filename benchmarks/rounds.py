@@ -1,6 +1,8 @@
-"""The throughput turns, one after the other on one broker, and what each cost. Called by :mod:`__main__`.
+"""The throughput turns, one after the other on one broker, and what each cost. Called by
+:mod:`__main__`.
 
-Everything that is not the query itself (filling, checking, deleting topics) happens between the measurements.
+Everything that is not the query itself (filling, checking, deleting topics) happens between the
+measurements.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _SETTLE_SECONDS = 1.0
 Say = Callable[[str], None]
 
 
-def run_sinks(plan: SinkPlan, contenders: Sequence[Contender], broker: LocalBroker, say: Say) -> list[Run]:
+def run_sinks(
+    plan: SinkPlan, contenders: Sequence[Contender], broker: LocalBroker, say: Say
+) -> list[Run]:
     """All runs that count, in the order in which they ran.
 
     :param contenders: those that ``plan`` names.
@@ -43,11 +47,18 @@ def run_sinks(plan: SinkPlan, contenders: Sequence[Contender], broker: LocalBrok
 
 class _Rounds:
     def __init__(
-        self, bootstrap_servers: str, broker_pid: int, processes: Mapping[str, ContenderProcess], say: Say
+        self,
+        bootstrap_servers: str,
+        broker_pid: int,
+        processes: Mapping[str, ContenderProcess],
+        say: Say,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._processes = processes
-        self._meters = {name: CpuMeter(process.pid, process.jvm_pid, broker_pid) for name, process in processes.items()}
+        self._meters = {
+            name: CpuMeter(process.pid, process.jvm_pid, broker_pid)
+            for name, process in processes.items()
+        }
         self._say = say
         self._topics = Topics(bootstrap_servers)
         self._filled: dict[int, str] = {}
@@ -59,7 +70,8 @@ class _Rounds:
         process, meter = self._processes[turn.contender], self._meters[turn.contender]
         source = self._source(shape.records)
         self._turns += 1
-        name = f"bench-{self._run_id}-{self._turns}"  # checkpoint, pipeline and output topic are called so
+        # checkpoint, pipeline and output topic are called so
+        name = f"bench-{self._run_id}-{self._turns}"
         self._topics.create(name, shape.output_partitions)
         time.sleep(_SETTLE_SECONDS)
         cpu, wall = meter.read(), time.perf_counter()
@@ -103,7 +115,9 @@ class _Rounds:
     def _tell(self, run: Run) -> None:
         shape = run.shape
         self._say(
-            f"{'round ' + str(run.round) if run.round else 'warm-up'}: {run.contender}: {shape.records:,} records, "
+            f"{'round ' + str(run.round) if run.round else 'warm-up'}: {run.contender}: "
+            f"{shape.records:,} records, "
             f"{shape.batch_records:,} a batch, to {shape.output_partitions} partitions: "
-            f"{run.records / run.wall_s / 1e6:.2f} M records/s, {run.cpu_s / run.records * 1e6:.2f} µs of CPU a record"
+            f"{run.records / run.wall_s / 1e6:.2f} M records/s, "
+            f"{run.cpu_s / run.records * 1e6:.2f} µs of CPU a record"
         )

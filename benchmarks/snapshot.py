@@ -1,8 +1,10 @@
-"""All rows of a MySQL's table: Onceward's snapshot beside a plain client that reads them. Called by :mod:`__main__`.
+"""All rows of a MySQL's table: Onceward's snapshot beside a plain client that reads them. Called
+by :mod:`__main__`.
 
-Ours are chunks as of a place of the binlog, with keys and rows as JSON texts, read one after the other in this process
-as tasks of Spark read them side by side. The other is PyMySQL with a cursor that streams: tuples of Python's values,
-and no place at which they are valid. What is counted is this process's CPU, and the clock.
+Ours are chunks as of a place of the binlog, with keys and rows as JSON texts, read one after the
+other in this process as tasks of Spark read them side by side. The other is PyMySQL with a cursor
+that streams: tuples of Python's values, and no place at which they are valid. What is counted is
+this process's CPU, and the clock.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ CONTENDERS = (CLIENT, ONCEWARD)
 _COLUMNS = """id bigint NOT NULL PRIMARY KEY, name varchar(40) NOT NULL, amount decimal(12,2) NOT NULL,
  qty int NOT NULL, placed datetime(3) NOT NULL, status varchar(12) NOT NULL,
  note varchar(300) NOT NULL, flag tinyint NOT NULL"""
-_DIGITS = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4)"
+_DIGITS = (
+    "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4)"
+)
 _VALUES = """n, CONCAT('näme-', n), n % 100000 / 100, n % 1000 - 500,
  '2026-01-02 03:04:05.678' + INTERVAL n % 86400 SECOND, ELT(1 + n % 3, 'new', 'paid', 'shipped'),
  REPEAT('n', n % 60), n % 5 - 2"""
@@ -82,7 +86,8 @@ def _client(server: LocalMySQL) -> int:
 def _onceward(server: LocalMySQL) -> int:
     source = MySQLChanges(
         settings_of(
-            url=server.url, tables="test.many", starting="initial", max_bytes_per_batch=BATCH_BYTES,
+            url=server.url, tables="test.many", starting="initial",
+            max_bytes_per_batch=BATCH_BYTES,
             heartbeat_seconds=60, pass_over=(), values="text",
         )
     )  # fmt: skip
@@ -100,7 +105,13 @@ def _write(server: LocalMySQL, rows: int) -> None:
     digits = len(str(rows)) * 3 // 2 + 1  # of base 5
     joined = " CROSS JOIN ".join(f"{_DIGITS} d{place}" for place in range(digits))
     number = " + ".join(f"d{place}.d * {5**place}" for place in range(digits))
-    with pymysql.connect(**said(server), autocommit=True) as connection, connection.cursor() as cursor:
+    with (
+        pymysql.connect(**said(server), autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute("SET sql_log_bin = 0")
         cursor.execute(f"CREATE TABLE many ({_COLUMNS}) CHARACTER SET utf8mb4")
-        cursor.execute(f"INSERT INTO many SELECT {_VALUES} FROM (SELECT {number} n FROM {joined} LIMIT {rows}) numbers")  # noqa: S608  made here
+        cursor.execute(
+            f"INSERT INTO many SELECT {_VALUES} FROM (SELECT {number} n FROM {joined} LIMIT "  # noqa: S608
+            f"{rows}) numbers"
+        )

@@ -1,4 +1,5 @@
-"""The benchmark's topics: filled and read with librdkafka, which has no code in common with what is measured.
+"""The benchmark's topics: filled and read with librdkafka, which has no code in common with what
+is measured.
 
 Called by :mod:`rounds` and :mod:`latency`, never while something is measured.
 """
@@ -20,7 +21,8 @@ from onceward.errors import BrokerUnreachable, OncewardError
 
 VALUE_BYTES = 112
 _ANSWER_SECONDS = 30.0
-_POLL_SECONDS = 0.02  # all of which librdkafka waits where fewer records than asked for come: at the end of every read
+# all of which librdkafka waits where fewer records than asked for come: at the end of every read
+_POLL_SECONDS = 0.02
 _FLUSH_SECONDS = 120.0
 _READ_AT_ONCE = 20_000
 
@@ -31,7 +33,9 @@ class OutputWrong(OncewardError):
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What a reader with ``read_committed`` missed of the records that a topic should hold, and what it saw beside."""
+    """What a reader with ``read_committed`` missed of the records that a topic should hold, and
+    what it saw beside.
+    """
 
     records: int
     lost: int
@@ -45,7 +49,8 @@ class Audit:
         """
         if self.lost or self.repeated or self.unknown:
             raise OutputWrong(
-                f"topic {topic} should hold {self.records} records: {self.lost} are lost, {self.repeated} are "
+                f"topic {topic} should hold {self.records} records: {self.lost} are lost, "
+                f"{self.repeated} are "
                 f"repeated, {self.unknown} are none of them",
                 next_step="do not believe this run's figures, and report it",
             )
@@ -56,11 +61,14 @@ class Topics:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})  # it outlives the broker
+        self._admin = AdminClient(
+            {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        )  # it outlives the broker
 
     def create(self, name: str, partitions: int) -> None:
         """Make an empty topic."""
-        # Deleted segments go at once: a benchmark must not fill the disk for the minute that is the default.
+        # Deleted segments go at once: a benchmark must not fill the disk for the minute that is
+        # the default.
         topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "0"})
         self._admin.create_topics([topic])[name].result(_ANSWER_SECONDS)
 
@@ -95,10 +103,14 @@ class Topics:
                         producer.poll(0.1)
             producer.poll(0)
         if left := producer.flush(_FLUSH_SECONDS):
-            raise BrokerUnreachable(f"{left} records of topic {name} unacknowledged", next_step="look at the broker")
+            raise BrokerUnreachable(
+                f"{left} records of topic {name} unacknowledged", next_step="look at the broker"
+            )
 
     def audit(self, name: str, partitions: int, records: int) -> Audit:
-        """Read ``name`` with ``read_committed`` from end to end, where records 0 to ``records`` - 1 should be."""
+        """Read ``name`` with ``read_committed`` from end to end, where records 0 to ``records`` -
+        1 should be.
+        """
         seen = np.zeros(records, np.int32)
         unknown = 0
         for values in self._values(name, partitions):
@@ -111,7 +123,9 @@ class Topics:
     def _values(self, name: str, partitions: int) -> Iterator[list[bytes]]:
         """All values of a topic that nobody writes any more, a portion at a time."""
         with contextlib.closing(self._consumer()) as consumer:
-            consumer.assign([TopicPartition(name, partition, 0) for partition in range(partitions)])
+            consumer.assign(
+                [TopicPartition(name, partition, 0) for partition in range(partitions)]
+            )
             unfinished = set(range(partitions))
             heard = time.monotonic()
             while unfinished:
@@ -120,10 +134,15 @@ class Topics:
                     heard = time.monotonic()
                 elif time.monotonic() - heard > _ANSWER_SECONDS:
                     raise BrokerUnreachable(
-                        f"topic {name} has given nothing for {_ANSWER_SECONDS:.0f} s", next_step="look at the broker"
+                        f"topic {name} has given nothing for {_ANSWER_SECONDS:.0f} s",
+                        next_step="look at the broker",
                     )
                 unfinished -= {message.partition() for message in messages if _at_end(message)}
-                yield [message.value() or bytes(NUMBER_BYTES) for message in messages if message.error() is None]
+                yield [
+                    message.value() or bytes(NUMBER_BYTES)
+                    for message in messages
+                    if message.error() is None
+                ]
 
     def _consumer(self) -> Consumer:
         return Consumer(

@@ -1,7 +1,8 @@
 """Counts orders by minute and key: a query with state, whose counts are exact after any crash.
 
-Reads topic ``orders`` (the key is a country), and writes to ``orders-per-minute`` each count that has changed. Run it
-with ``python examples/count_by_minute.py``, kill it, and start it again: state and output go on from the same batch.
+Reads topic ``orders`` (the key is a country), and writes to ``orders-per-minute`` each count that
+has changed. Run it with ``python examples/count_by_minute.py``, kill it, and start it again: state
+and output go on from the same batch.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ import onceward as ow
 
 
 def start(spark: SparkSession, servers: str, checkpoint: str) -> StreamingQuery:
-    orders = ow.kafka_source(spark, bootstrap_servers=servers, topic="orders", max_offsets_per_trigger=100_000)
+    orders = ow.kafka_source(
+        spark, bootstrap_servers=servers, topic="orders", max_offsets_per_trigger=100_000
+    )
     counts = (
         orders.withWatermark("timestamp", "10 minutes")
         .groupBy(F.window("timestamp", "1 minute"), "key")
         .agg(F.count("*").alias("orders"))
-        .select("key", F.to_json(F.struct(F.col("window.start").alias("minute"), "orders")).alias("value"))
+        .select(
+            "key",
+            F.to_json(F.struct(F.col("window.start").alias("minute"), "orders")).alias("value"),
+        )
     )
     sink = ow.KafkaSink(
         bootstrap_servers=servers,
@@ -30,7 +36,12 @@ def start(spark: SparkSession, servers: str, checkpoint: str) -> StreamingQuery:
         pipeline_id="orders-per-minute",
         create_topic_partitions=4,
     )
-    return counts.writeStream.outputMode("update").option("checkpointLocation", checkpoint).foreachBatch(sink).start()
+    return (
+        counts.writeStream.outputMode("update")
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(sink)
+        .start()
+    )
 
 
 if __name__ == "__main__":

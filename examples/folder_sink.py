@@ -1,4 +1,6 @@
-"""A sink of your own: each task writes a file, which appears in a folder when the batch is decided, and not before."""
+"""A sink of your own: each task writes a file, which appears in a folder when the batch is
+decided, and not before.
+"""
 
 import os
 from pathlib import Path
@@ -18,7 +20,9 @@ class FolderSink(ow.TwoPhaseCommitSink):
         self.prepared.mkdir(parents=True, exist_ok=True)
         return FileWriter(self.prepared / f"{task.name}.csv")
 
-    def commit(self, committable):  # in the driver, once the batch is decided; again, if the answer was lost
+    def commit(
+        self, committable
+    ):  # in the driver, once the batch is decided; again, if the answer was lost
         prepared, final = self.prepared / committable, self.folder / committable
         if prepared.exists():
             prepared.rename(final)
@@ -30,7 +34,9 @@ class FolderSink(ow.TwoPhaseCommitSink):
     def abort(self, committable):  # instead of it, if the batch was not decided
         (self.prepared / committable).unlink(missing_ok=True)
 
-    def recover(self):  # at every start: what is prepared, for the engine to abort what of it is not decided
+    def recover(
+        self,
+    ):  # at every start: what is prepared, for the engine to abort what of it is not decided
         return [file.name for file in self.prepared.glob("*.csv")]
 
 
@@ -42,7 +48,9 @@ class FileWriter(ow.TaskWriter):
     def write(self, rows):  # a pyarrow.RecordBatch
         pyarrow.csv.write_csv(rows, self.file, pyarrow.csv.WriteOptions(include_header=False))
 
-    def pre_commit(self):  # all of it durable, none of it visible; returns what commit() will be given
+    def pre_commit(
+        self,
+    ):  # all of it durable, none of it visible; returns what commit() will be given
         self.kept = self.file.tell() > 0
         self.file.flush()
         os.fsync(self.file.fileno())

@@ -1,4 +1,6 @@
-"""A source of your own: the lines of a file that grows, such as a log. Only lines that are complete."""
+"""A source of your own: the lines of a file that grows, such as a log. Only lines that are
+complete.
+"""
 
 import hashlib
 import os
@@ -17,7 +19,9 @@ class GrowingFile(ow.ResettableSource):
     def start(self):
         return {"at": 0, "before": digest(b"")}
 
-    def identity(self):  # the file that another one was renamed to, or that was made anew, has another inode
+    def identity(
+        self,
+    ):  # the file that another one was renamed to, or that was made anew, has another inode
         return f"inode {os.stat(self.path).st_ino}"
 
     def read(self, position, limit):
@@ -26,8 +30,10 @@ class GrowingFile(ow.ResettableSource):
             before = self.before(file, at)
             if digest(before) != position["before"]:
                 raise ow.errors.SourceReplaced(
-                    f"{self.path} is not what was read before: it was truncated, or changed before byte {at}",
-                    next_step="let whatever rotates it rename it and make a new one, and read each file to its end "
+                    f"{self.path} is not what was read before: it was truncated, or changed "
+                    f"before byte {at}",
+                    next_step="let whatever rotates it rename it and make a new one, and read "
+                    "each file to its end "
                     "before the query is pointed at the next, with a checkpoint of its own",
                 )
             while len(rows) < limit and (line := file.readline()).endswith(b"\n"):

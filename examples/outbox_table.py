@@ -1,4 +1,5 @@
-"""Sources of your own: a table of PostgreSQL that rows are only added to, read by one process, or by tasks in parallel.
+"""Sources of your own: a table of PostgreSQL that rows are only added to, read by one process, or
+by tasks in parallel.
 
     CREATE TABLE outbox (
         id BIGSERIAL PRIMARY KEY,
@@ -7,10 +8,11 @@
     );
     CREATE INDEX ON outbox (tx, id);
 
-The trap: ids are drawn when a row is inserted, and seen when its transaction commits. Who reads `WHERE id > 17` finds
-19, goes on behind it, and never sees 18, whose transaction took longer. So rows are read in the order of their
-transactions, and only below the oldest one that is still running (`pg_snapshot_xmin`): there nothing can be added any
-more. One transaction that stays open for an hour holds the source up for an hour; it never makes it lose a row.
+The trap: ids are drawn when a row is inserted, and seen when its transaction commits. Who reads
+`WHERE id > 17` finds 19, goes on behind it, and never sees 18, whose transaction took longer. So
+rows are read in the order of their transactions, and only below the oldest one that is still
+running (`pg_snapshot_xmin`): there nothing can be added any more. One transaction that stays open
+for an hour holds the source up for an hour; it never makes it lose a row.
 """
 
 import contextlib
@@ -30,16 +32,22 @@ class Outbox(ow.ResettableSource):
         self.url, self.table = url, table
 
     def start(self):
-        return ["0", 0]  # transaction ids are 64 bits wide: text, for whoever reads JSON with floating-point numbers
+        return [
+            "0",
+            0,
+        ]  # transaction ids are 64 bits wide: text, for whoever reads JSON with floating-point numbers
 
     def identity(self):  # a restored dump has other transaction ids, and so other positions
         return self.rows(
-            "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || %s::regclass::oid", self.table
+            "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || "
+            "%s::regclass::oid",
+            self.table,
         )[0][0]
 
     def read(self, position, limit):
         rows = self.rows(
-            f"SELECT tx::text, id, payload FROM {self.table} WHERE (tx, id) > (%s::xid8, %s) AND {FINISHED}"
+            f"SELECT tx::text, id, payload FROM {self.table} WHERE (tx, id) > (%s::xid8, %s) AND "
+            f"{FINISHED}"
             " ORDER BY tx, id LIMIT %s",
             *position,
             limit,
@@ -78,7 +86,8 @@ class OutboxInParts(ow.PartitionedSource):
     def partitions(self, start, end):
         ends = self.outbox.rows(
             "SELECT tx::text, id FROM (SELECT DISTINCT ON (part) part, tx, id FROM"
-            f" (SELECT tx, id, ntile(%s) OVER (ORDER BY tx, id) AS part FROM {self.outbox.table} WHERE {BETWEEN})"
+            f" (SELECT tx, id, ntile(%s) OVER (ORDER BY tx, id) AS part FROM {self.outbox.table} "
+            f"WHERE {BETWEEN})"
             " AS rows ORDER BY part, tx DESC, id DESC) AS ends ORDER BY part",
             self.parts,
             *start,

@@ -1,4 +1,6 @@
-"""A source of your own: events of an HTTP API, page by page behind a cursor, from a server that now and then fails."""
+"""A source of your own: events of an HTTP API, page by page behind a cursor, from a server that
+now and then fails.
+"""
 
 import http.client
 import json
@@ -25,21 +27,30 @@ class EventsApi(ow.ResettableSource):
     def read(self, position, limit):
         cursor = {} if position is None else {"after": position}
         answer = self.get("/events", limit=min(limit, self.page), **cursor)
-        # At the end the server gives the cursor back that it was asked with: the position stays where it is.
+        # At the end the server gives the cursor back that it was asked with: the position stays
+        # where it is.
         return answer["events"], answer["next"]
 
     def get(self, path, **query):
-        """What passes is tried again here: a query that fails costs a restart, a page only a moment."""
+        """What passes is tried again here: a query that fails costs a restart, a page only a
+        moment.
+        """
         where = f"{self.url}{path}?{urllib.parse.urlencode(query)}"
         for tried in range(self.tries - 1):
             try:
                 return self.ask(where)
             except (OSError, http.client.HTTPException, ValueError) as error:
-                if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
+                if (
+                    isinstance(error, urllib.error.HTTPError)
+                    and error.code < 500
+                    and error.code != 429
+                ):
                     raise
             time.sleep(0.05 * 2**tried)
         return self.ask(where)
 
     def ask(self, where):
         with urllib.request.urlopen(where, timeout=self.timeout_s) as answer:  # noqa: S310 — the program's own address
-            return json.load(answer)  # a body that was cut raises: it is no JSON, or shorter than it said
+            return json.load(
+                answer
+            )  # a body that was cut raises: it is no JSON, or shorter than it said

@@ -1,7 +1,9 @@
-"""Sends each event to the topic of its kind: one batch over several topics, visible in all of them or in none.
+"""Sends each event to the topic of its kind: one batch over several topics, visible in all of them
+or in none.
 
-Reads JSON such as ``{"kind": "click", ...}`` from topic ``events``, and writes to ``events-click``, ``events-view``
-and, for any other kind, ``events-other``. These three must exist: a sink without ``topic=`` creates none.
+Reads JSON such as ``{"kind": "click", ...}`` from topic ``events``, and writes to
+``events-click``, ``events-view`` and, for any other kind, ``events-other``. These three must
+exist: a sink without ``topic=`` creates none.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ TOPIC_OF_AN_EVENT = """
 
 
 def start(spark: SparkSession, servers: str, checkpoint: str) -> StreamingQuery:
-    events = ow.kafka_source(spark, bootstrap_servers=servers, topic="events", max_offsets_per_trigger=100_000)
+    events = ow.kafka_source(
+        spark, bootstrap_servers=servers, topic="events", max_offsets_per_trigger=100_000
+    )
     routed = events.selectExpr("key", "value", "headers", TOPIC_OF_AN_EVENT)
     sink = ow.KafkaSink(bootstrap_servers=servers, pipeline_id="events-by-kind")
     return routed.writeStream.option("checkpointLocation", checkpoint).foreachBatch(sink).start()

@@ -1,8 +1,9 @@
-"""Avro's binary encoding, by the specification and nothing else: what tests compare Spark's reading with.
+"""Avro's binary encoding, by the specification and nothing else: what tests compare Spark's
+reading with.
 
-A schema is JSON already parsed, without references to names. Values: a record is a dict, a union's value ``(index,
-value)``, a fixed and bytes are bytes, an enum is its index. :func:`read` is strict: whatever is wrong is
-:class:`Malformed`.
+A schema is JSON already parsed, without references to names. Values: a record is a dict, a union's
+value ``(index, value)``, a fixed and bytes are bytes, an enum is its index. :func:`read` is
+strict: whatever is wrong is :class:`Malformed`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def write(schema: Any, value: Any) -> bytes:
     if kind == "record":
         return b"".join(write(field["type"], value[field["name"]]) for field in schema["fields"])
     items = value.items() if kind == "map" else value
-    each = [write("string", item[0]) + write(schema["values"], item[1]) for item in items] if kind == "map" else [
+    each = [write("string", item[0]) + write(schema["values"],
+        item[1]) for item in items] if kind == "map" else [
         write(schema["items"], item) for item in items
     ]  # fmt: skip
     return (varint(len(each)) + b"".join(each) if each else b"") + b"\x00"
@@ -85,7 +87,9 @@ class _Reader:
                 break
             if shift >= (70 if bits == 64 else 35):
                 raise Malformed("a number without an end")
-        number &= (1 << bits) - 1  # as every implementation does, whose registers have so many bits
+        number &= (
+            1 << bits
+        ) - 1  # as every implementation does, whose registers have so many bits
         return (number >> 1) ^ -(number & 1)
 
     def value(self, schema: Any) -> Any:
@@ -102,7 +106,9 @@ class _Reader:
                 raise Malformed("no such symbol")
             return index
         if kind in ("float", "double"):
-            return struct.unpack("<f" if kind == "float" else "<d", self.take(4 if kind == "float" else 8))[0]
+            return struct.unpack(
+                "<f" if kind == "float" else "<d", self.take(4 if kind == "float" else 8)
+            )[0]
         if kind in ("bytes", "string"):
             return self.text(kind)
         if kind == "fixed":

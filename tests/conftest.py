@@ -1,7 +1,8 @@
-"""Fixtures of every suite: two brokers, one Spark session, topics, and a reader that is not our own client.
+"""Fixtures of every suite: two brokers, one Spark session, topics, and a reader that is not our
+own client.
 
-Brokers and Spark are started when the first test asks for them and serve the whole run; a test keeps to topics of its
-own (`topic`). A test that kills brokers starts a `LocalKafka` of its own.
+Brokers and Spark are started when the first test asks for them and serve the whole run; a test
+keeps to topics of its own (`topic`). A test that kills brokers starts a `LocalKafka` of its own.
 """
 
 from __future__ import annotations
@@ -17,14 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import tiers
 from kept_clients import client, keeping, reader
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
-from onceward_testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRegistry, LocalS3, s3a_jars
+from onceward_testing import (
+    LocalKafka,
+    LocalMySQL,
+    LocalOpenSearch,
+    LocalPostgres,
+    LocalRegistry,
+    LocalS3,
+    s3a_jars,
+)
 from onceward_testing.kafka_distribution import NEWEST_VERSION
 from onceward_testing.mysql_servers import NEWER_MYSQL_VERSION, newer_mysql_is_here
 
@@ -34,15 +50,18 @@ READ_TIMEOUT_SECONDS = 60
 MARKERS_SECONDS = 3
 LEADER_TIMEOUT_SECONDS = 60
 NOT_LEADING_YET = {
-    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
 }  # fmt: skip
 IMPATIENT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
-    """Marks each test with its tier and with what it stands on, computed from facts: see ``tiers``. Before any of them
-    is left out."""
+    """Marks each test with its tier and with what it stands on, computed from facts: see
+    ``tiers``. Before any of them is left out.
+    """
     for item in items:
         facts = tiers.facts_of(item)
         item.add_marker(tiers.tier_of(facts))
@@ -54,8 +73,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: thousands of tests and their modules, through which each collection of garbage would
-    go again. With them, the fast tests take an eighth longer."""
+    """What is there by now stays: thousands of tests and their modules, through which each
+    collection of garbage would go again. With them, the fast tests take an eighth longer.
+    """
     gc.collect()
     gc.freeze()
 
@@ -64,11 +84,15 @@ def pytest_collection_finish() -> None:
 def kafka() -> Iterator[LocalKafka]:
     """One node of 4.3.1: transaction version 2.
 
-    It serves the tests that need a proxy, too (those heal it, and the others go around it), and looks for overdue
-    transactions five times a second, so that a test of these waits for nothing and needs no broker of its own.
+    It serves the tests that need a proxy, too (those heal it, and the others go around it), and
+    looks for overdue transactions five times a second, so that a test of these waits for nothing
+    and needs no broker of its own.
     """
     version = os.environ.get("ONCEWARD_TEST_KAFKA", NEWEST_VERSION)  # make matrix KAFKA=…
-    with LocalKafka(version=version, proxied=True, properties=IMPATIENT) as cluster, keeping(cluster.bootstrap_servers):
+    with (
+        LocalKafka(version=version, proxied=True, properties=IMPATIENT) as cluster,
+        keeping(cluster.bootstrap_servers),
+    ):
         yield cluster
 
 
@@ -88,12 +112,20 @@ def mysql() -> Iterator[LocalMySQL]:
 
 @pytest.fixture(scope="session")
 def newer_mysql() -> Iterator[LocalMySQL]:
-    """A MySQL from 8.0.30 on, which keeps what is prepared from harm: the one that is unpacked in MYSQL_HOME, or
-    8.0.33, once that is fetched."""
+    """A MySQL from 8.0.30 on, which keeps what is prepared from harm: the one that is unpacked in
+    MYSQL_HOME, or 8.0.33, once that is fetched.
+    """
     given = os.environ.get("MYSQL_HOME")
     if given is None and not newer_mysql_is_here():
-        pytest.skip("needs MySQL 8.0.30 or later: make servers fetches one; or set MYSQL_HOME to another's folder")
-    with LocalMySQL(home=Path(given)) if given else LocalMySQL(version=NEWER_MYSQL_VERSION) as server:
+        pytest.skip(
+            "needs MySQL 8.0.30 or later: make servers fetches one; or set MYSQL_HOME to "
+            "another's folder"
+        )
+    with (
+        LocalMySQL(home=Path(given))
+        if given
+        else LocalMySQL(version=NEWER_MYSQL_VERSION) as server
+    ):
         yield server
 
 
@@ -115,7 +147,11 @@ def binlog_mysql() -> Iterator[LocalMySQL]:
 @pytest.fixture(scope="session")
 def binlog_mariadb() -> Iterator[LocalMySQL]:
     """A MariaDB, in the same way."""
-    settings = {"binlog-format": "ROW", "binlog-row-metadata": "FULL", "slave-connections-needed-for-purge": "0"}
+    settings = {
+        "binlog-format": "ROW",
+        "binlog-row-metadata": "FULL",
+        "slave-connections-needed-for-purge": "0",
+    }
     with LocalMySQL("mariadb", {"server-id": "1", "log-bin": "binlog", **settings}) as server:
         yield server
 
@@ -129,7 +165,9 @@ def opensearch() -> Iterator[LocalOpenSearch]:
 
 @pytest.fixture(scope="session")
 def registry() -> Iterator[LocalRegistry]:
-    """A schema registry that forgets nothing; each test takes subjects, and names of records, of its own."""
+    """A schema registry that forgets nothing; each test takes subjects, and names of records, of
+    its own.
+    """
     with LocalRegistry(durable=True) as server:
         yield server
 
@@ -137,7 +175,10 @@ def registry() -> Iterator[LocalRegistry]:
 @pytest.fixture(scope="session")
 def kafka39() -> Iterator[LocalKafka]:
     """The same of 3.9.1: transaction version 1."""
-    with LocalKafka(version="3.9.1", proxied=True, properties=IMPATIENT) as cluster, keeping(cluster.bootstrap_servers):
+    with (
+        LocalKafka(version="3.9.1", proxied=True, properties=IMPATIENT) as cluster,
+        keeping(cluster.bootstrap_servers),
+    ):
         yield cluster
 
 
@@ -155,7 +196,10 @@ def three_nodes39() -> Iterator[LocalKafka]:
         yield cluster
 
 
-@pytest.fixture(scope="session", params=[pytest.param("kafka", id="4.3.1"), pytest.param("kafka39", id="3.9.1")])
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param("kafka", id="4.3.1"), pytest.param("kafka39", id="3.9.1")],
+)
 def any_kafka(request: pytest.FixtureRequest) -> LocalKafka:
     """Each of the two, one after the other: for what must hold in both transaction versions."""
     return request.getfixturevalue(request.param)
@@ -163,17 +207,26 @@ def any_kafka(request: pytest.FixtureRequest) -> LocalKafka:
 
 @pytest.fixture(scope="session")
 def new_topic() -> Callable[..., str]:
-    """`new_topic(bootstrap_servers, partitions=1, **config)` makes a topic with a name of its own and returns it.
+    """`new_topic(bootstrap_servers, partitions=1, **config)` makes a topic with a name of its own
+    and returns it.
 
-    It keeps what is written: the records of many tests are years old by their timestamps, and the broker's retention,
-    which looks 30 s after its start and every 5 minutes then, would delete them between two lines of a test.
+    It keeps what is written: the records of many tests are years old by their timestamps, and the
+    broker's retention, which looks 30 s after its start and every 5 minutes then, would delete
+    them between two lines of a test.
     """
 
-    def make(bootstrap_servers: str, partitions: int = 1, *, prefix: str = "t", **config: object) -> str:
+    def make(
+        bootstrap_servers: str, partitions: int = 1, *, prefix: str = "t", **config: object
+    ) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
-        settings = {key.replace("_", "."): str(value) for key, value in {"retention_ms": -1, **config}.items()}
+        settings = {
+            key.replace("_", "."): str(value)
+            for key, value in {"retention_ms": -1, **config}.items()
+        }
         admin = client(AdminClient, bootstrap_servers)
-        admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[name].result(30)
+        admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[
+            name
+        ].result(30)
         _wait_for_leaders(admin, name, partitions)
         return name
 
@@ -182,7 +235,9 @@ def new_topic() -> Callable[..., str]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, new_topic: Callable[..., str]) -> Callable[..., str]:
-    """`topic(partitions=1, **config)` makes a topic on `kafka`; configs in Python spelling (`a_b` = `a.b`)."""
+    """`topic(partitions=1, **config)` makes a topic on `kafka`; configs in Python spelling (`a_b`
+    = `a.b`).
+    """
 
     def make(partitions: int = 1, **config: Any) -> str:
         return new_topic(request.getfixturevalue("kafka").bootstrap_servers, partitions, **config)
@@ -192,7 +247,9 @@ def topic(request: pytest.FixtureRequest, new_topic: Callable[..., str]) -> Call
 
 @pytest.fixture(scope="session")
 def read_committed() -> Callable[..., list[Message]]:
-    """`read_committed(bootstrap_servers, topic)`: every visible message, by partition and offset."""
+    """`read_committed(bootstrap_servers, topic)`: every visible message, by partition and
+    offset.
+    """
     return lambda bootstrap_servers, topic: _read(bootstrap_servers, topic, "read_committed")
 
 
@@ -215,8 +272,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -XX:+UseSerialGC",
-        # A test loses a shuffle, for which Spark disowns the one block manager there is. From then on its heartbeats
-        # fail, and after 60 of them, ten minutes, the JVM would exit with status 56 in the middle of another test.
+        # A test loses a shuffle, for which Spark disowns the one block manager there is. From then
+        # on its heartbeats fail, and after 60 of them, ten minutes, the JVM would exit with status
+        # 56 in the middle of another test.
         "spark.executor.heartbeat.maxFailures": "1000000",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.checkpointLocation": str(folder / "checkpoints"),
@@ -238,10 +296,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A session beside that one, with Delta's extension and catalogs for Delta and Iceberg, as their users have it.
+    """A session beside that one, with Delta's extension and catalogs for Delta and Iceberg, as
+    their users have it.
 
-    Extensions are Spark's to set when the first session starts. That one shall be as it is for everybody else, so the
-    context is told of them for as long as this one is made.
+    Extensions are Spark's to set when the first session starts. That one shall be as it is for
+    everybody else, so the context is told of them for as long as this one is made.
     """
     from pyspark.sql import SparkSession
 
@@ -255,7 +314,9 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     sessions.clearActiveSession()
     context.conf().set(extensions, "io.delta.sql.DeltaSparkSessionExtension")
     try:
-        session = SparkSession(spark.sparkContext, sessions.builder().sparkContext(context).getOrCreate())
+        session = SparkSession(
+            spark.sparkContext, sessions.builder().sparkContext(context).getOrCreate()
+        )
     finally:
         context.conf().remove(extensions)
         sessions.setDefaultSession(first)
@@ -277,7 +338,9 @@ def s3(spark: Any) -> Iterator[LocalS3]:
     """A real store, which that session reaches."""
     with LocalS3() as store:
         for name, value in store.spark_settings.items():
-            spark.sparkContext._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
+            spark.sparkContext._jsc.hadoopConfiguration().set(
+                name.removeprefix("spark.hadoop."), value
+            )
         yield store
 
 
@@ -292,7 +355,9 @@ def in_the_lake(lake: Any) -> Iterator[None]:
 
 
 def _end(session: Any) -> None:
-    """Stops the session and its JVM: by itself, PySpark's JVM would stay until the interpreter ends."""
+    """Stops the session and its JVM: by itself, PySpark's JVM would stay until the interpreter
+    ends.
+    """
     from pyspark import SparkContext
 
     for query in session.streams.active:
@@ -311,7 +376,8 @@ def _end(session: Any) -> None:
 
 
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
-    """A created topic is not yet known to every broker; the first reader or writer should not have to care.
+    """A created topic is not yet known to every broker; the first reader or writer should not have
+    to care.
 
     A broker may be told of as the leader and not lead yet, so the leader itself is asked, too.
     """
@@ -321,17 +387,21 @@ def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
         if (
             len(found.partitions) == partitions
             and all(p.leader >= 0 for p in found.partitions.values())
-            and _ends(admin, topic, list(found.partitions), IsolationLevel.READ_UNCOMMITTED) is not None
+            and _ends(admin, topic, list(found.partitions), IsolationLevel.READ_UNCOMMITTED)
+            is not None
         ):
             return
         time.sleep(0.02)
     raise AssertionError(f"topic {topic} has no leaders for its {partitions} partitions")
 
 
-def _ends(admin: AdminClient, topic: str, partitions: list[int], isolation: IsolationLevel) -> list[int] | None:
+def _ends(
+    admin: AdminClient, topic: str, partitions: list[int], isolation: IsolationLevel
+) -> list[int] | None:
     """The end of each partition; None as long as one of them has no leader that leads."""
     asked = admin.list_offsets(
-        {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}, isolation_level=isolation
+        {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions},
+        isolation_level=isolation,
     )
     try:
         return [answer.result(30).offset for answer in asked.values()]
@@ -349,27 +419,35 @@ def _read(bootstrap_servers: str, topic: str, isolation_level: str) -> list[Mess
         "enable_auto_commit": False,
         "enable_partition_eof": True,
         "fetch_queue_backoff_ms": 5,
-        "fetch_wait_max_ms": 20,  # the end of a partition is an empty answer, for which the broker waits so long
+        # the end of a partition is an empty answer, for which the broker waits so long
+        "fetch_wait_max_ms": 20,
     }
     with reader(bootstrap_servers, **settings) as consumer:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         if isolation_level == "read_committed":
             _wait_for_markers(bootstrap_servers, topic, list(partitions))
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        return sorted(_until_every_end(consumer, len(partitions)), key=lambda m: (m.partition(), m.offset()))
+        return sorted(
+            _until_every_end(consumer, len(partitions)), key=lambda m: (m.partition(), m.offset())
+        )
 
 
 def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int]) -> None:
-    """Lets a commit that is answered become visible: the coordinator answers before it writes the markers.
+    """Lets a commit that is answered become visible: the coordinator answers before it writes the
+    markers.
 
     A transaction that a test keeps open on purpose is not waited for any longer.
     """
     admin = client(AdminClient, bootstrap_servers)
-    admin.list_topics(topic, timeout=30)  # it may know the topic from before somebody added partitions, or made it anew
+    admin.list_topics(
+        topic, timeout=30
+    )  # it may know the topic from before somebody added partitions, or made it anew
     deadline = time.monotonic() + MARKERS_SECONDS
     while time.monotonic() < deadline:
         stable = _ends(admin, topic, partitions, IsolationLevel.READ_COMMITTED)
-        if stable is not None and stable == _ends(admin, topic, partitions, IsolationLevel.READ_UNCOMMITTED):
+        if stable is not None and stable == _ends(
+            admin, topic, partitions, IsolationLevel.READ_UNCOMMITTED
+        ):
             return
         time.sleep(0.05)
 
@@ -378,7 +456,9 @@ def _until_every_end(consumer: Consumer, partition_count: int) -> Iterator[Messa
     ended: set[int] = set()
     while len(ended) < partition_count:
         message = consumer.poll(READ_TIMEOUT_SECONDS)
-        assert message is not None, f"no message and no end within {READ_TIMEOUT_SECONDS} s; ended: {sorted(ended)}"
+        assert message is not None, (
+            f"no message and no end within {READ_TIMEOUT_SECONDS} s; ended: {sorted(ended)}"
+        )
         error = message.error()
         if error is None:
             yield message

@@ -1,4 +1,6 @@
-"""A dead-letter topic with letters in it, replays of it, and what librdkafka reads of their source topic. For tests."""
+"""A dead-letter topic with letters in it, replays of it, and what librdkafka reads of their source
+topic. For tests.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ _LIMIT_SECONDS = 150
 
 
 def about(
-    source: str, partition: object, offset: object, *, error: str = "DoesNotFit", pipeline: str = "people-etl"
+    source: str,
+    partition: object,
+    offset: object,
+    *,
+    error: str = "DoesNotFit",
+    pipeline: str = "people-etl",
 ) -> Headers:
     """The headers that a sink puts behind those of the source record."""
     return [
@@ -56,7 +63,9 @@ def about(
 class Desk:
     """One source topic, its dead-letter topic, and a ledger of its own."""
 
-    def __init__(self, servers: str, new_topic: Callable[..., str], read_committed: Callable[..., Any]) -> None:
+    def __init__(
+        self, servers: str, new_topic: Callable[..., str], read_committed: Callable[..., Any]
+    ) -> None:
         self.servers = servers
         self.source = new_topic(servers, PARTITIONS, prefix="people")
         self.dead = new_topic(servers, 2, prefix="dead")
@@ -68,7 +77,7 @@ class Desk:
     def pipeline(self) -> PipelineId:
         return chain_of(self.dead)
 
-    # --- letters ----------------------------------------------------------------------------------------------------
+    # --- letters ---------------------------------------------------------------------------------
 
     def write(
         self,
@@ -78,7 +87,8 @@ class Desk:
         source: str | None = None,
         own: Sequence[Any] = (),
     ) -> list[bytes]:
-        """So many letters, whose values are unlike each other; their values. The key is that of a person of twenty.
+        """So many letters, whose values are unlike each other; their values. The key is that of a
+        person of twenty.
 
         :param error: of all, or of each one.
         """
@@ -96,18 +106,26 @@ class Desk:
         return values
 
     def put(
-        self, value: bytes | None, headers: Headers, *, key: bytes | None = None, partition: int = 0, topic: str = ""
+        self,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        key: bytes | None = None,
+        partition: int = 0,
+        topic: str = "",
     ) -> None:
         """One record, as it is."""
         producer = Producer({"bootstrap.servers": self.servers})
         producer.produce(topic or self.dead, value, key, partition, headers=headers)
         assert producer.flush(60) == 0
 
-    # --- replays ----------------------------------------------------------------------------------------------------
+    # --- replays ---------------------------------------------------------------------------------
 
     def client(self, servers: str = "", **options: str) -> tuple[KafkaClient, Any]:
         named = {name.replace("_", "."): value for name, value in options.items()}
-        settings, producer = settings_from_options(servers or self.servers, named, client_id="test-replay")
+        settings, producer = settings_from_options(
+            servers or self.servers, named, client_id="test-replay"
+        )
         return KafkaClient(settings), producer
 
     def replay(self, servers: str = "", **chosen: Any) -> Outcome:
@@ -125,7 +143,14 @@ class Desk:
 
     def command(self, verb: str, *arguments: str, topic: str = "", servers: str = "") -> Result:
         """By the command line, in this process."""
-        asked = ["dead-letters", verb, "--bootstrap-servers", servers or self.servers, "--topic", topic or self.dead]
+        asked = [
+            "dead-letters",
+            verb,
+            "--bootstrap-servers",
+            servers or self.servers,
+            "--topic",
+            topic or self.dead,
+        ]
         return CliRunner().invoke(app, [*asked, "--ledger-topic", self.ledger, *arguments])
 
     def listed(self) -> dict[str, Any]:
@@ -133,29 +158,50 @@ class Desk:
         assert found.exit_code == 0, found.output
         return dict(json.loads(found.stdout))
 
-    def process(self, *arguments: str, faults: str = "", fired: Path | None = None, letters: int = 100) -> Any:
+    def process(
+        self, *arguments: str, faults: str = "", fired: Path | None = None, letters: int = 100
+    ) -> Any:
         """A replay in a process of its own, which leads a group of its own: not waited for."""
-        command = [sys.executable, "-c", _COMMAND.format(letters=letters), "dead-letters", "replay"]
-        command += ["--bootstrap-servers", self.servers, "--topic", self.dead, "--ledger-topic", self.ledger]
+        command = [
+            sys.executable,
+            "-c",
+            _COMMAND.format(letters=letters),
+            "dead-letters",
+            "replay",
+        ]
+        command += [
+            "--bootstrap-servers",
+            self.servers,
+            "--topic",
+            self.dead,
+            "--ledger-topic",
+            self.ledger,
+        ]
         return subprocess.Popen(
             [*command, *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
             env={**os.environ, FAULTS_VARIABLE: faults, FIRED_VARIABLE: str(fired or "")},
         )  # fmt: skip
 
-    # --- verdicts ---------------------------------------------------------------------------------------------------
+    # --- verdicts --------------------------------------------------------------------------------
 
     def fed_back(self, topic: str = "") -> list[Message]:
-        """What a read-committed librdkafka consumer sees of the source topic, by partition and offset."""
+        """What a read-committed librdkafka consumer sees of the source topic, by partition and
+        offset.
+        """
         return list(self._read(self.servers, topic or self.source))
 
     def assert_fed_back_once(self, values: Sequence[bytes], topic: str = "") -> None:
         seen = Counter(message.value() for message in self.fed_back(topic))
         wanted = Counter(values)
-        assert seen == wanted, f"lost {list(wanted - seen)[:5]}, doubled or strange {list(seen - wanted)[:5]}"
+        assert seen == wanted, (
+            f"lost {list(wanted - seen)[:5]}, doubled or strange {list(seen - wanted)[:5]}"
+        )
 
     def verdict(self) -> dict[str, Any]:
-        """The checker's, on the chain of the replays: others may have written to the source topic, too."""
+        """The checker's, on the chain of the replays: others may have written to the source topic,
+        too.
+        """
         return verify_at(self.servers, self.pipeline, self.ledger, "--shared-topic")
 
 

@@ -1,4 +1,5 @@
-"""A leader of a partition that was deposed and does not know it, as a client of ours meets it: its log ends too early.
+"""A leader of a partition that was deposed and does not know it, as a client of ours meets it: its
+log ends too early.
 
 For tests. The client's answers are cut short; the brokers are as they are.
 """
@@ -16,14 +17,18 @@ from onceward.kafka.wire.client import KafkaClient
 
 @contextmanager
 def deposed(client: KafkaClient, topic: str, end: int) -> Iterator[list[str]]:
-    """Inside, whatever ``client`` reads of ``topic`` ends at ``end``; yields the names of the requests that did."""
+    """Inside, whatever ``client`` reads of ``topic`` ends at ``end``; yields the names of the
+    requests that did.
+    """
     send = client.send
     cut: list[str] = []
 
     def outdated(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
         name = type(request).__name__
         answer = send(request, node_id, timeout_ms)
-        if not name.startswith(("FetchRequest", "ListOffsetsRequest")) or topic != _topic_of(request):
+        if not name.startswith(("FetchRequest", "ListOffsetsRequest")) or topic != _topic_of(
+            request
+        ):
             return answer
         outcome: Future[Any] = Future()
 
@@ -45,7 +50,9 @@ def _until(answer: Any, end: int) -> Any:
     if hasattr(answer, "responses"):
         found = answer.responses[0].partitions[0]
         records = bytes(found.records or b"")
-        found.records = records[: sum(batch.size for batch in read_batches(records) if batch.last_offset < end)]
+        found.records = records[
+            : sum(batch.size for batch in read_batches(records) if batch.last_offset < end)
+        ]
         found.high_watermark = min(found.high_watermark, end)
     else:
         found = answer.topics[0].partitions[0]

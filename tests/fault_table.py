@@ -1,8 +1,10 @@
-"""The faults that the product must survive, which test shows each, and the table that a run prints of them.
+"""The faults that the product must survive, which test shows each, and the table that a run prints
+of them.
 
-A test says which faults it shows by ``@pytest.mark.fault("driver-killed-mid-send")``. A run that selected such tests
-ends with a table: fault by broker version, and how it went. A test that armed a fault which then did not happen proves
-nothing: it calls :func:`invalid`, and is counted as INVALID, which fails the run but is not a verdict on the product.
+A test says which faults it shows by ``@pytest.mark.fault("driver-killed-mid-send")``. A run that
+selected such tests ends with a table: fault by broker version, and how it went. A test that armed
+a fault which then did not happen proves nothing: it calls :func:`invalid`, and is counted as
+INVALID, which fails the run but is not a verdict on the product.
 
 A plugin of the test suite, loaded by ``tests/conftest.py``.
 """
@@ -32,7 +34,8 @@ FAULTS = {
     "executor-out-of-memory": "executor out of memory",
     "task-raises": "a task raises",
     "stage-retried": "stage retried",
-    "stage-retried-unrepeatable": "executor killed behind a shuffle that is not repeatable, when some tasks have sent",
+    "stage-retried-unrepeatable": "executor killed behind a shuffle that is not repeatable, when "
+    "some tasks have sent",
     "persisted-blocks-lost": "executor killed that held a part of a persisted frame",
     "speculative-copy": "speculative copy of a task",
     "lease-connection-lost": "connection to the sequencer lost while a lease is held",
@@ -92,29 +95,35 @@ FAULTS = {
     "token-expiring": "token expiring",
     "brokers-upgraded": "feature transaction.version raised from 1 to 2 under load",
     "database-driver-killed": "database: driver killed before, in and after its transaction",
-    "database-commit-late": "database: COMMIT without an answer, carried out after somebody has looked",
+    "database-commit-late": "database: COMMIT without an answer, carried out after somebody has "
+    "looked",
     "database-session-hangs": "database: a session hangs with the row's lock",
     "database-two-owners": "database: an older copy goes on staging",
     "database-staging-left": "database: staging left by a crash",
     "database-staging-emptied": "database: staged rows lost by a crash of the server",
     "database-task-twice": "database: a task stages its rows twice",
     "database-column-unfit": "database: target column missing or too narrow",
-    "database-load-warns": "database: MySQL's LOAD DATA LOCAL changes or leaves out what a strict mode refuses",
+    "database-load-warns": "database: MySQL's LOAD DATA LOCAL changes or leaves out what a strict "
+    "mode refuses",
     "database-other-unique-key": "database: an upsert meets another unique index of its table",
     "database-keys-alike": "database: keys that differ are the same to the table's collation",
-    "database-lock-waited-for": "database: a lock is waited for in vain within the transaction that decides",
+    "database-lock-waited-for": "database: a lock is waited for in vain within the transaction "
+    "that decides",
     "database-table-changes": "database: the table is changed between staging and decision",
     "prepared-driver-killed": "database, xa: driver killed between the decision and the commits",
     "prepared-late": "database, xa: a task prepares when its attempt is over",
     "prepared-ended": "database, xa: somebody else commits or rolls back what is prepared",
-    "prepared-none-kept": "database, xa: a server that keeps no, or not enough, prepared transactions",
+    "prepared-none-kept": "database, xa: a server that keeps no, or not enough, prepared "
+    "transactions",
     "prepared-waiting": "database, xa: tasks of a batch wait for each other",
-    "write-ahead-driver-killed": "write-ahead: driver killed around the decision and around a delivery",
+    "write-ahead-driver-killed": "write-ahead: driver killed around the decision and around a "
+    "delivery",
     "write-ahead-progress-unanswered": "write-ahead: the ledger's answer after a delivery lost",
     "write-ahead-target-down": "write-ahead: the target is down, for a while and for good",
     "write-ahead-poison": "write-ahead: rows that the target will never take",
     "write-ahead-older-copy": "write-ahead: an older copy goes on delivering",
-    "write-ahead-rows-lost": "write-ahead: stored rows gone, cut or changed between decision and delivery",
+    "write-ahead-rows-lost": "write-ahead: stored rows gone, cut or changed between decision and "
+    "delivery",
     "write-ahead-store-apart": "write-ahead: driver and executors do not see the same store",
     "upsert-late-write": "upsert: a write of an older copy comes late",
     "upsert-row-unfit": "upsert: a row without a key, a version or a known operation",
@@ -131,8 +140,10 @@ FAULTS = {
     "files-driver-killed": "files: driver killed around the decision, and between two renames",
     "lake-published-again": "Delta, Iceberg: an older copy publishes a batch that the table has",
     "lake-lost": "Delta, Iceberg: what was prepared is gone, or the table is another one",
-    "lake-ledger-restored": "Delta, Iceberg: the ledger is put back from an older copy, and the table is not",
-    "lake-driver-killed": "Delta, Iceberg: driver killed around the decision, and behind the commit of the table",
+    "lake-ledger-restored": "Delta, Iceberg: the ledger is put back from an older copy, and the "
+    "table is not",
+    "lake-driver-killed": "Delta, Iceberg: driver killed around the decision, and behind the "
+    "commit of the table",
     "files-published-in-part": "files: a death between two renames",
     "files-two-publishers": "files: two copies publish the same batch",
     "files-lost": "files: prepared files are gone, or cut short",
@@ -143,25 +154,32 @@ FAULTS = {
     "fan-out-half-published": "fan-out: a death between the publishing of two targets",
     "fan-out-driver-killed": "fan-out: driver killed around the decision and while it publishes",
     "dead-letters-killed": "dead letters: a replay killed at each of its steps",
-    "dead-letters-commit-unanswered": "dead letters: the commit of a replay gets no answer, carried out or not",
+    "dead-letters-commit-unanswered": "dead letters: the commit of a replay gets no answer, "
+    "carried out or not",
     "dead-letters-two-replays": "dead letters: a second replay is started beside the first",
-    "source-driver-killed": "a source of one's own: driver killed between offset log and commit log, again and again",
+    "source-driver-killed": "a source of one's own: driver killed between offset log and commit "
+    "log, again and again",
     "source-range-changed": "a source of one's own: other rows for a range that is logged",
-    "source-replaced": "a source of one's own: another one under the same name; a file truncated or rotated",
+    "source-replaced": "a source of one's own: another one under the same name; a file truncated "
+    "or rotated",
     "source-ids-late": "a source of one's own: ids that become visible out of order",
     "source-fails": "a source of one's own: it raises, answers late, in part or not at all",
-    "changes-driver-killed": "changes of MySQL: driver killed in chunks, at the hand-over, in long transactions",
+    "changes-driver-killed": "changes of MySQL: driver killed in chunks, at the hand-over, in "
+    "long transactions",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""
 
 INVALID = "INVALID"
 _NEWEST = "4.3.1"
-_SHOWN = "faults shown"  # the property under which a report carries them from the worker that ran the test
+# the property under which a report carries them from the worker that ran the test
+_SHOWN = "faults shown"
 
 
 def invalid(why: str) -> NoReturn:
-    """The fault that this test is about did not happen: it neither passes nor accuses the product."""
+    """The fault that this test is about did not happen: it neither passes nor accuses the
+    product.
+    """
     pytest.fail(f"{INVALID}: {why}")
 
 
@@ -172,9 +190,13 @@ def fired(condition: object, why: str) -> None:
 
 
 def is_invalid(report: pytest.TestReport) -> bool:
-    """By what was raised, not by the text around it: a test's own source may speak of invalidity, too."""
+    """By what was raised, not by the text around it: a test's own source may speak of invalidity,
+    too.
+    """
     crash = getattr(report.longrepr, "reprcrash", None)
-    return report.failed and f"{INVALID}: " in (report.longreprtext if crash is None else crash.message)
+    return report.failed and f"{INVALID}: " in (
+        report.longreprtext if crash is None else crash.message
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -200,7 +222,9 @@ class _Table:
         if not marks or not (report.when == "call" or report.failed or report.skipped):
             return
         shown = [name for mark in marks for name in mark.args]
-        report.user_properties.append((_SHOWN, {"faults": shown, "version": _broker_version(item)}))
+        report.user_properties.append(
+            (_SHOWN, {"faults": shown, "version": _broker_version(item)})
+        )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """In the process that prints the table, wherever the test ran."""
@@ -211,28 +235,41 @@ class _Table:
                     self._outcomes[fault][shown["version"]].append(outcome)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        named = {name for item in items for mark in item.iter_markers("fault") for name in mark.args}
+        named = {
+            name for item in items for mark in item.iter_markers("fault") for name in mark.args
+        }
         if unknown := named - set(FAULTS):
             raise pytest.UsageError(f"no such fault in tests/fault_table.py: {sorted(unknown)}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for report in terminalreporter.stats.get("invalid", []):  # pytest itself shows those of kinds that it knows
+        for report in terminalreporter.stats.get(
+            "invalid", []
+        ):  # pytest itself shows those of kinds that it knows
             terminalreporter.section(f"{INVALID}: {report.nodeid}")
             terminalreporter.write_line(report.longreprtext)
         if not self._outcomes:
             return
-        versions = sorted({version for by_version in self._outcomes.values() for version in by_version})
+        versions = sorted(
+            {version for by_version in self._outcomes.values() for version in by_version}
+        )
         terminalreporter.section("faults")
         terminalreporter.write_line(f"{'':72}" + "".join(f"{version:>16}" for version in versions))
         for fault, text in FAULTS.items():
             if fault in self._outcomes:
                 cells = [_cell(self._outcomes[fault][version]) for version in versions]
-                terminalreporter.write_line(f"{text[:71]:72}" + "".join(f"{cell:>16}" for cell in cells))
+                terminalreporter.write_line(
+                    f"{text[:71]:72}" + "".join(f"{cell:>16}" for cell in cells)
+                )
 
 
 def _broker_version(item: pytest.Item) -> str:
-    """The Kafka release under a test: of its cluster, or as its parameters name it; ``-`` without a broker."""
-    values = [*getattr(item, "funcargs", {}).values(), *getattr(getattr(item, "callspec", None), "params", {}).values()]
+    """The Kafka release under a test: of its cluster, or as its parameters name it; ``-`` without
+    a broker.
+    """
+    values = [
+        *getattr(item, "funcargs", {}).values(),
+        *getattr(getattr(item, "callspec", None), "params", {}).values(),
+    ]
     for value in values:
         if isinstance(value, LocalKafka):
             return value.version

@@ -1,6 +1,8 @@
-"""A socket that says what a broker says before anything is written: versions, itself, its coordinator, a login.
+"""A socket that says what a broker says before anything is written: versions, itself, its
+coordinator, a login.
 
-For what no real broker does on demand: falling silent in the middle of a set-up, moving under its id, being too old.
+For what no real broker does on demand: falling silent in the middle of a set-up, moving under its
+id, being too old.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-METADATA, FIND_COORDINATOR, SASL_HANDSHAKE, API_VERSIONS, INIT_PRODUCER_ID, SASL_AUTHENTICATE = 3, 10, 17, 18, 22, 36
+METADATA, FIND_COORDINATOR, SASL_HANDSHAKE, API_VERSIONS, INIT_PRODUCER_ID, SASL_AUTHENTICATE = (
+    3,
+    10,
+    17,
+    18,
+    22,
+    36,
+)
 TLS = -1
 """In the place of an API key: the handshake of TLS."""
 UNSUPPORTED_VERSION, SASL_AUTHENTICATION_FAILED = 35, 58
@@ -36,14 +45,20 @@ def text(value: str) -> bytes:
 class HandmadeBroker(socketserver.ThreadingTCPServer):
     """In a ``with`` block it serves.
 
-    :param silent_at: what it does not answer: an API key, or :data:`TLS`. May be changed at any time.
-    :param node_at: the address that ``Metadata`` names, :param coordinator_at: the one of ``FindCoordinator``; its own.
+    :param silent_at: what it does not answer: an API key, or :data:`TLS`. May be changed at any
+        time.
+    :param node_at: the address that ``Metadata`` names, :param coordinator_at: the one of
+        ``FindCoordinator``; its own.
     """
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, spoken: Mapping[int, tuple[int, int]] | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        spoken: Mapping[int, tuple[int, int]] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Conversation)
         self.spoken = spoken or SPOKEN
         self.tls = tls
@@ -65,28 +80,46 @@ class HandmadeBroker(socketserver.ThreadingTCPServer):
     def answer(self, api: int, version: int) -> bytes:
         self.asked[api] += 1
         if api == API_VERSIONS:
-            spoken = b"".join(struct.pack(">hhh", key, *versions) for key, versions in self.spoken.items())
-            return struct.pack(">hi", UNSUPPORTED_VERSION if version else 0, len(self.spoken)) + spoken
+            spoken = b"".join(
+                struct.pack(">hhh", key, *versions) for key, versions in self.spoken.items()
+            )
+            return (
+                struct.pack(">hi", UNSUPPORTED_VERSION if version else 0, len(self.spoken))
+                + spoken
+            )
         if api == METADATA:
-            broker = struct.pack(">ii", 1, 1) + text("127.0.0.1") + struct.pack(">ih", self.node_at, -1)
-            return struct.pack(">i", 0) + broker + text("handmade-cluster") + struct.pack(">ii", 1, 0)
+            broker = (
+                struct.pack(">ii", 1, 1) + text("127.0.0.1") + struct.pack(">ih", self.node_at, -1)
+            )
+            return (
+                struct.pack(">i", 0) + broker + text("handmade-cluster") + struct.pack(">ii", 1, 0)
+            )
         if api == SASL_HANDSHAKE:
             return struct.pack(">hi", 0, 2) + text("PLAIN") + text("OAUTHBEARER")
         if api == SASL_AUTHENTICATE:
             if self.refuses_logins:
                 return (
-                    struct.pack(">h", SASL_AUTHENTICATION_FAILED) + text("nobody of that name") + struct.pack(">i", 0)
+                    struct.pack(">h", SASL_AUTHENTICATION_FAILED)
+                    + text("nobody of that name")
+                    + struct.pack(">i", 0)
                 )
             return struct.pack(">hhi", 0, -1, 0)
         assert api == FIND_COORDINATOR, api
-        return struct.pack(">ihhi", 0, 0, -1, 1) + text("127.0.0.1") + struct.pack(">i", self.coordinator_at)
+        return (
+            struct.pack(">ihhi", 0, 0, -1, 1)
+            + text("127.0.0.1")
+            + struct.pack(">i", self.coordinator_at)
+        )
 
     def __enter__(self) -> HandmadeBroker:
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._healed.set()
         self.shutdown()
@@ -117,7 +150,9 @@ class _Conversation(socketserver.BaseRequestHandler):
                 sock.sendall(struct.pack(">i", len(answer)) + answer)
 
     def _fall_silent_at(self, api: int) -> None:
-        """As a host that is half dead: the connection stays as it is, even if the broker answers again."""
+        """As a host that is half dead: the connection stays as it is, even if the broker answers
+        again.
+        """
         if self.server.silent_at == api:
             self.server._healed.wait()
             raise ConnectionAbortedError

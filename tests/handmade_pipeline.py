@@ -1,7 +1,8 @@
-"""A pipeline made by hand, transaction by transaction, so that a test can get any one thing wrong on a real broker.
+"""A pipeline made by hand, transaction by transaction, so that a test can get any one thing wrong
+on a real broker.
 
-Records, offsets, ledger record and commit go over the wire as a driver's would; the ledger record is written down here
-from what the broker answered, not by the product's own encoder.
+Records, offsets, ledger record and commit go over the wire as a driver's would; the ledger record
+is written down here from what the broker answered, not by the product's own encoder.
 """
 
 from __future__ import annotations
@@ -25,14 +26,20 @@ Document = dict[str, Any]
 
 
 class HandmadePipeline:
-    """One source partition, one output topic, a ledger topic of its own; every batch reads ten records."""
+    """One source partition, one output topic, a ledger topic of its own; every batch reads ten
+    records.
+    """
 
-    def __init__(self, bootstrap_servers: str, pipeline_id: str, new_topic: Callable[..., str]) -> None:
+    def __init__(
+        self, bootstrap_servers: str, pipeline_id: str, new_topic: Callable[..., str]
+    ) -> None:
         self.servers = bootstrap_servers
         self.pipeline_id = pipeline_id
         self.source = new_topic(bootstrap_servers, 1, prefix="in")
         self.output = new_topic(bootstrap_servers, 2, prefix="out")
-        self.ledger = new_topic(bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact,delete")
+        self.ledger = new_topic(
+            bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact,delete"
+        )
         self.sequence = 0
         self.position = self._produced = 0
         self.client = KafkaClient(settings(bootstrap_servers)[0])
@@ -54,9 +61,11 @@ class HandmadePipeline:
         edit: Callable[[Document], object] | None = None,
         commit: bool = True,
     ) -> Document:
-        """A batch of ``values``, whole. ``untold`` follows them in the same transaction, and nobody tells of it.
+        """A batch of ``values``, whole. ``untold`` follows them in the same transaction, and
+        nobody tells of it.
 
-        ``edit`` may change the ledger record before it is written; without ``commit`` the batch is aborted at the end.
+        ``edit`` may change the ledger record before it is written; without ``commit`` the batch is
+        aborted at the end.
         """
         self.read_ten()
         self.begin()
@@ -76,7 +85,9 @@ class HandmadePipeline:
         """Ten more records of the source, which the next batch reads."""
         self.position += 10
         producer = Producer({"bootstrap.servers": self.servers})
-        while self._produced < self.position:  # an aborted batch has been given its records already
+        while (
+            self._produced < self.position
+        ):  # an aborted batch has been given its records already
             producer.produce(self.source, b"in", partition=0)
             self._produced += 1
         assert producer.flush(30) == 0
@@ -91,10 +102,14 @@ class HandmadePipeline:
         manifest: dict[str, dict[str, list[Any]]] = {}
         for partition, some in values.items():
             parts = [part for part in some if isinstance(part, Fragment)] or fragments(list(some))
-            appended = self.writer.producer().send(appends_to(partition, parts, self._sent[partition]))
+            appended = self.writer.producer().send(
+                appends_to(partition, parts, self._sent[partition])
+            )
             count = sum(part.count for part in parts)
             self._sent[partition] += count
-            checksum = functools.reduce(ContentChecksum.combine, (part.checksum for part in parts)).hexdigest()
+            checksum = functools.reduce(
+                ContentChecksum.combine, (part.checksum for part in parts)
+            ).hexdigest()
             entry = [count, appended[0].base_offset, appended[-1].last_offset, checksum]
             manifest.setdefault(partition.topic, {})[str(partition.partition)] = entry
         return manifest
@@ -121,7 +136,9 @@ class HandmadePipeline:
 
     def tell(self, document: Document) -> None:
         """The group's offset and the ledger record, into the open transaction."""
-        self.writer.transaction.commit_offsets(self.pipeline_id, {TopicPartition(self.source, 0): self.position})
+        self.writer.transaction.commit_offsets(
+            self.pipeline_id, {TopicPartition(self.source, 0): self.position}
+        )
         home = TopicPartition(self.ledger, 0)
         self.writer.transaction.add_partitions([home])
         record = fragments([json.dumps(document).encode()], key=self.pipeline_id.encode())

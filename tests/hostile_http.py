@@ -1,10 +1,12 @@
-"""An HTTP server that answers as badly as a test wants: bytes on a real socket, connection by connection. For tests.
+"""An HTTP server that answers as badly as a test wants: bytes on a real socket, connection by
+connection. For tests.
 
 ::
 
     with HostileServer([down, answer(503), good]) as server: …
 
-Each connection is one of the list's, and all after the last are the last's. What was asked is in ``requests``.
+Each connection is one of the list's, and all after the last are the last's. What was asked is in
+``requests``.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ WAIT_SECONDS = 60
 
 
 def answer(
-    status: int = 200, body: bytes | Any = b"", headers: Sequence[str] = (), length: int | None = None
+    status: int = 200,
+    body: bytes | Any = b"",
+    headers: Sequence[str] = (),
+    length: int | None = None,
 ) -> Behaviour:
-    """:param body: bytes, or a value of JSON. :param length: what is said of it; None: the truth."""
+    """:param body: bytes, or a value of JSON. :param length: what is said of it; None: the
+    truth.
+    """
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [
-        f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(content) if length is None else length}",
+        f"HTTP/1.1 "
+        f"{status} Whatever", f"Content-Length: {len(content) if length is None else length}",
         "Content-Type: application/json", *headers,
     ]  # fmt: skip
     return raw("\r\n".join(lines).encode() + b"\r\n\r\n" + content)
@@ -51,7 +59,9 @@ def silent(connection: socket.socket, server: HostileServer) -> None:
 
 
 def drip(first: bytes, each: bytes = b" ") -> Behaviour:
-    """``first``, and then for ever a piece each twentieth of a second: no pause is as long as a limit of a socket."""
+    """``first``, and then for ever a piece each twentieth of a second: no pause is as long as a
+    limit of a socket.
+    """
 
     def behave(connection: socket.socket, server: HostileServer) -> None:
         connection.sendall(first)
@@ -67,7 +77,9 @@ class HostileServer:
     :param tls: a server's context, for https. :param port: 0: any.
     """
 
-    def __init__(self, behaviours: Sequence[Behaviour], tls: ssl.SSLContext | None = None, *, port: int = 0) -> None:
+    def __init__(
+        self, behaviours: Sequence[Behaviour], tls: ssl.SSLContext | None = None, *, port: int = 0
+    ) -> None:
         self._behaviours = list(behaviours)
         self._tls = tls
         self._listening = socket.create_server(("127.0.0.1", port))
@@ -89,7 +101,10 @@ class HostileServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.ended.set()
         with contextlib.suppress(OSError):
@@ -132,7 +147,11 @@ class HostileServer:
         connection.close()
 
     def _talking(self, connection: socket.socket) -> socket.socket:
-        return connection if self._tls is None else self._tls.wrap_socket(connection.dup(), server_side=True)
+        return (
+            connection
+            if self._tls is None
+            else self._tls.wrap_socket(connection.dup(), server_side=True)
+        )
 
 
 def _request(connection: socket.socket) -> bytes:
@@ -143,7 +162,11 @@ def _request(connection: socket.socket) -> bytes:
             return b""
         head += piece
     head, _, body = head.partition(b"\r\n\r\n")
-    lengths = [int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    lengths = [
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length:")
+    ]
     while lengths and len(body) < lengths[0]:
         body += connection.recv(65_536)
     return head + b"\r\n\r\n" + body

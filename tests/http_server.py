@@ -1,8 +1,9 @@
 """The process of :mod:`http_target`: standard library only, so that it starts in a moment.
 
-``POST /<how>/<name>`` takes a chunk: JSON, a list of values, under the header ``Idempotency-Key``. ``how`` is
-``honours``: what comes under a key that is known is answered with 200 and not kept; or ``ignores``: everything is kept.
-``GET`` of the same path gives all that was kept, ``[[key, [value, …]], …]`` in the order of arrival.
+``POST /<how>/<name>`` takes a chunk: JSON, a list of values, under the header ``Idempotency-Key``.
+``how`` is ``honours``: what comes under a key that is known is answered with 200 and not kept; or
+``ignores``: everything is kept. ``GET`` of the same path gives all that was kept, ``[[key, [value,
+…]], …]`` in the order of arrival.
 """
 
 from __future__ import annotations

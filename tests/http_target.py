@@ -22,7 +22,9 @@ from onceward_testing.guarded_server import GuardedServer
 def post(url: str, key: str, values: list[Any]) -> None:
     """A client's: raises unless the server has them."""
     body = json.dumps(values).encode()
-    request = urllib.request.Request(url, body, {"Idempotency-Key": key, "Content-Type": "application/json"})  # noqa: S310
+    request = urllib.request.Request(
+        url, body, {"Idempotency-Key": key, "Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 — an address of this test's own
         answer.read()
 
@@ -45,7 +47,13 @@ class HttpTarget:
         return Counter(value for _, values in self.kept(name, how) for value in values)
 
     def __enter__(self) -> HttpTarget:
-        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("http_server.py")), str(self.port)]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(__file__).with_name("http_server.py")),
+            str(self.port),
+        ]
         log = self._folder / "http.log"
         self._server = GuardedServer(command, log=log, removed_with_us=None, cwd=self._folder)
         ends = time.monotonic() + 60
@@ -61,6 +69,9 @@ class HttpTarget:
         return False
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._server.end(0)

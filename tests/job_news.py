@@ -12,7 +12,9 @@ import pyspark
 
 
 def spark_home(folder: Path) -> Path:
-    """PySpark's own folder under another name: a local cluster writes its executors' files below SPARK_HOME."""
+    """PySpark's own folder under another name: a local cluster writes its executors' files below
+    SPARK_HOME.
+    """
     home = folder / "spark-home"
     home.mkdir()
     for name in ("bin", "jars", "python", "sbin"):
@@ -21,7 +23,9 @@ def spark_home(folder: Path) -> Path:
 
 
 class News:
-    """Appends one JSON line per event; a line that was begun when the process was killed is the last one."""
+    """Appends one JSON line per event; a line that was begun when the process was killed is the
+    last one.
+    """
 
     def __init__(self, path: str) -> None:
         self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open as long as the process lives

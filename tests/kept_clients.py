@@ -1,8 +1,10 @@
-"""librdkafka's clients of the clusters that serve a whole run, kept open. Called by the fixtures of ``conftest``.
+"""librdkafka's clients of the clusters that serve a whole run, kept open. Called by the fixtures
+of ``conftest``.
 
-A new client costs a test up to a second, in which nothing happens: librdkafka asks for a producer id half a second
-after it first could not, and looks once a second whether it knows by now who leads a partition. A few hundred tests
-make a few clients each. To any other cluster, which a test may stop or kill, each client is a new one.
+A new client costs a test up to a second, in which nothing happens: librdkafka asks for a producer
+id half a second after it first could not, and looks once a second whether it knows by now who
+leads a partition. A few hundred tests make a few clients each. To any other cluster, which a test
+may stop or kill, each client is a new one.
 """
 
 from __future__ import annotations
@@ -32,20 +34,31 @@ def keeping(servers: str) -> Iterator[None]:
 
 
 def client(kind: Callable[[dict[str, Any]], Client], servers: str, **settings: Any) -> Client:
-    """A client of this kind, with ``settings`` by Kafka's names (``a_b`` is ``a.b``): this thread's, or a new one."""
+    """A client of this kind, with ``settings`` by Kafka's names (``a_b`` is ``a.b``): this
+    thread's, or a new one.
+    """
     kept, place = _kept.get(servers), (kind, threading.get_ident(), *sorted(settings.items()))
     if kept is not None and place in kept:
         found: Client = kept[place]
         return found
-    made = kind({"bootstrap.servers": servers, **{name.replace("_", "."): value for name, value in settings.items()}})
+    made = kind(
+        {
+            "bootstrap.servers": servers,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
     if kept is not None:
         kept[place] = made
     return made
 
 
 @contextmanager
-def using(kind: Callable[[dict[str, Any]], Client], servers: str, **settings: Any) -> Iterator[Client]:
-    """:func:`client`, which may be at fault if something goes wrong inside: the next one is new then."""
+def using(
+    kind: Callable[[dict[str, Any]], Client], servers: str, **settings: Any
+) -> Iterator[Client]:
+    """:func:`client`, which may be at fault if something goes wrong inside: the next one is new
+    then.
+    """
     one, kept = client(kind, servers, **settings), _kept.get(servers, {})
     try:
         yield one

@@ -1,4 +1,5 @@
-"""The driver's side of a pipeline's batches, without Spark: its topics, its targets, and what librdkafka reads of them.
+"""The driver's side of a pipeline's batches, without Spark: its topics, its targets, and what
+librdkafka reads of them.
 
 For tests in ``tests/broker``, by the fixture ``driver``.
 """
@@ -31,7 +32,9 @@ NOBODY = AttemptId(-1, -1)
 class Driver:
     """One pipeline on one cluster; `new()` is its target as a new process would make it."""
 
-    def __init__(self, kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]) -> None:
+    def __init__(
+        self, kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]
+    ) -> None:
         self.bootstrap = kafka.bootstrap_servers
         self.name = PipelineId(f"driver-{uuid.uuid4().hex[:10]}")
         self.source = new_topic(self.bootstrap, prefix="in")
@@ -51,7 +54,9 @@ class Driver:
         return self._targets[-1]
 
     def running(self, number: int) -> RunningBatch:
-        """Batch ``number`` of a query that reads ten records a batch from one partition on the same cluster."""
+        """Batch ``number`` of a query that reads ten records a batch from one partition on the
+        same cluster.
+        """
         start, end = ({self.source: {"0": number * 10 + extra}} for extra in (0, 10))
         return RunningBatch(
             batch=BatchId("3b6c0de1-0000-4000-8000-000000000001", number),
@@ -65,12 +70,17 @@ class Driver:
 
     def record(self, number: int, attempt: AttemptId = NOBODY) -> LedgerRecord:
         running = self.running(number)
-        return LedgerRecord(self.name, number, running.batch, running.sources, attempt, {}, 1_700_000_000_000)
+        return LedgerRecord(
+            self.name, number, running.batch, running.sources, attempt, {}, 1_700_000_000_000
+        )
 
-    def stage(self, target: KafkaTarget, number: int, newest: LedgerRecord | None = None) -> KafkaAttempt:
+    def stage(
+        self, target: KafkaTarget, number: int, newest: LedgerRecord | None = None
+    ) -> KafkaAttempt:
         """An attempt at the batch, which has all but the commit behind it.
 
-        :param newest: what the driver takes for the newest record; default: that of the batch before.
+        :param newest: what the driver takes for the newest record; default: that of the batch
+            before.
         """
         known = newest or (self.record(number - 1) if number else None)
         attempt = target.begin(known, self.running(number))
@@ -84,7 +94,10 @@ class Driver:
 
     def committed_sequences(self) -> list[int]:
         """Of the ledger records that a ``read_committed`` consumer is given."""
-        return [json.loads(m.value())["sequence"] for m in self._read(self.bootstrap, self.ledger_topic)]
+        return [
+            json.loads(m.value())["sequence"]
+            for m in self._read(self.bootstrap, self.ledger_topic)
+        ]
 
     def group_offset(self) -> int | None:
         """Where the pipeline's consumer group stands."""
@@ -102,13 +115,21 @@ class Driver:
         consumer.close()
 
     def move_ledger(self) -> int:
-        """Add partitions to the ledger topic, so many that this pipeline's key has another place; how many now."""
+        """Add partitions to the ledger topic, so many that this pipeline's key has another place;
+        how many now.
+        """
         key = pa.array([self.name.encode()], pa.binary())
         count = next(n for n in range(2, 100) if partition_of_keys(key, n)[0] != 0)
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_partitions([NewPartitions(self.ledger_topic, count)])[self.ledger_topic].result(30)
+        admin.create_partitions([NewPartitions(self.ledger_topic, count)])[
+            self.ledger_topic
+        ].result(30)
         for _ in range(600):
-            found = admin.list_topics(self.ledger_topic, timeout=30).topics[self.ledger_topic].partitions
+            found = (
+                admin.list_topics(self.ledger_topic, timeout=30)
+                .topics[self.ledger_topic]
+                .partitions
+            )
             if len(found) == count and all(partition.leader >= 0 for partition in found.values()):
                 return count
             time.sleep(0.05)

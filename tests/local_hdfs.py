@@ -1,7 +1,7 @@
 """A real HDFS of one name node and one data node, in a process of its own. For tests.
 
-``MiniDFSClusterManager``, which Hadoop tests itself with: real servers, real RPC, an edit log on disk. Its jar fits
-the Hadoop client that PySpark 4.0 brings along.
+``MiniDFSClusterManager``, which Hadoop tests itself with: real servers, real RPC, an edit log on
+disk. Its jar fits the Hadoop client that PySpark 4.0 brings along.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class LocalHdfs:
         jars = os.pathsep.join([*map(str, own), f"{Path(pyspark.__file__).parent}/jars/*"])
         with (self._folder / "hdfs.log").open("w") as log:
             self._process = subprocess.Popen(
-                [java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", jars, _MAIN, "-datanodes", "1", "-format",
+                [java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", jars, _MAIN,
+                "-datanodes", "1", "-format",
                  "-nnport", str(self._port), "-writeConfig", "conf.xml"],
                 cwd=self._folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
@@ -53,7 +54,9 @@ class LocalHdfs:
         deadline = time.monotonic() + _START_SECONDS
         while not (self._folder / "conf.xml").exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"HDFS does not start: {(self._folder / 'hdfs.log').read_text()[-2000:]}")
+                raise AssertionError(
+                    f"HDFS does not start: {(self._folder / 'hdfs.log').read_text()[-2000:]}"
+                )
             time.sleep(0.2)
 
     def __exit__(self, *_: object) -> None:

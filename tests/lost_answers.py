@@ -16,7 +16,9 @@ from onceward.sql.ledger.table import TableChain
 
 @contextmanager
 def lost_end_txn(chain: KafkaChain, *, carried_out: bool) -> Iterator[None]:
-    """Inside, no ``EndTxn`` of ``chain`` gets an answer, whether it is carried out or never leaves."""
+    """Inside, no ``EndTxn`` of ``chain`` gets an answer, whether it is carried out or never
+    leaves.
+    """
     client, transaction = chain._client, chain.transaction
     send, patience_ms = client.send, transaction.patience_ms
 
@@ -26,7 +28,9 @@ def lost_end_txn(chain: KafkaChain, *, carried_out: bool) -> Iterator[None]:
         outcome: Future[Any] = Future()
         lost = ConnectionLost("lost on purpose")
         if carried_out:
-            send(request, node_id, timeout_ms).add_done_callback(lambda _: outcome.set_exception(lost))
+            send(request, node_id, timeout_ms).add_done_callback(
+                lambda _: outcome.set_exception(lost)
+            )
         else:
             outcome.set_exception(lost)
         return outcome
@@ -41,7 +45,9 @@ def lost_end_txn(chain: KafkaChain, *, carried_out: bool) -> Iterator[None]:
 
 
 @contextmanager
-def lost_commit(chain: Chain, carried_out: bool, under_way: list[Session] | None = None) -> Iterator[None]:
+def lost_commit(
+    chain: Chain, carried_out: bool, under_way: list[Session] | None = None
+) -> Iterator[None]:
     """The COMMIT gets no answer: it was carried out, or waits somewhere, or never left."""
     assert isinstance(chain, TableChain)
     connection = chain._connected()

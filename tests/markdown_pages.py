@@ -1,6 +1,8 @@
-"""The pages that users read, taken apart: blocks, headings, links. Pure; for ``tests/tidy`` and ``tests/docs``.
+"""The pages that users read, taken apart: blocks, headings, links. Pure; for ``tests/tidy`` and
+``tests/docs``.
 
-The dialect is GitHub's, as far as our pages use it: fenced blocks with a language, ``#`` headings, inline links.
+The dialect is GitHub's, as far as our pages use it: fenced blocks with a language, ``#`` headings,
+inline links.
 """
 
 from __future__ import annotations
@@ -31,9 +33,17 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README, everything below ``docs`` and ``examples``, and the pages of the root that a newcomer opens."""
-    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")]
-    return [*top, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+    """README, everything below ``docs`` and ``examples``, and the pages of the root that a
+    newcomer opens.
+    """
+    top = [
+        ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")
+    ]
+    return [
+        *top,
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "examples").rglob("*.md")),
+    ]
 
 
 def name_of(page: Path) -> str:
@@ -72,11 +82,15 @@ def prose(page: Path) -> list[tuple[int, str]]:
 
 def headings(page: Path) -> list[str]:
     """The texts of the page's headings, without marks of emphasis and code."""
-    return [match[1].replace("`", "") for _, line in prose(page) if (match := _HEADING.match(line))]
+    return [
+        match[1].replace("`", "") for _, line in prose(page) if (match := _HEADING.match(line))
+    ]
 
 
 def anchors(page: Path) -> set[str]:
-    """What ``#…`` may name on the page: GitHub's rule, lower case, punctuation gone, spaces as dashes."""
+    """What ``#…`` may name on the page: GitHub's rule, lower case, punctuation gone, spaces as
+    dashes.
+    """
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings(page)}
 
 

@@ -1,5 +1,6 @@
-"""A schema registry in memory, with the interface that decode and encode need: for tests of what Spark makes of
-schemas. How a real one is asked has tests of its own."""
+"""A schema registry in memory, with the interface that decode and encode need: for tests of what
+Spark makes of schemas. How a real one is asked has tests of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ _numbers = itertools.count(1)
 
 
 class MemoryRegistry:
-    """``schemas`` by id; ``subjects``, the ids of their versions; ``asked`` counts questions; ``away`` answers them."""
+    """``schemas`` by id; ``subjects``, the ids of their versions; ``asked`` counts questions;
+    ``away`` answers them.
+    """
 
     def __init__(self) -> None:
         self.url = f"memory://{next(_numbers)}"
@@ -52,7 +55,9 @@ class MemoryRegistry:
             raise self.away
         if subject not in self.subjects:
             raise SchemaUnknown(f"no subject {subject}")
-        return [Version(subject, n, self.schema(i)) for n, i in enumerate(self.subjects[subject], 1)]
+        return [
+            Version(subject, n, self.schema(i)) for n, i in enumerate(self.subjects[subject], 1)
+        ]
 
     def latest(self, subject: str) -> Version:
         return self.versions(subject)[-1]

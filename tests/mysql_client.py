@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 import pymysql
 
 
-def sql_at(url: str, statement: str, *parameters: Any, lock_seconds: int = 600) -> list[tuple[Any, ...]]:
+def sql_at(
+    url: str, statement: str, *parameters: Any, lock_seconds: int = 600
+) -> list[tuple[Any, ...]]:
     """The rows that ``statement`` gives, in UTC.
 
     :param lock_seconds: how long it waits for a table that others use.
@@ -42,7 +44,9 @@ def transact_at(url: str, *statements: tuple[Any, ...], commit: bool = True) -> 
 def _connected(url: str) -> Any:
     said = urlsplit(url)
     return pymysql.connect(
-        host=said.hostname, port=said.port or 3306, user=said.username, password=said.password or "",
+        host=said.hostname, port=said.port or 3306, user=said.username,
+        password=said.password or "",
         database=said.path.strip("/"), charset="utf8mb4", ssl_disabled=True,
-        init_command="SET time_zone = '+00:00', sql_mode = '', sql_select_limit = DEFAULT, completion_type = 0",
+        init_command="SET time_zone = '+00:00', sql_mode = '', sql_select_limit = DEFAULT, "
+                     "completion_type = 0",
     )  # fmt: skip

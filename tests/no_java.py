@@ -1,8 +1,10 @@
-"""Holds the tests of the tier ``fast`` to what it promises: while one of them runs, nobody starts a Java.
+"""Holds the tests of the tier ``fast`` to what it promises: while one of them runs, nobody starts
+a Java.
 
-A plugin of the suite, loaded by ``tests/conftest.py``. In this process ``subprocess`` refuses to run the Java of this
-machine, or Spark's launcher, whoever asks for it; in processes that a test starts, ``JAVA_HOME`` leads to a script that
-says why it is none. A test that makes a Java of its own, or sets ``JAVA_HOME``, is left alone.
+A plugin of the suite, loaded by ``tests/conftest.py``. In this process ``subprocess`` refuses to
+run the Java of this machine, or Spark's launcher, whoever asks for it; in processes that a test
+starts, ``JAVA_HOME`` leads to a script that says why it is none. A test that makes a Java of its
+own, or sets ``JAVA_HOME``, is left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Any
 import pytest
 
 WHY = (
-    "a test of the tier `fast` starts {what}. If it must, let it ask for the fixture `kafka` or `spark`, "
+    "a test of the tier `fast` starts {what}. If it must, let it ask for the fixture `kafka` or "
+    "`spark`, "
     "from which tests/tiers.py sees that it belongs to another tier"
 )
 _LAUNCHERS = {"spark-submit", "spark-class", "spark-class2.cmd", "spark-submit.cmd"}
@@ -31,8 +34,9 @@ class JavaStarted(AssertionError):
 class NoJava:
     """The guard. It stands in ``subprocess.Popen`` while a test of the tier runs.
 
-    An audit hook would be simpler, and would outlive every test: ``sys.settrace`` asks it, too, and when two threads
-    start at the same moment under coverage, CPython 3.11 then refuses to start one of them.
+    An audit hook would be simpler, and would outlive every test: ``sys.settrace`` asks it, too,
+    and when two threads start at the same moment under coverage, CPython 3.11 then refuses to
+    start one of them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,18 +45,24 @@ class NoJava:
         stub = folder / "bin" / "java"
         stub.parent.mkdir(parents=True)
         stub.write_text(
-            "#!/bin/sh\necho 'a test of the tier fast may not start a Java: see tests/no_java.py' >&2\nexit 97\n"
+            "#!/bin/sh\necho 'a test of the tier fast may not start a Java: see tests/no_java.py' "
+            ">&2\nexit 97\n"
         )
         stub.chmod(0o755)
 
     def _refuse(self, command: Any, executable: Any) -> None:
         words = [command] if isinstance(command, (str, bytes, os.PathLike)) else list(command)
-        for word in map(os.fsdecode, [executable or "", *words]):  # a broker's Java is an argument of the guard
+        for word in map(
+            os.fsdecode, [executable or "", *words]
+        ):  # a broker's Java is an argument of the guard
             if Path(word).name in _LAUNCHERS or self._is_java(word):
                 raise JavaStarted(WHY.format(what=word))
 
     def _is_java(self, word: str) -> bool:
-        return Path(word).name == "java" and os.path.realpath(shutil.which(word) or word) == self._real
+        return (
+            Path(word).name == "java"
+            and os.path.realpath(shutil.which(word) or word) == self._real
+        )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -62,7 +72,12 @@ class NoJava:
 
         @functools.wraps(start)
         def guarded(
-            process: Any, args: Any, bufsize: int = -1, executable: Any = None, *others: Any, **named: Any
+            process: Any,
+            args: Any,
+            bufsize: int = -1,
+            executable: Any = None,
+            *others: Any,
+            **named: Any,
         ) -> None:
             self._refuse(args, executable)
             start(process, args, bufsize, executable, *others, **named)

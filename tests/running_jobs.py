@@ -1,7 +1,9 @@
-"""Runs a job as its ``__main__`` would, in this process and on its Spark session, and stops it when told to.
+"""Runs a job as its ``__main__`` would, in this process and on its Spark session, and stops it
+when told to.
 
-For jobs that build their session by ``getOrCreate()`` and wait in ``awaitTermination()``: the examples, the README's.
-They run in a thread of their own; the test waits for their query, feeds and reads, and stops it from outside.
+For jobs that build their session by ``getOrCreate()`` and wait in ``awaitTermination()``: the
+examples, the README's. They run in a thread of their own; the test waits for their query, feeds
+and reads, and stops it from outside.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ END_SECONDS = 60
 
 @contextmanager
 def running(spark: Any, job: Callable[[], None]) -> Iterator[Any]:
-    """The query that ``job`` starts and waits for; stopped at the end, when ``job`` must return."""
+    """The query that ``job`` starts and waits for; stopped at the end, when ``job`` must
+    return.
+    """
     before = {query.runId for query in spark.streams.active}
     raised: list[BaseException] = []
 
@@ -41,7 +45,9 @@ def running(spark: Any, job: Callable[[], None]) -> Iterator[Any]:
         raise raised[0]
 
 
-def _started(spark: Any, before: set[str], thread: threading.Thread, raised: list[BaseException]) -> Any:
+def _started(
+    spark: Any, before: set[str], thread: threading.Thread, raised: list[BaseException]
+) -> Any:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         fresh = [query for query in spark.streams.active if query.runId not in before]

@@ -1,7 +1,9 @@
-"""The tasks of a batch in this process, one after the other, for tests of sinks that need no Spark.
+"""The tasks of a batch in this process, one after the other, for tests of sinks that need no
+Spark.
 
-Each task has a copy of the writer's opener, through pickle, as in a Spark job; what Spark itself adds is for tests on
-Spark. Use as ``monkeypatch.setattr(task_job, "run", TasksHere().run)``; frames are then anything with ``parts``.
+Each task has a copy of the writer's opener, through pickle, as in a Spark job; what Spark itself
+adds is for tests on Spark. Use as ``monkeypatch.setattr(task_job, "run", TasksHere().run)``;
+frames are then anything with ``parts``.
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ class TasksHere:
         self._attempts = itertools.count()
 
     def run(
-        self, frame: Any, open_writer: OpenWriter, computation: object, limit: object, prepared: list[TaskResult]
+        self,
+        frame: Any,
+        open_writer: OpenWriter,
+        computation: object,
+        limit: object,
+        prepared: list[TaskResult],
     ) -> None:
         """In the place of :func:`onceward.engine.task_job.run`."""
         for number in frame.again:

@@ -1,19 +1,24 @@
-"""Which `make` target runs a test, computed from what the test stands on, so that no mark can be forgotten.
+"""Which `make` target runs a test, computed from what the test stands on, so that no mark can be
+forgotten.
 
-``tests/conftest.py`` asks :func:`tier_of` about every collected test and marks it with the answer; ``-m fast`` and the
-like then choose. A test is in the cheapest tier that has what it needs, and each tier has one `make` target:
+``tests/conftest.py`` asks :func:`tier_of` about every collected test and marks it with the answer;
+``-m fast`` and the like then choose. A test is in the cheapest tier that has what it needs, and
+each tier has one `make` target:
 
 * ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
-* ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
-  only the first test is here, and of a suite of many cases the first two, and their first case: write what tells
-  most at the top. And a minute of the simulation (``lengthy("main")``).
-* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own, of each test
-  the first case: put that first which tells most. And what needs nothing but time (``lengthy("ci")``).
-* ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes;
-  and of a suite that is run once more, over another server, ledger or layout, all but the first tests.
+* ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark
+  session. Of a file on Spark only the first test is here, and of a suite of many cases the first
+  two, and their first case: write what tells most at the top. And a minute of the simulation
+  (``lengthy("main")``).
+* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of
+  their own, of each test the first case: put that first which tells most. And what needs nothing
+  but time (``lengthy("ci")``).
+* ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the
+  shared one, or minutes; and of a suite that is run once more, over another server, ledger or
+  layout, all but the first tests.
 
-What a test stands on is read off its fixtures, its parameters, and the code that it and its fixtures reach in this
-folder. Nothing is started for it.
+What a test stands on is read off its fixtures, its parameters, and the code that it and its
+fixtures reach in this folder. Nothing is started for it.
 """
 
 from __future__ import annotations
@@ -33,10 +38,14 @@ from onceward_testing import LocalKafka, LocalOpenSearch, LocalRegistry
 TIERS = ("fast", "main", "ci", "chaos")
 TESTS = Path(__file__).resolve().parent
 PURE = ("unit", "tidy", "simulation")
-"""Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`no_java` sees to it."""
+"""Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`no_java`
+sees to it.
+"""
 
 OWN_DRIVERS = ("chaos", "bench")
-"""Folders whose tests run whole pipelines in processes of their own. In ``spark`` those do that ask for no session."""
+"""Folders whose tests run whole pipelines in processes of their own. In ``spark`` those do that
+ask for no session.
+"""
 
 SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = (
     "kafka",
@@ -58,10 +67,14 @@ _SUITES = ("contract", "database")
 """Folders of suites with many cases, which on a server cost half a second each."""
 
 _EARLY = dict.fromkeys(_SUITES, 2)
-"""How many tests of a file on Spark, or of a suite, are the newcomer's, by folder; of others one."""
+"""How many tests of a file on Spark, or of a suite, are the newcomer's, by folder; of others
+one.
+"""
 
 _PROGRAM_TEXTS = ("LocalKafka(", "local_kafka.")
-"""A cluster that is started by the text of a program, which a test runs in a process of its own, is named so there."""
+"""A cluster that is started by the text of a program, which a test runs in a process of its own,
+is named so there.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,20 +86,27 @@ class Facts:
     old_broker: bool = False
     """Needs a broker of another version than the shared one."""
     own_cluster: bool = False
-    """It, or a fixture of it, starts a cluster beside the shared one, or another server that is a JVM."""
+    """It, or a fixture of it, starts a cluster beside the shared one, or another server that is a
+    JVM.
+    """
     slow: bool = False
     """Marked as one that takes minutes. How long a test takes cannot be read off it."""
     lengthy: str = ""
-    """Marked as one of those that need no server, but together take a core for a minute or more: the tier that has room
-    for them."""
+    """Marked as one of those that need no server, but together take a core for a minute or more:
+    the tier that has room for them.
+    """
     once_more: bool = False
-    """Marked as one of a suite that other tests run already, over something else: of it the first are ``ci``'s."""
+    """Marked as one of a suite that other tests run already, over something else: of it the first
+    are ``ci``'s.
+    """
     first_case: bool = True
     """The first of the cases of its function, or the only one."""
     early: bool = True
     """Among the first of its file (:data:`_EARLY`)."""
     own_driver: bool = False
-    """Stands on Spark and not on the shared session: it runs pipelines in processes, each with a Spark of its own."""
+    """Stands on Spark and not on the shared session: it runs pipelines in processes, each with a
+    Spark of its own.
+    """
     suite: bool = False
     """One of a suite with many cases, of which it shows little that the others do not."""
     driver_killed: bool = False
@@ -122,17 +142,25 @@ def tier_of(facts: Facts) -> str:
         if not facts.first_case:
             return "chaos"
         return "main" if facts.driver_killed else "ci"
-    return "main" if not (facts.spark or facts.suite) or (facts.first_case and facts.early) else "ci"
+    return (
+        "main" if not (facts.spark or facts.suite) or (facts.first_case and facts.early) else "ci"
+    )
 
 
 def facts_of(item: pytest.Function) -> Facts:
-    """What a collected test stands on. Reads pytest's own tables of fixtures, which its lock pins."""
+    """What a collected test stands on. Reads pytest's own tables of fixtures, which its lock
+    pins.
+    """
     folder = item.path.relative_to(TESTS).parts[0]
     functions = list(_functions_of(item))
     shared = {function.__name__ for function in functions if _is_shared(function)}
     own_cluster = folder not in PURE and any(_starts_a_cluster(function) for function in functions)
     faults = {fault for mark in item.iter_markers("fault") for fault in mark.args}
-    broker = folder in ("broker", "chaos") or own_cluster or bool({SHARED_BROKER, *SHARED_DATABASES} & shared)
+    broker = (
+        folder in ("broker", "chaos")
+        or own_cluster
+        or bool({SHARED_BROKER, *SHARED_DATABASES} & shared)
+    )
     spark = SHARED_SPARK in shared or (broker and folder in ("spark", *OWN_DRIVERS))
     return Facts(
         broker=broker,
@@ -170,18 +198,25 @@ def _case_numbers(item: pytest.Function) -> list[int]:
 
 
 def _place_in_file(item: pytest.Function) -> int:
-    """How many tests stand above this one, in its module or, where it is a suite's that others inherit, in that."""
-    holder = vars(item.module) if item.cls is None else {name: getattr(item.cls, name) for name in dir(item.cls)}
+    """How many tests stand above this one, in its module or, where it is a suite's that others
+    inherit, in that.
+    """
+    holder = (
+        vars(item.module)
+        if item.cls is None
+        else {name: getattr(item.cls, name) for name in dir(item.cls)}
+    )
     others = (inspect.unwrap(other) for name, other in holder.items() if name.startswith("test_"))
     mine = inspect.unwrap(item.function).__code__
     return sum(
-        other.__code__.co_filename == mine.co_filename and other.__code__.co_firstlineno < mine.co_firstlineno
+        other.__code__.co_filename == mine.co_filename
+        and other.__code__.co_firstlineno < mine.co_firstlineno
         for other in others
         if inspect.isfunction(other)
     )
 
 
-# ── the fixtures of a test, also those that it asks for by a name that only its parameters or its code say ──
+# ── the fixtures of a test, also those that it asks for by a name that only its parameters or its code say
 
 
 def _functions_of(item: pytest.Function) -> Iterator[FunctionType]:
@@ -203,7 +238,9 @@ def _functions_of(item: pytest.Function) -> Iterator[FunctionType]:
 
 
 def _definition(name: str, item: pytest.Function) -> Any:
-    """The fixture that ``name`` means for this test: the last definition overrides. None if it is not one."""
+    """The fixture that ``name`` means for this test: the last definition overrides. None if it is
+    not one.
+    """
     manager = item.session._fixturemanager
     found = item._fixtureinfo.name2fixturedefs.get(name) or manager.getfixturedefs(name, item)
     return found[-1] if found else None
@@ -214,7 +251,9 @@ def _definition(name: str, item: pytest.Function) -> Any:
 
 @functools.cache
 def _starts_a_cluster(function: FunctionType) -> bool:
-    """Whether any code that ``function`` can come to does; the fixture of the shared broker does not count."""
+    """Whether any code that ``function`` can come to does; the fixture of the shared broker does
+    not count.
+    """
     waiting, seen = [function], set[FunctionType]()
     while waiting:
         one = inspect.unwrap(waiting.pop())
@@ -224,7 +263,11 @@ def _starts_a_cluster(function: FunctionType) -> bool:
         for code in _with_nested(one.__code__):
             if _says_so(code, one.__globals__):
                 return True
-            waiting += [callee for name in code.co_names for callee in _callables(one.__globals__.get(name), code)]
+            waiting += [
+                callee
+                for name in code.co_names
+                for callee in _callables(one.__globals__.get(name), code)
+            ]
     return False
 
 
@@ -251,10 +294,14 @@ def _with_nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _callables(named: object, code: CodeType) -> Iterator[FunctionType]:
-    """The functions that a name leads to: itself, the methods of a class, or what is taken from a module."""
+    """The functions that a name leads to: itself, the methods of a class, or what is taken from a
+    module.
+    """
     if isinstance(named, FunctionType):
         yield named
-    elif isinstance(named, type) and _is_ours(getattr(inspect.getmodule(named), "__file__", None) or ""):
+    elif isinstance(named, type) and _is_ours(
+        getattr(inspect.getmodule(named), "__file__", None) or ""
+    ):
         yield from (method for method in vars(named).values() if isinstance(method, FunctionType))
     elif isinstance(named, ModuleType) and _is_ours(getattr(named, "__file__", None) or ""):
         for name in code.co_names:

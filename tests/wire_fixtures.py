@@ -1,4 +1,6 @@
-"""What the wire tests share: small batches, a transaction with its producer, and a client that loses messages."""
+"""What the wire tests share: small batches, a transaction with its producer, and a client that
+loses messages.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from onceward.kafka.records.compression import Codec
 from onceward.kafka.wire.appends.producer import Append, Appended, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
-from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options
+from onceward.kafka.wire.options.settings import (
+    ClientSettings,
+    ProducerSettings,
+    settings_from_options,
+)
 from onceward.kafka.wire.transactions.transaction import Transaction
 
 
@@ -26,14 +32,21 @@ def settings(bootstrap_servers: str, **options: Any) -> tuple[ClientSettings, Pr
     return settings_from_options(bootstrap_servers, named, client_id="wire-test")
 
 
-def fragments(values: Sequence[bytes], *, key: bytes | None = None, batch_bytes: int = 1_000_000) -> list[Fragment]:
+def fragments(
+    values: Sequence[bytes], *, key: bytes | None = None, batch_bytes: int = 1_000_000
+) -> list[Fragment]:
     columns = RecordColumns.of(
-        pa.array(values, pa.binary()), key=None if key is None else pa.array([key] * len(values), pa.binary())
+        pa.array(values, pa.binary()),
+        key=None if key is None else pa.array([key] * len(values), pa.binary()),
     )
-    return encode_fragments(columns, codec=Codec.NONE, batch_bytes=batch_bytes, now_ms=int(time.time() * 1000))
+    return encode_fragments(
+        columns, codec=Codec.NONE, batch_bytes=batch_bytes, now_ms=int(time.time() * 1000)
+    )
 
 
-def appends_to(partition: TopicPartition, parts: Sequence[Fragment], sequence: int = 0) -> list[Append]:
+def appends_to(
+    partition: TopicPartition, parts: Sequence[Fragment], sequence: int = 0
+) -> list[Append]:
     appends = []
     for fragment in parts:
         appends.append(Append(partition, fragment, sequence))
@@ -41,7 +54,9 @@ def appends_to(partition: TopicPartition, parts: Sequence[Fragment], sequence: i
     return appends
 
 
-def one_by_one(partition: TopicPartition, values: Sequence[bytes], sequence: int = 0) -> list[Append]:
+def one_by_one(
+    partition: TopicPartition, values: Sequence[bytes], sequence: int = 0
+) -> list[Append]:
     """Every value as a batch of its own."""
     return appends_to(partition, [fragments([value])[0] for value in values], sequence)
 
@@ -50,7 +65,12 @@ class Writer:
     """A pipeline's driver and its one task in a nutshell."""
 
     def __init__(
-        self, client: KafkaClient, transactional_id: str, *, timeout_ms: int = 30_000, **patience: int
+        self,
+        client: KafkaClient,
+        transactional_id: str,
+        *,
+        timeout_ms: int = 30_000,
+        **patience: int,
     ) -> None:
         self.client = client
         self.transaction = Transaction(client, transactional_id, timeout_ms, **patience)
@@ -70,7 +90,9 @@ class Writer:
     def write(self, values: dict[TopicPartition, Sequence[bytes]]) -> list[Appended]:
         """Into the open transaction, from sequence 0 on."""
         self.transaction.add_partitions(values)
-        appends = [a for partition, some in values.items() for a in appends_to(partition, fragments(some))]
+        appends = [
+            a for partition, some in values.items() for a in appends_to(partition, fragments(some))
+        ]
         return self.producer().send(appends)
 
     def commit(self, values: dict[TopicPartition, Sequence[bytes]]) -> None:
@@ -79,14 +101,17 @@ class Writer:
         self.transaction.commit()
 
     def with_patience(self, delivery_timeout_ms: int) -> Writer:
-        self.producer_settings = replace(self.producer_settings, delivery_timeout_ms=delivery_timeout_ms)
+        self.producer_settings = replace(
+            self.producer_settings, delivery_timeout_ms=delivery_timeout_ms
+        )
         return self
 
 
 class LosingClient(KafkaClient):
     """Loses messages on purpose: requests before they are sent, or answers after they have come.
 
-    ``lose(name, times, …)`` arms it for requests of that class name; :attr:`lost` counts what it did.
+    ``lose(name, times, …)`` arms it for requests of that class name; :attr:`lost` counts what it
+    did.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -96,11 +121,15 @@ class LosingClient(KafkaClient):
         self.lost = 0
 
     def lose(self, request: str, fate: Callable[[int], str]) -> None:
-        """``fate`` gets the number of the request (from 1) and answers "request", "answer" or "" (let it pass)."""
+        """``fate`` gets the number of the request (from 1) and answers "request", "answer" or ""
+        (let it pass).
+        """
         self._plans[request] = fate
         self.seen[request] = 0
 
-    def send(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
+    def send(
+        self, request: Any, node_id: int | str, timeout_ms: float | None = None
+    ) -> Future[Any]:
         name = type(request).__name__
         if name not in self._plans:
             return super().send(request, node_id, timeout_ms)
@@ -114,7 +143,9 @@ class LosingClient(KafkaClient):
         answer = super().send(request, node_id, timeout_ms)
         if not fate:
             return answer
-        answer.add_done_callback(lambda _: outcome.set_exception(ConnectionLost("lost on purpose: the answer")))
+        answer.add_done_callback(
+            lambda _: outcome.set_exception(ConnectionLost("lost on purpose: the answer"))
+        )
         return outcome
 
 

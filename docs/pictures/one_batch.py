@@ -1,7 +1,9 @@
-"""Draws ``one_batch.svg``, the README's picture of one micro-batch: ``python docs/pictures/one_batch.py``.
+"""Draws ``one_batch.svg``, the README's picture of one micro-batch: ``python
+docs/pictures/one_batch.py``.
 
-Plain text in, plain text out: nothing but the standard library, and the same bytes every time, which a test compares
-with the file that is checked in. Widths are guessed from the number of letters, so look at the picture after a change.
+Plain text in, plain text out: nothing but the standard library, and the same bytes every time,
+which a test compares with the file that is checked in. Widths are guessed from the number of
+letters, so look at the picture after a change.
 """
 
 from __future__ import annotations
@@ -23,36 +25,44 @@ STYLE = (
 
 
 def text(
-    x: float, y: float, words: str, *, size: int = 14, colour: str = INK, bold: bool = False, middle: bool = False,
+    x: float, y: float, words: str, *, size: int = 14, colour: str = INK, bold: bool = False,
+    middle: bool = False,
     code: bool = False,
 ) -> str:  # fmt: skip
     """One line of text whose base line is at ``y``."""
     extra = (' font-weight="600"' if bold else "") + (' text-anchor="middle"' if middle else "")
     extra += ' class="code"' if code else ""
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}"{extra}>{escape(words)}</text>'
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" '
+        f'fill="{colour}"{extra}>{escape(words)}</text>'
+    )
 
 
 def box(
-    x: float, y: float, width: float, height: float, *, fill: str = PAPER, stroke: str = LINE, corner: int = 8,
+    x: float, y: float, width: float, height: float, *, fill: str = PAPER, stroke: str = LINE,
+    corner: int = 8,
     thick: float = 1.5, dashed: bool = False,
 ) -> str:  # fmt: skip
     dash = ' stroke-dasharray="6 4"' if dashed else ""
     return (
-        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{corner}" fill="{fill}" '
+        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{corner}" '
+        f'fill="{fill}" '
         f'stroke="{stroke}" stroke-width="{thick:g}"{dash}/>'
     )
 
 
 def arrow(x1: float, y1: float, x2: float, y2: float, colour: str = GREY) -> str:
     return (
-        f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{colour}" stroke-width="2" '
+        f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{colour}" '
+        f'stroke-width="2" '
         f'marker-end="url(#head-{colour[1:]})"/>'
     )
 
 
 def arrow_head(colour: str) -> str:
     return (
-        f'<marker id="head-{colour[1:]}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+        f'<marker id="head-{colour[1:]}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" '
+        f'markerHeight="7" '
         f'orient="auto"><path d="M0 0L10 5L0 10z" fill="{colour}"/></marker>'
     )
 
@@ -67,7 +77,10 @@ def records(x: float, y: float, count: int, taken: range, colour: str, pale: str
 
 
 def source() -> list[str]:
-    parts = [text(30, 76, "Source topic", bold=True), text(30, 94, "people", colour=GREY, size=12, code=True)]
+    parts = [
+        text(30, 76, "Source topic", bold=True),
+        text(30, 94, "people", colour=GREY, size=12, code=True),
+    ]
     for partition in range(3):
         y = 112 + 34 * partition
         parts += records(30, y, 11, range(4, 9), BLUE, PALE_BLUE)
@@ -80,7 +93,10 @@ def source() -> list[str]:
 
 
 def tasks() -> list[str]:
-    parts = [text(290, 76, "Spark executors", bold=True), text(290, 94, "write in parallel", colour=GREY, size=12)]
+    parts = [
+        text(290, 76, "Spark executors", bold=True),
+        text(290, 94, "write in parallel", colour=GREY, size=12),
+    ]
     for task in range(3):
         y = 110 + 34 * task
         parts += [
@@ -131,7 +147,14 @@ def transaction() -> list[str]:
         text(761, 281, "batch, offsets, checksums", size=12, colour=GREY),
         text(761, 302, "this batch is committed", size=12, colour=AMBER),
         box(525, 330, 430, 38, fill=GREEN, stroke=GREEN),
-        text(740, 354, "EndTxn(commit): all of it becomes visible", middle=True, colour=PAPER, bold=True),
+        text(
+            740,
+            354,
+            "EndTxn(commit): all of it becomes visible",
+            middle=True,
+            colour=PAPER,
+            bold=True,
+        ),
     ]
     return parts
 
@@ -147,9 +170,25 @@ def crashes() -> list[str]:
         f'<circle cx="740" cy="{y}" r="9" fill="{GREEN}"/>',
         text(740, y - 18, "commit", middle=True, size=13, colour=GREEN, bold=True),
         box(30, y + 20, 690, 82, fill=PALE_AMBER, stroke=AMBER, dashed=True),
-        text(48, y + 48, "Before the commit: the transaction is aborted, and nothing of it is visible.", size=14),
-        text(48, y + 72, "The next start runs the same range of offsets again, under a new epoch.", size=14),
-        text(48, y + 92, "A late write of the old epoch is refused by the brokers.", size=12, colour=GREY),
+        text(
+            48,
+            y + 48,
+            "Before the commit: the transaction is aborted, and nothing of it is visible.",
+            size=14,
+        ),
+        text(
+            48,
+            y + 72,
+            "The next start runs the same range of offsets again, under a new epoch.",
+            size=14,
+        ),
+        text(
+            48,
+            y + 92,
+            "A late write of the old epoch is refused by the brokers.",
+            size=12,
+            colour=GREY,
+        ),
         box(735, y + 20, 240, 82, fill=PALE_GREEN, stroke=GREEN, dashed=True),
         text(753, y + 48, "After it: the ledger has the", size=14),
         text(753, y + 68, "batch, and the next start", size=14),
@@ -160,8 +199,10 @@ def crashes() -> list[str]:
 def picture() -> str:
     """The whole file."""
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="title">',
-        '<title id="title">One micro-batch is one Kafka transaction: the executors send the output, the driver adds '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-labelledby="title">',
+        '<title id="title">One micro-batch is one Kafka transaction: the executors send the '
+        "output, the driver adds "
         "source offsets and a ledger record, and one commit makes all of it visible.</title>",
         f"<style>{STYLE}</style>",
         f"<defs>{''.join(arrow_head(colour) for colour in (BLUE, AMBER, GREEN, GREY))}</defs>",

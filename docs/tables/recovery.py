@@ -1,4 +1,6 @@
-"""Writes docs/recovery.md: what happens after each error, as the code decides it. `python docs/tables/recovery.py`"""
+"""Writes docs/recovery.md: what happens after each error, as the code decides it. `python
+docs/tables/recovery.py`
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,18 @@ def page() -> str:
 def _row(kind: type[OncewardError], depth: int) -> str:
     error = kind("")
     worked = tuple(may_pass(error, worked_before=worked) for worked in (False, True))
-    after = "starts again at once, with what it has learnt" if error.recovery is Recovery.RESTART_AT_ONCE else ""
+    after = (
+        "starts again at once, with what it has learnt"
+        if error.recovery is Recovery.RESTART_AT_ONCE
+        else ""
+    )
     name = kind.__name__
     link = f"[`{name}`](troubleshooting.md#{name.lower()})" if depth else f"`{name}`"
     within = _WITHIN.get(error.recovery, "")
-    return f"| {'&nbsp;' * 4 * max(0, depth - 1)}{link} | {within} | {after or _AFTERWARDS[worked[0], worked[1]]} |"
+    return (
+        f"| {'&nbsp;' * 4 * max(0, depth - 1)}{link} | {within} | "
+        f"{after or _AFTERWARDS[worked[0], worked[1]]} |"
+    )
 
 
 def _below(kind: type[OncewardError], depth: int) -> list[tuple[type[OncewardError], int]]:

@@ -1,4 +1,6 @@
-"""One Spark session for all tests. The broker needs no line here: the fixture ``local_kafka`` comes with Onceward."""
+"""One Spark session for all tests. The broker needs no line here: the fixture ``local_kafka``
+comes with Onceward.
+"""
 
 from __future__ import annotations
 

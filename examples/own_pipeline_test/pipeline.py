@@ -1,4 +1,6 @@
-"""The pipeline that is tested here: temperatures in Fahrenheit become Celsius, and what is no number is dropped."""
+"""The pipeline that is tested here: temperatures in Fahrenheit become Celsius, and what is no
+number is dropped.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,21 @@ def in_celsius(readings: DataFrame) -> DataFrame:
     )
 
 
-def start(spark: SparkSession, servers: str, source: str, output: str, checkpoint: str) -> StreamingQuery:
-    readings = ow.kafka_source(spark, bootstrap_servers=servers, topic=source, max_offsets_per_trigger=50)
-    sink = ow.KafkaSink(
-        bootstrap_servers=servers, topic=output, pipeline_id=f"{output}-celsius", create_topic_partitions=2
+def start(
+    spark: SparkSession, servers: str, source: str, output: str, checkpoint: str
+) -> StreamingQuery:
+    readings = ow.kafka_source(
+        spark, bootstrap_servers=servers, topic=source, max_offsets_per_trigger=50
     )
-    return in_celsius(readings).writeStream.option("checkpointLocation", checkpoint).foreachBatch(sink).start()
+    sink = ow.KafkaSink(
+        bootstrap_servers=servers,
+        topic=output,
+        pipeline_id=f"{output}-celsius",
+        create_topic_partitions=2,
+    )
+    return (
+        in_celsius(readings)
+        .writeStream.option("checkpointLocation", checkpoint)
+        .foreachBatch(sink)
+        .start()
+    )

@@ -1,4 +1,6 @@
-"""Tests of a pipeline of one's own on a real broker: ``python -m pytest examples/own_pipeline_test``."""
+"""Tests of a pipeline of one's own on a real broker: ``python -m pytest
+examples/own_pipeline_test``.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ def run_to_the_end(spark: SparkSession, kafka: LocalKafka, checkpoint: Path) -> 
         query.stop()
 
 
-def test_a_restart_neither_loses_nor_repeats(spark: SparkSession, local_kafka: LocalKafka, tmp_path: Path):
+def test_a_restart_neither_loses_nor_repeats(
+    spark: SparkSession, local_kafka: LocalKafka, tmp_path: Path
+):
     servers = local_kafka.bootstrap_servers
-    local_kafka.kafka_tool("kafka-topics", "--create", "--topic", "fahrenheit", "--partitions", "1")
+    local_kafka.kafka_tool(
+        "kafka-topics", "--create", "--topic", "fahrenheit", "--partitions", "1"
+    )
 
     send(servers, "fahrenheit", ["32", "212", "not a number"])
     run_to_the_end(spark, local_kafka, tmp_path / "checkpoint")

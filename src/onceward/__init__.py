@@ -1,10 +1,11 @@
 """Onceward: end-to-end exactly-once streaming for PySpark.
 
-One micro-batch is one atomic step that holds the batch's output, its source offsets and its ledger record: with Kafka
-as the target one transaction, written by all executors in parallel. ``__all__`` are the public names; everything else
-may move.
+One micro-batch is one atomic step that holds the batch's output, its source offsets and its ledger
+record: with Kafka as the target one transaction, written by all executors in parallel. ``__all__``
+are the public names; everything else may move.
 
-Names are imported when they are first used: a Python worker on an executor needs none of the driver's modules.
+Names are imported when they are first used: a Python worker on an executor needs none of the
+driver's modules.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What is on the disk when a call returns, so that it outlasts a power failure. A file's bytes are synced with it, its
-name with the folder that has it (``fsync(2)``)."""
+"""What is on the disk when a call returns, so that it outlasts a power failure. A file's bytes are
+synced with it, its name with the folder that has it (``fsync(2)``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every error of Onceward, in one tree. Each says what happened, to which resource, and what to do next.
+"""Every error of Onceward, in one tree. Each says what happened, to which resource, and what to do
+next.
 
 ::
 
@@ -79,11 +80,12 @@
     ├── TargetLost                    what a decided batch had prepared is gone from the target
     └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
 
-What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may have written a part.
+What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may
+have written a part.
 
-Each says in its ``recovery`` what may be done by itself: run the batch again, restart the query, restart it if it has
-worked before, or stop. Errors pickle, and cross from an executor to the driver as JSON (:func:`to_json`,
-:func:`from_json`): a driver never unpickles what a socket says.
+Each says in its ``recovery`` what may be done by itself: run the batch again, restart the query,
+restart it if it has worked before, or stop. Errors pickle, and cross from an executor to the
+driver as JSON (:func:`to_json`, :func:`from_json`): a driver never unpickles what a socket says.
 """
 
 from __future__ import annotations
@@ -94,8 +96,10 @@ from enum import Enum
 from typing import Any, ClassVar
 
 ROWS_REFUSED = "rows_refused"
-"""In an error's ``details``: a call was refused whose rows no second try can add to the batch, though another call may
-commit it. Where the user's function keeps such an error to itself, the next batch is refused."""
+"""In an error's ``details``: a call was refused whose rows no second try can add to the batch,
+though another call may commit it. Where the user's function keeps such an error to itself, the
+next batch is refused.
+"""
 
 _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 
@@ -103,17 +107,25 @@ _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 class Recovery(Enum):
     """What may be done about an error without a person.
 
-    STOP is for what cannot pass: a newer copy, refused admission, data that a target never takes, a setting that is
-    wrong now. All else may pass, and the query is started again once the engine's own tries are used up. Where the same
-    error comes of a wrong setting and of an outage (a login that is refused, a topic that is not there), the situation
-    decides: what has worked before in this pipeline may work again (RESTART_IF_WORKED).
+    STOP is for what cannot pass: a newer copy, refused admission, data that a target never takes,
+    a setting that is wrong now. All else may pass, and the query is started again once the
+    engine's own tries are used up. Where the same error comes of a wrong setting and of an outage
+    (a login that is refused, a topic that is not there), the situation decides: what has worked
+    before in this pipeline may work again (RESTART_IF_WORKED).
     """
 
     RUN_AGAIN = "the engine aborts the attempt and runs the same batch again"
-    REOPEN = "the engine begins anew with the batch, as a start of the query would: take over, read the ledger, admit"
+    REOPEN = (
+        "the engine begins anew with the batch, as a start of the query would: take over, "
+        "read the ledger, admit"
+    )
     RESTART = "the query fails, and may be started again on the same checkpoint"
-    RESTART_AT_ONCE = "the query has to be defined anew, with what it has just learnt; that is no failure"
-    RESTART_IF_WORKED = "the query fails; it may be started again if it has ever committed a batch, else it stops"
+    RESTART_AT_ONCE = (
+        "the query has to be defined anew, with what it has just learnt; that is no failure"
+    )
+    RESTART_IF_WORKED = (
+        "the query fails; it may be started again if it has ever committed a batch, else it stops"
+    )
     STOP = "the query fails, and would only fail again, or do harm: a person decides"
 
     @property
@@ -132,7 +144,9 @@ class OncewardError(Exception):
 
     recovery: ClassVar[Recovery] = Recovery.RESTART
 
-    def __init__(self, message: str, *, next_step: str = "", details: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, message: str, *, next_step: str = "", details: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.next_step = next_step
@@ -169,7 +183,9 @@ class UnsupportedQuery(ConfigurationError):
 
 
 class FileUnreadable(ConfigurationError):
-    """A file that a setting names, a certificate say, is missing, or cannot be read now: it may be being replaced."""
+    """A file that a setting names, a certificate say, is missing, or cannot be read now: it may be
+    being replaced.
+    """
 
     recovery = Recovery.RESTART_IF_WORKED
 
@@ -179,17 +195,23 @@ class ConnectorMissing(ConfigurationError):
 
 
 class WorkerPythonUnfit(ConfigurationError):
-    """The Python that Spark's workers run cannot import Onceward, cannot be started, or is of another version."""
+    """The Python that Spark's workers run cannot import Onceward, cannot be started, or is of
+    another version.
+    """
 
     recovery = Recovery.RESTART_IF_WORKED
 
 
 class SourceBroken(ConfigurationError):
-    """A source of one's own breaks its contract: too many rows, a position that stays where rows came, no JSON."""
+    """A source of one's own breaks its contract: too many rows, a position that stays where rows
+    came, no JSON.
+    """
 
 
 class ServerUnfit(ConfigurationError):
-    """A database server's settings, its grants or a table's definition do not let its changes be read without loss."""
+    """A database server's settings, its grants or a table's definition do not let its changes be
+    read without loss.
+    """
 
     recovery = Recovery.RESTART_IF_WORKED
 
@@ -201,7 +223,9 @@ class TransactionTimeoutTooLarge(ConfigurationError):
 
 
 class TransactionTimeoutTooShort(ConfigurationError):
-    """A batch needed more than ``transaction.timeout.ms``, and once more when it was tried again."""
+    """A batch needed more than ``transaction.timeout.ms``, and once more when it was tried
+    again.
+    """
 
     recovery = Recovery.RESTART_IF_WORKED
 
@@ -221,7 +245,9 @@ class InvalidTopicName(InputError):
 
 
 class PoisonRecord(InputError):
-    """A record of the source cannot be read: it is not framed, its schema is unknown, or it is not what that says."""
+    """A record of the source cannot be read: it is not framed, its schema is unknown, or it is not
+    what that says.
+    """
 
 
 class RecordTooLarge(InputError):
@@ -229,30 +255,41 @@ class RecordTooLarge(InputError):
 
 
 class RowRefused(InputError):
-    """The target refuses rows of the batch: a constraint, a value too long, several rows of one key."""
+    """The target refuses rows of the batch: a constraint, a value too long, several rows of one
+    key.
+    """
 
 
 class SchemaUnfit(InputError):
-    """A schema cannot be used as it is (its references go in circles, it is no Avro), or the registry refuses it."""
+    """A schema cannot be used as it is (its references go in circles, it is no Avro), or the
+    registry refuses it.
+    """
 
 
 class SourceNotNamed(InputError):
-    """Records of a dead-letter topic do not say where they came from, or are of a pipeline's output and not of its
-    source: they are fed back to a topic that you name, or not at all."""
+    """Records of a dead-letter topic do not say where they came from, or are of a pipeline's
+    output and not of its source: they are fed back to a topic that you name, or not at all.
+    """
 
 
 class ChangeUnreadable(InputError):
-    """The binlog has what cannot be passed on as changes of rows: a statement in the place of rows, an undecided XA
-    transaction, a part of a row, an event that is not known. ``details["reason"]`` says which, and ``"at"`` where:
-    ``file:position``. Going on would lose it silently."""
+    """The binlog has what cannot be passed on as changes of rows: a statement in the place of
+    rows, an undecided XA transaction, a part of a row, an event that is not known.
+    ``details["reason"]`` says which, and ``"at"`` where: ``file:position``. Going on would lose it
+    silently.
+    """
 
 
 class RowUnfit(InputError):
-    """A source of one's own gave rows that its schema has no place for; nothing of them becomes null or is cut."""
+    """A source of one's own gave rows that its schema has no place for; nothing of them becomes
+    null or is cut.
+    """
 
 
 class ValueUnfit(InputError):
-    """A value cannot be written by its schema: a null where that has none, no symbol of an enum, a text not UTF-8."""
+    """A value cannot be written by its schema: a null where that has none, no symbol of an enum, a
+    text not UTF-8.
+    """
 
 
 class ResourceError(OncewardError):
@@ -268,8 +305,10 @@ class BrokerUnreachable(ResourceError):
 
 
 class TokenUnavailable(BrokerUnreachable):
-    """The provider of OAuth tokens gave none in time, so that no broker could be logged in to: the identity provider
-    does not answer. A broker that refuses a token is :class:`AuthenticationFailed`."""
+    """The provider of OAuth tokens gave none in time, so that no broker could be logged in to: the
+    identity provider does not answer. A broker that refuses a token is
+    :class:`AuthenticationFailed`.
+    """
 
 
 class TopicMissing(ResourceError):
@@ -281,8 +320,10 @@ class PartitionMissing(ResourceError):
 
 
 class PartitionsAdded(ResourceError):
-    """A source topic has other partitions than a batch that Spark has logged and not ended, which ``availableNow``
-    refuses and any other trigger runs; or than when ``kafka_source`` looked start positions up."""
+    """A source topic has other partitions than a batch that Spark has logged and not ended, which
+    ``availableNow`` refuses and any other trigger runs; or than when ``kafka_source`` looked start
+    positions up.
+    """
 
     recovery = Recovery.RESTART
 
@@ -304,7 +345,9 @@ class UnsupportedBroker(ResourceError):
 
 
 class LimitLowered(ResourceError):
-    """A topic does not take a record that it would have taken before: its ``max.message.bytes`` was lowered."""
+    """A topic does not take a record that it would have taken before: its ``max.message.bytes``
+    was lowered.
+    """
 
 
 class TargetUnreachable(ResourceError):
@@ -314,7 +357,9 @@ class TargetUnreachable(ResourceError):
 
 
 class LedgerUnreachable(ResourceError):
-    """The store that keeps the ledger (a folder, a database) does not answer, or cannot be read or written."""
+    """The store that keeps the ledger (a folder, a database) does not answer, or cannot be read or
+    written.
+    """
 
     recovery = Recovery.RESTART
 
@@ -344,18 +389,23 @@ class RegistryUnreachable(ResourceError):
 
 
 class RegistryAnswerUnfit(ResourceError):
-    """What comes from the schema registry's address is no answer of one: it is not believed, and not kept."""
+    """What comes from the schema registry's address is no answer of one: it is not believed, and
+    not kept.
+    """
 
     recovery = Recovery.RESTART
 
 
 class RegistryRefused(ResourceError):
-    """The schema registry does not let us in, or is not the one that its certificate should name."""
+    """The schema registry does not let us in, or is not the one that its certificate should
+    name.
+    """
 
 
 class RegistryReplaced(ResourceError):
-    """The schema registry has another schema now under an id that was known, or has lost it: what is written under
-    that id would be read as something else."""
+    """The schema registry has another schema now under an id that was known, or has lost it: what
+    is written under that id would be read as something else.
+    """
 
 
 class SchemaUnknown(ResourceError):
@@ -363,27 +413,33 @@ class SchemaUnknown(ResourceError):
 
 
 class SchemaIdUnseen(ResourceError):
-    """Records name schemas that were not known when the query was defined, and a plan is fixed once it is. The next
-    start knows them. ``details["news"]`` names what was learnt."""
+    """Records name schemas that were not known when the query was defined, and a plan is fixed
+    once it is. The next start knows them. ``details["news"]`` names what was learnt.
+    """
 
     recovery = Recovery.RESTART_AT_ONCE
 
 
 class ServerUnreachable(ResourceError):
-    """The database server that changes are read from does not answer, or ended the conversation."""
+    """The database server that changes are read from does not answer, or ended the
+    conversation.
+    """
 
     recovery = Recovery.RESTART
 
 
 class BinlogDamaged(ResourceError):
-    """Bytes of a binlog are not what was written: a checksum, a length or a position does not fit. The next reading may
-    give others: a network can do that, too."""
+    """Bytes of a binlog are not what was written: a checksum, a length or a position does not fit.
+    The next reading may give others: a network can do that, too.
+    """
 
     recovery = Recovery.RESTART
 
 
 class SourceDataLost(ResourceError):
-    """Records are gone from the source before they were read: retention was faster than the query."""
+    """Records are gone from the source before they were read: retention was faster than the
+    query.
+    """
 
     recovery = Recovery.STOP
 
@@ -393,8 +449,9 @@ class BinlogPurged(SourceDataLost):
 
 
 class SourceFailed(ResourceError):
-    """The code of a source of one's own raised. ``details["traceback"]`` is the traceback, from the user's first
-    line."""
+    """The code of a source of one's own raised. ``details["traceback"]`` is the traceback, from
+    the user's first line.
+    """
 
     recovery = Recovery.RESTART
 
@@ -410,7 +467,9 @@ class LedgerBehind(AdmissionRefused):
 
 
 class LedgerOutdated(AdmissionRefused):
-    """The ledger was read from a broker that no longer led it: more is committed than this run knew."""
+    """The ledger was read from a broker that no longer led it: more is committed than this run
+    knew.
+    """
 
     recovery = Recovery.REOPEN
 
@@ -420,7 +479,9 @@ class LedgerUnreadable(AdmissionRefused):
 
 
 class LedgerUndecided(LedgerUnreadable):
-    """A transaction with the pipeline's key, behind what was read of the ledger, did not end in the time."""
+    """A transaction with the pipeline's key, behind what was read of the ledger, did not end in
+    the time.
+    """
 
     recovery = Recovery.RESTART
 
@@ -430,32 +491,45 @@ class CheckpointReplaced(AdmissionRefused):
 
 
 class CheckpointDamaged(AdmissionRefused):
-    """A file of Spark's checkpoint is missing or cut off, so that Spark cannot say where the query goes on."""
+    """A file of Spark's checkpoint is missing or cut off, so that Spark cannot say where the query
+    goes on.
+    """
 
 
 class CheckpointRewound(AdmissionRefused):
-    """The checkpoint is older than the ledger, or names other offsets for a batch that is committed."""
+    """The checkpoint is older than the ledger, or names other offsets for a batch that is
+    committed.
+    """
 
 
 class BatchChanged(AdmissionRefused):
-    """A batch that is committed has rows now that it did not have then; going on would drop them."""
+    """A batch that is committed has rows now that it did not have then; going on would drop
+    them.
+    """
 
 
 class BatchNotWritten(AdmissionRefused):
-    """An earlier batch, or rows of it, could not be written, the user's function kept that back, and Spark went on."""
+    """An earlier batch, or rows of it, could not be written, the user's function kept that back,
+    and Spark went on.
+    """
 
 
 class SourceTopicReplaced(AdmissionRefused):
-    """A source topic was deleted and created again: offsets of the old one mean nothing in the new one."""
+    """A source topic was deleted and created again: offsets of the old one mean nothing in the new
+    one.
+    """
 
 
 class SourceReplaced(AdmissionRefused):
-    """A source of one's own says by its ``identity()`` that it is another one now: old positions mean nothing in it."""
+    """A source of one's own says by its ``identity()`` that it is another one now: old positions
+    mean nothing in it.
+    """
 
 
 class SourceRangeChanged(AdmissionRefused):
-    """A range that Spark has logged was read again, and the source gave other rows: going on would lose or repeat
-    some."""
+    """A range that Spark has logged was read again, and the source gave other rows: going on would
+    lose or repeat some.
+    """
 
 
 class BatchFailed(OncewardError):
@@ -473,7 +547,9 @@ class EpochPoisoned(BatchFailed):
 
 
 class AttemptSuperseded(BatchFailed):
-    """A newer attempt of the same Spark task goes on instead; this one has sent nothing and may not send."""
+    """A newer attempt of the same Spark task goes on instead; this one has sent nothing and may
+    not send.
+    """
 
 
 class ReportMismatch(BatchFailed):
@@ -481,11 +557,15 @@ class ReportMismatch(BatchFailed):
 
 
 class ComputationsMixed(BatchFailed):
-    """Spark lost intermediate results while it computed the batch, and computed them again for a part of it only."""
+    """Spark lost intermediate results while it computed the batch, and computed them again for a
+    part of it only.
+    """
 
 
 class TransactionTimedOut(BatchFailed):
-    """The coordinator aborted the transaction after ``transaction.timeout.ms``: output and progress together."""
+    """The coordinator aborted the transaction after ``transaction.timeout.ms``: output and
+    progress together.
+    """
 
 
 class BatchTimedOut(BatchFailed):
@@ -493,43 +573,57 @@ class BatchTimedOut(BatchFailed):
 
 
 class StateOfFailedAttempt(BatchFailed):
-    """An attempt failed, and Spark would commit its state (checkpoint format 2) with another attempt's rows."""
+    """An attempt failed, and Spark would commit its state (checkpoint format 2) with another
+    attempt's rows.
+    """
 
     recovery = Recovery.RESTART
 
 
 class CommitInDoubt(OncewardError):
-    """The commit has no answer yet: the batch may or may not be committed, and the ledger decides."""
+    """The commit has no answer yet: the batch may or may not be committed, and the ledger
+    decides.
+    """
 
     recovery = Recovery.RESTART
 
 
 class Unfinished(OncewardError):
-    """A batch is decided, and not all of it is published yet. Every start goes on with that before anything else."""
+    """A batch is decided, and not all of it is published yet. Every start goes on with that before
+    anything else.
+    """
 
     recovery = Recovery.RESTART
 
 
 class TargetLost(OncewardError):
-    """What a decided batch had prepared is gone from the target: it cannot be published any more."""
+    """What a decided batch had prepared is gone from the target: it cannot be published any
+    more.
+    """
 
     recovery = Recovery.STOP
 
 
 class DeliveryRefused(OncewardError):
-    """The target will never take some rows of a decided batch as they are. For ``deliver`` functions to raise: the
-    query stops, and every start begins with these rows; nothing is skipped."""
+    """The target will never take some rows of a decided batch as they are. For ``deliver``
+    functions to raise: the query stops, and every start begins with these rows; nothing is
+    skipped.
+    """
 
     recovery = Recovery.STOP
 
 
 class Fenced(OncewardError):
-    """A newer copy of this pipeline has taken over. Never restart this one: it would fence its successor."""
+    """A newer copy of this pipeline has taken over. Never restart this one: it would fence its
+    successor.
+    """
 
     recovery = Recovery.STOP
 
 
-def _rebuild(kind: type[OncewardError], message: str, next_step: str, details: dict[str, Any]) -> OncewardError:
+def _rebuild(
+    kind: type[OncewardError], message: str, next_step: str, details: dict[str, Any]
+) -> OncewardError:
     return kind(message, next_step=next_step, details=details)
 
 
@@ -549,4 +643,6 @@ def to_json(error: OncewardError) -> str:
 def from_json(text: str) -> OncewardError:
     """The error that :func:`to_json` wrote; an unknown kind becomes the root."""
     kind, message, next_step, details = json.loads(text)
-    return _all_kinds(OncewardError).get(kind, OncewardError)(message, next_step=next_step, details=details)
+    return _all_kinds(OncewardError).get(kind, OncewardError)(
+        message, next_step=next_step, details=details
+    )

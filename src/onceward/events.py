@@ -2,11 +2,12 @@
 
 The engine knows nobody who listens. There are two ways to:
 
-* :func:`watch`, for logs, metrics and dashboards: events are queued, and the watcher has a thread of its own. Whatever
-  it does, and however long it takes, no batch notices.
-* :func:`probe`, for tests and fault points: called in the thread of the step, in the order of the calls, and its
-  exception is the step's exception, which lets a test inject an error exactly where it wants one. One that fails at the
-  end of a commit puts the commit in doubt: never use a probe for anything that may fail by itself.
+* :func:`watch`, for logs, metrics and dashboards: events are queued, and the watcher has a thread
+  of its own. Whatever it does, and however long it takes, no batch notices.
+* :func:`probe`, for tests and fault points: called in the thread of the step, in the order of the
+  calls, and its exception is the step's exception, which lets a test inject an error exactly where
+  it wants one. One that fails at the end of a commit puts the commit in doubt: never use a probe
+  for anything that may fail by itself.
 
 Runs everywhere; events stay in the process that published them.
 """
@@ -30,8 +31,9 @@ Phase = Literal["started", "finished", "failed"]
 class Event:
     """One step's start or end.
 
-    ``step`` is one of the names below, ``ids`` what it concerns (pipeline, batch, epoch, partition …), ``seconds``
-    how long it took (None when it starts), ``error`` what ended it when ``phase`` is ``failed``.
+    ``step`` is one of the names below, ``ids`` what it concerns (pipeline, batch, epoch, partition
+    …), ``seconds`` how long it took (None when it starts), ``error`` what ended it when ``phase``
+    is ``failed``.
     """
 
     step: str
@@ -55,12 +57,31 @@ OFFSETS = "offsets"  # source offsets into the transaction
 LEDGER = "ledger"  # the ledger record into the transaction
 MOVE = "move"  # a database: rows into one table, inside the open transaction; where there are any
 COMMIT = "commit"  # the decision, the only commit point: EndTxn(commit), or the ledger record
-PUBLISH = "publish"  # after the decision, also of an earlier run: what a two-phase target publishes
-DELIVER = "deliver"  # within it, of a write-ahead target: one chunk, until the target has it; then the ledger says so
+PUBLISH = (
+    "publish"  # after the decision, also of an earlier run: what a two-phase target publishes
+)
+# within it, of a write-ahead target: one chunk, until the target has it; then the ledger says so
+DELIVER = "deliver"
 ABORT = "abort"  # EndTxn(abort), or fencing where that is not enough
 FINISH = "finish"  # hand the batch back to Spark, which then writes its commit log
 
-STEPS = (OPEN, ADMIT, REPLAY, PLAN, SEND, LEASE, CHECK, OFFSETS, LEDGER, MOVE, COMMIT, PUBLISH, DELIVER, ABORT, FINISH)
+STEPS = (
+    OPEN,
+    ADMIT,
+    REPLAY,
+    PLAN,
+    SEND,
+    LEASE,
+    CHECK,
+    OFFSETS,
+    LEDGER,
+    MOVE,
+    COMMIT,
+    PUBLISH,
+    DELIVER,
+    ABORT,
+    FINISH,
+)
 
 _QUEUED = 10_000
 _LAST_SECONDS = 5.0
@@ -69,7 +90,9 @@ _listeners: tuple[Listener, ...] = ()
 
 
 def probe(listener: Listener) -> Callable[[], None]:
-    """Call ``listener`` inside every step of this process from now on; returns how to stop that."""
+    """Call ``listener`` inside every step of this process from now on; returns how to stop
+    that.
+    """
     global _listeners
     with _lock:
         _listeners = (*_listeners, listener)
@@ -83,9 +106,11 @@ def probe(listener: Listener) -> Callable[[], None]:
 
 
 def watch(watcher: Listener) -> Callable[[], None]:
-    """Tell ``watcher`` of every event of this process from now on, in order, in a thread of its own.
+    """Tell ``watcher`` of every event of this process from now on, in order, in a thread of its
+    own.
 
-    What it raises is logged. While it is 10,000 events behind, newer ones are lost to it, and how many is logged.
+    What it raises is logged. While it is 10,000 events behind, newer ones are lost to it, and how
+    many is logged.
 
     :returns: how to stop: what is queued is delivered first, for five seconds at most.
     """
@@ -120,7 +145,9 @@ class _Queued:
 
     def end(self) -> None:
         self._waiting.put(None)
-        if threading.current_thread() is not self._thread:  # else the watcher itself has had enough
+        if (
+            threading.current_thread() is not self._thread
+        ):  # else the watcher itself has had enough
             self._thread.join(_LAST_SECONDS)
         self._over = True
 
@@ -164,4 +191,6 @@ class step:  # noqa: N801 — a verb where it is used: `with events.step(events.
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         seconds = time.perf_counter() - self._began
-        publish(Event(self._name, "finished" if error is None else "failed", self._ids, seconds, error))
+        publish(
+            Event(self._name, "finished" if error is None else "failed", self._ids, seconds, error)
+        )

@@ -20,7 +20,9 @@ _TOPIC_MAX_LENGTH = 249  # Kafka: org.apache.kafka.common.internals.Topic.MAX_NA
 _PIPELINE_MAX_LENGTH = 200
 
 MAX_EPOCH = 32_767
-"""Producer epochs are signed 16-bit numbers; the coordinator hands out a new producer id at rollover."""
+"""Producer epochs are signed 16-bit numbers; the coordinator hands out a new producer id at
+rollover.
+"""
 
 
 class TopicPartition(NamedTuple):
@@ -44,10 +46,11 @@ class ProducerIdentity(NamedTuple):
 
 
 class AttemptId(NamedTuple):
-    """One attempt at a batch: whose it is, and which of its owner's. No two attempts of a pipeline have the same.
+    """One attempt at a batch: whose it is, and which of its owner's. No two attempts of a pipeline
+    have the same.
 
-    ``owner`` is what the ledger's store fences by, ``number`` counts: in Kafka the producer id and its epoch, elsewhere
-    a takeover and the attempts since.
+    ``owner`` is what the ledger's store fences by, ``number`` counts: in Kafka the producer id and
+    its epoch, elsewhere a takeover and the attempts since.
     """
 
     owner: int
@@ -58,7 +61,9 @@ class AttemptId(NamedTuple):
 
 
 class BatchId(NamedTuple):
-    """A micro-batch as Spark names it: the query's id (it lives in the checkpoint) and the batch's number."""
+    """A micro-batch as Spark names it: the query's id (it lives in the checkpoint) and the batch's
+    number.
+    """
 
     query_id: str
     batch_id: int
@@ -71,9 +76,9 @@ class BatchId(NamedTuple):
 class TaskAttempt:
     """One attempt of one Spark task: what ``TaskContext`` says of it.
 
-    ``partition_id`` names the task, ``task_attempt_id`` is unique and growing within a Spark application: of two
-    attempts of a task, the one with the higher number was started later. ``attempt_number`` counts a task's attempts
-    within one attempt of its stage.
+    ``partition_id`` names the task, ``task_attempt_id`` is unique and growing within a Spark
+    application: of two attempts of a task, the one with the higher number was started later.
+    ``attempt_number`` counts a task's attempts within one attempt of its stage.
     """
 
     partition_id: int
@@ -81,15 +86,17 @@ class TaskAttempt:
     task_attempt_id: int
 
     def __str__(self) -> str:
-        return f"task {self.partition_id} attempt {self.attempt_number} (id {self.task_attempt_id})"
+        return (
+            f"task {self.partition_id} attempt {self.attempt_number} (id {self.task_attempt_id})"
+        )
 
 
 class SourceRange(NamedTuple):
     """What one source gave to a batch: Spark's offset JSON, parsed, before and after.
 
-    ``start`` is None for a source that had no offset yet and cannot name its first one.
-    The values are opaque but for Kafka's, which are ``{topic: {"partition": offset}}``.
-    ``witness`` says in the ledger which source it was (JSON; None: unknown): offsets of another one mean nothing.
+    ``start`` is None for a source that had no offset yet and cannot name its first one. The values
+    are opaque but for Kafka's, which are ``{topic: {"partition": offset}}``. ``witness`` says in
+    the ledger which source it was (JSON; None: unknown): offsets of another one mean nothing.
     """
 
     start: Any
@@ -98,12 +105,15 @@ class SourceRange(NamedTuple):
 
 
 def pipeline_id(value: str) -> PipelineId:
-    """``value`` checked: 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka and of folders."""
+    """``value`` checked: 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka and of
+    folders.
+    """
     legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
     if not legal or len(value) > _PIPELINE_MAX_LENGTH:
         raise ConfigurationError(
             f"pipeline_id={value!r} is not a usable name",
-            next_step=f"use 1 to {_PIPELINE_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and '-', "
+            next_step=f"use 1 to {_PIPELINE_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and "
+            f"'-', "
             "the same at every start of this query",
         )
     return PipelineId(value)
@@ -117,8 +127,11 @@ def topic_name(value: str, setting: str = "") -> str:
     legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
     if not legal or len(value) > _TOPIC_MAX_LENGTH:
         raise InvalidTopicName(
-            f"{setting}={value!r} is not the name of a topic" if setting else f"topic name {value!r} is invalid",
-            next_step=f"use 1 to {_TOPIC_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and '-', "
+            f"{setting}={value!r} is not the name of a topic"
+            if setting
+            else f"topic name {value!r} is invalid",
+            next_step=f"use 1 to {_TOPIC_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and "
+            f"'-', "
             "but not '.' or '..'",
         )
     return value

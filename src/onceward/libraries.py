@@ -1,4 +1,5 @@
-"""Client libraries that an extra brings (``pip install "onceward[redis]"``), imported when they are used.
+"""Client libraries that an extra brings (``pip install "onceward[redis]"``), imported when they
+are used.
 
 Runs everywhere; called by ledgers, sinks and formats, none of which needs more than one of them.
 """
@@ -22,4 +23,6 @@ def library(why: str, extra: str, name: str, *parts: str) -> Any:
             import_module(f"{name}.{part}")
         return import_module(name)
     except ImportError as error:
-        raise ConfigurationError(f"{why}: {error}", next_step=f'pip install "onceward[{extra}]"') from error
+        raise ConfigurationError(
+            f"{why}: {error}", next_step=f'pip install "onceward[{extra}]"'
+        ) from error

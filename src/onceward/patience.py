@@ -1,11 +1,13 @@
-"""Whoever waits asks all the while whether it has become pointless: ``query.stop()``, an epoch that is poisoned.
+"""Whoever waits asks all the while whether it has become pointless: ``query.stop()``, an epoch
+that is poisoned.
 
-Used by everything that waits inside a batch, in the driver or in a task. Said once, by whoever knows
-(:func:`asking`, around the batch), and heard by every wait below it in the same thread (:func:`ask`), however deep:
-so no conversation has to be handed the question, and none can forget it.
+Used by everything that waits inside a batch, in the driver or in a task. Said once, by whoever
+knows (:func:`asking`, around the batch), and heard by every wait below it in the same thread
+(:func:`ask`), however deep: so no conversation has to be handed the question, and none can forget
+it.
 
-A wait has a deadline of its own all the same. And the steps of one undertaking have one together (:func:`within`): that
-each of ten has two minutes must not add up to twenty.
+A wait has a deadline of its own all the same. And the steps of one undertaking have one together
+(:func:`within`): that each of ten has two minutes must not add up to twenty.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _ends_at: ContextVar[float] = ContextVar("ends_at", default=float("inf"))
 
 @contextmanager
 def asking(*should_stop: ShouldStop) -> Iterator[None]:
-    """Inside, every wait of this thread calls ``should_stop`` several times a second, besides what it calls already."""
+    """Inside, every wait of this thread calls ``should_stop`` several times a second, besides what
+    it calls already.
+    """
     token = _asked.set((*_asked.get(), *should_stop))
     try:
         yield
@@ -76,7 +80,9 @@ def within(timeout_ms: float) -> Iterator[None]:
 
 
 def ends_at(timeout_ms: float) -> float:
-    """When a wait of ``timeout_ms`` that begins now is over, on the monotonic clock: or before, see :func:`within`."""
+    """When a wait of ``timeout_ms`` that begins now is over, on the monotonic clock: or before,
+    see :func:`within`.
+    """
     return min(_ends_at.get(), surroundings.monotonic() + timeout_ms / 1000)
 
 
@@ -90,7 +96,9 @@ def pause(seconds: float) -> None:
 
 
 def result(answer: Future[_T], timeout_s: float) -> _T:
-    """What ``answer`` brings, and ask meanwhile. :raises TimeoutError: nothing within ``timeout_s``."""
+    """What ``answer`` brings, and ask meanwhile. :raises TimeoutError: nothing within
+    ``timeout_s``.
+    """
     until = surroundings.monotonic() + timeout_s
     while True:
         ask()

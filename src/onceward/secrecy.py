@@ -1,6 +1,7 @@
 """Where Python's own logs would show a secret that is on its way into the JVM.
 
-Called by ``sources`` and ``sinks``, in the driver, around the few calls that carry one. Touches log filters only.
+Called by ``sources`` and ``sinks``, in the driver, around the few calls that carry one. Touches
+log filters only.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ def _is_not_unlogged(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def unlogged_calls() -> Iterator[None]:
-    """Inside, this thread's calls into the JVM are not logged: at DEBUG py4j writes each with all its arguments.
+    """Inside, this thread's calls into the JVM are not logged: at DEBUG py4j writes each with all
+    its arguments.
 
-    The filter stays for good. Were it taken away again, a thread that goes through the list of filters just then would
-    skip one, perhaps the one that it needs.
+    The filter stays for good. Were it taken away again, a thread that goes through the list of
+    filters just then would skip one, perhaps the one that it needs.
     """
     for name in _PY4J_LOGGERS:
         logging.getLogger(name).addFilter(_is_not_unlogged)  # the same one is added once only

@@ -1,9 +1,11 @@
-"""What a process takes from its surroundings: time, pauses, threads and chance. One door for all of it.
+"""What a process takes from its surroundings: time, pauses, threads and chance. One door for all
+of it.
 
-Whatever decides (the engine, transactions, the sequencer, ledgers, the driver's side of sinks) asks here, and not
-:mod:`time`, :mod:`threading` or :mod:`secrets` themselves, so that ``tests/simulation`` can be the surroundings: there
-time is counted, a thread is a stack that is switched to, and chance is a seed. Code calls ``surroundings.sleep(…)``, by
-the module, so that what is put in its place is what is called.
+Whatever decides (the engine, transactions, the sequencer, ledgers, the driver's side of sinks)
+asks here, and not :mod:`time`, :mod:`threading` or :mod:`secrets` themselves, so that
+``tests/simulation`` can be the surroundings: there time is counted, a thread is a stack that is
+switched to, and chance is a seed. Code calls ``surroundings.sleep(…)``, by the module, so that
+what is put in its place is what is called.
 
 A lock that nobody holds while he waits for something needs no door.
 """

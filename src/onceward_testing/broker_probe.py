@@ -1,11 +1,13 @@
 """Asks one broker which brokers it sees: the light check that a cluster really serves.
 
-Called by :mod:`onceward_testing.local_kafka` while it waits. It speaks two requests by hand, over a socket of its own,
-so that nothing under test has a part in the verdict "the broker is up", and no client with threads is left behind.
+Called by :mod:`onceward_testing.local_kafka` while it waits. It speaks two requests by hand, over
+a socket of its own, so that nothing under test has a part in the verdict "the broker is up", and
+no client with threads is left behind.
 
-Metadata v1 is the oldest version that names brokers with racks and that Kafka 2.5 to 4.x all still serve
-(``MetadataRequest.json``). In KRaft mode a broker lists those that are registered *and unfenced*, which takes an active
-controller: an answer that names everyone says that the controller quorum works too.
+Metadata v1 is the oldest version that names brokers with racks and that Kafka 2.5 to 4.x all still
+serve (``MetadataRequest.json``). In KRaft mode a broker lists those that are registered *and
+unfenced*, which takes an active controller: an answer that names everyone says that the controller
+quorum works too.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def brokers_seen_by(host: str, port: int, timeout_s: float = 2.0) -> frozenset[i
 
     :raises OSError: nobody answers there (yet), or the answer makes no sense.
     """
-    request = struct.pack(f">hhih{len(_CLIENT_ID)}s", _METADATA, _METADATA_VERSION, 1, len(_CLIENT_ID), _CLIENT_ID)
+    request = struct.pack(
+        f">hhih{len(_CLIENT_ID)}s", _METADATA, _METADATA_VERSION, 1, len(_CLIENT_ID), _CLIENT_ID
+    )
     request += _NO_TOPICS
     with socket.create_connection((host, port), timeout=timeout_s) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)

@@ -1,4 +1,5 @@
-"""The settings of a local cluster's brokers: small, quick to start, strict where a test must not be fooled.
+"""The settings of a local cluster's brokers: small, quick to start, strict where a test must not
+be fooled.
 
 Called by :mod:`onceward_testing.local_kafka`. Functions of values; no I/O.
 """
@@ -35,7 +36,8 @@ def broker_properties(
     :param all_ports: the ports of every node, in the order of their ids.
     :param extra_listeners: listener name → security protocol.
     :param chosen: the caller's own settings; they win over everything here.
-    :param advertised: listener name → the port that clients are told, where it is not the broker's own: a proxy's.
+    :param advertised: listener name → the port that clients are told, where it is not the broker's
+        own: a proxy's.
     """
     properties = (
         _listeners(node_id, all_ports, extra_listeners, advertised or {})
@@ -46,27 +48,39 @@ def broker_properties(
 
 
 _SMALL_AND_QUICK = {
-    "auto.create.topics.enable": "false",  # a misspelt topic must be an error, as on a well-kept cluster
+    # a misspelt topic must be an error, as on a well-kept cluster
+    "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
-    # After kill -9 a node may register again only when its old session has ended (broker.session.timeout.ms, 9 s): a
-    # longer session would spare starved brokers a fencing, but every restart would have to wait for it.
+    # After kill -9 a node may register again only when its old session has ended
+    # (broker.session.timeout.ms, 9 s): a longer session would spare starved brokers a fencing, but
+    # every restart would have to wait for it.
     "initial.broker.registration.timeout.ms": "120000",
     "num.io.threads": "4",
     "num.partitions": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "1",
-    "log.cleaner.dedupe.buffer.size": str(8 << 20),  # the default of 128 MiB would be a third of the heap
+    "log.cleaner.dedupe.buffer.size": str(
+        8 << 20
+    ),  # the default of 128 MiB would be a third of the heap
 }
 
 
 def _listeners(
-    node_id: int, all_ports: Sequence[NodePorts], extra_listeners: Mapping[str, str], advertised: Mapping[str, int]
+    node_id: int,
+    all_ports: Sequence[NodePorts],
+    extra_listeners: Mapping[str, str],
+    advertised: Mapping[str, int],
 ) -> dict[str, str]:
     mine = all_ports[node_id - 1]
-    for_clients = {"PLAINTEXT": mine.clients, **{name: mine.extra[name] for name in extra_listeners}}
+    for_clients = {
+        "PLAINTEXT": mine.clients,
+        **{name: mine.extra[name] for name in extra_listeners},
+    }
     protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **extra_listeners}
-    voters = (f"{voter}@{_HOST}:{ports.controller}" for voter, ports in enumerate(all_ports, start=1))
+    voters = (
+        f"{voter}@{_HOST}:{ports.controller}" for voter, ports in enumerate(all_ports, start=1)
+    )
     return {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
@@ -74,7 +88,9 @@ def _listeners(
         "controller.listener.names": "CONTROLLER",
         "listeners": _urls({**for_clients, "CONTROLLER": mine.controller}),
         "advertised.listeners": _urls({**for_clients, **advertised}),
-        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name, protocol in protocols.items()
+        ),
         "inter.broker.listener.name": "PLAINTEXT",
     }
 
@@ -84,7 +100,9 @@ def _urls(ports: Mapping[str, int]) -> str:
 
 
 def _replication(node_count: int) -> dict[str, str]:
-    """Three nodes behave like a production cluster (every topic 3 replicas, 2 in sync); one node does what it can."""
+    """Three nodes behave like a production cluster (every topic 3 replicas, 2 in sync); one node
+    does what it can.
+    """
     replicas, in_sync = (str(node_count), "2") if node_count >= 3 else ("1", "1")
     internal_topics = ("transaction.state.log", "share.coordinator.state.topic")
     return {
@@ -97,8 +115,12 @@ def _replication(node_count: int) -> dict[str, str]:
 
 
 def new_cluster_id() -> str:
-    """A random id in Kafka's form: 16 bytes in URL-safe base64 without padding, not beginning with a dash."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+    """A random id in Kafka's form: 16 bytes in URL-safe base64 without padding, not beginning with
+    a dash.
+    """
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
+        "-"
+    ):
         continue
     return text
 

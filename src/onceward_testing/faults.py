@@ -1,7 +1,8 @@
-"""Fault points: kill, stop, delay or fail a job at an exact step of the engine, armed from outside the job.
+"""Fault points: kill, stop, delay or fail a job at an exact step of the engine, armed from outside
+the job.
 
-For tests of your own pipelines. The job calls :func:`arm_from_environment` once before it starts its query; who starts
-the job decides by environment variables what happens, and where::
+For tests of your own pipelines. The job calls :func:`arm_from_environment` once before it starts
+its query; who starts the job decides by environment variables what happens, and where::
 
     ONCEWARD_FAULTS="commit:finished:3:kill"                 kill -9 after the 3rd commit, before Spark's commit log
     ONCEWARD_FAULTS="lease:finished:2:kill"                  … when the 2nd partition lease has been given back
@@ -10,14 +11,15 @@ the job decides by environment variables what happens, and where::
     ONCEWARD_FAULTS="send:started:2:error=SendFailed;plan:started:5:delay=2.5"     two faults
     ONCEWARD_FAULTS_FIRED=/path/to/a/file                    where each fault is written down *before* it acts
 
-A fault is a chain of moments ``step:phase:occurrence`` joined by ``>`` (each is counted from the one before it on, in
-this process), and an action: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``error`` or ``error=<name of an Onceward
-error>``, ``delay=<seconds>``. Of ``step[text]`` those events count that have an id, such as a partition, which begins
-with the text. Steps and phases are those of :mod:`onceward.events`. The engine knows nothing of all this: it publishes
-its steps anyway.
+A fault is a chain of moments ``step:phase:occurrence`` joined by ``>`` (each is counted from the
+one before it on, in this process), and an action: ``kill`` (SIGKILL), ``stop`` (SIGSTOP),
+``error`` or ``error=<name of an Onceward error>``, ``delay=<seconds>``. Of ``step[text]`` those
+events count that have an id, such as a partition, which begins with the text. Steps and phases are
+those of :mod:`onceward.events`. The engine knows nothing of all this: it publishes its steps
+anyway.
 
-A fault fires once, however often the job is started with the same file. A test that armed a fault must look whether it
-fired (:func:`fired_faults`): a fault that never happened proves nothing.
+A fault fires once, however often the job is started with the same file. A test that armed a fault
+must look whether it fired (:func:`fired_faults`): a fault that never happened proves nothing.
 
 Runs in the driver process of a job, in the thread of the step that published the event.
 """
@@ -42,11 +44,15 @@ FAULTS_VARIABLE = "ONCEWARD_FAULTS"
 """Environment variable with the faults to arm, separated by ``;``."""
 
 FIRED_VARIABLE = "ONCEWARD_FAULTS_FIRED"
-"""Environment variable with the path of the file that says which faults have fired. Needed with the other one."""
+"""Environment variable with the path of the file that says which faults have fired. Needed with
+the other one.
+"""
 
 _STOP_SETTLES_SECONDS = 1.0
-"""A stop signal takes hold when any one thread of the process has seen it, and until then the thread that sent it runs
-on, into the very step that was to be held. (SIGKILL is seen by all threads at once.)"""
+"""A stop signal takes hold when any one thread of the process has seen it, and until then the
+thread that sent it runs on, into the very step that was to be held. (SIGKILL is seen by all
+threads at once.)
+"""
 
 ACTIONS = ("kill", "stop", "error", "delay")
 _PHASES = ("started", "finished", "failed")
@@ -55,12 +61,16 @@ _SYNTAX = "write step:phase:occurrence:action, for example commit:finished:3:kil
 
 
 class InjectedFault(BatchFailed):
-    """What a fault with the action ``error`` raises when it names no other error: the batch may run again."""
+    """What a fault with the action ``error`` raises when it names no other error: the batch may
+    run again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The ``occurrence``-th time (from 1) that ``step`` is in ``phase``, with an id that begins with ``of``."""
+    """The ``occurrence``-th time (from 1) that ``step`` is in ``phase``, with an id that begins
+    with ``of``.
+    """
 
     step: str
     phase: str
@@ -80,7 +90,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens when the last of ``moments`` has come. ``argument``: an error's name, or seconds, or empty."""
+    """What happens when the last of ``moments`` has come. ``argument``: an error's name, or
+    seconds, or empty.
+    """
 
     moments: tuple[Moment, ...]
     action: str
@@ -94,7 +106,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FiredFault:
-    """One line of the file of fired faults: which one, in which process, when (ms since the epoch), at which event."""
+    """One line of the file of fired faults: which one, in which process, when (ms since the
+    epoch), at which event.
+    """
 
     fault: str
     pid: int
@@ -105,11 +119,14 @@ class FiredFault:
 def parse_faults(text: str) -> tuple[Fault, ...]:
     """The faults of ``text`` (see the module's own text for the grammar).
 
-    :raises ConfigurationError: it cannot be read, names an unknown step, phase, action or error, or a fault twice.
+    :raises ConfigurationError: it cannot be read, names an unknown step, phase, action or error,
+        or a fault twice.
     """
     faults = tuple(_parse_fault(part.strip()) for part in text.split(";") if part.strip())
     if len(set(faults)) != len(faults):
-        raise ConfigurationError(f"{text!r} names a fault twice", next_step="give it another occurrence")
+        raise ConfigurationError(
+            f"{text!r} names a fault twice", next_step="give it another occurrence"
+        )
     return faults
 
 
@@ -123,7 +140,8 @@ def fired_faults(path: Path) -> list[FiredFault]:
 
 
 def arm_from_environment(environment: Mapping[str, str] | None = None) -> Callable[[], None]:
-    """Arm what ``ONCEWARD_FAULTS`` says, for this process; returns how to disarm. Without the variable: nothing.
+    """Arm what ``ONCEWARD_FAULTS`` says, for this process; returns how to disarm. Without the
+    variable: nothing.
 
     :param environment: the variables to look into; None: this process's own.
     :raises ConfigurationError: the faults cannot be read, or ``ONCEWARD_FAULTS_FIRED`` is missing.
@@ -184,9 +202,15 @@ class _Countdown:
 
 
 def _write_down(path: Path, fault: Fault, event: events.Event) -> None:
-    """Append to the file and wait until the disk has it: the process may be gone with the next instruction."""
-    ids = {name: value if isinstance(value, int) else str(value) for name, value in event.ids.items()}
-    line = json.dumps({"fault": str(fault), "pid": os.getpid(), "fired_at_ms": _now_ms(), "ids": ids})
+    """Append to the file and wait until the disk has it: the process may be gone with the next
+    instruction.
+    """
+    ids = {
+        name: value if isinstance(value, int) else str(value) for name, value in event.ids.items()
+    }
+    line = json.dumps(
+        {"fault": str(fault), "pid": os.getpid(), "fired_at_ms": _now_ms(), "ids": ids}
+    )
     with path.open("a") as file:
         file.write(line + "\n")
         file.flush()
@@ -203,15 +227,20 @@ def _act(fault: Fault, event: events.Event) -> None:
         time.sleep(float(fault.argument))
     else:
         kind = _error_named(fault.argument) if fault.argument else InjectedFault
-        raise kind(f"fault {fault} at {event.step} {event.phase}", next_step="nothing: a test asked for it")
+        raise kind(
+            f"fault {fault} at {event.step} {event.phase}",
+            next_step="nothing: a test asked for it",
+        )
 
 
 def signal_job(number: signal.Signals) -> None:
-    """Send ``number`` to this process, and at the same instant to its JVM if the job leads a process group.
+    """Send ``number`` to this process, and at the same instant to its JVM if the job leads a
+    process group.
 
-    Start jobs with ``subprocess.Popen(..., start_new_session=True)``: then Python driver, JVM and local executors die
-    together, as they do when a container is killed. Otherwise only Python dies, and the JVM follows when it notices
-    that its stdin has ended. PySpark's worker daemon has a group of its own and ends when the JVM's pipe closes.
+    Start jobs with ``subprocess.Popen(..., start_new_session=True)``: then Python driver, JVM and
+    local executors die together, as they do when a container is killed. Otherwise only Python
+    dies, and the JVM follows when it notices that its stdin has ended. PySpark's worker daemon has
+    a group of its own and ends when the JVM's pipe closes.
     """
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), number)
@@ -237,20 +266,29 @@ def _parse_moment(part: str, fault: str) -> Moment:
     step, of = known.groups("") if known is not None else (named, "")
     if step not in events.STEPS:
         raise ConfigurationError(
-            f"fault {fault!r} names no step of the engine: {step!r}", next_step=f"use one of {', '.join(events.STEPS)}"
+            f"fault {fault!r} names no step of the engine: {step!r}",
+            next_step=f"use one of {', '.join(events.STEPS)}",
         )
     if phase not in _PHASES:
-        raise ConfigurationError(f"{phase!r} in fault {fault!r} is no phase", next_step=f"use {', '.join(_PHASES)}")
+        raise ConfigurationError(
+            f"{phase!r} in fault {fault!r} is no phase", next_step=f"use {', '.join(_PHASES)}"
+        )
     return Moment(step, phase, int(occurrence), of)
 
 
 def _checked_argument(action: str, argument: str, fault: str) -> str:
     if action not in ACTIONS:
-        raise ConfigurationError(f"{action!r} in fault {fault!r} is no action", next_step=f"use {', '.join(ACTIONS)}")
+        raise ConfigurationError(
+            f"{action!r} in fault {fault!r} is no action", next_step=f"use {', '.join(ACTIONS)}"
+        )
     if action in ("kill", "stop") and argument:
-        raise ConfigurationError(f"{action} in fault {fault!r} takes no argument", next_step=f"write {action}")
+        raise ConfigurationError(
+            f"{action} in fault {fault!r} takes no argument", next_step=f"write {action}"
+        )
     if action == "delay" and not _is_seconds(argument):
-        raise ConfigurationError(f"delay in fault {fault!r} needs seconds", next_step="write for example delay=2.5")
+        raise ConfigurationError(
+            f"delay in fault {fault!r} needs seconds", next_step="write for example delay=2.5"
+        )
     if action == "error" and argument:
         _error_named(argument)
     return argument
@@ -260,7 +298,9 @@ def _error_named(name: str) -> type[OncewardError]:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, OncewardError):
         return kind
-    raise ConfigurationError(f"{name!r} is no error of Onceward", next_step="use a name out of onceward.errors")
+    raise ConfigurationError(
+        f"{name!r} is no error of Onceward", next_step="use a name out of onceward.errors"
+    )
 
 
 def _is_seconds(text: str) -> bool:

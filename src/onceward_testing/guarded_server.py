@@ -1,7 +1,8 @@
-"""A server's process for the length of a test: it never outlives the process that started it, however that ends.
+"""A server's process for the length of a test: it never outlives the process that started it,
+however that ends.
 
-Called by :mod:`kafka_node`, :mod:`local_postgres` and :mod:`local_mysql`. Between the server and us stands a guard
-(:mod:`onceward_testing.process_guard`), which takes it down when we are gone.
+Called by :mod:`kafka_node`, :mod:`local_postgres` and :mod:`local_mysql`. Between the server and
+us stands a guard (:mod:`onceward_testing.process_guard`), which takes it down when we are gone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class GuardedServer:
     """Runs from when this object is made. Not thread safe.
 
     :param log: takes what it prints.
-    :param removed_with_us: a folder that the guard removes when we end without having ended the server.
+    :param removed_with_us: a folder that the guard removes when we end without having ended the
+        server.
     """
 
     def __init__(
@@ -33,8 +35,16 @@ class GuardedServer:
         cwd: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        # -I -S: the guard needs nothing but the standard library, and starts in 20 ms without site-packages.
-        guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(removed_with_us or "")]
+        # -I -S: the guard needs nothing but the standard library, and starts in 20 ms without
+        # site-packages.
+        guard = [
+            sys.executable,
+            "-I",
+            "-S",
+            process_guard.__file__,
+            str(os.getpid()),
+            str(removed_with_us or ""),
+        ]
         with log.open("ab") as output:
             self._guard = subprocess.Popen(
                 [*guard, *command],
@@ -43,7 +53,8 @@ class GuardedServer:
                 stderr=output,
                 cwd=cwd,
                 env={**os.environ, **(environment or {})},
-                start_new_session=True,  # Ctrl-C in a terminal is for the owner, which then stops us in order
+                # Ctrl-C in a terminal is for the owner, which then stops us in order
+                start_new_session=True,
             )
         assert self._guard.stdout is not None  # noqa: S101 — asked for above
         self.pid = int(self._guard.stdout.readline() or 0)
@@ -61,8 +72,9 @@ class GuardedServer:
                 os.kill(self.pid, number)
 
     def end(self, timeout_s: float) -> None:
-        """Wait for it to end, which it has been told to; SIGKILL after ``timeout_s``. Leaves no zombie and no open
-        pipe."""
+        """Wait for it to end, which it has been told to; SIGKILL after ``timeout_s``. Leaves no
+        zombie and no open pipe.
+        """
         try:
             self._guard.wait(timeout_s)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,6 @@
-"""Does a server of ours answer over HTTP? For :mod:`local_s3` and :mod:`local_opensearch`, while they start."""
+"""Does a server of ours answer over HTTP? For :mod:`local_s3` and :mod:`local_opensearch`, while
+they start.
+"""
 
 from __future__ import annotations
 

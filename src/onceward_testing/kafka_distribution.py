@@ -1,6 +1,8 @@
-"""Which jars make up a Kafka version, how its JVMs are started, and which class is behind each command-line tool.
+"""Which jars make up a Kafka version, how its JVMs are started, and which class is behind each
+command-line tool.
 
-Called by :mod:`onceward_testing.local_kafka` and ``onceward jars``. Runs wherever tests run; no broker needed.
+Called by :mod:`onceward_testing.local_kafka` and ``onceward jars``. Runs wherever tests run; no
+broker needed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from onceward.spark.session.jars import resolve
 from onceward.spark.session.java import java_executable
 
 NEWEST_VERSION = "4.3.1"
-"""Transaction version 2 (KIP-890): what :class:`~onceward_testing.LocalKafka` starts unless told otherwise."""
+"""Transaction version 2 (KIP-890): what :class:`~onceward_testing.LocalKafka` starts unless told
+otherwise.
+"""
 
 TRANSACTION_V1_VERSION = "3.9.1"
 """The last line of brokers with transaction version 1."""
@@ -62,30 +66,49 @@ _TOOL_JVM = (
 
 
 def coordinates(version: str) -> tuple[str, ...]:
-    """The Maven coordinates of broker, tools and a logger that writes to stderr and needs no settings file."""
+    """The Maven coordinates of broker, tools and a logger that writes to stderr and needs no
+    settings file.
+    """
     return (
-        "org.slf4j:slf4j-simple:1.7.36",  # first on the class path, so that it is the binding that is found
+        # first on the class path, so that it is the binding that is found
+        "org.slf4j:slf4j-simple:1.7.36",
         f"org.apache.kafka:kafka_2.13:{version}",
         f"org.apache.kafka:kafka-tools:{version}",
     )
 
 
 def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
-    """Options of a broker's JVM: small, dead when its memory is out, its log on stderr with the time of day."""
-    return (f"-Xmx{heap_mb}m", *_BROKER_JVM, f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}")
+    """Options of a broker's JVM: small, dead when its memory is out, its log on stderr with the
+    time of day.
+    """
+    return (
+        f"-Xmx{heap_mb}m",
+        *_BROKER_JVM,
+        f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
+    )
 
 
 def class_path(version: str) -> str:
-    """The class path of ``version``; resolves its jars on first use (see :func:`onceward.spark.session.jars.resolve`)."""
-    jars = [jar for jar in resolve(*coordinates(version)) if "slf4j-reload4j" not in jar.name]  # 3.x: a second logger
+    """The class path of ``version``; resolves its jars on first use (see
+    :func:`onceward.spark.session.jars.resolve`).
+    """
+    jars = [
+        jar for jar in resolve(*coordinates(version)) if "slf4j-reload4j" not in jar.name
+    ]  # 3.x: a second logger
     return os.pathsep.join(str(jar) for jar in [*jars, _scala_library()])
 
 
 @functools.cache
 def _scala_library() -> Path:
-    """Spark's copy: its resolver leaves ``scala-library`` out of every answer, because Spark itself provides it."""
+    """Spark's copy: its resolver leaves ``scala-library`` out of every answer, because Spark
+    itself provides it.
+    """
     spec = importlib.util.find_spec("pyspark")
-    folder = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else Path("pyspark/jars")
+    folder = (
+        Path(spec.origin).parent / "jars"
+        if spec is not None and spec.origin
+        else Path("pyspark/jars")
+    )
     found = sorted(folder.glob("scala-library-2.13.*.jar"))
     if not found:
         raise ConfigurationError(
@@ -96,27 +119,44 @@ def _scala_library() -> Path:
 
 
 def run_tool(
-    tool: str, arguments: Sequence[str], *, version: str, bootstrap_servers: str | None = None, timeout_s: float = 120
+    tool: str,
+    arguments: Sequence[str],
+    *,
+    version: str,
+    bootstrap_servers: str | None = None,
+    timeout_s: float = 120,
 ) -> str:
     """What ``tool`` (``kafka-topics``, ``kafka-consumer-groups`` …) prints to stdout.
 
     ``--bootstrap-server`` is added when the tool takes one and ``arguments`` name none.
 
-    :raises ConfigurationError: no such tool. :raises ResourceError: the tool failed; its stderr is in the message.
+    :raises ConfigurationError: no such tool. :raises ResourceError: the tool failed; its stderr is
+        in the message.
     """
     given = list(arguments)
     if bootstrap_servers and tool not in _OFFLINE_TOOLS and "--bootstrap-server" not in given:
         given = ["--bootstrap-server", bootstrap_servers, *given]
-    command = [str(java_executable()), *_TOOL_JVM, "-cp", class_path(version), tool_class(tool, version), *given]
+    command = [
+        str(java_executable()),
+        *_TOOL_JVM,
+        "-cp",
+        class_path(version),
+        tool_class(tool, version),
+        *given,
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired as late:
         raise ResourceError(
-            f"{tool} gave no answer in {timeout_s:g} s", next_step="check that the brokers it asks are running"
+            f"{tool} gave no answer in {timeout_s:g} s",
+            next_step="check that the brokers it asks are running",
         ) from late
     if done.returncode != 0:
         raise ResourceError(
-            f"{tool} {' '.join(arguments)} ended with status {done.returncode}:\n{(done.stderr + done.stdout)[-3000:]}",
+            f"{tool} {' '.join(arguments)} ended with status "
+            f"{done.returncode}:\n{(done.stderr + done.stdout)[-3000:]}",
             next_step="read its message above",
         )
     return done.stdout
@@ -128,11 +168,17 @@ def tool_class(tool: str, version: str) -> str:
     name = tool.removesuffix(".sh")
     if name not in _TOOLS:
         nearest = difflib.get_close_matches(name, _TOOLS, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(_TOOLS))}"
+        hint = (
+            f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(_TOOLS))}"
+        )
         raise ConfigurationError(f"{tool!r} is no Kafka tool known here", next_step=hint)
-    kafka_jars = [Path(jar) for jar in class_path(version).split(os.pathsep) if "kafka" in Path(jar).name]
+    kafka_jars = [
+        Path(jar) for jar in class_path(version).split(os.pathsep) if "kafka" in Path(jar).name
+    ]
     present = {entry for jar in kafka_jars for entry in zipfile.ZipFile(jar).namelist()}
     for candidate in _TOOLS[name]:
         if candidate.replace(".", "/") + ".class" in present:
             return candidate
-    raise ConfigurationError(f"Kafka {version} has no {name}", next_step=f"use a version with one of {_TOOLS[name]}")
+    raise ConfigurationError(
+        f"Kafka {version} has no {name}", next_step=f"use a version with one of {_TOOLS[name]}"
+    )

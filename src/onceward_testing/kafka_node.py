@@ -1,7 +1,8 @@
 """One broker of a local cluster: its files, its process, and what a test may do to it.
 
-Made by :class:`onceward_testing.LocalKafka`, handed to tests as ``kafka.nodes[i]``. The broker is a plain JVM process
-behind a guard (:mod:`onceward_testing.guarded_server`) that takes it down when the Python process that owns it is gone.
+Made by :class:`onceward_testing.LocalKafka`, handed to tests as ``kafka.nodes[i]``. The broker is
+a plain JVM process behind a guard (:mod:`onceward_testing.guarded_server`) that takes it down when
+the Python process that owns it is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _LOG_TAIL_LINES = 40
 
 
 class KafkaNode:
-    """A broker and controller in one process (KRaft combined mode). Ports and data stay the same over restarts.
+    """A broker and controller in one process (KRaft combined mode). Ports and data stay the same
+    over restarts.
 
     Not thread safe: one thread at a time may start, stop or kill it.
     """
@@ -68,38 +70,52 @@ class KafkaNode:
         return self._server is not None and self._server.running
 
     def format(self, cluster_id: str, arguments: Sequence[str]) -> None:
-        """Writes the node's settings and, unless it has one, a formatted log directory: ``kafka-storage format``."""
+        """Writes the node's settings and, unless it has one, a formatted log directory:
+        ``kafka-storage format``.
+        """
         self.data_folder.mkdir(parents=True, exist_ok=True)
-        self._settings_file.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._properties.items()))
+        self._settings_file.write_text(
+            "".join(f"{k}={_escaped(v)}\n" for k, v in self._properties.items())
+        )
         if (self.data_folder / "meta.properties").exists():
             return
         where = ["--cluster-id", cluster_id, "--config", str(self._settings_file)]
         run_tool("kafka-storage", ["format", *where, *arguments], version=self._version)
 
     def start(self, *, wait: bool = True) -> None:
-        """Starts the process; with ``wait`` returns once the node is a registered, unfenced broker of the cluster.
+        """Starts the process; with ``wait`` returns once the node is a registered, unfenced broker
+        of the cluster.
 
-        Does nothing when it is running. A node alone out of three cannot become one: start it with ``wait=False``.
+        Does nothing when it is running. A node alone out of three cannot become one: start it with
+        ``wait=False``.
         """
         if not self.running:
-            self._reap(timeout_s=1)  # of a node that ended by itself, guard and pipes are still there
+            self._reap(
+                timeout_s=1
+            )  # of a node that ended by itself, guard and pipes are still there
             self._launch()
         if wait:
             self.wait_until_it_sees({self.node_id})
 
     def stop(self, timeout_s: float = 30) -> None:
-        """Ends the process the polite way (SIGTERM: leadership moves first), by SIGKILL after ``timeout_s``."""
+        """Ends the process the polite way (SIGTERM: leadership moves first), by SIGKILL after
+        ``timeout_s``.
+        """
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)  # a suspended process takes SIGTERM only when it goes on
         self._reap(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL: what a crashed machine looks like to the others, except that its files survive."""
+        """SIGKILL: what a crashed machine looks like to the others, except that its files
+        survive.
+        """
         self._signal(signal.SIGKILL)
         self._reap(timeout_s=10)
 
     def suspend(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered any more, as in a long pause or a partition."""
+        """SIGSTOP: connections stay open, nothing is answered any more, as in a long pause or a
+        partition.
+        """
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -121,14 +137,17 @@ class KafkaNode:
     def wait_until_it_sees(self, node_ids: set[int] | frozenset[int]) -> None:
         """Returns once this node's metadata name all of ``node_ids``.
 
-        :raises ResourceError: the process ended, or the time for a start is over; with the end of the broker's log.
+        :raises ResourceError: the process ended, or the time for a start is over; with the end of
+            the broker's log.
         """
         deadline = time.monotonic() + self._start_timeout_s
         while not self.sees() >= node_ids:
             if not self.running:
                 raise self._failed("ended instead of serving")
             if time.monotonic() > deadline:
-                raise self._failed(f"saw only brokers {sorted(self.sees())} of {sorted(node_ids)} in time")
+                raise self._failed(
+                    f"saw only brokers {sorted(self.sees())} of {sorted(node_ids)} in time"
+                )
             time.sleep(_POLL_SECONDS)
 
     def ended_by_itself(self) -> ResourceError:
@@ -168,7 +187,8 @@ class KafkaNode:
         return ResourceError(
             f"Kafka {self._version} node {self.node_id} on port {self.port} {what}\n"
             f"--- the end of {self.log_file} ---\n{self.log_tail()}",
-            next_step="read the broker's words above; the machine may also be out of memory or processor time",
+            next_step="read the broker's words above; the machine may also be out of memory or "
+            "processor time",
             details={"node": self.node_id, "port": self.port},
         )
 

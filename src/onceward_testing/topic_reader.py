@@ -1,4 +1,5 @@
-"""Reads whole topics with librdkafka: the independent witness that a verdict needs. Shares no code with our writer.
+"""Reads whole topics with librdkafka: the independent witness that a verdict needs. Shares no code
+with our writer.
 
 Needs ``confluent-kafka`` (``pip install "onceward[demo]"``). Runs wherever tests run.
 """
@@ -14,7 +15,8 @@ from onceward.errors import BrokerUnreachable, TopicMissing
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _POLL_RECORDS = 10_000
-_POLL_SECONDS = 0.02  # all of which librdkafka waits where fewer records than asked for come: at the end of every read
+# all of which librdkafka waits where fewer records than asked for come: at the end of every read
+_POLL_SECONDS = 0.02
 _ERRORS = 3  # as in syslog; librdkafka warns of what it then retries by itself
 
 
@@ -29,8 +31,11 @@ class ReadRecord:
     value: bytes | None
 
 
-def end_offsets(bootstrap_servers: str, topic: str, isolation: Isolation, timeout_s: float = 30) -> dict[int, int]:
-    """Where each partition ends: its high watermark, or for ``read_committed`` its last stable offset.
+def end_offsets(
+    bootstrap_servers: str, topic: str, isolation: Isolation, timeout_s: float = 30
+) -> dict[int, int]:
+    """Where each partition ends: its high watermark, or for ``read_committed`` its last stable
+    offset.
 
     The two are equal exactly when no transaction is open in the partition (KIP-98).
 
@@ -39,19 +44,29 @@ def end_offsets(bootstrap_servers: str, topic: str, isolation: Isolation, timeou
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka import admin as kafka_admin
 
-    level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+    level = (
+        IsolationLevel.READ_COMMITTED
+        if isolation == "read_committed"
+        else IsolationLevel.READ_UNCOMMITTED
+    )
     admin = kafka_admin.AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _ERRORS})
     described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     if described.error is not None:
         raise TopicMissing(f"topic {topic!r}: {described.error.str()}", next_step="check its name")
     latest: Any = kafka_admin.OffsetSpec.latest()  # type: ignore[attr-defined, no-untyped-call]  # in its stubs
-    asked = {TopicPartition(topic, partition): latest for partition in sorted(described.partitions)}
+    asked = {
+        TopicPartition(topic, partition): latest for partition in sorted(described.partitions)
+    }
     answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
     return {partition.partition: answer.result().offset for partition, answer in answers.items()}
 
 
 def read_topic(
-    bootstrap_servers: str, topic: str, isolation: Isolation = "read_committed", *, patience_s: float = 60
+    bootstrap_servers: str,
+    topic: str,
+    isolation: Isolation = "read_committed",
+    *,
+    patience_s: float = 60,
 ) -> list[ReadRecord]:
     """Every record of ``topic`` from its beginning to its end as of now, by partition and offset.
 
@@ -64,9 +79,19 @@ def read_topic(
 
 
 def _read(
-    bootstrap_servers: str, topic: str, isolation: Isolation, ends: dict[int, int], patience_s: float
+    bootstrap_servers: str,
+    topic: str,
+    isolation: Isolation,
+    ends: dict[int, int],
+    patience_s: float,
 ) -> Iterator[ReadRecord]:
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import (
+        OFFSET_BEGINNING,
+        Consumer,
+        KafkaError,
+        KafkaException,
+        TopicPartition,
+    )
 
     consumer = Consumer(reader_settings(bootstrap_servers, isolation))
     try:
@@ -78,7 +103,8 @@ def _read(
             silent_s = 0.0 if messages else silent_s + _POLL_SECONDS
             if silent_s > patience_s:
                 raise BrokerUnreachable(
-                    f"no more records of {topic!r} for {patience_s:g} s, with partitions {sorted(unread)} unread",
+                    f"no more records of {topic!r} for {patience_s:g} s, with partitions "
+                    f"{sorted(unread)} unread",
                     next_step="check the brokers",
                 )
             for message in messages:
@@ -90,7 +116,9 @@ def _read(
                 if error is None and before_end:
                     yield _record(message)
                 elif not before_end:
-                    unread.discard(partition)  # the end, or a record written since: either way all of ours is read
+                    unread.discard(
+                        partition
+                    )  # the end, or a record written since: either way all of ours is read
     finally:
         consumer.close()
 
@@ -99,7 +127,8 @@ def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, A
     """librdkafka settings of a reader that belongs to no group and commits nothing."""
     return {
         "bootstrap.servers": bootstrap_servers,
-        "group.id": "onceward-independent-reader",  # librdkafka wants one; nothing is ever committed to it
+        # librdkafka wants one; nothing is ever committed to it
+        "group.id": "onceward-independent-reader",
         "isolation.level": isolation,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
@@ -107,7 +136,8 @@ def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, A
         "check.crcs": True,
         "log_level": _ERRORS,
         "fetch.queue.backoff.ms": 5,  # the default of one second makes bulk reads slow
-        "fetch.wait.max.ms": 50,  # the end of a partition is an empty answer, for which the broker waits so long
+        # the end of a partition is an empty answer, for which the broker waits so long
+        "fetch.wait.max.ms": 50,
     }
 
 
@@ -117,4 +147,6 @@ def _position(message: Any) -> tuple[int, int]:
 
 def _record(message: Any) -> ReadRecord:
     _, timestamp_ms = message.timestamp()
-    return ReadRecord(message.partition(), message.offset(), timestamp_ms, message.key(), message.value())
+    return ReadRecord(
+        message.partition(), message.offset(), timestamp_ms, message.key(), message.value()
+    )

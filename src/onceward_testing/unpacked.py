@@ -1,4 +1,6 @@
-"""Servers that are unpacked once, into the cache, and stay there. Called by those that start them."""
+"""Servers that are unpacked once, into the cache, and stay there. Called by those that start
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ def server_folder(name: str) -> Path:
 
 
 def unpacked_once(name: str, unpack: Callable[[Path], None]) -> Path:
-    """The folder of the server ``name``: whole as soon as it is there, however many processes want it at once.
+    """The folder of the server ``name``: whole as soon as it is there, however many processes want
+    it at once.
 
     :param unpack: puts its files into a folder.
     """

@@ -1,7 +1,9 @@
-"""A table beside what the batches tell of it, where the server tells which transaction wrote a row.
+"""A table beside what the batches tell of it, where the server tells which transaction wrote a
+row.
 
-Each batch's rows can be counted by themselves: they are of the transaction that wrote its record, or of those that its
-tasks had prepared. So whose a row is can be found without asking anybody who might be wrong.
+Each batch's rows can be counted by themselves: they are of the transaction that wrote its record,
+or of those that its tasks had prepared. So whose a row is can be found without asking anybody who
+might be wrong.
 """
 
 from __future__ import annotations
@@ -51,16 +53,22 @@ class JudgedByTransaction:
         rows = sum(counts.values())
         rewritten = self._rewritten(counts)
         replaced = 0
-        takes = 0  # rows that batches after this one may have replaced or removed, beyond those that are missed already
+        # rows that batches after this one may have replaced or removed, beyond those that are
+        # missed already
+        takes = 0
         for batch in reversed(self._chain.batches):
             told = self._told[batch.sequence]
-            seen = sum(counts.pop(transaction, 0) for transaction in self._transactions[batch.sequence])
+            seen = sum(
+                counts.pop(transaction, 0) for transaction in self._transactions[batch.sequence]
+            )
             if not told and not seen:
                 continue
             mode = self._modes.get(batch.sequence, _APPEND)
             missing = 0 if batch.sequence in rewritten else max(0, told - seen)
             # Several changes of one key leave one row: of an upsert at least one.
-            by_itself = min(missing, 0 if mode == _APPEND else told - 1 if mode == _UPSERT else told)
+            by_itself = min(
+                missing, 0 if mode == _APPEND else told - 1 if mode == _UPSERT else told
+            )
             by_later = min(missing - by_itself, takes)
             takes -= by_later
             if mode != _APPEND:
@@ -72,7 +80,8 @@ class JudgedByTransaction:
             counts.pop(transaction, None)
         if replaced:
             self._findings.gone(
-                f"table {self._found.name}: {replaced} rows that later batches have replaced or removed, if nobody else"
+                f"table {self._found.name}: {replaced} rows that later batches have replaced or "
+                f"removed, if nobody else"
             )
         unaccounted = self._of_nobody(counts)
         self._findings.facts["tables"][self._found.name] = {
@@ -88,27 +97,38 @@ class JudgedByTransaction:
         self._findings.anomaly(name, invariant, f"{self._found.name}@{where}", detail)
 
     def _rewritten(self, counts: dict[int, int]) -> Collection[int]:
-        """The sequences of batches of which nothing can be said, because one transaction has written all of their rows
-        anew (ALTER TABLE does, for some changes). Its rows leave ``counts``.
+        """The sequences of batches of which nothing can be said, because one transaction has
+        written all of their rows anew (ALTER TABLE does, for some changes). Its rows leave
+        ``counts``.
 
-        All are gone under their own transactions, and one that is no batch's and came after them has as many rows; or
-        fewer, where rows may have been replaced.
+        All are gone under their own transactions, and one that is no batch's and came after them
+        has as many rows; or fewer, where rows may have been replaced.
         """
         ours = {number for numbers in self._transactions.values() for number in numbers}
         replaces = any(mode != _APPEND for mode in self._modes.values())
         for transaction, rows in counts.items():
-            told = [b for b in self._chain.batches if self._told[b.sequence] and self._is_after(transaction, b)]
+            told = [
+                b
+                for b in self._chain.batches
+                if self._told[b.sequence] and self._is_after(transaction, b)
+            ]
             number = sum(self._told[batch.sequence] for batch in told)
             if (
                 transaction not in ours
                 and told
-                and not any(number in counts for batch in told for number in self._transactions[batch.sequence])
+                and not any(
+                    number in counts
+                    for batch in told
+                    for number in self._transactions[batch.sequence]
+                )
                 and (rows == number or (rows < number and replaces))
             ):
                 last = told[-1].sequence
                 self._findings.cannot_judge(
-                    f"table {self._found.name} up to sequence {last}: transaction {transaction} has written its {rows} "
-                    f"rows anew, as ALTER TABLE may (--since sequence:{last + 1} does not ask for them)"
+                    f"table {self._found.name} up to sequence {last}: transaction {transaction} "
+                    f"has written its {rows} "
+                    f"rows anew, as ALTER TABLE may (--since sequence:{last + 1} does not ask for "
+                    f"them)"
                 )
                 del counts[transaction]
                 return {batch.sequence for batch in told}
@@ -116,24 +136,34 @@ class JudgedByTransaction:
 
     def _is_after(self, transaction: int, batch: Batch) -> bool:
         numbers = self._transactions[batch.sequence]
-        return all((transaction - number) & HALF < 1 << 31 for number in numbers)  # numbers go in a circle
+        return all(
+            (transaction - number) & HALF < 1 << 31 for number in numbers
+        )  # numbers go in a circle
 
     def _whole(self, batch: Batch, told: int, seen: int, *, excused: int) -> None:
-        detail = f"of the {told} rows that sequence {batch.sequence} is told to have written {seen} are there"
+        detail = (
+            f"of the {told} rows that sequence {batch.sequence} is told to have written "
+            f"{seen} are there"
+        )
         if seen > told:
             self._anomaly("duplicate-write", "I2", batch.sequence, detail)
         elif seen < told and batch.sequence in self._unpublished:
             self._findings.cannot_judge(
-                f"{self._found.name}@{batch.sequence}: {detail}; it is decided, and not all of its transactions are "
+                f"{self._found.name}@{batch.sequence}: {detail}; it is decided, and not all of "
+                f"its transactions are "
                 "said to be committed yet"
             )
         elif seen + excused < told and self._shared:
             self._findings.cannot_judge(
-                f"{self._found.name}@{batch.sequence}: {detail}, and others may have changed or removed some"
+                f"{self._found.name}@{batch.sequence}: {detail}, and others may have changed or "
+                f"removed some"
             )
         elif seen + excused < told:
             self._anomaly(
-                "lost-write", "I1", batch.sequence, f"{detail}; if others change or remove rows, --shared-table"
+                "lost-write",
+                "I1",
+                batch.sequence,
+                f"{detail}; if others change or remove rows, --shared-table",
             )
 
     def _of_nobody(self, counts: Mapping[int, int]) -> int:
@@ -145,7 +175,8 @@ class JudgedByTransaction:
         for transaction, rows in sorted(counts.items()):
             if not self._is_after(transaction, first) and not self._chain.from_the_beginning:
                 self._findings.gone(
-                    f"table {self._found.name}: {rows} rows of transactions before the oldest batch looked at"
+                    f"table {self._found.name}: {rows} rows of transactions before the oldest "
+                    f"batch looked at"
                 )
                 continue
             unaccounted += rows

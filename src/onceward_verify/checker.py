@@ -1,8 +1,9 @@
-"""The questions, in order: what does the ledger tell, does it make one chain, and is it what the logs show?
+"""The questions, in order: what does the ledger tell, does it make one chain, and is it what the
+logs show?
 
-The order matters while the pipeline runs: the outputs' ends are taken *before* the ledger is read to its end. A batch's
-ledger record is appended before its markers are written, so whatever is visible below those ends has its record in
-what is read then; what comes later is left alone.
+The order matters while the pipeline runs: the outputs' ends are taken *before* the ledger is read
+to its end. A batch's ledger record is appended before its markers are written, so whatever is
+visible below those ends has its record in what is read then; what comes later is left alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Question:
     :param shared_topic: others write to the output topics, too.
     :param what_is_left: what compaction and retention have removed is not asked for.
     :param log_dirs: the brokers' log directories, for the epochs in each record batch.
-    :param since: the batch to begin with; what came before is not asked for. None: the ledger's first.
+    :param since: the batch to begin with; what came before is not asked for. None: the ledger's
+        first.
     :param conserves: ask whether every record of the source is accounted for in the output, too.
     :param settle_s: how long transactions may take to end, in seconds.
     :param patience_s: how long to wait for an answer of a broker, in seconds.
@@ -61,11 +63,15 @@ class Question:
 
 
 def check(question: Question) -> Findings:
-    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's is missing."""
+    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's
+    is missing.
+    """
     began = time.monotonic()
     findings = Findings(what_is_left=question.what_is_left)
     settings = {**question.client, "bootstrap.servers": question.bootstrap_servers}
-    cluster = Cluster(settings, question.pipeline_id, question.patience_s, verbose=question.verbose)
+    cluster = Cluster(
+        settings, question.pipeline_id, question.patience_s, verbose=question.verbose
+    )
 
     outputs = _outputs(cluster, question, findings)
     seen_to = cluster.ends(outputs, COMMITTED)
@@ -75,13 +81,24 @@ def check(question: Question) -> Findings:
     _undecided(ledger, question, findings)
     selected = select(ledger.batches, question.since)
     chain = one_chain(selected.batches, findings, complete=selected.complete)
-    findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": ledger_facts(question.ledger_topic, chain)}
+    findings.facts |= {
+        "pipeline_id": question.pipeline_id,
+        "ledger": ledger_facts(question.ledger_topic, chain),
+    }
     if not chain.batches:
-        findings.cannot_judge(f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of it")
+        findings.cannot_judge(
+            f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of "
+            f"it"
+        )
     _published_elsewhere(chain, question, findings)
     parts = _parts_looked_at(chain, outputs, findings)
-    if ledger.undecided:  # what is visible may belong to a batch that is told of behind an open transaction
-        seen_to = {w: min(to, max((p.last + 1 for p in parts.get(w, ())), default=0)) for w, to in seen_to.items()}
+    if (
+        ledger.undecided
+    ):  # what is visible may belong to a batch that is told of behind an open transaction
+        seen_to = {
+            w: min(to, max((p.last + 1 for p in parts.get(w, ())), default=0))
+            for w, to in seen_to.items()
+        }
 
     ranges = _ranges(cluster, question, chain, selected, parts, seen_to, high, findings)
     readings = _readings(cluster, question, parts, ranges, high, findings)
@@ -107,7 +124,11 @@ def _ledger(cluster: Cluster, question: Question) -> LedgerReading:
 
 def _outputs(cluster: Cluster, question: Question, findings: Findings) -> list[Where]:
     """The partitions of the topics that were asked for, or else of those that batches wrote to."""
-    told = () if question.topics else select(_ledger(cluster, question).batches, question.since).batches
+    told = (
+        ()
+        if question.topics
+        else select(_ledger(cluster, question).batches, question.since).batches
+    )
     topics = question.topics or sorted({part.topic for batch in told for part in batch.parts})
     found: list[Where] = []
     for topic in topics:
@@ -130,7 +151,9 @@ def _undecided(ledger: LedgerReading, question: Question, findings: Findings) ->
 
 
 def _published_elsewhere(chain: Chain, question: Question, findings: Findings) -> None:
-    """What other targets have of the batches is not looked at here, but whether they have it the ledger tells."""
+    """What other targets have of the batches is not looked at here, but whether they have it the
+    ledger tells.
+    """
     newest = chain.batches[-1] if chain.batches else None
     if newest is not None and not newest.finished:
         what = f"sequence {newest.sequence} is decided and not published by all of its targets yet"
@@ -140,10 +163,14 @@ def _published_elsewhere(chain: Chain, question: Question, findings: Findings) -
             findings.cannot_judge(what)
     elsewhere = sum(1 for batch in chain.batches if batch.is_published)
     if elsewhere:
-        findings.facts["not_looked_at"] = f"what {elsewhere:,} batches have put into other targets than topics"
+        findings.facts["not_looked_at"] = (
+            f"what {elsewhere:,} batches have put into other targets than topics"
+        )
 
 
-def _parts_looked_at(chain: Chain, outputs: Sequence[Where], findings: Findings) -> dict[Where, list[Part]]:
+def _parts_looked_at(
+    chain: Chain, outputs: Sequence[Where], findings: Findings
+) -> dict[Where, list[Part]]:
     parts = disjoint_parts(chain.batches)
     looked_at = set(outputs)
     for where in sorted(parts.keys() - looked_at):
@@ -165,7 +192,9 @@ def _ranges(
         where: max([seen, *(min(part.last + 1, high[where]) for part in parts.get(where, ()))])
         for where, seen in seen_to.items()
     }
-    stable = cluster.wait_until_stable(high if question.expect_caught_up else wanted, question.settle_s)
+    stable = cluster.wait_until_stable(
+        high if question.expect_caught_up else wanted, question.settle_s
+    )
     starts = _after_what_is_left_out(cluster.starts(high), selected, parts)
     first_sequence = chain.covered[0].sequence if chain.covered else 0
     ranges = {}
@@ -173,9 +202,13 @@ def _ranges(
         if stable[where] < high[where] and question.expect_caught_up:
             detail = f"the last stable offset is {stable[where]}, the high watermark {high[where]}"
             if question.shared_topic:
-                findings.cannot_judge(f"{place(*where)}: {detail}, for a transaction that may be of others")
+                findings.cannot_judge(
+                    f"{place(*where)}: {detail}, for a transaction that may be of others"
+                )
             else:
-                findings.anomaly("open-transaction", "I8", place(*where, stable[where], high[where] - 1), detail)
+                findings.anomaly(
+                    "open-transaction", "I8", place(*where, stable[where], high[where] - 1), detail
+                )
         covered = [part.first for part in parts.get(where, ()) if part.sequence >= first_sequence]
         accounted_from = starts[where] if chain.from_the_beginning else min(covered, default=None)
         end = min(stable[where], high[where] if question.expect_caught_up else wanted[where])
@@ -186,13 +219,16 @@ def _ranges(
 def _after_what_is_left_out(
     starts: Mapping[Where, int], selected: Selection, parts: Mapping[Where, Sequence[Part]]
 ) -> dict[Where, int]:
-    """Where to begin reading: behind the last record of a batch that is left out, so that old output costs nothing."""
+    """Where to begin reading: behind the last record of a batch that is left out, so that old
+    output costs nothing.
+    """
     begin = dict(starts)
     for part in (part for batch in selected.before for part in batch.parts):
         where = (part.topic, part.partition)
         if where in begin:
             begin[where] = max(begin[where], part.last + 1)
-    # A batch that is told to lie before what is left out is an anomaly already, and no case of retention.
+    # A batch that is told to lie before what is left out is an anomaly already, and no case of
+    # retention.
     return {
         where: max(starts[where], min([first, *(part.first for part in parts.get(where, ()))]))
         for where, first in begin.items()
@@ -213,21 +249,33 @@ def _readings(
         if _decided(part, ranges[where], high[where]):
             decided[where].append(part)
         else:
-            findings.cannot_judge(f"{part.place} (sequence {part.sequence}): behind a transaction that has not ended")
+            findings.cannot_judge(
+                f"{part.place} (sequence {part.sequence}): behind a transaction that has not ended"
+            )
     return read_outputs(cluster, decided, ranges, compacted, shared=question.shared_topic)
 
 
 def _decided(part: Part, looked_at: OutputRange, high: int) -> bool:
-    """Below the end of what is decided; or above the end of everything: such a record is lost, not undecided."""
+    """Below the end of what is decided; or above the end of everything: such a record is lost, not
+    undecided.
+    """
     return part.last < looked_at.end or looked_at.end >= high
 
 
 def _epochs(
-    cluster: Cluster, question: Question, chain: Chain, readings: Mapping[Where, Reading], findings: Findings
+    cluster: Cluster,
+    question: Question,
+    chain: Chain,
+    readings: Mapping[Where, Reading],
+    findings: Findings,
 ) -> None:
     epochs = Epochs.of(chain)
     topics = {question.ledger_topic, *(where[0] for where in readings)}
-    leaders = {where: leader for topic in topics for where, leader in (cluster.leaders(topic) or {}).items()}
+    leaders = {
+        where: leader
+        for topic in topics
+        for where, leader in (cluster.leaders(topic) or {}).items()
+    }
     for where, leader in sorted(leaders.items()):
         of_ledger = where[0] == question.ledger_topic
         if of_ledger and not any(batch.ledger_partition == where[1] for batch in chain.batches):
@@ -246,7 +294,13 @@ def _topic_facts(readings: Mapping[Where, Reading], findings: Findings) -> dict[
     facts: dict[str, Any] = {}
     for topic in sorted({where[0] for where in readings}):
         of_topic = [reading for where, reading in readings.items() if where[0] == topic]
-        found = sorted({a.name for a in findings.anomalies if a.where.rpartition("@")[0].rpartition("-")[0] == topic})
+        found = sorted(
+            {
+                a.name
+                for a in findings.anomalies
+                if a.where.rpartition("@")[0].rpartition("-")[0] == topic
+            }
+        )
         facts[topic] = {
             "partitions": len(of_topic),
             "records": sum(reading.log.visible.count for reading in of_topic),

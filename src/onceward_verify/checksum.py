@@ -1,8 +1,9 @@
 """The content checksum of a manifest, recomputed from its definition alone: four running CRC-32C.
 
-Over the records of one partition in offset order: key and value lengths (big-endian int32, -1 for null), key bytes,
-value bytes, and each record's headers section (zigzag varint count, then for each header varint key length, key, varint
-value length, value). Printed as ``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``. Takes records a stretch at a time.
+Over the records of one partition in offset order: key and value lengths (big-endian int32, -1 for
+null), key bytes, value bytes, and each record's headers section (zigzag varint count, then for
+each header varint key length, key, varint value length, value). Printed as
+``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``. Takes records a stretch at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from onceward_verify.findings import Unavailable
 try:
     from crc32c import crc32c
 except ImportError as missing:  # pragma: no cover  it is a dependency of the package
-    raise Unavailable("the crc32c package is missing", next_step="pip install onceward") from missing
+    raise Unavailable(
+        "the crc32c package is missing", next_step="pip install onceward"
+    ) from missing
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
@@ -32,14 +35,19 @@ class RunningChecksum:
         self._crcs = [0, 0, 0, 0]
 
     def feed(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers | None]
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        headers: Sequence[Headers | None],
     ) -> None:
         """The next records, one item each."""
         lengths: Any = np.empty((len(keys), 2), ">i4")
         lengths[:, 0] = [-1 if key is None else len(key) for key in keys]
         lengths[:, 1] = [-1 if value is None else len(value) for value in values]
         sections = b"".join([headers_section(item) if item else b"\0" for item in headers])
-        for index, data in enumerate((lengths.tobytes(), _joined(keys), _joined(values), sections)):
+        for index, data in enumerate(
+            (lengths.tobytes(), _joined(keys), _joined(values), sections)
+        ):
             self._crcs[index] = crc32c(data, self._crcs[index])
         self.count += len(keys)
 

@@ -1,7 +1,8 @@
-"""Client settings from a file: librdkafka's names, or those of Kafka's Java clients as far as they have a counterpart.
+"""Client settings from a file: librdkafka's names, or those of Kafka's Java clients as far as they
+have a counterpart.
 
-So that the ``client.properties`` that Kafka's own tools take with ``--command-config`` serves here, too. Pure but for
-reading the file. Values are secrets: they go into no message.
+So that the ``client.properties`` that Kafka's own tools take with ``--command-config`` serves
+here, too. Pure but for reading the file. Values are secrets: they go into no message.
 """
 
 from __future__ import annotations
@@ -33,16 +34,22 @@ _OF_JAVA_ALONE = frozenset(
         "sasl.login.callback.handler.class",
     }
 )
-_OURS = frozenset({"bootstrap.servers", "group.id", "isolation.level", "auto.offset.reset", "enable.auto.commit"})
+_OURS = frozenset(
+    {"bootstrap.servers", "group.id", "isolation.level", "auto.offset.reset", "enable.auto.commit"}
+)
 _JAAS = re.compile(r"\b(username|password)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')")
 
 
 def settings_from_file(file: Path) -> dict[str, str]:
-    """What ``file`` says, in librdkafka's names. :raises WrongUsage: it is missing, or has a Java keystore."""
+    """What ``file`` says, in librdkafka's names. :raises WrongUsage: it is missing, or has a Java
+    keystore.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise WrongUsage(f"{file} cannot be read: {error.strerror}", next_step="check --command-config") from error
+        raise WrongUsage(
+            f"{file} cannot be read: {error.strerror}", next_step="check --command-config"
+        ) from error
     return librdkafka_settings(_properties(text))
 
 
@@ -59,11 +66,14 @@ def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
             if not pem:
                 raise WrongUsage(
                     "librdkafka reads no Java truststore",
-                    next_step="export its certificates as PEM (keytool -exportcert -rfc) and name the file in "
+                    next_step="export its certificates as PEM (keytool -exportcert -rfc) and name "
+                    "the file in "
                     "ssl.ca.location",
                 )
             settings["ssl.ca.location"] = value
-        elif name == "ssl.keystore.location" and given.get("ssl.keystore.type", "").upper() == "PEM":
+        elif (
+            name == "ssl.keystore.location" and given.get("ssl.keystore.type", "").upper() == "PEM"
+        ):
             settings |= {"ssl.certificate.location": value, "ssl.key.location": value}
         elif name == "ssl.endpoint.identification.algorithm":
             settings[name] = value or "none"
@@ -74,11 +84,16 @@ def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
 
 def _login(jaas: str) -> dict[str, str]:
     names = {"username": "sasl.username", "password": "sasl.password"}
-    return {names[name]: re.sub(r"\\(.)", r"\1", double or single) for name, double, single in _JAAS.findall(jaas)}
+    return {
+        names[name]: re.sub(r"\\(.)", r"\1", double or single)
+        for name, double, single in _JAAS.findall(jaas)
+    }
 
 
 def _properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``name=value`` or ``name: value``, comments, lines that go on after a backslash."""
+    """A Java properties file: ``name=value`` or ``name: value``, comments, lines that go on after
+    a backslash.
+    """
     found = {}
     for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
         stripped = line.strip()

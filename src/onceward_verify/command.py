@@ -1,6 +1,8 @@
-"""A question asked, its answer written, and the exit status. For ``__main__`` and ``onceward verify``.
+"""A question asked, its answer written, and the exit status. For ``__main__`` and ``onceward
+verify``.
 
-The status is the verdict's (0, 1, 2) or that of what kept the checker from asking (``findings``: 64, 69, 70).
+The status is the verdict's (0, 1, 2) or that of what kept the checker from asking (``findings``:
+64, 69, 70).
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def run(ask: Callable[[], Findings], output: str, stream: TextIO = sys.stdout) -
     status = EXIT_STATUS[findings.verdict] if status is None else status
     if output == "json":
         stream.write(json.dumps({**findings.as_json(), "exit_status": status}, indent=1) + "\n")
-    elif findings.facts.keys() - {"next_step"}:  # else nothing was looked at, and standard error says why
+    elif findings.facts.keys() - {
+        "next_step"
+    }:  # else nothing was looked at, and standard error says why
         stream.write(as_text(findings) + "\n")
     stream.flush()
     return status

@@ -1,7 +1,9 @@
-"""Is every record of the source accounted for? Counts how often each is named by the output, a window at a time.
+"""Is every record of the source accounted for? Counts how often each is named by the output, a
+window at a time.
 
-Pure: fed by ``conserves`` with offsets. Memory is bounded by :func:`windows`, which cuts what batches have read into
-pieces of so many offsets; a cell of one offset is a byte for what it is and a byte for each count.
+Pure: fed by ``conserves`` with offsets. Memory is bounded by :func:`windows`, which cuts what
+batches have read into pieces of so many offsets; a cell of one offset is a byte for what it is and
+a byte for each count.
 """
 
 from __future__ import annotations
@@ -77,9 +79,16 @@ def groups_of(batches: Iterable[Batch]) -> list[Group]:
     for batch in batches:
         if batch.supplement and groups and groups[-1].batch_id == batch.batch_id:
             last = groups[-1]
-            groups[-1] = Group(last.batch_id, (*last.sequences, batch.sequence), last.spans, last.supplements_alone)
+            groups[-1] = Group(
+                last.batch_id,
+                (*last.sequences, batch.sequence),
+                last.spans,
+                last.supplements_alone,
+            )
         else:
-            groups.append(Group(batch.batch_id, (batch.sequence,), _spans(batch), batch.supplement))
+            groups.append(
+                Group(batch.batch_id, (batch.sequence,), _spans(batch), batch.supplement)
+            )
     return groups
 
 
@@ -96,7 +105,9 @@ def _spans(batch: Batch) -> dict[Source, tuple[int, int]]:
 
 
 def windows(groups: Sequence[Group], skipped: Iterable[Skipped], cells: int) -> Iterator[Window]:
-    """Everything that was read, in pieces that need at most ``cells`` cells each, and each group's pieces in order."""
+    """Everything that was read, in pieces that need at most ``cells`` cells each, and each group's
+    pieces in order.
+    """
     pieces: list[Slice] = []
     begins: set[int] = set()
     extents: dict[Source, tuple[int, int]] = {}
@@ -121,7 +132,9 @@ def windows(groups: Sequence[Group], skipped: Iterable[Skipped], cells: int) -> 
     yield Window(tuple(pieces), frozenset(begins))
 
 
-def _all_read(groups: Sequence[Group], skipped: Iterable[Skipped]) -> Iterator[tuple[int, Source | None, int, int]]:
+def _all_read(
+    groups: Sequence[Group], skipped: Iterable[Skipped]
+) -> Iterator[tuple[int, Source | None, int, int]]:
     for number, group in enumerate(groups):
         read = False
         for source in _read_by(group):
@@ -140,7 +153,9 @@ def _read_by(group: Group) -> Iterator[Source]:
 
 @dataclass
 class Outcome:
-    """What a window has shown. Stretches are (source, first, last), offsets inclusive; numbers are of records."""
+    """What a window has shown. Stretches are (source, first, last), offsets inclusive; numbers are
+    of records.
+    """
 
     inputs: int = 0
     """Committed records that batches have read."""
@@ -161,13 +176,16 @@ class Outcome:
     strangers: list[tuple[Source, int, int]] = field(default_factory=list)
     """Stretches that are named and are no committed records."""
     unknown: list[tuple[Source, int, int]] = field(default_factory=list)
-    """Stretches of which nobody can tell any more whether they are records: expired, truncated, compacted."""
+    """Stretches of which nobody can tell any more whether they are records: expired, truncated,
+    compacted.
+    """
 
 
 class Tally:
     """The cells of one window.
 
-    :param counts: how many independent counts there are (one in all, or one for each output topic).
+    :param counts: how many independent counts there are (one in all, or one for each output
+        topic).
     """
 
     def __init__(self, window: Window, groups: Sequence[Group], counts: int) -> None:
@@ -197,8 +215,9 @@ class Tally:
     def name(self, count: int, group: int, source: Source, offsets: Any) -> tuple[Any, Any]:
         """Output records of ``group`` name ``offsets`` of ``source``.
 
-        Returns two masks over ``offsets``: those that the group has not read (only in the window in which it begins, so
-        that they come up once), and those that were named before, or twice here.
+        Returns two masks over ``offsets``: those that the group has not read (only in the window
+        in which it begins, so that they come up once), and those that were named before, or twice
+        here.
         """
         start, end = self._groups[group].spans.get(source, (0, 0))
         outside = (offsets < start) | (offsets >= end)
@@ -219,7 +238,10 @@ class Tally:
         return outside, again
 
     def outcome(
-        self, judged: frozenset[int], known: Mapping[Source, tuple[int, int]], compacted: frozenset[Source]
+        self,
+        judged: frozenset[int],
+        known: Mapping[Source, tuple[int, int]],
+        compacted: frozenset[Source],
     ) -> Outcome:
         """What has come of it.
 
@@ -232,13 +254,23 @@ class Tally:
         for source, pieces in self._slices.items():
             kinds, base = self._kinds[source], self.extents[source][0]
             for piece in pieces:
-                kind = _SKIPPED if piece.group == _NO_GROUP else _READ | (_JUDGED if piece.group in judged else 0)
+                kind = (
+                    _SKIPPED
+                    if piece.group == _NO_GROUP
+                    else _READ | (_JUDGED if piece.group in judged else 0)
+                )
                 kinds[piece.start - base : piece.end - base] |= kind
             self._judge(source, kinds, base, known.get(source, (0, 0)), source in compacted, found)
         return found
 
     def _judge(
-        self, source: Source, kinds: Any, base: int, known: tuple[int, int], compacted: bool, found: Outcome
+        self,
+        source: Source,
+        kinds: Any,
+        base: int,
+        known: tuple[int, int],
+        compacted: bool,
+        found: Outcome,
     ) -> None:
         is_record, read = (kinds & _IS_RECORD) != 0, (kinds & _READ) != 0
         judged = is_record & ((kinds & _JUDGED) != 0)
@@ -250,7 +282,9 @@ class Tally:
         within[max(0, known[0] - base) : max(0, known[1] - base)] = True
         by_any = self._named[source].any(axis=0)
         if not compacted:
-            found.strangers += [(source, *run) for run in _runs(by_any & within & ~is_record, base)]
+            found.strangers += [
+                (source, *run) for run in _runs(by_any & within & ~is_record, base)
+            ]
         untold = read & ~within if not compacted else read & ~is_record & ~by_any
         found.unknown += [(source, *run) for run in _runs(untold, base)]
         for count, row in enumerate(self._named[source]):
@@ -267,7 +301,9 @@ class Tally:
     def reader_of(self, source: Source, offset: int) -> Group | None:
         """Which group has read ``offset``."""
         pieces = self._slices[source]
-        for piece in reversed(pieces[: bisect.bisect_right(pieces, offset, key=lambda piece: piece.start)]):
+        for piece in reversed(
+            pieces[: bisect.bisect_right(pieces, offset, key=lambda piece: piece.start)]
+        ):
             if piece.start <= offset < piece.end:
                 return None if piece.group == _NO_GROUP else self._groups[piece.group]
         return None
@@ -276,4 +312,7 @@ class Tally:
 def _runs(mask: Any, base: int) -> list[tuple[int, int]]:
     """The stretches of ``mask``, as first and last offset."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [(base + int(first), base + int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True)]
+    return [
+        (base + int(first), base + int(end) - 1)
+        for first, end in zip(edges[::2], edges[1::2], strict=True)
+    ]

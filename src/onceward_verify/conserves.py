@@ -1,11 +1,14 @@
-"""``--conserves``: does the output account for every record of the source, by the names that it carries (I1, I2)?
+"""``--conserves``: does the output account for every record of the source, by the names that it
+carries (I1, I2)?
 
-Everywhere else the logs are compared with the ledger; here they are compared with the *input*. Called by ``checker``
-when all else has been judged. For queries that make each output record of a record of its own batch: maps, filters,
-fan-outs, joins with tables; not aggregates or joins of two streams, which name nothing or something older.
+Everywhere else the logs are compared with the ledger; here they are compared with the *input*.
+Called by ``checker`` when all else has been judged. For queries that make each output record of a
+record of its own batch: maps, filters, fan-outs, joins with tables; not aggregates or joins of two
+streams, which name nothing or something older.
 
-What counts as input is what a reader of committed records is given of the source today, between the ledger's bounds:
-markers and aborted records take offsets and are no records. What retention or compaction has taken cannot be told.
+What counts as input is what a reader of committed records is given of the source today, between
+the ledger's bounds: markers and aborted records take offsets and are no records. What retention or
+compaction has taken cannot be told.
 """
 
 from __future__ import annotations
@@ -33,40 +36,52 @@ _SHOWN_PLACES = 100
 class Conserves:
     """The rule, and where names stand.
 
-    ``exactly``: each record of the source is named by one output record; ``at-most``: by one or none (filters);
-    ``at-least``: by one or more (one record makes several). ``each_topic``: so for each output topic by itself, and
-    not for all of them together.
+    ``exactly``: each record of the source is named by one output record; ``at-most``: by one or
+    none (filters); ``at-least``: by one or more (one record makes several). ``each_topic``: so for
+    each output topic by itself, and not for all of them together.
     """
 
     rule: Rule
     each_topic: bool = False
     lineage: Lineage = field(default_factory=Lineage)
     cell_bytes: int = _CELL_BYTES
-    """What counters may take; looking at them takes four times as much. Inputs that need more are counted in turns."""
+    """What counters may take; looking at them takes four times as much. Inputs that need more are
+    counted in turns.
+    """
 
 
 def conserve(
-    cluster: Cluster, chain: Chain, readings: Mapping[Where, Reading], asked: Conserves, findings: Findings
+    cluster: Cluster,
+    chain: Chain,
+    readings: Mapping[Where, Reading],
+    asked: Conserves,
+    findings: Findings,
 ) -> None:
-    """Notes what is lost, named too often or foreign; the numbers become ``facts["conservation"]``.
+    """Notes what is lost, named too often or foreign; the numbers become
+    ``facts["conservation"]``.
 
     :raises WrongUsage: the lineage leaves the topic out, and the pipeline reads several.
     """
     crowded = [part for reading in readings.values() if reading.shared for part in reading.crowded]
     if crowded:
-        findings.cannot_judge(f"--conserves: records of others stand between those of {crowded[0].place}")
+        findings.cannot_judge(
+            f"--conserves: records of others stand between those of {crowded[0].place}"
+        )
         return
     anew = _made_anew(chain)
     if anew:
         findings.cannot_judge(
-            f"--conserves: source topic {', '.join(anew)} was deleted and created again (the ledger has several ids of "
+            f"--conserves: source topic {', '.join(anew)} was deleted and created again (the "
+            f"ledger has several ids of "
             "it): an offset of it names several records, and those of the first topic are gone"
         )
         return
     try:
         groups = groups_of(chain.covered)
     except ValueError as twice:
-        findings.cannot_judge(f"--conserves: the query reads {twice} twice, so that each record has two outcomes")
+        findings.cannot_judge(
+            f"--conserves: the query reads {twice} twice, so that each record has two outcomes"
+        )
         return
     _Account(cluster, chain, groups, readings, asked, findings).settle()
 
@@ -85,8 +100,12 @@ class _Account:
     ) -> None:
         self._cluster, self._chain, self._groups = cluster, chain, groups
         self._readings, self._asked, self._findings = readings, asked, findings
-        self._topics = sorted({where[0] for where in readings}) if asked.each_topic else ["all topics"]
-        self._group_of = {sequence: number for number, group in enumerate(groups) for sequence in group.sequences}
+        self._topics = (
+            sorted({where[0] for where in readings}) if asked.each_topic else ["all topics"]
+        )
+        self._group_of = {
+            sequence: number for number, group in enumerate(groups) for sequence in group.sequences
+        }
         sources = sorted({source for group in groups for source in group.spans})
         self._only_topic = _only_topic(sources, asked.lineage)
         self._known = self._known_ranges(sources)
@@ -109,7 +128,9 @@ class _Account:
             wanted = [where for where in sources if where[0] == topic]
             absent = [place(*where) for where in wanted if where not in there]
             if absent:
-                self._findings.cannot_judge(f"--conserves: {', '.join(absent)}: no such source on this cluster")
+                self._findings.cannot_judge(
+                    f"--conserves: {', '.join(absent)}: no such source on this cluster"
+                )
             present = [where for where in wanted if where in there]
             starts, ends = self._cluster.starts(present), self._cluster.ends(present, COMMITTED)
             known |= {where: (starts[where], ends[where]) for where in present}
@@ -134,13 +155,17 @@ class _Account:
             wanted[self._group_of[batch.sequence]] += batch.parts
         for group in self._groups:
             if group.supplements_alone:
-                self._findings.gone(f"--conserves: the record of {group} itself, only what was added to it is told")
+                self._findings.gone(
+                    f"--conserves: the record of {group} itself, only what was added to it is told"
+                )
         topics = set(self._topics) if self._asked.each_topic else None
         return frozenset(
             number
             for number, group in enumerate(self._groups)
             if not group.supplements_alone
-            and all(part in whole for part in wanted[number] if topics is None or part.topic in topics)
+            and all(
+                part in whole for part in wanted[number] if topics is None or part.topic in topics
+            )
         )
 
     # ── the walk ──
@@ -152,7 +177,9 @@ class _Account:
             tally = Tally(window, self._groups, rows)
             self._read_sources(tally)
             places = self._read_outputs(window, tally)
-            outcome = tally.outcome(self._whole - self._without_names, self._known, self._compacted)
+            outcome = tally.outcome(
+                self._whole - self._without_names, self._known, self._compacted
+            )
             self._add(outcome)
             self._note(outcome, tally, places)
         self._note_what_is_unknown()
@@ -168,7 +195,9 @@ class _Account:
             tally.exist(where, offsets)
 
     def _read_outputs(self, window: Window, tally: Tally) -> dict[tuple[Where, int], str]:
-        """Counts the names in the window's output. Returns where some of those are that came again."""
+        """Counts the names in the window's output. Returns where some of those are that came
+        again.
+        """
         again_at: dict[tuple[Where, int], str] = {}
         for where, messages, group in self._stretches(window):
             row = self._topics.index(where[0]) if self._asked.each_topic else 0
@@ -177,9 +206,13 @@ class _Account:
             for source, (offsets, tellers) in self._names(where, messages, group, begins).items():
                 outside, again = tally.name(row, group, source, offsets)
                 for index in np.flatnonzero(outside):
-                    self._note_foreign(group, source, int(offsets[index]), place(*where, int(tellers[index])))
+                    self._note_foreign(
+                        group, source, int(offsets[index]), place(*where, int(tellers[index]))
+                    )
                 for index in np.flatnonzero(again) if len(again_at) < _SHOWN_PLACES else ():
-                    again_at.setdefault((source, int(offsets[index])), place(*where, int(tellers[index])))
+                    again_at.setdefault(
+                        (source, int(offsets[index])), place(*where, int(tellers[index]))
+                    )
         return again_at
 
     def _stretches(self, window: Window) -> Iterator[tuple[Where, list[Any], int]]:
@@ -197,8 +230,12 @@ class _Account:
                 if group in wanted:
                     yield where, messages[start:stop], group
 
-    def _names(self, where: Where, messages: Sequence[Any], group: int, begins: bool) -> dict[Where, tuple[Any, Any]]:
-        """What a stretch names: per source partition the offsets named, and those of the records that name them."""
+    def _names(
+        self, where: Where, messages: Sequence[Any], group: int, begins: bool
+    ) -> dict[Where, tuple[Any, Any]]:
+        """What a stretch names: per source partition the offsets named, and those of the records
+        that name them.
+        """
         named: dict[Where, tuple[list[int], list[int]]] = {}
         lineage = self._asked.lineage
         for message in messages:
@@ -212,7 +249,10 @@ class _Account:
             offsets, tellers = named.setdefault(source, ([], []))
             offsets.append(name.offset)
             tellers.append(message.offset())
-        return {source: (np.array(o, np.int64), np.array(t, np.int64)) for source, (o, t) in named.items()}
+        return {
+            source: (np.array(o, np.int64), np.array(t, np.int64))
+            for source, (o, t) in named.items()
+        }
 
     # ── what comes of it ──
 
@@ -224,28 +264,42 @@ class _Account:
         self._findings.anomaly("foreign-input", "I2", teller, detail)
         self._foreign_records += 1
 
-    def _note(self, outcome: Outcome, tally: Tally, again_at: Mapping[tuple[Where, int], str]) -> None:
+    def _note(
+        self, outcome: Outcome, tally: Tally, again_at: Mapping[tuple[Where, int], str]
+    ) -> None:
         rule = self._asked.rule
         for row, source, first, last in outcome.lost if rule != "at-most" else ():
             reader = tally.reader_of(source, first)
             detail = f"read by {reader}, and named by no record of {self._topics[row]}"
             self._findings.anomaly("lost-input", "I1", place(*source, first, last), detail)
         for row, source, first, last, most in outcome.repeated if rule != "at-least" else ():
-            examples = [at for (of, offset), at in again_at.items() if of == source and first <= offset <= last]
+            examples = [
+                at
+                for (of, offset), at in again_at.items()
+                if of == source and first <= offset <= last
+            ]
             detail = f"named {most} times by records of {self._topics[row]}"
             detail += f", among them {examples[0]}" if examples else ""
             self._findings.anomaly("duplicate-input", "I2", place(*source, first, last), detail)
         for source, first, last in outcome.strangers:
-            detail = "named by output records, and no committed record of the source: aborted, a marker, or never there"
+            detail = (
+                "named by output records, and no committed record of the source: aborted, a "
+                "marker, or never there"
+            )
             self._findings.anomaly("foreign-input", "I2", place(*source, first, last), detail)
         for source, first, last in outcome.unknown:
             seen = self._expired.setdefault(source, [first, last, 0])
-            seen[0], seen[1], seen[2] = min(seen[0], first), max(seen[1], last), seen[2] + last - first + 1
+            seen[0], seen[1], seen[2] = (
+                min(seen[0], first),
+                max(seen[1], last),
+                seen[2] + last - first + 1,
+            )
 
     def _note_what_is_unknown(self) -> None:
         for where, (count, first) in sorted(self._nameless.items()):
             self._findings.cannot_judge(
-                f"--conserves: {count} records of {place(*where)} name no input by {self._asked.lineage}, "
+                f"--conserves: {count} records of {place(*where)} name no input by "
+                f"{self._asked.lineage}, "
                 f"the first at offset {first}; what their batches lost cannot be told"
             )
         for source, (first, last, count) in sorted(self._expired.items()):
@@ -253,17 +307,25 @@ class _Account:
             if source not in self._known:
                 continue  # said already
             if source in self._compacted and self._asked.rule != "at-most":
-                self._findings.gone(f"--conserves: {count} offsets of {at}: the source is, or may be, compacted")
+                self._findings.gone(
+                    f"--conserves: {count} offsets of {at}: the source is, or may be, compacted"
+                )
             elif source not in self._compacted:
                 start, end = self._known[source]
-                self._findings.gone(f"--conserves: {count} offsets of {at}: the source holds {start} to {end - 1} only")
+                self._findings.gone(
+                    f"--conserves: {count} offsets of {at}: the source holds {start} to {end - 1} "
+                    f"only"
+                )
 
     def _add(self, outcome: Outcome) -> None:
         total = self._total
         total.inputs += outcome.inputs
         total.skipped += outcome.skipped
         for name in ("named", "never", "again", "unjudged"):
-            sums = [one + more for one, more in zip(getattr(total, name), getattr(outcome, name), strict=True)]
+            sums = [
+                one + more
+                for one, more in zip(getattr(total, name), getattr(outcome, name), strict=True)
+            ]
             setattr(total, name, sums)
 
     def _facts(self) -> dict[str, Any]:
@@ -289,8 +351,9 @@ class _Account:
 
 
 def _made_anew(chain: Chain) -> list[str]:
-    """Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and reads it if it comes
-    back."""
+    """Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and
+    reads it if it comes back.
+    """
     ids: dict[str, set[str]] = defaultdict(set)
     for batch in chain.covered:
         for topic, its in (pair for span in batch.spans for pair in span.ids):
@@ -303,7 +366,8 @@ def _only_topic(sources: Sequence[Where], lineage: Lineage) -> str:
     if lineage.topic is None and len(topics) > 1:
         raise WrongUsage(
             f"the lineage names no topic, and the pipeline reads {', '.join(topics)}",
-            next_step=f"say where the source topic stands: --lineage-{lineage.kind} topic=…,partition=…,offset=…",
+            next_step=f"say where the source topic stands: --lineage-{lineage.kind} "
+            f"topic=…,partition=…,offset=…",
         )
     return topics[0] if topics else ""
 

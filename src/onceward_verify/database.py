@@ -1,4 +1,6 @@
-"""What the checker asks of a database, whichever it is. An interface; :mod:`postgresql` and :mod:`mysql` are it."""
+"""What the checker asks of a database, whichever it is. An interface; :mod:`postgresql` and
+:mod:`mysql` are it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class Kept(NamedTuple):
-    """The record of one batch. ``told`` is the transaction that its own column names, ``written_by`` the lower half of
-    that which the server has noted; both 0 where the server tells no client."""
+    """The record of one batch. ``told`` is the transaction that its own column names,
+    ``written_by`` the lower half of that which the server has noted; both 0 where the server tells
+    no client.
+    """
 
     sequence: int
     record: bytes
@@ -20,8 +24,9 @@ class Kept(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A table: what it is to the server, its name for people, and the tables that it is a part of (a partition, or one
-    that inherits): whoever reads those reads its rows, too."""
+    """A table: what it is to the server, its name for people, and the tables that it is a part of
+    (a partition, or one that inherits): whoever reads those reads its rows, too.
+    """
 
     key: Hashable
     name: str
@@ -29,7 +34,8 @@ class Found(NamedTuple):
 
 
 class Database(AbstractContextManager["Database"], ABC):
-    """One snapshot of one database: a pipeline that runs on changes nothing of what is seen. Nothing is written.
+    """One snapshot of one database: a pipeline that runs on changes nothing of what is seen.
+    Nothing is written.
 
     :raises CannotTell: by every method: the server does not answer, or not this login.
     """
@@ -40,7 +46,10 @@ class Database(AbstractContextManager["Database"], ABC):
     """Of the server's own client."""
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._connection.close()
 
@@ -50,7 +59,9 @@ class Database(AbstractContextManager["Database"], ABC):
 
     @abstractmethod
     def ledger_ends(self, ledger: Found, pipeline_id: str) -> int | None:
-        """The sequence at which the ledger's own row stands; None: there is no row, or nothing is decided yet."""
+        """The sequence at which the ledger's own row stands; None: there is no row, or nothing is
+        decided yet.
+        """
 
     @abstractmethod
     def batches(self, batches: Found, pipeline_id: str) -> list[Kept]:
@@ -58,8 +69,9 @@ class Database(AbstractContextManager["Database"], ABC):
 
     @abstractmethod
     def rows(self, table: Found) -> dict[int, int]:
-        """How many are there, by the transaction (its number's lower half) that wrote them; all of 0 where the server
-        tells no client."""
+        """How many are there, by the transaction (its number's lower half) that wrote them; all of
+        0 where the server tells no client.
+        """
 
     @abstractmethod
     def staging_tables(self, ledger: Found) -> list[str]:

@@ -1,11 +1,12 @@
-"""Who wrote it? Each visible record batch carries the producer id and epoch of the batch that tells of it (I7, I5).
+"""Who wrote it? Each visible record batch carries the producer id and epoch of the batch that
+tells of it (I7, I5).
 
-And none of an aborted attempt shares them; a transaction has one epoch; what is visible has a commit marker behind it.
-Needs the brokers' files (``segments``). Called by ``checker``.
+And none of an aborted attempt shares them; a transaction has one epoch; what is visible has a
+commit marker behind it. Needs the brokers' files (``segments``). Called by ``checker``.
 
-A marker may have the next epoch, because version 2 of the transaction protocol raises it with the end (KIP-890), so a
-transaction is everything of one producer id up to its next marker. Markers may come twice (a coordinator that takes
-over writes them again), which harms nobody and is counted.
+A marker may have the next epoch, because version 2 of the transaction protocol raises it with the
+end (KIP-890), so a transaction is everything of one producer id up to its next marker. Markers may
+come twice (a coordinator that takes over writes them again), which harms nobody and is counted.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Epochs:
         }
 
 
-def judge_output(where: Where, reading: Reading, folder: Path, epochs: Epochs, findings: Findings) -> None:
+def judge_output(
+    where: Where, reading: Reading, folder: Path, epochs: Epochs, findings: Findings
+) -> None:
     """Every record batch of one output partition."""
     unended: dict[int, list[RecordBatch]] = {}
     for batch in record_batches(folder):
@@ -78,19 +81,31 @@ def judge_output(where: Where, reading: Reading, folder: Path, epochs: Epochs, f
         for batch in written:
             if reading.log.visible.count_within(batch.first, batch.last):
                 detail = "visible, with no marker behind it"
-                findings.anomaly("aborted-read", "I5", place(*where, batch.first, batch.last), detail)
+                findings.anomaly(
+                    "aborted-read", "I5", place(*where, batch.first, batch.last), detail
+                )
 
 
 def judge_ledger(chain: Chain, where: Where, folder: Path, findings: Findings) -> None:
-    """Each ledger record was written by the producer that it names: it is part of the transaction it tells of."""
-    told = {batch.ledger_offset: batch for batch in chain.batches if batch.ledger_partition == where[1]}
+    """Each ledger record was written by the producer that it names: it is part of the transaction
+    it tells of.
+    """
+    told = {
+        batch.ledger_offset: batch for batch in chain.batches if batch.ledger_partition == where[1]
+    }
     for written in record_batches(folder):
         for offset in range(written.first, written.last + 1) if written.marker is None else ():
             batch = told.get(offset)
             named = None if batch is None else batch.written_by or batch.identity
-            if batch is not None and named is not None and not (written.transactional and written.identity == named):
+            if (
+                batch is not None
+                and named is not None
+                and not (written.transactional and written.identity == named)
+            ):
                 detail = f"sequence {batch.sequence} names {_text(named)}, and was told of by "
-                findings.anomaly("zombie-write", "I7", batch.place, detail + _text(written.identity))
+                findings.anomaly(
+                    "zombie-write", "I7", batch.place, detail + _text(written.identity)
+                )
 
 
 def _transaction(
@@ -103,8 +118,12 @@ def _transaction(
 ) -> None:
     identities = {batch.identity for batch in written}
     if len(identities) > 1:
-        detail = f"one transaction with several epochs: {', '.join(map(_text, sorted(identities)))}"
-        findings.anomaly("zombie-write", "I7", place(*where, written[0].first, written[-1].last), detail)
+        detail = (
+            f"one transaction with several epochs: {', '.join(map(_text, sorted(identities)))}"
+        )
+        findings.anomaly(
+            "zombie-write", "I7", place(*where, written[0].first, written[-1].last), detail
+        )
     for batch in written:
         if marker == "commit":
             _committed(where, batch, reading, epochs, findings)
@@ -112,32 +131,47 @@ def _transaction(
             _aborted(where, batch, reading, epochs, findings)
 
 
-def _committed(where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings) -> None:
+def _committed(
+    where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings
+) -> None:
     at = place(*where, batch.first, batch.last)
     part = reading.log.owner_of(batch.first)
     if part is None or reading.log.owner_of(batch.last) is not part:
-        if batch.producer_id in epochs.producer_ids and reading.log.unaccounted.count_within(batch.first, batch.last):
+        if batch.producer_id in epochs.producer_ids and reading.log.unaccounted.count_within(
+            batch.first, batch.last
+        ):
             findings.anomaly(
-                "zombie-write", "I7", at, f"committed by {_text(batch.identity)}, and no batch tells of it"
+                "zombie-write",
+                "I7",
+                at,
+                f"committed by {_text(batch.identity)}, and no batch tells of it",
             )
         return
     told = epochs.batches[part.sequence].identity
     if batch.identity == told:
         epochs.committed.add(told)
     elif told[0] == batch.producer_id or not reading.shared:
-        detail = f"within sequence {part.sequence}, which names {_text(told)}, by {_text(batch.identity)}"
+        detail = (
+            f"within sequence {part.sequence}, which names {_text(told)}, by "
+            f"{_text(batch.identity)}"
+        )
         findings.anomaly("zombie-write", "I7", at, detail)
 
 
-def _aborted(where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings) -> None:
+def _aborted(
+    where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings
+) -> None:
     at = place(*where, batch.first, batch.last)
     if batch.producer_id in epochs.producer_ids:
         epochs.aborted.add(batch.identity)
     if reading.log.visible.count_within(batch.first, batch.last):
-        findings.anomaly("aborted-read", "I5", at, f"visible, and aborted: {_text(batch.identity)}")
+        findings.anomaly(
+            "aborted-read", "I5", at, f"visible, and aborted: {_text(batch.identity)}"
+        )
     if batch.identity in epochs.owners:
         detail = (
-            f"aborted under {_text(batch.identity)}, under which sequence {epochs.owners[batch.identity]} committed"
+            f"aborted under {_text(batch.identity)}, under which sequence "
+            f"{epochs.owners[batch.identity]} committed"
         )
         findings.anomaly("zombie-write", "I7", at, detail)
 

@@ -1,7 +1,9 @@
-"""The questions to a folder of files, in order: what does the ledger tell, does it make one chain, are its files there?
+"""The questions to a folder of files, in order: what does the ledger tell, does it make one chain,
+are its files there?
 
-The order matters while the pipeline runs: the ledger is read before the files are listed, and again after it. What is
-finished in the first reading must be there; what is there must be told of by the second.
+The order matters while the pipeline runs: the ledger is read before the files are listed, and
+again after it. What is finished in the first reading must be there; what is there must be told of
+by the second.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ _BATCH_FOLDER = re.compile(r"(?:_onceward/files/_attempt=[^/]+/)?([^/=]+)=([^/@]
 class FilesQuestion:
     """What to look at.
 
-    :param root: the sink's path: on a local disk, or a URI of S3 (:class:`~onceward_verify.file_places.Listed`).
+    :param root: the sink's path: on a local disk, or a URI of S3
+        (:class:`~onceward_verify.file_places.Listed`).
     :param ledger: the folder ledger; None: the one below ``root``.
-    :param expect_caught_up: the pipeline is at rest: what is decided and not published is an anomaly.
+    :param expect_caught_up: the pipeline is at rest: what is decided and not published is an
+        anomaly.
     :param shared: others write files there, too.
     :param what_is_left: what the ledger has removed is not asked for.
     :param since: the batch to begin with; None: the ledger's first.
@@ -45,7 +49,9 @@ class FilesQuestion:
 
 
 def check_files(question: FilesQuestion) -> Findings:
-    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's is missing."""
+    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's
+    is missing.
+    """
     began = time.monotonic()
     findings = Findings(what_is_left=question.what_is_left)
     root = str(question.root)
@@ -58,7 +64,10 @@ def check_files(question: FilesQuestion) -> Findings:
 
     selected = select(list(told.values()), question.since)
     chain = one_chain(selected.batches, findings, complete=selected.complete)
-    findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": ledger_facts(str(ledger), chain)}
+    findings.facts |= {
+        "pipeline_id": question.pipeline_id,
+        "ledger": ledger_facts(str(ledger), chain),
+    }
     if not chain.batches:
         findings.cannot_judge(f"pipeline {question.pipeline_id}: {ledger} has no batch of it")
     if seen.links and not question.shared:
@@ -83,14 +92,19 @@ def check_files(question: FilesQuestion) -> Findings:
 def _beside(root: str) -> Path:
     if "://" in root and not root.startswith("file:"):
         raise WrongUsage(
-            f"beside {root.partition('?')[0]} is no ledger of a kind that the checker looks at together with files",
+            f"beside {root.partition('?')[0]} is no ledger of a kind that the checker looks at "
+            f"together with files",
             next_step="name the folder of the sink's ledger with --ledger-folder",
         )
     return Path(re.sub(r"^file:(?://[^/]*)?/+", "/", root)) / "_onceward" / "ledger"
 
 
-def _whole(batch: Batch, seen: Seen, place: Place, question: FilesQuestion, findings: Findings) -> None:
-    """Every file of the batch is there, as long as it was, with as many rows in all as the batch has."""
+def _whole(
+    batch: Batch, seen: Seen, place: Place, question: FilesQuestion, findings: Findings
+) -> None:
+    """Every file of the batch is there, as long as it was, with as many rows in all as the batch
+    has.
+    """
     told = batch.files
     if told is None or not told.files:
         return
@@ -98,7 +112,10 @@ def _whole(batch: Batch, seen: Seen, place: Place, question: FilesQuestion, find
         findings.cannot_judge(f"sequence {batch.sequence}: it was written below {told.root}")
         return
     if any(seen.behind_a_link(name) for name in told.files):
-        findings.cannot_judge(f"sequence {batch.sequence}: its files are behind symbolic links, which are not followed")
+        findings.cannot_judge(
+            f"sequence {batch.sequence}: its files are behind symbolic links, which are not "
+            f"followed"
+        )
         return
     if not batch.finished and any(name not in seen.sizes for name in told.files):
         what = f"sequence {batch.sequence} is decided and not published yet"
@@ -110,17 +127,23 @@ def _whole(batch: Batch, seen: Seen, place: Place, question: FilesQuestion, find
     rows: list[int | None] = []
     for name, size in told.files.items():
         if name not in seen.sizes:
-            findings.anomaly("lost-write", "I1", name, f"a file of sequence {batch.sequence} is not there")
+            findings.anomaly(
+                "lost-write", "I1", name, f"a file of sequence {batch.sequence} is not there"
+            )
         elif seen.sizes[name] != size:
             detail = (
-                f"a file of sequence {batch.sequence} has {seen.sizes[name]} bytes, and had {size} when it was decided"
+                f"a file of sequence {batch.sequence} has {seen.sizes[name]} bytes, and had "
+                f"{size} when it was decided"
             )
             findings.anomaly("state-mismatch", "I4", name, detail)
         else:
             rows.append(_rows(place, told.format, name, findings))
     counted = [number for number in rows if number is not None]
     if len(counted) == len(told.files) and sum(counted) != told.rows:
-        detail = f"the files of sequence {batch.sequence} have {sum(counted)} rows, and it is told to have {told.rows}"
+        detail = (
+            f"the files of sequence {batch.sequence} have {sum(counted)} rows, and it is "
+            f"told to have {told.rows}"
+        )
         kind = "lost-write" if sum(counted) < told.rows else "duplicate-write"
         findings.anomaly(kind, "I1", batch.place, detail)
 
@@ -133,35 +156,49 @@ def _rows(place: Place, form: str, name: str, findings: Findings) -> int | None:
         return None
 
 
-def _of_nobody(seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, findings: Findings) -> int:
+def _of_nobody(
+    seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, findings: Findings
+) -> int:
     """Files that no batch names.
 
-    Where old records are gone, the number of a batch's folder tells whether a record that is there would have to name
-    what is in it. Of files in flat folders it is only known that what was written after the oldest record of all is
-    none of a batch before it; whoever copies files makes them new, so that this accuses nobody.
+    Where old records are gone, the number of a batch's folder tells whether a record that is there
+    would have to name what is in it. Of files in flat folders it is only known that what was
+    written after the oldest record of all is none of a batch before it; whoever copies files makes
+    them new, so that this accuses nobody.
     """
     named = {name for batch in told.values() if batch.files for name in batch.files.files}
-    columns = {place.column for place in map(_place, named) if place and place.pipeline == question.pipeline_id}
+    columns = {
+        place.column
+        for place in map(_place, named)
+        if place and place.pipeline == question.pipeline_id
+    }
     is_flat = bool(named) and any(_place(name) is None for name in named)
     oldest = min(told, default=0)
     others, of_older, newer = 0, [], []
     for name in sorted((seen.sizes.keys() | seen.missing) - named):
         place = None if is_flat else _place(name)
-        if place and place.pipeline != question.pipeline_id and (not columns or place.column in columns):
+        if (
+            place
+            and place.pipeline != question.pipeline_id
+            and (not columns or place.column in columns)
+        ):
             continue  # another pipeline's
         others += 1
         ours = place is not None and place.pipeline == question.pipeline_id
         if question.shared:
             continue
         if told and (oldest == 0 or (place.number >= oldest if place and ours else columns)):
-            findings.anomaly("unaccounted-write", "I2", name, "a file is visible that no batch names")
+            findings.anomaly(
+                "unaccounted-write", "I2", name, "a file is visible that no batch names"
+            )
         elif not ours and told and seen.written_at_ms.get(name, 0) > told[oldest].committed_at_ms:
             newer.append(name)
         else:
             of_older.append(name)
     if newer:
         findings.cannot_judge(
-            f"{len(newer)} files that no record names, and that were written after the oldest record which the ledger "
+            f"{len(newer)} files that no record names, and that were written after the oldest "
+            f"record which the ledger "
             f"has still: {_some(newer)}"
         )
     if of_older:

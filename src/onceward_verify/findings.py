@@ -1,6 +1,8 @@
-"""What was found: anomalies under Jepsen's names, what could not be judged, facts, and the verdict that follows.
+"""What was found: anomalies under Jepsen's names, what could not be judged, facts, and the verdict
+that follows.
 
-Filled by every other module of ``onceward_verify``; the JSON it makes is the checker's public answer.
+Filled by every other module of ``onceward_verify``; the JSON it makes is the checker's public
+answer.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ EXIT_STATUS: dict[Verdict, int] = {"exactly_once": 0, "violated": 1, "inconclusi
 USAGE, UNAVAILABLE, CHECKER_FAILED = 64, 69, 70
 """Exit statuses that say nothing of the pipeline, by the numbers of BSD's ``sysexits.h``."""
 STATUS_HELP = (
-    "Exit status: 0 exactly once; 1 violated; 2 cannot tell; 64 the command is used wrongly; 69 no broker can be "
+    "Exit status: 0 exactly once; 1 violated; 2 cannot tell; 64 the command is used wrongly; 69 "
+    "no broker can be "
     "reached, or confluent-kafka is missing; 70 the checker itself failed."
 )
 
@@ -29,11 +32,15 @@ NAMES = {
     "zombie-write": "something is written under a producer epoch that is not the batch's own",
     "open-transaction": "a transaction was begun and never ended",
     "unaccounted-write": "a record is visible that belongs to no batch",
-    "lost-input": "a record of the source that a committed batch has read is named by no output record",
-    "duplicate-input": "a record of the source is named by more output records than the rule allows",
-    "foreign-input": "an output record names what its batch has not read, or what is no committed record of the source",
+    "lost-input": "a record of the source that a committed batch has read is named by no output "
+    "record",
+    "duplicate-input": "a record of the source is named by more output records than the rule "
+    "allows",
+    "foreign-input": "an output record names what its batch has not read, or what is no committed "
+    "record of the source",
     "lag": "the pipeline has not reached the end of its source",
-    "state-mismatch": "what is visible differs in content from what the batch is told to have written",
+    "state-mismatch": "what is visible differs in content from what the batch is told to have "
+    "written",
 }
 """Every name an anomaly can have, and what it says."""
 
@@ -41,7 +48,8 @@ _TOLD_PER_NAME = 100
 
 
 class CannotTell(Exception):
-    """The question cannot be answered: a broker, a topic or a library is missing. No verdict on the pipeline.
+    """The question cannot be answered: a broker, a topic or a library is missing. No verdict on
+    the pipeline.
 
     :param next_step: what the reader should do about it.
     """
@@ -68,7 +76,9 @@ class Unavailable(CannotTell):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that exactly-once forbids. ``where`` is ``topic-partition@offset`` as closely as it is known."""
+    """One thing that exactly-once forbids. ``where`` is ``topic-partition@offset`` as closely as
+    it is known.
+    """
 
     name: str
     invariant: str
@@ -78,15 +88,21 @@ class Anomaly:
 
 @dataclass
 class Findings:
-    """Everything found so far. Of each name the first hundred anomalies are kept; ``counts`` has them all."""
+    """Everything found so far. Of each name the first hundred anomalies are kept; ``counts`` has
+    them all.
+    """
 
     anomalies: list[Anomaly] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     not_covered: list[str] = field(default_factory=list)
-    """What could not be judged: each makes the verdict inconclusive, unless something is violated."""
+    """What could not be judged: each makes the verdict inconclusive, unless something is
+    violated.
+    """
     facts: dict[str, Any] = field(default_factory=dict)
     what_is_left: bool = False
-    """The question is about what compaction and retention have left; what they took is a fact, and no doubt."""
+    """The question is about what compaction and retention have left; what they took is a fact, and
+    no doubt.
+    """
 
     def anomaly(self, name: str, invariant: str, where: str, detail: str) -> None:
         if name not in NAMES:
@@ -116,12 +132,22 @@ class Findings:
         return {
             "verdict": self.verdict,
             "anomalies": [asdict(anomaly) for anomaly in self.anomalies],
-            "facts": {**self.facts, "anomaly_counts": dict(self.counts), "not_covered": self.not_covered},
+            "facts": {
+                **self.facts,
+                "anomaly_counts": dict(self.counts),
+                "not_covered": self.not_covered,
+            },
         }
 
 
-def place(topic: str, partition: int | str, first: int | None = None, last: int | None = None) -> str:
+def place(
+    topic: str, partition: int | str, first: int | None = None, last: int | None = None
+) -> str:
     """``topic-partition@offset``, or ``…@first..last``."""
     if first is None:
         return f"{topic}-{partition}"
-    return f"{topic}-{partition}@{first}" if last in (None, first) else f"{topic}-{partition}@{first}..{last}"
+    return (
+        f"{topic}-{partition}@{first}"
+        if last in (None, first)
+        else f"{topic}-{partition}@{first}..{last}"
+    )

@@ -15,10 +15,11 @@ _FLOOR = "floor-"
 
 
 def entries(ledger: Path, pipeline_id: str) -> dict[int, Batch]:
-    """The records of a pipeline in a folder ledger, by sequence: of a batch that was decided and finished the latter.
+    """The records of a pipeline in a folder ledger, by sequence: of a batch that was decided and
+    finished the latter.
 
-    What lies below the ledger's floor (``floor-<slot>``) says nothing any more: it is being removed, in any order, or
-    was put there by an owner who came too late.
+    What lies below the ledger's floor (``floor-<slot>``) says nothing any more: it is being
+    removed, in any order, or was put there by an owner who came too late.
 
     :raises CannotTell: there is no such ledger.
     """
@@ -50,7 +51,11 @@ def _is_takeover(entry: bytes) -> bool:
 
 
 def _is_slot(name: str) -> bool:
-    return name.endswith(_SLOT) and name.removesuffix(_SLOT).isdecimal() and len(name) == _DIGITS + len(_SLOT)
+    return (
+        name.endswith(_SLOT)
+        and name.removesuffix(_SLOT).isdecimal()
+        and len(name) == _DIGITS + len(_SLOT)
+    )
 
 
 def _names(folder: Path) -> list[str]:
@@ -59,6 +64,8 @@ def _names(folder: Path) -> list[str]:
     except OSError as error:
         raise CannotTell(
             f"there is no ledger of the pipeline in {folder}: {error}",
-            next_step="name the folder of the sink with --files, and with --ledger-folder that of its ledger, where it "
-            "has one of its own; ledgers in Kafka and in databases are not looked at together with files",
+            next_step="name the folder of the sink with --files, and with --ledger-folder that of "
+            "its ledger, where it "
+            "has one of its own; ledgers in Kafka and in databases are not looked at together "
+            "with files",
         ) from error

@@ -1,6 +1,7 @@
 """The batches of a pipeline as its ledger tells of them: JSON to values, by a reader of its own.
 
-The format is public (each version only ever gains optional fields): see *ledger record* in the docs. Pure.
+The format is public (each version only ever gains optional fields): see *ledger record* in the
+docs. Pure.
 """
 
 from __future__ import annotations
@@ -40,20 +41,25 @@ class Part:
 
 
 class TablePart(NamedTuple):
-    """What one batch is told to have put into one table of a database, spelled as the query spells it."""
+    """What one batch is told to have put into one table of a database, spelled as the query spells
+    it.
+    """
 
     table: str
     rows: int
     mode: str
     transactions: tuple[int, ...] | None = ()
-    """That have written them, by the lower half of their numbers; empty: the one that wrote the record; None: that is
-    not told."""
+    """That have written them, by the lower half of their numbers; empty: the one that wrote the
+    record; None: that is not told.
+    """
     published: bool = True
     """They are committed, all of them."""
 
 
 class FilesPart(NamedTuple):
-    """What one batch is told to have put below a folder: files by their names there, with their sizes in bytes."""
+    """What one batch is told to have put below a folder: files by their names there, with their
+    sizes in bytes.
+    """
 
     root: str
     layout: str
@@ -63,8 +69,9 @@ class FilesPart(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where a batch began and ended in one of its sources, as Spark names positions. ``ids``: what the ledger says of
-    the topics' own ids."""
+    """Where a batch began and ended in one of its sources, as Spark names positions. ``ids``: what
+    the ledger says of the topics' own ids.
+    """
 
     start: Any
     end: Any
@@ -72,7 +79,9 @@ class Span(NamedTuple):
 
 
 class Write(NamedTuple):
-    """One frame that was handed over. ``topic`` is None where the sink's settings or the rows say it."""
+    """One frame that was handed over. ``topic`` is None where the sink's settings or the rows say
+    it.
+    """
 
     topic: str | None
     records: int
@@ -95,7 +104,9 @@ class Batch:
     run_id: str = ""
     """Of the query's start that wrote it; empty: not told."""
     writes: tuple[Write, ...] | None = None
-    """What the user's function handed over, frame by frame (a supplement: all of the batch's); None: not told."""
+    """What the user's function handed over, frame by frame (a supplement: all of the batch's);
+    None: not told.
+    """
     supplement: bool = False
     """It adds to the batch of the record before it; ``parts`` are only what was added."""
     committed_at_ms: int = 0
@@ -104,10 +115,13 @@ class Batch:
     finished: bool = True
     """Nothing is left to be done for it."""
     is_published: bool = False
-    """Other targets than the one whose commit decided have a part in it, and the record is written again when they
-    have published that."""
+    """Other targets than the one whose commit decided have a part in it, and the record is written
+    again when they have published that.
+    """
     written_by: tuple[int, int] | None = None
-    """Of a record that was written again: the identity that wrote it; ``identity`` is still that of the decision."""
+    """Of a record that was written again: the identity that wrote it; ``identity`` is still that
+    of the decision.
+    """
 
     @property
     def place(self) -> str:
@@ -127,7 +141,8 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
         version = told["version"]
         if version != _VERSION:
             raise CannotTell(
-                f"the ledger record at {where} has version {version}; this checker reads version {_VERSION}",
+                f"the ledger record at {where} has version {version}; this checker reads version "
+                f"{_VERSION}",
                 next_step="check with the Onceward release that wrote it",
             )
         sequence = int(told["sequence"])
@@ -136,7 +151,8 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             query_id=str(told["query_id"]),
             batch_id=int(told["batch_id"]),
             spans=tuple(
-                Span(source["start"], source["end"], _ids(source.get("witness"))) for source in told["sources"]
+                Span(source["start"], source["end"], _ids(source.get("witness")))
+                for source in told["sources"]
             ),
             parts=_parts(sequence, told["outputs"], where),
             identity=_identity(told.get("decided") or told["attempt"]),
@@ -162,16 +178,25 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
 
 def _ids(witness: Any) -> tuple[tuple[str, str], ...]:
     """Of a Kafka source ``{topic: id}``; of others it may be anything."""
-    return tuple((str(topic), str(its)) for topic, its in witness.items()) if isinstance(witness, Mapping) else ()
+    return (
+        tuple((str(topic), str(its)) for topic, its in witness.items())
+        if isinstance(witness, Mapping)
+        else ()
+    )
 
 
-def _parts(sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Part, ...]:
+def _parts(
+    sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str
+) -> tuple[Part, ...]:
     for name, output in outputs.items():
         if (output["kind"], output["version"]) not in (_KAFKA, _TABLE, _FILES, _PREPARED):
             raise CannotTell(
-                f"the ledger record at {where} tells of output {name!r}, of kind {output['kind']!r} (version "
-                f"{output['version']}), and this checker can read those of topics, tables and files",
-                next_step="look at that target with a reader of its own: the ledger record lists what was committed",
+                f"the ledger record at {where} tells of output {name!r}, of kind "
+                f"{output['kind']!r} (version "
+                f"{output['version']}), and this checker can read those of topics, tables and "
+                f"files",
+                next_step="look at that target with a reader of its own: the ledger record lists "
+                "what was committed",
             )
     return tuple(
         Part(sequence, topic, int(partition), int(count), int(first), int(last), str(checksum))
@@ -184,8 +209,18 @@ def _parts(sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str) 
 
 def _tables(outputs: Mapping[str, Mapping[str, Any]], *, finished: bool) -> tuple[TablePart, ...]:
     told = [(name, output) for name, output in outputs.items() if output["kind"] == _TABLE[0]]
-    parts = [TablePart(name, int(output["records"]), str(output["data"]["mode"])) for name, output in told]
-    return (*parts, *(_prepared(output, finished) for output in outputs.values() if output["kind"] == _PREPARED[0]))
+    parts = [
+        TablePart(name, int(output["records"]), str(output["data"]["mode"]))
+        for name, output in told
+    ]
+    return (
+        *parts,
+        *(
+            _prepared(output, finished)
+            for output in outputs.values()
+            if output["kind"] == _PREPARED[0]
+        ),
+    )
 
 
 def _prepared(output: Mapping[str, Any], finished: bool) -> TablePart:
@@ -193,13 +228,16 @@ def _prepared(output: Mapping[str, Any], finished: bool) -> TablePart:
     data = output["data"]
     if "table" not in data:
         raise CannotTell(
-            "a record of the ledger, written by an earlier release, does not say which table its rows are in",
+            "a record of the ledger, written by an earlier release, does not say which table its "
+            "rows are in",
             next_step="begin behind it, with --since",
         )
     numbers = [_TRANSACTION.search(str(name)) for name in data["committables"]]
     told = tuple(int(number[1]) & HALF for number in numbers if number)
     transactions = told if len(told) == len(numbers) else None
-    return TablePart(str(data["table"]), int(output["records"]), "append", transactions, published=finished)
+    return TablePart(
+        str(data["table"]), int(output["records"]), "append", transactions, published=finished
+    )
 
 
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
@@ -207,8 +245,10 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
     every = [output for output in outputs.values() if output["kind"] == _FILES[0]]
     if len(every) > 1:
         raise CannotTell(
-            f"the ledger tells of {len(every)} sinks for files in one batch, and this checker reads those of one",
-            next_step="look at these files with a reader of their own: the ledger record lists what was committed",
+            f"the ledger tells of {len(every)} sinks for files in one batch, and this checker "
+            f"reads those of one",
+            next_step="look at these files with a reader of their own: the ledger record lists "
+            "what was committed",
         )
     if not every:
         return None
@@ -218,7 +258,9 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
         raise ValueError(f"files in form {data['version']}")
     rows, form = int(told["records"]), str(data["format"])
     for one in data["committables"]:  # one at most
-        below = one.get("at") or one["to"]  # with lists, files are where they were written, and ``to`` is the list
+        below = (
+            one.get("at") or one["to"]
+        )  # with lists, files are where they were written, and ``to`` is the list
         to = f"{below}/" if below else ""
         files = {f"{to}{name}": int(size) for name, size in one["files"].items()}
         return FilesPart(str(one["root"]), str(one["layout"]), form, rows, files)
@@ -230,8 +272,13 @@ def _identity(told: Any) -> tuple[int, int]:
 
 
 def _is_published(outputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Is there anything to publish? Where nothing was prepared, nothing is, and the record is finished at once."""
-    return any(name.startswith(_BRANCH) and output["data"]["committables"] for name, output in outputs.items())
+    """Is there anything to publish? Where nothing was prepared, nothing is, and the record is
+    finished at once.
+    """
+    return any(
+        name.startswith(_BRANCH) and output["data"]["committables"]
+        for name, output in outputs.items()
+    )
 
 
 def _writes(told: Any) -> tuple[Write, ...] | None:
@@ -245,10 +292,18 @@ def _writes(told: Any) -> tuple[Write, ...] | None:
 
 
 def kafka_position(position: Any) -> dict[tuple[str, int], int] | None:
-    """A position of Spark's Kafka source, ``{topic: {"partition": offset}}``; None for any other source's."""
-    if not isinstance(position, dict) or not all(isinstance(parts, dict) for parts in position.values()):
+    """A position of Spark's Kafka source, ``{topic: {"partition": offset}}``; None for any other
+    source's.
+    """
+    if not isinstance(position, dict) or not all(
+        isinstance(parts, dict) for parts in position.values()
+    ):
         return None
     try:
-        return {(topic, int(p)): int(offset) for topic, parts in position.items() for p, offset in parts.items()}
+        return {
+            (topic, int(p)): int(offset)
+            for topic, parts in position.items()
+            for p, offset in parts.items()
+        }
     except (TypeError, ValueError):
         return None

@@ -1,6 +1,8 @@
-"""Which input record does an output record name? Read off its headers, or off fields of its JSON value. Pure.
+"""Which input record does an output record name? Read off its headers, or off fields of its JSON
+value. Pure.
 
-The headers that ``KafkaSink(lineage=True)`` adds are the default; options name others. Called by ``conserves``.
+The headers that ``KafkaSink(lineage=True)`` adds are the default; options name others. Called by
+``conserves``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ _PARTS = ("topic", "partition", "offset")
 
 
 class Named(NamedTuple):
-    """One record of a source. ``topic`` is None where the output leaves it out, since there is one source topic."""
+    """One record of a source. ``topic`` is None where the output leaves it out, since there is one
+    source topic.
+    """
 
     topic: str | None
     partition: int
@@ -36,7 +40,9 @@ class Lineage:
     offset: str = "onceward.offset"
 
     def of(self, message: Any) -> Named | None:
-        """What ``message`` names; None if it names nothing, or nothing that could be a record's place."""
+        """What ``message`` names; None if it names nothing, or nothing that could be a record's
+        place.
+        """
         found = _last_headers(message) if self.kind == "headers" else _Fields(message.value())
         topic = None if self.topic is None else _text(found.get(self.topic))
         partition, offset = _whole(found.get(self.partition)), _whole(found.get(self.offset))
@@ -58,10 +64,16 @@ def lineage_of(kind: Literal["headers", "json"], text: str) -> Lineage:
     for pair in text.split(","):
         part, _, name = (piece.strip() for piece in pair.partition("="))
         if part not in _PARTS or not name or part in names:
-            raise WrongUsage(f"--lineage-{kind} {text}: {pair.strip()!r} {_WANTED}", next_step=_NEXT.format(kind=kind))
+            raise WrongUsage(
+                f"--lineage-{kind} {text}: {pair.strip()!r} {_WANTED}",
+                next_step=_NEXT.format(kind=kind),
+            )
         names[part] = name
     if not {"partition", "offset"} <= names.keys():
-        raise WrongUsage(f"--lineage-{kind} {text} lacks partition= or offset=", next_step=_NEXT.format(kind=kind))
+        raise WrongUsage(
+            f"--lineage-{kind} {text} lacks partition= or offset=",
+            next_step=_NEXT.format(kind=kind),
+        )
     return Lineage(kind, names.get("topic"), names["partition"], names["offset"])
 
 

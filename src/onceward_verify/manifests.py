@@ -1,7 +1,9 @@
-"""Is each batch visible as it was told, whole and once? Recomputed from the output's logs (I1, I2, I4, I5).
+"""Is each batch visible as it was told, whole and once? Recomputed from the output's logs (I1, I2,
+I4, I5).
 
-Reads every output partition twice, as readers of committed and of uncommitted records are given it. Called by
-``checker``; judges per partition with ``partition_log``, and leaves who wrote what nobody told of to ``culprits``.
+Reads every output partition twice, as readers of committed and of uncommitted records are given
+it. Called by ``checker``; judges per partition with ``partition_log``, and leaves who wrote what
+nobody told of to ``culprits``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class OutputRange:
     end: int
     """Exclusive; everything below is decided."""
     accounted_from: int | None
-    """From here to ``accounted_to`` every visible record must belong to a told batch; None: nowhere."""
+    """From here to ``accounted_to`` every visible record must belong to a told batch; None:
+    nowhere.
+    """
     accounted_to: int
 
 
@@ -97,8 +101,14 @@ def judge(readings: Mapping[Where, Reading], findings: Findings) -> None:
                 whole.add(part.sequence)
             else:
                 whole.add(part.sequence)
-                if reading.shared and reading.compacted is not False and tally.hexdigest() != part.checksum:
-                    _cannot_ask_for_all(part, reading, findings)  # as many as before, and some are of others
+                if (
+                    reading.shared
+                    and reading.compacted is not False
+                    and tally.hexdigest() != part.checksum
+                ):
+                    _cannot_ask_for_all(
+                        part, reading, findings
+                    )  # as many as before, and some are of others
                     continue
                 _same_content(part, reading, tally.hexdigest(), findings)
                 if not reading.shared and not reading.compacted:
@@ -109,14 +119,21 @@ def judge(readings: Mapping[Where, Reading], findings: Findings) -> None:
 
 
 def _cannot_ask_for_all(part: Part, reading: Reading, findings: Findings) -> None:
-    why = "the topic is compacted" if reading.compacted else "DESCRIBE_CONFIGS is not granted, it may be compacted"
+    why = (
+        "the topic is compacted"
+        if reading.compacted
+        else "DESCRIBE_CONFIGS is not granted, it may be compacted"
+    )
     findings.cannot_judge(f"{part.place} (sequence {part.sequence}): {why}")
 
 
 def _lost(part: Part, reading: Reading, seen: int, findings: Findings) -> None:
     holes = reading.log.visible.missing(part.first, part.last)
     hidden = sum(reading.written.count_within(*hole) for hole in holes)
-    detail = f"sequence {part.sequence} wrote {part.count} records, {seen} are visible; missing {_ranges(holes)}"
+    detail = (
+        f"sequence {part.sequence} wrote {part.count} records, {seen} are visible; missing "
+        f"{_ranges(holes)}"
+    )
     if hidden:
         detail += f", of which {hidden} are in the log and not visible (aborted)"
     findings.anomaly("lost-write", "I1", part.place, detail)
@@ -124,7 +141,10 @@ def _lost(part: Part, reading: Reading, seen: int, findings: Findings) -> None:
 
 def _same_content(part: Part, reading: Reading, checksum: str, findings: Findings) -> None:
     if checksum != part.checksum:
-        detail = f"sequence {part.sequence} is told to have content {part.checksum}, what is visible has {checksum}"
+        detail = (
+            f"sequence {part.sequence} is told to have content {part.checksum}, what is "
+            f"visible has {checksum}"
+        )
         findings.anomaly("state-mismatch", "I4", part.place, detail)
     elif part.first not in reading.log.visible or part.last not in reading.log.visible:
         detail = f"sequence {part.sequence}: no record at its first or last offset"
@@ -132,18 +152,26 @@ def _same_content(part: Part, reading: Reading, checksum: str, findings: Finding
 
 
 def _one_transaction(part: Part, reading: Reading, findings: Findings) -> None:
-    """A marker takes an offset, so that the records of one transaction are one run without gap (KIP-98).
+    """A marker takes an offset, so that the records of one transaction are one run without gap
+    (KIP-98).
 
-    What else is in the run is of another batch, or hidden; or visible and of no batch, which is noted elsewhere.
+    What else is in the run is of another batch, or hidden; or visible and of no batch, which is
+    noted elsewhere.
     """
     run = reading.written.around(part.last)
     if run is None or run == (part.first, part.last):
         return
     if run[0] > part.first:
-        findings.anomaly("fractured-batch", "I4", part.place, f"sequence {part.sequence} is torn by a gap")
-    neighbours = [edge for edge in ((run[0], part.first - 1), (part.last + 1, run[1])) if edge[0] <= edge[1]]
+        findings.anomaly(
+            "fractured-batch", "I4", part.place, f"sequence {part.sequence} is torn by a gap"
+        )
+    neighbours = [
+        edge for edge in ((run[0], part.first - 1), (part.last + 1, run[1])) if edge[0] <= edge[1]
+    ]
     log = reading.log
-    torn = [edge for edge in neighbours if log.visible.missing(*edge) or any(map(log.owner_of, edge))]
+    torn = [
+        edge for edge in neighbours if log.visible.missing(*edge) or any(map(log.owner_of, edge))
+    ]
     if torn:
         detail = f"sequence {part.sequence} shares its transaction with {_ranges(torn)}"
         findings.anomaly("fractured-batch", "I4", part.place, detail)
@@ -153,10 +181,14 @@ def _nothing_unwritten_is_read(where: Where, reading: Reading, findings: Finding
     """Committed records are some of all records: a broker that shows more contradicts itself."""
     for first, last in reading.log.visible.intervals:
         if reading.written.missing(first, last) and reading.compacted is False:
-            detail = "given to a reader of committed records, and not to one of uncommitted records"
+            detail = (
+                "given to a reader of committed records, and not to one of uncommitted records"
+            )
             findings.anomaly("aborted-read", "I5", place(*where, first, last), detail)
 
 
 def _ranges(intervals: Sequence[Interval], limit: int = 5) -> str:
-    texts = [str(first) if first == last else f"{first}..{last}" for first, last in intervals[:limit]]
+    texts = [
+        str(first) if first == last else f"{first}..{last}" for first, last in intervals[:limit]
+    ]
     return "offsets " + ", ".join(texts) + (", …" if len(intervals) > limit else "")

@@ -1,15 +1,17 @@
-"""The conversation with a MySQL or MariaDB server, by PyMySQL: the ledger's tables, and how many rows others have.
+"""The conversation with a MySQL or MariaDB server, by PyMySQL: the ledger's tables, and how many
+rows others have.
 
-The only module of ``onceward_verify`` that imports ``pymysql``. Everything is read in one snapshot (START TRANSACTION
-WITH CONSISTENT SNAPSHOT, READ ONLY), so that a pipeline that runs on changes nothing of what is seen; nothing is
-written.
+The only module of ``onceward_verify`` that imports ``pymysql``. Everything is read in one snapshot
+(START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY), so that a pipeline that runs on changes
+nothing of what is seen; nothing is written.
 
-A transaction keeps the metadata lock of each table that it has read: an ALTER TABLE would wait for it, and everybody
-else for that. Going back to a savepoint gives up what was locked after it, and keeps the snapshot, as mysqldump does:
-each question is asked behind one. Where a table was altered since the snapshot the server says so, and there is no
-answer.
+A transaction keeps the metadata lock of each table that it has read: an ALTER TABLE would wait for
+it, and everybody else for that. Going back to a savepoint gives up what was locked after it, and
+keeps the snapshot, as mysqldump does: each question is asked behind one. Where a table was altered
+since the snapshot the server says so, and there is no answer.
 
-InnoDB notes with every row which transaction wrote it, and tells no client: rows can be counted, and not told apart.
+InnoDB notes with every row which transaction wrote it, and tells no client: rows can be counted,
+and not told apart.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 _TEXTS = ("ssl_ca", "ssl_cert", "ssl_key")
 _FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _SNAPSHOT = (
-    "SET SESSION sql_select_limit = 18446744073709551615",  # a server may give fewer rows than there are
+    # a server may give fewer rows than there are
+    "SET SESSION sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
 )
@@ -55,7 +58,11 @@ class MySQL(Database):
         said = _said(url)
         try:
             self._connection: Any = pymysql.connect(**said, charset="utf8mb4")
-        except (pymysql.MySQLError, OSError, RuntimeError) as error:  # OSError: of a certificate's file
+        except (
+            pymysql.MySQLError,
+            OSError,
+            RuntimeError,
+        ) as error:  # OSError: of a certificate's file
             raise Unavailable(
                 f"the database does not let us in: {error}",
                 next_step="check --database-url, and that the server is up",
@@ -74,16 +81,19 @@ class MySQL(Database):
         schema, own_name = _bare(parts[1], parts[2]), _bare(parts[3], parts[4])
         rows = self._asked(
             "SELECT table_schema, table_name, engine, @@lower_case_table_names, DATABASE() "
-            "FROM information_schema.tables WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s",
+            "FROM information_schema.tables WHERE table_schema = COALESCE(%s, DATABASE()) AND "
+            "table_name = %s",
             schema,
             own_name,
         )
         for its_schema, its_name, engine, any_case, here in rows:
             if not any_case and (its_schema, its_name) != (schema or here, own_name):
-                continue  # the catalogue may have compared without case, and on this server it matters
+                # the catalogue may have compared without case, and on this server it matters
+                continue
             if engine != "InnoDB":
                 raise CannotTell(
-                    f"table {name} is a view, or kept by an engine that has no snapshots ({engine})",
+                    f"table {name} is a view, or kept by an engine that has no snapshots "
+                    f"({engine})",
                     next_step="look at the table that the pipeline has written to",
                 )
             return Found((str(its_schema), str(its_name)), f"{its_schema}.{its_name}")
@@ -95,7 +105,8 @@ class MySQL(Database):
 
     def batches(self, batches: Found, pipeline_id: str) -> list[Kept]:
         rows = self._asked(
-            f"SELECT sequence, record FROM {_sql(batches)} WHERE pipeline = %s ORDER BY sequence, state",  # noqa: S608
+            f"SELECT sequence, record FROM {_sql(batches)} WHERE pipeline = %s ORDER BY sequence, "  # noqa: S608
+            f"state",
             pipeline_id,
         )
         return [Kept(int(sequence), record.encode()) for sequence, record in rows]
@@ -106,7 +117,9 @@ class MySQL(Database):
 
     def staging_tables(self, ledger: Found) -> list[str]:
         schema, _ = _pair(ledger)
-        rows = self._asked("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", schema)
+        rows = self._asked(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", schema
+        )
         return sorted(str(name) for (name,) in rows if name.startswith("onceward_staging_"))
 
     def _asked(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -115,7 +128,9 @@ class MySQL(Database):
         self._carried_out("ROLLBACK TO SAVEPOINT asked")
         return rows
 
-    def _carried_out(self, statement: str, parameters: tuple[object, ...] | None = None) -> list[tuple[Any, ...]]:
+    def _carried_out(
+        self, statement: str, parameters: tuple[object, ...] | None = None
+    ) -> list[tuple[Any, ...]]:
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, parameters)
@@ -123,7 +138,8 @@ class MySQL(Database):
         except pymysql.MySQLError as error:
             raise CannotTell(
                 f"the database does not answer: {error}",
-                next_step="see that this login may SELECT from the ledger's tables and the pipeline's; if one was "
+                next_step="see that this login may SELECT from the ledger's tables and the "
+                "pipeline's; if one was "
                 "altered meanwhile, ask again",
             ) from error
 
@@ -134,7 +150,9 @@ def _pair(table: Found) -> tuple[str, str]:
 
 def _sql(table: Found) -> str:
     """Inside a statement with parameters."""
-    return ".".join("`" + part.replace("`", "``").replace("%", "%%") + "`" for part in _pair(table))
+    return ".".join(
+        "`" + part.replace("`", "``").replace("%", "%%") + "`" for part in _pair(table)
+    )
 
 
 def _bare(quoted: str | None, plain: str | None) -> str | None:
@@ -145,7 +163,8 @@ def _said(url: str) -> dict[str, Any]:
     """What PyMySQL needs to connect."""
     refused = WrongUsage(
         "--database-url is no address of a MySQL or MariaDB database",
-        next_step="pass mysql://user@host:port/database, as the sink is told; the password may stand in MYSQL_PWD; "
+        next_step="pass mysql://user@host:port/database, as the sink is told; the password may "
+        "stand in MYSQL_PWD; "
         f"behind ? there may be {', '.join((*_TEXTS, *_FLAGS, 'connect_timeout'))}",
     )
     parts = urlsplit(url)
@@ -166,6 +185,8 @@ def _said(url: str) -> dict[str, Any]:
             more[name] = int(value)
         else:
             raise refused
-    password = os.environ.get("MYSQL_PWD", "") if parts.password is None else unquote(parts.password)
+    password = (
+        os.environ.get("MYSQL_PWD", "") if parts.password is None else unquote(parts.password)
+    )
     login = {"user": unquote(parts.username or ""), "password": password}
     return {"host": host, "port": port, "database": database, **login, **more}

@@ -1,5 +1,6 @@
-"""The options as a question, for both command lines. What a question needs is imported when it is asked: librdkafka
-for topics, psycopg or PyMySQL for tables."""
+"""The options as a question, for both command lines. What a question needs is imported when it is
+asked: librdkafka for topics, psycopg or PyMySQL for tables.
+"""
 
 from __future__ import annotations
 
@@ -68,12 +69,14 @@ def answer(
     if database_url is not None:
         if topic or log_dirs or conserves or each_topic or lineage_headers or lineage_json:
             raise WrongUsage(
-                "--topic, --log-dirs, --conserves and what belongs to it ask about topics, --database-url about tables",
+                "--topic, --log-dirs, --conserves and what belongs to it ask about topics, "
+                "--database-url about tables",
                 next_step="leave one of them out",
             )
         if expect_caught_up and not bootstrap_servers:
             raise WrongUsage(
-                "--expect-caught-up asks where the sources end", next_step="name their cluster with --bootstrap-servers"
+                "--expect-caught-up asks where the sources end",
+                next_step="name their cluster with --bootstrap-servers",
             )
         from onceward_verify.tables import TablesQuestion, check_tables
 
@@ -95,7 +98,8 @@ def answer(
     if not bootstrap_servers:
         raise WrongUsage(
             "nothing says where to look",
-            next_step="pass --bootstrap-servers for a pipeline that writes to topics, --database-url for one that "
+            next_step="pass --bootstrap-servers for a pipeline that writes to topics, "
+            "--database-url for one that "
             "writes to tables, --files for one that writes files",
         )
     from onceward_verify.checker import Question, check
@@ -112,7 +116,9 @@ def answer(
             what_is_left=what_is_left,
             log_dirs=tuple(log_dirs),
             since=begin,
-            conserves=conserves_of(conserves, lineage_headers, lineage_json, each_topic=each_topic),
+            conserves=conserves_of(
+                conserves, lineage_headers, lineage_json, each_topic=each_topic
+            ),
             settle_s=settle_s,
             patience_s=patience_s,
             verbose=verbose,
@@ -120,17 +126,21 @@ def answer(
     )
 
 
-def conserves_of(rule: Rule | None, headers: str | None, fields: str | None, *, each_topic: bool) -> Conserves | None:
+def conserves_of(
+    rule: Rule | None, headers: str | None, fields: str | None, *, each_topic: bool
+) -> Conserves | None:
     """The rule that the options ask for; None: none.
 
-    :raises WrongUsage: options that say nothing without ``--conserves``, or two places for one name.
+    :raises WrongUsage: options that say nothing without ``--conserves``, or two places for one
+        name.
     """
     from onceward_verify.conserves import Conserves
     from onceward_verify.lineage import Lineage, lineage_of
 
     if headers is not None and fields is not None:
         raise WrongUsage(
-            "--lineage-headers and --lineage-json name two places for one thing", next_step="leave one of them out"
+            "--lineage-headers and --lineage-json name two places for one thing",
+            next_step="leave one of them out",
         )
     if rule is None:
         if each_topic or headers is not None or fields is not None:

@@ -1,7 +1,9 @@
-"""One output partition as it streams by: tallies per told batch, what nobody told of, and which offsets were there.
+"""One output partition as it streams by: tallies per told batch, what nobody told of, and which
+offsets were there.
 
-Fed with stretches of records in offset order; keeps intervals and checksums, never records, so that topics of any size
-can be judged. Pure but for the messages it is handed. Called by ``manifests``.
+Fed with stretches of records in offset order; keeps intervals and checksums, never records, so
+that topics of any size can be judged. Pure but for the messages it is handed. Called by
+``manifests``.
 """
 
 from __future__ import annotations
@@ -74,14 +76,19 @@ class Offsets:
 
 
 class PartitionLog:
-    """What a reader of committed records is given of one partition, set against what is told of it.
+    """What a reader of committed records is given of one partition, set against what is told of
+    it.
 
     :param parts: of this partition, by offset, without overlap.
-    :param accounted_from: from this offset on every record must belong to one of ``parts``; None: nowhere.
-    :param accounted_to: up to this offset, exclusive; what comes later may belong to batches not read yet.
+    :param accounted_from: from this offset on every record must belong to one of ``parts``; None:
+        nowhere.
+    :param accounted_to: up to this offset, exclusive; what comes later may belong to batches not
+        read yet.
     """
 
-    def __init__(self, parts: Sequence[Part], accounted_from: int | None, accounted_to: int) -> None:
+    def __init__(
+        self, parts: Sequence[Part], accounted_from: int | None, accounted_to: int
+    ) -> None:
         self.parts = list(parts)
         self.tallies = [RunningChecksum() for _ in parts]
         self.visible = Offsets()
@@ -101,12 +108,16 @@ class PartitionLog:
             else:
                 stretch = messages[start:stop]
                 self.tallies[owner - 1].feed(
-                    [m.key() for m in stretch], [m.value() for m in stretch], [m.headers() for m in stretch]
+                    [m.key() for m in stretch],
+                    [m.value() for m in stretch],
+                    [m.headers() for m in stretch],
                 )
         self.visible.add(offsets)
 
     def stretches(self, offsets: Any) -> Iterator[tuple[Part | None, int, int]]:
-        """``offsets`` by the part that they lie in, None for no part: where in the array each begins, and its end."""
+        """``offsets`` by the part that they lie in, None for no part: where in the array each
+        begins, and its end.
+        """
         for owner, start, stop in self._owned(offsets):
             yield self.parts[owner - 1] if owner else None, start, stop
 

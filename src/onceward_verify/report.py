@@ -1,4 +1,6 @@
-"""The outcome for people: a verdict in a sentence, a line per topic, and every anomaly with its place."""
+"""The outcome for people: a verdict in a sentence, a line per topic, and every anomaly with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ def sentence(findings: Findings) -> str:
     ledger = findings.facts["ledger"]
     of = f"pipeline {findings.facts['pipeline_id']}"
     if findings.verdict == "violated":
-        return f"VIOLATED: {of}: {sum(findings.counts.values())} anomalies: " + ", ".join(sorted(findings.counts))
+        return f"VIOLATED: {of}: {sum(findings.counts.values())} anomalies: " + ", ".join(
+            sorted(findings.counts)
+        )
     if not ledger["batches"]:
         return f"CANNOT TELL: {of}: no batch to look at"
-    seen = f"{ledger['records']:,} records in {ledger['batches']:,} batches are visible exactly as they were committed"
+    seen = (
+        f"{ledger['records']:,} records in {ledger['batches']:,} batches are visible exactly "
+        f"as they were committed"
+    )
     if ledger["first_sequence"]:
         seen += f", from sequence {ledger['first_sequence']} on"
     if findings.facts.get("judged_by") == "totals":
@@ -41,9 +48,13 @@ def _by_totals(of: str, findings: Findings) -> str:
     """No more than was asked: who wrote a row the server tells nobody."""
     ledger = findings.facts["ledger"]
     if findings.verdict == "inconclusive":
-        return f"CANNOT TELL: {of}: the server tells nobody who wrote a row, and how many there are does not say it all"
+        return (
+            f"CANNOT TELL: {of}: the server tells nobody who wrote a row, and how many there "
+            f"are does not say it all"
+        )
     return (
-        f"EXACTLY ONCE, BY TOTALS: {of}: there are as many rows as {ledger['batches']:,} batches have written, "
+        f"EXACTLY ONCE, BY TOTALS: {of}: there are as many rows as {ledger['batches']:,} batches "
+        f"have written, "
         f"{ledger['records']:,}; a lost one that one too many outweighs would not be seen"
     )
 
@@ -65,7 +76,9 @@ def _table_words(facts: dict[str, Any]) -> str:
         return f"{facts['unaccounted_rows']:,} rows of others"
     if facts["replaced_rows"]:
         return "every row is of one batch's transaction"
-    return "every row is of one batch's transaction, every batch has as many as it was told to write"
+    return (
+        "every row is of one batch's transaction, every batch has as many as it was told to write"
+    )
 
 
 def _conservation(facts: dict[str, Any] | None) -> Iterator[str]:
@@ -73,14 +86,19 @@ def _conservation(facts: dict[str, Any] | None) -> Iterator[str]:
         return
     for topic, counts in facts["counts"].items():
         line = (
-            f"  conserved {facts['rule']}, {topic}: of {facts['input_records']:,} input records {counts['named']:,} "
-            f"are named, {counts['never_named']:,} by nothing, {counts['named_again']:,} more than once"
+            f"  conserved {facts['rule']}, {topic}: of {facts['input_records']:,} input records "
+            f"{counts['named']:,} "
+            f"are named, {counts['never_named']:,} by nothing, {counts['named_again']:,} more "
+            f"than once"
         )
         if counts["not_judged"]:
             line += f", {counts['not_judged']:,} not judged"
         yield line
     if facts["skipped_records"]:
-        yield f"  skipped: {facts['skipped_records']:,} input records, of batches that the query did not hand over"
+        yield (
+            f"  skipped: {facts['skipped_records']:,} input records, of batches that the query "
+            f"did not hand over"
+        )
 
 
 def _lines(findings: Findings) -> Iterator[str]:
@@ -88,14 +106,22 @@ def _lines(findings: Findings) -> Iterator[str]:
     ledger = findings.facts.get("ledger", {})
     if ledger.get("batches"):
         first, last = ledger["first_sequence"], ledger["last_sequence"]
-        yield f"  ledger {ledger['topic']}: sequences {first} to {last}, {ledger['queries']} checkpoints"
+        yield (
+            f"  ledger {ledger['topic']}: sequences {first} to {last}, {ledger['queries']} "
+            f"checkpoints"
+        )
         for skipped in ledger.get("skipped", ())[:_SHOWN]:
             read = ", ".join(skipped["read"]) or "nothing, or a source that is not Kafka's"
-            yield f"  skipped: batches {skipped['batches'][0]} to {skipped['batches'][1]}, which read {read}"
+            yield (
+                f"  skipped: batches {skipped['batches'][0]} to {skipped['batches'][1]}, which "
+                f"read {read}"
+            )
     for topic, facts in findings.facts.get("topics", {}).items():
         yield (
-            f"  topic {topic}: {facts['records']:,} records in {facts['partitions']} partitions, {facts['batches']:,} "
-            f"batches, {facts['aborted_records']:,} aborted records hidden; {topic_sentence(facts)}"
+            f"  topic {topic}: {facts['records']:,} records in {facts['partitions']} partitions, "
+            f"{facts['batches']:,} "
+            f"batches, {facts['aborted_records']:,} aborted records hidden; "
+            f"{topic_sentence(facts)}"
         )
     for table, facts in findings.facts.get("tables", {}).items():
         line = f"  table {table}: {facts['rows']:,} rows, {facts['batches']:,} batches"
@@ -105,7 +131,10 @@ def _lines(findings: Findings) -> Iterator[str]:
     if files := findings.facts.get("files"):
         words = "every file belongs to one batch, and is as it was when its batch was decided"
         words = "violated" if findings.anomalies else words
-        yield f"  files below {files['path']}: {files['files']:,} of {files['batches']:,} batches; {words}"
+        yield (
+            f"  files below {files['path']}: {files['files']:,} of {files['batches']:,} "
+            f"batches; {words}"
+        )
     yield from _conservation(findings.facts.get("conservation"))
     for source, facts in findings.facts.get("sources", {}).items():
         if "records_behind" in facts:
@@ -120,6 +149,9 @@ def _lines(findings: Findings) -> Iterator[str]:
     for anomaly in findings.anomalies[:_SHOWN]:
         yield f"  {anomaly.name} ({anomaly.invariant}) at {anomaly.where}: {anomaly.detail}"
     if len(findings.anomalies) > _SHOWN:
-        yield f"  … and {sum(findings.counts.values()) - _SHOWN} more; --output json has the first hundred of each name"
+        yield (
+            f"  … and {sum(findings.counts.values()) - _SHOWN} more; --output json has the "
+            f"first hundred of each name"
+        )
     for name in sorted(findings.counts):
         yield f"  {name}: {NAMES[name]}"

@@ -1,8 +1,9 @@
-"""A small reader of Kafka's log segments: the headers of record batches, and what control records say (KIP-98).
+"""A small reader of Kafka's log segments: the headers of record batches, and what control records
+say (KIP-98).
 
-No consumer is shown producer ids and epochs, so they are read off the brokers' files. Reads format 2, the only one
-that transactions have (Kafka 0.11 and later); records themselves are not decoded. Files may grow while they are read:
-a batch that is not whole yet is the end.
+No consumer is shown producer ids and epochs, so they are read off the brokers' files. Reads format
+2, the only one that transactions have (Kafka 0.11 and later); records themselves are not decoded.
+Files may grow while they are read: a batch that is not whole yet is the end.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from crc32c import crc32c
 
 from onceward_verify.findings import CannotTell
 
-# baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp, maxTimestamp,
-# producerId, producerEpoch, baseSequence, recordsCount (DefaultRecordBatch).
+# baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta,
+# baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, recordsCount
+# (DefaultRecordBatch).
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_ENDS_AT = 12  # batchLength counts what follows it
 _CRC_STARTS_AT = 21  # attributes and everything after
@@ -31,7 +33,9 @@ _MARKERS: dict[int, Marker] = {0: "abort", 1: "commit"}
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """The header of one record batch. ``marker`` is set for a control batch; offsets are inclusive."""
+    """The header of one record batch. ``marker`` is set for a control batch; offsets are
+    inclusive.
+    """
 
     first: int
     last: int
@@ -46,9 +50,15 @@ class RecordBatch:
         return self.producer_id, self.epoch
 
 
-def replica_folder(log_dirs: Iterable[Path], topic: str, partition: int, leader: int) -> Path | None:
-    """The partition's folder below ``log_dirs``: the leader's if it is there, else the one with the longest log."""
-    found = [folder for log_dir in log_dirs if (folder := log_dir / f"{topic}-{partition}").is_dir()]
+def replica_folder(
+    log_dirs: Iterable[Path], topic: str, partition: int, leader: int
+) -> Path | None:
+    """The partition's folder below ``log_dirs``: the leader's if it is there, else the one with
+    the longest log.
+    """
+    found = [
+        folder for log_dir in log_dirs if (folder := log_dir / f"{topic}-{partition}").is_dir()
+    ]
     of_leader = [folder for folder in found if _node_id(folder.parent) == leader]
     return max(of_leader or found, key=_length, default=None)
 
@@ -60,15 +70,18 @@ def record_batches(folder: Path) -> Iterator[RecordBatch]:
     """
     for segment in sorted(folder.glob("*.log")):  # named by their first offset, with leading zeros
         if segment.stat().st_size:
-            with segment.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with (
+                segment.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            ):
                 yield from _batches(data, segment)
 
 
 def _batches(data: mmap.mmap, segment: Path) -> Iterator[RecordBatch]:
     position = 0
     while position + _HEADER.size <= len(data):
-        (first, length, _, magic, crc, attributes, last_delta, _, _, producer, epoch, _, count) = _HEADER.unpack_from(
-            data, position
+        (first, length, _, magic, crc, attributes, last_delta, _, _, producer, epoch, _, count) = (
+            _HEADER.unpack_from(data, position)
         )
         end = position + _LENGTH_ENDS_AT + length
         if length <= 0 or end > len(data):
@@ -81,7 +94,8 @@ def _batches(data: mmap.mmap, segment: Path) -> Iterator[RecordBatch]:
         if crc32c(data[position + _CRC_STARTS_AT : end]) != crc:
             raise CannotTell(
                 f"{segment} at byte {position}: a record batch does not match its checksum",
-                next_step="check the disk, or copy the log directory again while the broker is stopped",
+                next_step="check the disk, or copy the log directory again while the broker is "
+                "stopped",
             )
         marker = _marker(data, position + _HEADER.size) if attributes & _CONTROL else None
         transactional = bool(attributes & _TRANSACTIONAL)

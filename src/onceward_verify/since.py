@@ -1,4 +1,5 @@
-"""From which batch on? ``--since`` leaves out what came before it, for a CI gate behind a migration or an old finding.
+"""From which batch on? ``--since`` leaves out what came before it, for a CI gate behind a
+migration or an old finding.
 
 Pure functions of the batches as told; called by ``checker`` and by the command line.
 """
@@ -16,8 +17,10 @@ from onceward_verify.ledger import Batch
 
 @dataclass(frozen=True)
 class Since:
-    """``batch``: the first record of the newest query with that batch number or a later one. ``sequence``: of the
-    ledger's own numbering, over all queries. ``time``: committed then or later (milliseconds since the epoch)."""
+    """``batch``: the first record of the newest query with that batch number or a later one.
+    ``sequence``: of the ledger's own numbering, over all queries. ``time``: committed then or
+    later (milliseconds since the epoch).
+    """
 
     kind: Literal["batch", "sequence", "time"]
     number: int
@@ -26,7 +29,9 @@ class Since:
 
 @dataclass(frozen=True)
 class Selection:
-    """``batches``: those to judge. ``before``: those left out. ``complete``: of what was asked for none is missing."""
+    """``batches``: those to judge. ``before``: those left out. ``complete``: of what was asked for
+    none is missing.
+    """
 
     batches: tuple[Batch, ...]
     before: tuple[Batch, ...]
@@ -53,7 +58,8 @@ def since_of(text: str) -> Since:
     if time is None or time.tzinfo is None:
         raise WrongUsage(
             f"--since {text} is no batch, no sequence and no time with a zone",
-            next_step="pass a batch number such as 12, sequence:40, or a time such as 2030-01-31T06:00Z",
+            next_step="pass a batch number such as 12, sequence:40, or a time such as "
+            "2030-01-31T06:00Z",
         )
     return Since("time", int(time.timestamp() * 1000), text)
 
@@ -70,12 +76,15 @@ def select(read: Sequence[Batch], since: Since | None) -> Selection:
     wanted = [batch for batch in ordered if _is_wanted(batch, since, newest.query_id)]
     if not wanted:
         raise CannotTell(
-            f"the ledger has no batch since {since.text}: it ends with batch {newest.batch_id} of query "
+            f"the ledger has no batch since {since.text}: it ends with batch {newest.batch_id} of "
+            f"query "
             f"{newest.query_id}, sequence {newest.sequence}",
             next_step="name an earlier one with --since, or wait for the next batch",
         )
     first = wanted[0]
-    exact = {"batch": first.batch_id, "sequence": first.sequence, "time": first.committed_at_ms}[since.kind]
+    exact = {"batch": first.batch_id, "sequence": first.sequence, "time": first.committed_at_ms}[
+        since.kind
+    ]
     has_the_one_before = any(batch.sequence == first.sequence - 1 for batch in ordered)
     return Selection(
         tuple(batch for batch in read if batch.sequence >= first.sequence),

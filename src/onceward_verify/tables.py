@@ -1,9 +1,11 @@
-"""The questions to a database, in order: what does the ledger tell, does it make one chain, are its rows there?
+"""The questions to a database, in order: what does the ledger tell, does it make one chain, are
+its rows there?
 
-A batch is one transaction of the database, which wrote its rows and its record. PostgreSQL tells of every row which
-transaction wrote it, so that each batch's rows are counted by themselves (:mod:`by_transaction`). MySQL and MariaDB
-tell no client: there all rows of a table are counted together (:mod:`by_totals`). They are counted, and not compared
-with what they should say: what a row *should* say only the query knows.
+A batch is one transaction of the database, which wrote its rows and its record. PostgreSQL tells
+of every row which transaction wrote it, so that each batch's rows are counted by themselves
+(:mod:`by_transaction`). MySQL and MariaDB tell no client: there all rows of a table are counted
+together (:mod:`by_totals`). They are counted, and not compared with what they should say: what a
+row *should* say only the query knows.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ class TablesQuestion:
     """What to look at.
 
     :param url: of the database, ``postgresql://…``, ``mysql://…`` or ``mariadb://…``.
-    :param bootstrap_servers: of the Kafka cluster of the sources, to see how far behind the pipeline is; empty: not
-        asked.
+    :param bootstrap_servers: of the Kafka cluster of the sources, to see how far behind the
+        pipeline is; empty: not asked.
     :param client: librdkafka settings beside them.
     :param expect_caught_up: the pipeline is at rest: lag is an anomaly.
     :param shared_tables: others write to the tables, too.
@@ -53,7 +55,9 @@ class TablesQuestion:
 
 
 def check_tables(question: TablesQuestion) -> Findings:
-    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's is missing."""
+    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's
+    is missing.
+    """
     began = time.monotonic()
     findings = Findings(what_is_left=question.what_is_left)
     with opened(question.url) as database:
@@ -61,7 +65,8 @@ def check_tables(question: TablesQuestion) -> Findings:
         batches = database.table(f"{question.ledger_table}_batches")
         if ledger is None or batches is None:
             raise CannotTell(
-                f"there is no ledger {question.ledger_table}, with {question.ledger_table}_batches beside it",
+                f"there is no ledger {question.ledger_table}, with "
+                f"{question.ledger_table}_batches beside it",
                 next_step="name it with --ledger-table, as schema.table if need be",
             )
         kept = database.batches(batches, question.pipeline_id)
@@ -71,11 +76,16 @@ def check_tables(question: TablesQuestion) -> Findings:
         chain = one_chain(selected.batches, findings, complete=selected.complete)
         findings.facts |= {"pipeline_id": question.pipeline_id}
         findings.facts["ledger"] = ledger_facts(question.ledger_table, chain)
-        findings.facts |= {"judged_by": "transactions" if database.tells_writers else "totals", "tables": {}}
+        findings.facts |= {
+            "judged_by": "transactions" if database.tells_writers else "totals",
+            "tables": {},
+        }
         if chain.batches:
             _judge_tables(database, chain, selected.before, kept, question, findings)
         else:
-            findings.cannot_judge(f"pipeline {question.pipeline_id}: {question.ledger_table} has no batch of it")
+            findings.cannot_judge(
+                f"pipeline {question.pipeline_id}: {question.ledger_table} has no batch of it"
+            )
         findings.facts["staging_tables"] = database.staging_tables(ledger)
     if question.bootstrap_servers and chain.batches:
         _sources(question, chain, findings)
@@ -84,7 +94,8 @@ def check_tables(question: TablesQuestion) -> Findings:
 
 
 def _told(kept: Sequence[Kept], ledger: str) -> list[Batch]:
-    """The batches in their order; of one that was decided and then finished the latter, which comes last.
+    """The batches in their order; of one that was decided and then finished the latter, which
+    comes last.
 
     :raises CannotTell: they are not of tables.
     """
@@ -97,11 +108,16 @@ def _told(kept: Sequence[Kept], ledger: str) -> list[Batch]:
     return list(told.values())
 
 
-def _ends_there(stands_at: int | None, told: Sequence[Batch], question: TablesQuestion, findings: Findings) -> None:
+def _ends_there(
+    stands_at: int | None, told: Sequence[Batch], question: TablesQuestion, findings: Findings
+) -> None:
     """The row by which owners go, and the records beside it, are written together."""
     newest = max((batch.sequence for batch in told), default=None)
     if stands_at != newest:
-        detail = f"the ledger's row stands at sequence {stands_at}, the newest record beside it is of {newest}"
+        detail = (
+            f"the ledger's row stands at sequence {stands_at}, the newest record beside it "
+            f"is of {newest}"
+        )
         findings.anomaly("ledger-gap", "I6", place(question.ledger_table, 0), detail)
 
 
@@ -120,45 +136,65 @@ def _judge_tables(
         return
     if copied := [one for one in kept if one.told & HALF != one.written_by]:
         findings.cannot_judge(
-            f"which rows the batches wrote: the record of sequence {copied[0].sequence} was not written by the "
-            "transaction that it names, so that this is a copy of the database, restored from a dump or replicated"
+            f"which rows the batches wrote: the record of sequence {copied[0].sequence} was not "
+            f"written by the "
+            "transaction that it names, so that this is a copy of the database, restored from a "
+            "dump or replicated"
         )
         return
     every = [*left_out, *chain.batches]
-    if silent := [batch for batch in every if any(part.transactions is None for part in batch.tables)]:
+    if silent := [
+        batch for batch in every if any(part.transactions is None for part in batch.tables)
+    ]:
         findings.cannot_judge(
-            f"which rows the batches wrote: the record of sequence {silent[0].sequence} is of an earlier release, and "
+            f"which rows the batches wrote: the record of sequence {silent[0].sequence} is of an "
+            f"earlier release, and "
             "does not say which transactions its tasks had prepared"
         )
         return
     decided: dict[int, int] = {}
-    for one in kept:  # of one that was written again, when all was published, the first is the decision
+    for (
+        one
+    ) in kept:  # of one that was written again, when all was published, the first is the decision
         decided.setdefault(one.sequence, one.written_by)
     for found, spelled in _tables_of(database, chain, findings).items():
-        transactions = {batch.sequence: _writers(batch, spelled, decided[batch.sequence]) for batch in every}
+        transactions = {
+            batch.sequence: _writers(batch, spelled, decided[batch.sequence]) for batch in every
+        }
         before = [number for batch in left_out for number in transactions[batch.sequence]]
-        judged = JudgedByTransaction(found, spelled, chain, transactions, findings, shared=question.shared_tables)
+        judged = JudgedByTransaction(
+            found, spelled, chain, transactions, findings, shared=question.shared_tables
+        )
         judged.judge(database.rows(found), before)
 
 
 def _writers(batch: Batch, spelled: frozenset[str], decision: int) -> tuple[int, ...]:
-    """The transactions that may have written a batch's rows of one table: those that its tasks had prepared, or the
-    decision itself. Of a fan-out each sink has its own."""
+    """The transactions that may have written a batch's rows of one table: those that its tasks had
+    prepared, or the decision itself. Of a fan-out each sink has its own.
+    """
     parts = [part.transactions or (decision,) for part in batch.tables if part.table in spelled]
     return tuple(dict.fromkeys(number for numbers in parts for number in numbers)) or (decision,)
 
 
-def _tables_of(database: Database, chain: Chain, findings: Findings) -> dict[Found, frozenset[str]]:
-    """The tables, each with all the spellings under which batches name it. One that is a part of another of them counts
-    as that."""
+def _tables_of(
+    database: Database, chain: Chain, findings: Findings
+) -> dict[Found, frozenset[str]]:
+    """The tables, each with all the spellings under which batches name it. One that is a part of
+    another of them counts as that.
+    """
     tables: dict[Found, set[str]] = defaultdict(set)
     for name in sorted({part.table for batch in chain.batches for part in batch.tables}):
         found = database.table(name)
         if found is None:
-            findings.cannot_judge(f"table {name}: it does not exist (any more), or is not this login's to see")
+            findings.cannot_judge(
+                f"table {name}: it does not exist (any more), or is not this login's to see"
+            )
         else:
             tables[found].add(name)
-    parts = {found: {part for part in tables if found.key in (part.key, *part.part_of)} for found in tables}
+    parts = {
+        found: {part for part in tables if found.key in (part.key, *part.part_of)}
+        for found in tables
+    }
     return {
         found: frozenset().union(*(tables[part] for part in within))
         for found, within in parts.items()
@@ -171,5 +207,9 @@ def _sources(question: TablesQuestion, chain: Chain, findings: Findings) -> None
     from onceward_verify.positions import look_at_sources
 
     settings: dict[str, Any] = {**question.client, "bootstrap.servers": question.bootstrap_servers}
-    cluster = Cluster(settings, question.pipeline_id, question.patience_s, verbose=question.verbose)
-    look_at_sources(cluster, chain, findings, expect_caught_up=question.expect_caught_up, has_group=False)
+    cluster = Cluster(
+        settings, question.pipeline_id, question.patience_s, verbose=question.verbose
+    )
+    look_at_sources(
+        cluster, chain, findings, expect_caught_up=question.expect_caught_up, has_group=False
+    )

@@ -29,15 +29,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The package in another place, without the command line: an older one has no benchmark like this."""
+    """The package in another place, without the command line: an older one has no benchmark like
+    this.
+    """
     source = Path(onceward.__file__).parent
-    shutil.copytree(source, tmp_path / "src" / "onceward", ignore=shutil.ignore_patterns("cli", "__pycache__"))
+    shutil.copytree(
+        source, tmp_path / "src" / "onceward", ignore=shutil.ignore_patterns("cli", "__pycache__")
+    )
     return tmp_path
 
 
 @pytest.mark.timeout(600)
 def test_every_contender_copies(broker: LocalBroker, checkout: Path) -> None:
-    contenders = [c for c in throughput_contenders(checkout) if c.name in (SPARK_DEFAULTS, BEFORE, ONCEWARD)]
+    contenders = [
+        c for c in throughput_contenders(checkout) if c.name in (SPARK_DEFAULTS, BEFORE, ONCEWARD)
+    ]
     names = tuple(contender.name for contender in contenders)
     plan = SinkPlan((Shape(3, 2_000, RECORDS),), names, 1, 0, "4.3.1")
     said: list[str] = []
@@ -45,10 +51,13 @@ def test_every_contender_copies(broker: LocalBroker, checkout: Path) -> None:
     runs = run_sinks(plan, contenders, broker, said.append)
 
     assert [run.contender for run in runs] == list(names)
-    # Only Onceward has Python workers, the older as well as this one; the driver's Python and the JVM everybody has.
+    # Only Onceward has Python workers, the older as well as this one; the driver's Python and the
+    # JVM everybody has.
     assert {run.contender for run in runs if run.workers_cpu_s > 0} <= {BEFORE, ONCEWARD}
     assert all(run.jvm_cpu_s > 0 and run.broker_cpu_s > 0 and run.batch_s > 0 for run in runs)
-    assert [set(figures.onceward_to) for figures in summarise(plan, runs)] == [{SPARK_DEFAULTS, BEFORE}]
+    assert [set(figures.onceward_to) for figures in summarise(plan, runs)] == [
+        {SPARK_DEFAULTS, BEFORE}
+    ]
     assert any(f"{BEFORE}: 4,000 records" in line for line in said)
 
 
@@ -60,7 +69,9 @@ def test_latency_counts_every_record(broker: LocalBroker) -> None:
     (turn,) = run_latency(plan, [contender], broker, lambda _: None)
 
     assert (turn.audit.lost, turn.audit.repeated, turn.audit.unknown) == (0, 0, 0)
-    assert 0 < len(turn.latencies_ms) < turn.audit.records  # warm-up and the trickle before it are not measured
+    assert (
+        0 < len(turn.latencies_ms) < turn.audit.records
+    )  # warm-up and the trickle before it are not measured
     assert min(turn.latencies_ms) > 0
     assert {"plan", "send", "offsets", "ledger", "commit"} <= set(turn.steps_ms)
     assert turn.phases_ms["triggerExecution"] >= turn.steps_ms["commit"]
@@ -69,7 +80,9 @@ def test_latency_counts_every_record(broker: LocalBroker) -> None:
 @pytest.mark.timeout(600)
 def test_a_contender_that_fails_says_why(broker: LocalBroker, tmp_path: Path) -> None:
     here = own_package_root()
-    with ContenderProcesses([Contender(SPARK_DEFAULTS, "kafka", "spark", here)], tmp_path) as processes:
+    with ContenderProcesses(
+        [Contender(SPARK_DEFAULTS, "kafka", "spark", here)], tmp_path
+    ) as processes:
         process = processes[SPARK_DEFAULTS]
 
         with pytest.raises(ContenderFailed, match="TopicMissing"):
@@ -102,9 +115,16 @@ def test_another_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.timeout(600)
 def test_every_way_into_a_table_is_counted() -> None:
     """In a process of its own: it has a Spark of its own."""
-    program = "from benchmarks.database import run_database; print(len(run_database(2_000, 1, print)))"
+    program = (
+        "from benchmarks.database import run_database; print(len(run_database(2_000, 1, print)))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=500, cwd=ROOT
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "4"
@@ -115,7 +135,12 @@ def test_every_way_into_files_is_counted() -> None:
     """In a process of its own: it has a Spark of its own."""
     program = "from benchmarks.files import run_files; print(len(run_files(2_000, 1, print)))"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=500, cwd=ROOT
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "6"

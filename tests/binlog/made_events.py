@@ -1,4 +1,6 @@
-"""Events as servers write them, made by hand, alone, in packets and in files; and the golden binlogs."""
+"""Events as servers write them, made by hand, alone, in packets and in files; and the golden
+binlogs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ def dialect_of(file: Path) -> Dialect:
 
 
 def made(
-    kind: int, body: bytes, position: int | None = None, *, flags: int = 0, checksum: bool = True, server_id: int = 1
+    kind: int,
+    body: bytes,
+    position: int | None = None,
+    *,
+    flags: int = 0,
+    checksum: bool = True,
+    server_id: int = 1,
 ) -> bytes:
     """One event. :param position: where it begins; None: it says 0 as its end."""
     size = 19 + len(body) + 4 * checksum
@@ -33,7 +41,12 @@ def made(
 
 def rotation(file: str = FILE, position: int = 4, *, checksum: bool = True) -> bytes:
     """As a server makes it up for a dump."""
-    return made(ROTATE, position.to_bytes(8, "little") + file.encode(), flags=ARTIFICIAL_FLAG, checksum=checksum)
+    return made(
+        ROTATE,
+        position.to_bytes(8, "little") + file.encode(),
+        flags=ARTIFICIAL_FLAG,
+        checksum=checksum,
+    )
 
 
 def format_description(position: int | None = 4, *, checksums: bool = True) -> bytes:
@@ -45,7 +58,8 @@ def packet(payload: bytes, number: int = 1) -> bytes:
     """In as many packets as it takes, the last one shorter than a whole one."""
     pieces = [payload[at : at + 0xFFFFFF] for at in range(0, len(payload) + 1, 0xFFFFFF)]
     return b"".join(
-        len(piece).to_bytes(3, "little") + bytes([(number + at) % 256]) + piece for at, piece in enumerate(pieces)
+        len(piece).to_bytes(3, "little") + bytes([(number + at) % 256]) + piece
+        for at, piece in enumerate(pieces)
     )
 
 
@@ -54,7 +68,9 @@ def packets(events: Iterable[bytes]) -> bytes:
 
 
 def whole(*bodies: tuple[int, bytes]) -> tuple[list[bytes], int]:
-    """A rotation, a format description, and events with these kinds and bodies; and where the last one ends."""
+    """A rotation, a format description, and events with these kinds and bodies; and where the last
+    one ends.
+    """
     events = [rotation(), format_description()]
     position = 4 + len(events[1])
     for kind, body in bodies:
@@ -63,7 +79,9 @@ def whole(*bodies: tuple[int, bytes]) -> tuple[list[bytes], int]:
     return events, position
 
 
-def read(sent: bytes, reader: EventReader, pieces: int = 1 << 20, until: tuple[str, int] | None = None) -> list[Event]:
+def read(
+    sent: bytes, reader: EventReader, pieces: int = 1 << 20, until: tuple[str, int] | None = None
+) -> list[Event]:
     """What a reader makes of all that was sent, coming in ``pieces`` of at most so many bytes."""
     found = reader.events(0, until)
     at = 0

@@ -13,7 +13,11 @@ TABLE_MAP, WRITE, UPDATE, DELETE = 19, 30, 31, 32
 def packed(number: int) -> bytes:
     if number < 251:
         return bytes([number])
-    return b"\xfc" + number.to_bytes(2, "little") if number < 1 << 16 else b"\xfd" + number.to_bytes(3, "little")
+    return (
+        b"\xfc" + number.to_bytes(2, "little")
+        if number < 1 << 16
+        else b"\xfd" + number.to_bytes(3, "little")
+    )
 
 
 def text(value: bytes) -> bytes:
@@ -37,7 +41,9 @@ NUMERIC, CHARACTER = {1, 2, 3, 4, 5, 8, 9, 246}, {15, 140, 141, 252}
 
 
 def is_string(column: Made) -> bool:
-    return column.type in CHARACTER or (column.type == 254 and column.metadata[0] not in (247, 248))
+    return column.type in CHARACTER or (
+        column.type == 254 and column.metadata[0] not in (247, 248)
+    )
 
 
 def table_map(
@@ -53,7 +59,11 @@ def table_map(
     count = len(columns)
     nullable = sum(1 << place for place, column in enumerate(columns) if column.nullable)
     numeric = [column for column in columns if column.type in NUMERIC]
-    signs = sum(1 << (-(place + 1) % 8 + place // 8 * 8) for place, column in enumerate(numeric) if column.unsigned)
+    signs = sum(
+        1 << (-(place + 1) % 8 + place // 8 * 8)
+        for place, column in enumerate(numeric)
+        if column.unsigned
+    )
     enums = [c for c in columns if c.type == 254 and c.metadata[0] == 247]
     sets = [c for c in columns if c.type == 254 and c.metadata[0] == 248]
     fields = {1: signs.to_bytes((len(numeric) + 7) // 8, "little")} if numeric else {}
@@ -61,12 +71,16 @@ def table_map(
     if names:
         fields[4] = b"".join(text(column.name.encode()) for column in columns)
     for field, labelled in ((5, sets), (6, enums)):
-        fields[field] = b"".join(packed(len(c.labels)) + b"".join(map(text, c.labels)) for c in labelled)
+        fields[field] = b"".join(
+            packed(len(c.labels)) + b"".join(map(text, c.labels)) for c in labelled
+        )
     fields[8] = b"".join(map(packed, key))
     fields[11] = b"".join(packed(column.collation) for column in columns if column.labels)
     return b"".join([
-        number.to_bytes(6, "little"), b"\1\0", text(db.encode()), b"\0", text(table.encode()), b"\0", packed(count),
-        bytes(column.type for column in columns), text(b"".join(column.metadata for column in columns)),
+        number.to_bytes(6, "little"), b"\1\0", text(db.encode()), b"\0", text(table.encode()),
+        b"\0", packed(count),
+        bytes(column.type for column in columns),
+        text(b"".join(column.metadata for column in columns)),
         nullable.to_bytes((count + 7) // 8, "little"),
         *(bytes([kind]) + text(value) for kind, value in fields.items() if value),
     ])  # fmt: skip
@@ -75,12 +89,23 @@ def table_map(
 def row(*cells: bytes | None) -> bytes:
     """Its bitmap of nulls and its cells."""
     nulls = sum(1 << place for place, cell in enumerate(cells) if cell is None)
-    return nulls.to_bytes((len(cells) + 7) // 8, "little") + b"".join(cell or b"" for cell in cells)
+    return nulls.to_bytes((len(cells) + 7) // 8, "little") + b"".join(
+        cell or b"" for cell in cells
+    )
 
 
-def rows(columns: int, *data: bytes, kind: int = WRITE, number: int = 77, extra: bytes = b"", flags: int = 1) -> bytes:
+def rows(
+    columns: int,
+    *data: bytes,
+    kind: int = WRITE,
+    number: int = 77,
+    extra: bytes = b"",
+    flags: int = 1,
+) -> bytes:
     """The body of the event."""
-    all_columns = ((1 << columns) - 1).to_bytes((columns + 7) // 8, "little") * (2 if kind in (24, UPDATE) else 1)
+    all_columns = ((1 << columns) - 1).to_bytes((columns + 7) // 8, "little") * (
+        2 if kind in (24, UPDATE) else 1
+    )
     head = (len(extra) + 2).to_bytes(2, "little") + extra if kind >= 30 else b""
     return (
         number.to_bytes(6, "little")

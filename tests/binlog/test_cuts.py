@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError, SourceBroken, SourceReplaced
+from onceward.errors import (
+    BinlogDamaged,
+    ChangeUnreadable,
+    ConfigurationError,
+    SourceBroken,
+    SourceReplaced,
+)
 from onceward.mysql.binlog import kinds
 from onceward.mysql.binlog.event import Event
 from onceward.mysql.binlog.framing import events_of_file
@@ -42,14 +48,18 @@ def start(dialect: Any = "mysql", **said: Any) -> Position:
     return replace(Position(dialect, "a server", 0, FILE, 4, None, None), **said)
 
 
-def cut(events: Iterable[Event], begin: Position, with_settings: Settings | None = None, **said: Any) -> Range:
+def cut(
+    events: Iterable[Event], begin: Position, with_settings: Settings | None = None, **said: Any
+) -> Range:
     cutter = Cutter(with_settings or settings(), begin, **said)
     cutter.feed(list(events))
     return cutter.range()
 
 
 def golden(name: str) -> list[Event]:
-    return list(events_of_file((GOLDEN / f"{name}.binlog").read_bytes(), dialect_of(GOLDEN / name), FILE))
+    return list(
+        events_of_file((GOLDEN / f"{name}.binlog").read_bytes(), dialect_of(GOLDEN / name), FILE)
+    )
 
 
 class Log:
@@ -63,7 +73,9 @@ class Log:
         size = 19 + len(body) + 4
         header = struct.pack("<IBIIIH", 1_700_000_000, kind, server, size, 0, 0)
         data = header + body
-        self.events.append(Event(data, 0, len(data), kind, 0, 1_700_000_000, server, self.file, self.at, **said))
+        self.events.append(
+            Event(data, 0, len(data), kind, 0, 1_700_000_000, server, self.file, self.at, **said)
+        )
         self.at += size
         return self
 
@@ -71,7 +83,9 @@ class Log:
         return self.put(kinds.GTID, b"\0" + b"\x11" * 16 + number.to_bytes(8, "little"))
 
     def query(self, text: str) -> Log:
-        return self.put(kinds.QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode())
+        return self.put(
+            kinds.QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode()
+        )
 
     def row(self, table: str = "t") -> Log:
         number = (7).to_bytes(6, "little")
@@ -93,14 +107,19 @@ class MariaLog(Log):
         """What the server says at the beginning of a file."""
         numbers = [[int(number) for number in gtid.split("-")] for gtid in gtids]
         self.put(
-            kinds.GTID_LIST, struct.pack("<I", len(gtids)) + b"".join(struct.pack("<IIQ", *one) for one in numbers)
+            kinds.GTID_LIST,
+            struct.pack("<I", len(gtids)) + b"".join(struct.pack("<IIQ", *one) for one in numbers),
         )
         return self
 
     def transactions(self, *gtids: str) -> MariaLog:
         for gtid in gtids:
             domain, server, number = (int(each) for each in gtid.split("-"))
-            self.put(kinds.MARIADB_GTID, struct.pack("<QIB", number, domain, 2) + bytes(6), server=server)
+            self.put(
+                kinds.MARIADB_GTID,
+                struct.pack("<QIB", number, domain, 2) + bytes(6),
+                server=server,
+            )
             self.row()
             self.put(kinds.XID, bytes(8))
         return self
@@ -136,7 +155,11 @@ def is_covered(position: int, found: Range) -> bool:
 
 def wanted(events: list[Event], positions: list[int]) -> list[int]:
     """Those of rows."""
-    rows = {event.position for event in events if event.kind in kinds.ROWS or event.kind == kinds.TRANSACTION_PAYLOAD}
+    rows = {
+        event.position
+        for event in events
+        if event.kind in kinds.ROWS or event.kind == kinds.TRANSACTION_PAYLOAD
+    }
     return sorted(rows & set(positions))
 
 
@@ -218,13 +241,23 @@ def test_a_range_of_another_server_by_its_transactions():
 
 
 def test_numbers_out_of_order_are_new_transactions_on_the_server_that_was_read():
-    """gtid_strict_mode is off by default: a write of a replica's own, and a counter that was reset."""
-    log = MariaLog().before("0-1-99").transactions("0-1-100", "0-2-101", "0-1-101", "0-1-102", "0-1-5")
+    """gtid_strict_mode is off by default: a write of a replica's own, and a counter that was
+    reset.
+    """
+    log = (
+        MariaLog()
+        .before("0-1-99")
+        .transactions("0-1-100", "0-2-101", "0-1-101", "0-1-102", "0-1-5")
+    )
     found = cut(log.events, start("mariadb", gtids="0-1-99"))
     assert (found.changes, found.stop, found.end.gtids) == (5, None, "0-2-101,0-1-5")
     assert found.end.unordered
     in_order = cut(log.events[:-4], start("mariadb", gtids="0-1-99"))
-    assert (in_order.changes, in_order.end.gtids, in_order.end.unordered) == (4, "0-2-101,0-1-102", False)
+    assert (in_order.changes, in_order.end.gtids, in_order.end.unordered) == (
+        4,
+        "0-2-101,0-1-102",
+        False,
+    )
     again = cut(log.events[:-4], in_order.end)  # the position says it, and nothing else does
     assert again.end.gtids == in_order.end.gtids
 
@@ -233,7 +266,11 @@ def test_behind_a_failover_what_was_read_is_passed_over_once_and_what_was_not_is
     log = MariaLog().before("0-1-99").transactions("0-1-100", "0-2-101", "0-1-101")
     read = start("mariadb", gtids="0-1-101,1-1-7", skips="0-1-101,1-1-7")
     first = cut(log.events, read)
-    assert (first.changes, first.end.gtids, first.end.skips) == (1, "0-1-101,0-2-101,1-1-7", "1-1-7")
+    assert (first.changes, first.end.gtids, first.end.skips) == (
+        1,
+        "0-1-101,0-2-101,1-1-7",
+        "1-1-7",
+    )
     log.transactions("0-1-101", "1-1-6", "1-1-7", "1-1-7")
     rest = [event for event in log.events if event.position >= first.end.pos]
     second = cut(rest, Position.from_json(first.end.to_json()))
@@ -254,9 +291,13 @@ def test_behind_a_failover_what_was_read_is_passed_over_once_and_what_was_not_is
         ("..0-1-2", "0-1-4", False),
     ],
 )
-def test_behind_a_failover_a_server_whose_binlogs_begin_later_is_refused(read: str, first: str, fits: bool):
+def test_behind_a_failover_a_server_whose_binlogs_begin_later_is_refused(
+    read: str, first: str, fits: bool
+):
     """It was made of a dump, and says nowhere of which moment."""
-    found = cut(MariaLog().before().transactions(first).events, start("mariadb", gtids=read, skips=read))
+    found = cut(
+        MariaLog().before().transactions(first).events, start("mariadb", gtids=read, skips=read)
+    )
     assert found.changes == fits
     assert isinstance(found.stop, SourceReplaced) is not fits
 
@@ -281,7 +322,10 @@ def test_a_position_of_version_1_is_whole_from_the_next_file_on():
     following = MariaLog("binlog.000002").before("0-1-40", "0-2-51").transactions("0-2-52")
     found = cut([*log.events, *following.events], begin)
     assert (found.stop, found.changes, found.end.gtids) == (None, 2, "0-1-40,0-2-52")
-    assert Position.from_json({**old, "dialect": "mysql", "gtids": f"{SERVER}:1-5"}).gtids == f"{SERVER}:1-5"
+    assert (
+        Position.from_json({**old, "dialect": "mysql", "gtids": f"{SERVER}:1-5"}).gtids
+        == f"{SERVER}:1-5"
+    )
 
 
 def loaded(table: str) -> Log:
@@ -289,7 +333,10 @@ def loaded(table: str) -> Log:
     text = f"LOAD DATA INFILE 'x' INTO TABLE `{table}` LINES TERMINATED BY '\\n' (`id`)".encode()
     log = Log().gtid(1).query("BEGIN")
     log.put(kinds.BEGIN_LOAD_QUERY, bytes(4) + b"1\n").put(kinds.APPEND_BLOCK, bytes(4) + b"2\n")
-    log.put(kinds.EXECUTE_LOAD_QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + bytes(13) + b"shop\0" + text)
+    log.put(
+        kinds.EXECUTE_LOAD_QUERY,
+        struct.pack("<IIBHH", 1, 0, 4, 0, 0) + bytes(13) + b"shop\0" + text,
+    )
     return log.put(kinds.XID, bytes(8)).transaction(2)
 
 
@@ -302,20 +349,31 @@ def test_load_data_as_a_statement_stops_where_its_table_is_read():
 
 
 def test_a_statement_on_a_view_or_a_table_with_triggers_stops():
-    """Whoever changes it may change a table that is read; in the server's own databases there are none."""
+    """Whoever changes it may change a table that is read; in the server's own databases there are
+    none.
+    """
     mine, asked = settings(tables="shop.t"), list[tuple[str, str]]()
 
     def reaches_others(database: str, table: str) -> bool:
         asked.append((database, table))
         return table == "v"
 
-    log = Log().gtid(1).query("BEGIN").query("INSERT INTO mysql.heartbeat VALUES (1)").query("DELETE FROM other.t")
+    log = (
+        Log()
+        .gtid(1)
+        .query("BEGIN")
+        .query("INSERT INTO mysql.heartbeat VALUES (1)")
+        .query("DELETE FROM other.t")
+    )
     log.query("INSERT INTO other.v VALUES (1)").put(kinds.XID, bytes(8))
     stop = cut(log.events, start(), mine, reaches_others=reaches_others).stop
     assert isinstance(stop, ChangeUnreadable)
     assert "other.v" in stop.message
     assert asked == [("other", "t"), ("other", "v")]
-    assert cut(log.events, start(), settings(tables="shop.t", pass_over=[stop.details["at"]])).stop is None
+    assert (
+        cut(log.events, start(), settings(tables="shop.t", pass_over=[stop.details["at"]])).stop
+        is None
+    )
 
 
 def prepared(log: Log, number: int, table: str, xid: bytes = b"x") -> Log:
@@ -342,13 +400,21 @@ def test_the_decision_on_an_xa_transaction_of_other_tables_passes(decision: str)
 
 
 def test_an_xa_transaction_of_wanted_rows_stops_where_it_is_prepared_and_where_it_is_decided():
-    log = prepared(prepared(Log(), 1, "other", b"a"), 2, "t", b"b").gtid(3).query("XA COMMIT X'61',X'',1")
+    log = (
+        prepared(prepared(Log(), 1, "other", b"a"), 2, "t", b"b")
+        .gtid(3)
+        .query("XA COMMIT X'61',X'',1")
+    )
     log.gtid(4).query("XA ROLLBACK X'62',X'',1").transaction(5)
     places, passed = [], list[str]()
-    while (stop := cut(log.events, start(), settings(tables="shop.t", pass_over=passed)).stop) is not None:
+    while (
+        stop := cut(log.events, start(), settings(tables="shop.t", pass_over=passed)).stop
+    ) is not None:
         assert stop.details["reason"] == "xa"
         passed.append(stop.details["at"])
-        places.append(next(event.kind for event in log.events if passed[-1] == f"{FILE}:{event.position}"))
+        places.append(
+            next(event.kind for event in log.events if passed[-1] == f"{FILE}:{event.position}")
+        )
     assert places == [kinds.XA_PREPARE, kinds.QUERY]
 
 
@@ -382,7 +448,14 @@ def test_stretches_without_wanted_tables_are_in_no_part():
 
 @pytest.mark.parametrize("end", ["BEGIN", "COMMIT", "ROLLBACK"])
 def test_a_statement_that_ends_like_a_transaction_is_a_stop(end: str):
-    log = Log().gtid(1).query("BEGIN").query(f"CALL p() -- \0{end}").put(kinds.XID, bytes(8)).transaction(2)
+    log = (
+        Log()
+        .gtid(1)
+        .query("BEGIN")
+        .query(f"CALL p() -- \0{end}")
+        .put(kinds.XID, bytes(8))
+        .transaction(2)
+    )
     stop = cut(log.events, start()).stop
     assert isinstance(stop, ChangeUnreadable)
     assert stop.details["reason"] == "statement"
@@ -439,7 +512,13 @@ def test_which_tables_are_read():
     mine = settings(tables=["shop.orders", "app_*.log*"])
     assert mine.wanted("shop", "orders")
     assert mine.wanted("app_1", "logs")
-    assert not any([mine.wanted("shop", "order"), mine.wanted("shop2", "orders"), mine.wanted("Shop", "orders")])
+    assert not any(
+        [
+            mine.wanted("shop", "order"),
+            mine.wanted("shop2", "orders"),
+            mine.wanted("Shop", "orders"),
+        ]
+    )
     assert mine.for_server(1).wanted("SHOP", "Orders")
     assert not settings().wanted("mysql", "user")
     assert mine.wanted_database("app_2")
@@ -490,11 +569,16 @@ def test_a_password_is_in_no_text():
 
 
 def test_files_of_another_base_name_are_an_era_of_their_own():
-    """A server that is started with another --log-bin, and the old index, goes on counting from 1."""
+    """A server that is started with another --log-bin, and the old index, goes on counting from
+    1.
+    """
     old, new = Log("binlog.000007").transaction(1), Log("other.000001").transaction(2)
     begin = start(file="binlog.000007", gtids="")
     found = cut([*old.events, *new.events], begin)
-    assert [(part["file"], part["era"]) for part in found.parts] == [("binlog.000007", 0), ("other.000001", 1)]
+    assert [(part["file"], part["era"]) for part in found.parts] == [
+        ("binlog.000007", 0),
+        ("other.000001", 1),
+    ]
     assert (found.end.place, found.end.era) == (Place("other.000001", new.at), 1)
     assert cut([*old.events, *new.events], begin, upto=found.end.place).end == found.end
     earlier = cut([*old.events, *Log("binlog.000003").transaction(2).events], begin).stop
@@ -508,7 +592,9 @@ def test_what_is_new_in_a_binlog_is_told_with_the_place_before_it():
     looked_at = {("shop", "t")}
 
     def news(**said: Any) -> tuple[Place | None, set[tuple[str, str]]]:
-        cutter = Cutter(said.get("settings", settings(tables="shop.*")), start(gtids=""), looked_at=looked_at)
+        cutter = Cutter(
+            said.get("settings", settings(tables="shop.*")), start(gtids=""), looked_at=looked_at
+        )
         cutter.feed(log.events)
         assert cutter.stop is None
         assert cutter.range().changes == 3
@@ -523,7 +609,12 @@ def test_what_is_new_in_a_binlog_is_told_with_the_place_before_it():
 @pytest.mark.parametrize("passed", [(), ("cascade:shop.t",), ("cascade:shop.T",)])
 @pytest.mark.parametrize("logged", [False, True])
 def test_a_foreign_key_that_changes_rows_is_a_stop(passed: tuple[str, ...], logged: bool):
-    log = Log().transaction(1).gtid(2).query("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p (a) ON DELETE CASCADE")
+    log = (
+        Log()
+        .transaction(1)
+        .gtid(2)
+        .query("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p (a) ON DELETE CASCADE")
+    )
     said = settings(tables="shop.*", pass_over=passed).for_server(0, cascades_are_logged=logged)
     found = cut(log.transaction(3).events, start(gtids=""), said)
     if passed == ("cascade:shop.t",) or logged:

@@ -1,5 +1,6 @@
-"""Binlogs with a few bytes changed, their checksums made to fit again: right answers or errors of ours, at once, and in
-the memory that the input justifies."""
+"""Binlogs with a few bytes changed, their checksums made to fit again: right answers or errors of
+ours, at once, and in the memory that the input justifies.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +37,17 @@ def pieces_of(data):
 
 
 def damaged(events, chosen):
-    """A few bytes of one event changed, and often its kind; often with the right checksum, and the right position."""
+    """A few bytes of one event changed, and often its kind; often with the right checksum, and the
+    right position.
+    """
     events = [bytearray(event) for event in events]
     event = chosen.choice(events)
     for _ in range(chosen.choice((1, 1, 2, 5, 30))):
-        at = chosen.randrange(19, len(event)) if chosen.random() < 0.8 else chosen.randrange(len(event))
+        at = (
+            chosen.randrange(19, len(event))
+            if chosen.random() < 0.8
+            else chosen.randrange(len(event))
+        )
         event[at] = chosen.choice(INTERESTING) if chosen.random() < 0.7 else chosen.randrange(256)
     what = chosen.random()
     if what < 0.2:

@@ -1,4 +1,6 @@
-"""Table maps and rows with bytes changed at random: a named error or other values, and nothing else. Seeds replay."""
+"""Table maps and rows with bytes changed at random: a named error or other values, and nothing
+else. Seeds replay.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from onceward.mysql.binlog.packed import unpacked
 
 _COMPRESSED = {140, 141}
 _BYTES_EACH = 400
-"""What a byte may become: a value's name, ``null`` and what Arrow keeps of it; more than a real one ever does."""
+"""What a byte may become: a value's name, ``null`` and what Arrow keeps of it; more than a real
+one ever does.
+"""
 
 
 @functools.cache
@@ -85,7 +89,9 @@ def attacked(seed: int) -> str:
         return type(refused).__name__
     found.validate(full=True)
     if not _COMPRESSED & set(bytes(table.body)):
-        assert found.nbytes < _BYTES_EACH * (many * len(rows.body) + len(table.body)) + 50_000, seed
+        assert found.nbytes < _BYTES_EACH * (many * len(rows.body) + len(table.body)) + 50_000, (
+            seed
+        )
     return "changes"
 
 
@@ -103,7 +109,9 @@ def test_damage_in_rows_is_named():
 
 
 @pytest.mark.parametrize("kind", [30, 31])
-def test_one_event_with_more_rows_than_are_held_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch, kind: int):
+def test_one_event_with_more_rows_than_are_held_is_decoded_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, kind: int
+):
     """As large as ``binlog_row_event_max_size`` says: 8 KiB, or much more."""
     monkeypatch.setattr(changes, "PIECE_BYTES", 1 << 20)
     body = table_map([INT, *(Made(f"c{place}", 3, nullable=True) for place in range(300))])
@@ -117,12 +125,18 @@ def test_one_event_with_more_rows_than_are_held_is_decoded_in_pieces(monkeypatch
     assert len(pieces) > 3
     assert max(each.nbytes for each in pieces) < 4 << 20
     step = 1 if kind == 30 else 2
-    assert [each for piece in pieces for each in piece["row"].to_pylist()] == list(range(step - 1, 1200, step))
+    assert [each for piece in pieces for each in piece["row"].to_pylist()] == list(
+        range(step - 1, 1200, step)
+    )
 
 
 @pytest.mark.slow
 def test_damage_in_rows_is_named_for_minutes():
-    assert attack(range(10_000, 10_000_000), 100) == {"changes", "BinlogDamaged", "ChangeUnreadable"}
+    assert attack(range(10_000, 10_000_000), 100) == {
+        "changes",
+        "BinlogDamaged",
+        "ChangeUnreadable",
+    }
 
 
 def flushed(decoder: Decoder, events: list[Event]) -> None:
@@ -151,7 +165,9 @@ def test_a_length_that_is_not_there_allocates_nothing():
 
 
 def test_rows_of_nulls_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    """A row of 38 bytes has 300 cells: of a MiB of them 8 million, which are not all held at once."""
+    """A row of 38 bytes has 300 cells: of a MiB of them 8 million, which are not all held at
+    once.
+    """
     monkeypatch.setattr(changes, "PIECE_BYTES", 1 << 20)
     body = table_map([Made(f"c{place}", 3, nullable=True) for place in range(300)])
     nulls = event(30, rows(300, *[row(*[None] * 300)] * 20))
@@ -162,4 +178,6 @@ def test_rows_of_nulls_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPat
     while decoder.holds:
         built.append(decoder.flush())
     assert sum(each.num_rows for each in built) == 60 * 20
-    assert max(each.nbytes for each in built) <= (1 << 20) + 300 * 20 * 80  # and the event that was one too many
+    assert (
+        max(each.nbytes for each in built) <= (1 << 20) + 300 * 20 * 80
+    )  # and the event that was one too many

@@ -5,10 +5,27 @@ from __future__ import annotations
 import random
 
 import pytest
-from made_events import FILE, GOLDEN_FILES, dialect_of, format_description, made, packet, packets, read, rotation, whole
+from made_events import (
+    FILE,
+    GOLDEN_FILES,
+    dialect_of,
+    format_description,
+    made,
+    packet,
+    packets,
+    read,
+    rotation,
+    whole,
+)
 
 from onceward.errors import BinlogDamaged
-from onceward.mysql.binlog.framing import EndOfBinlog, EventReader, ServerError, events_of_file, file_number
+from onceward.mysql.binlog.framing import (
+    EndOfBinlog,
+    EventReader,
+    ServerError,
+    events_of_file,
+    file_number,
+)
 from onceward.mysql.binlog.kinds import FORMAT_DESCRIPTION, HEARTBEAT, QUERY, ROTATE, XID
 
 EOF_PACKET = packet(b"\xfe\0\0\0\0")
@@ -20,7 +37,10 @@ def reader(position=4, *, dialect="mysql", file=FILE, **options):
 
 
 def facts(events):
-    return [(event.kind, event.file, event.position, bytes(event.body), event.made_up) for event in events]
+    return [
+        (event.kind, event.file, event.position, bytes(event.body), event.made_up)
+        for event in events
+    ]
 
 
 @pytest.mark.parametrize("path", GOLDEN_FILES, ids=lambda path: path.stem)
@@ -37,10 +57,14 @@ def test_a_file_and_a_dump_of_it_are_the_same_events(path):
     assert (one.file, one.position) == (FILE, len(data))
 
 
-@pytest.mark.parametrize(("pieces", "block_bytes"), [(1, 64), (7, 100), (97, 1024), (1024, 97), (5000, 3000)])
+@pytest.mark.parametrize(
+    ("pieces", "block_bytes"), [(1, 64), (7, 100), (97, 1024), (1024, 97), (5000, 3000)]
+)
 def test_it_does_not_matter_in_which_pieces_bytes_come(pieces, block_bytes):
     chosen = random.Random(pieces)
-    events, end = whole(*((QUERY, chosen.randbytes(chosen.choice([13, 80, 300, 2000]))) for _ in range(40)))
+    events, end = whole(
+        *((QUERY, chosen.randbytes(chosen.choice([13, 80, 300, 2000]))) for _ in range(40))
+    )
     one = reader(block_bytes=block_bytes)
     found = read(packets(events) + EOF_PACKET, one, pieces)
     assert facts(found) == facts(read(packets(events), reader()))
@@ -51,7 +75,9 @@ def test_it_does_not_matter_in_which_pieces_bytes_come(pieces, block_bytes):
 def test_what_was_handed_out_is_never_written_over():
     events, _ = whole(*((QUERY, bytes([number]) * 300) for number in range(200)))
     found = read(packets(events), reader(block_bytes=1024), 700)
-    assert [bytes(event.body) for event in found[2:]] == [bytes([number]) * 300 for number in range(200)]
+    assert [bytes(event.body) for event in found[2:]] == [
+        bytes([number]) * 300 for number in range(200)
+    ]
 
 
 @pytest.mark.parametrize("size", [FULL - 2, FULL - 1, FULL, 2 * FULL - 1])
@@ -85,11 +111,16 @@ def test_positions_go_beyond_four_gib(dialect):
 def test_the_next_file_begins_where_the_server_says():
     first, end = whole((XID, bytes(8)))
     first.append(made(ROTATE, (4).to_bytes(8, "little") + b"binlog.000008", end))
-    more = [rotation("binlog.000008"), format_description(), made(XID, bytes(8), 4 + len(format_description()))]
+    more = [
+        rotation("binlog.000008"),
+        format_description(),
+        made(XID, bytes(8), 4 + len(format_description())),
+    ]
     one = reader()
     found = read(packets([*first, *more]), one)
     assert [(event.kind, event.file, event.made_up) for event in found[-4:]] == [
-        (ROTATE, FILE, False), (ROTATE, "binlog.000008", True), (FORMAT_DESCRIPTION, "binlog.000008", False),
+        (ROTATE, FILE, False), (ROTATE, "binlog.000008", True),
+        (FORMAT_DESCRIPTION, "binlog.000008", False),
         (XID, "binlog.000008", False),
     ]  # fmt: skip
 
@@ -108,7 +139,9 @@ def test_files_without_checksums_are_read_and_one_behind_another():
 def test_a_description_is_changed_and_not_its_checksum(dialect):
     described = bytearray(format_description(None, checksums=False))
     described[0] ^= 1
-    sent = packets([rotation(position=900), bytes(described), made(XID, bytes(8), 900, checksum=False)])
+    sent = packets(
+        [rotation(position=900), bytes(described), made(XID, bytes(8), 900, checksum=False)]
+    )
     assert len(read(sent, reader(900, dialect=dialect))) == 3
 
 
@@ -153,7 +186,9 @@ def test_an_end_where_no_event_begins_is_damage(until):
 def test_a_servers_error_comes_behind_its_events():
     events, _ = whole((XID, bytes(8)))
     one = reader()
-    found = read(packets(events) + packet(b"\xff" + (1236).to_bytes(2, "little") + b"#HY000gone"), one)
+    found = read(
+        packets(events) + packet(b"\xff" + (1236).to_bytes(2, "little") + b"#HY000gone"), one
+    )
     assert len(found) == 3
     assert one.end == ServerError(1236, "gone")
 
@@ -215,7 +250,9 @@ def test_a_file_that_ends_inside_an_event_is_damage(cut):
 def test_a_file_in_use_is_one():
     described = bytearray(format_description())
     described[17] |= 1
-    assert [event.kind for event in events_of_file(b"\xfebin" + bytes(described), "mysql")] == [FORMAT_DESCRIPTION]
+    assert [event.kind for event in events_of_file(b"\xfebin" + bytes(described), "mysql")] == [
+        FORMAT_DESCRIPTION
+    ]
 
 
 def test_binlogs_are_in_the_order_of_their_numbers():

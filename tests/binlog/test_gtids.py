@@ -10,10 +10,20 @@ from made_events import GOLDEN, GOLDEN_FILES, dialect_of, event_of
 from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError
 from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.gtids import Gtid, Gtids, GtidSet, MariaState, gtid_of, gtids_before
-from onceward.mysql.binlog.kinds import ANONYMOUS_GTID, GTID, GTID_LIST, GTID_TAGGED, MARIADB_GTID, PREVIOUS_GTIDS, XID
+from onceward.mysql.binlog.kinds import (
+    ANONYMOUS_GTID,
+    GTID,
+    GTID_LIST,
+    GTID_TAGGED,
+    MARIADB_GTID,
+    PREVIOUS_GTIDS,
+    XID,
+)
 
 ONE, OTHER = "08da8e05-e606-11f1-b06d-02fc00000001", "ffffffff-e606-11f1-b06d-02fc00000001"
-NUMBERS = st.sets(st.tuples(st.sampled_from([ONE, OTHER]), st.sampled_from(["", "red"]), st.integers(1, 12)))
+NUMBERS = st.sets(
+    st.tuples(st.sampled_from([ONE, OTHER]), st.sampled_from(["", "red"]), st.integers(1, 12))
+)
 
 
 def named(source, tag, number):
@@ -61,8 +71,10 @@ def test_mysqls_text_is_read_as_the_server_reads_it(said, written):
 @pytest.mark.parametrize(
     "said",
     [
-        "x", ONE, f"{ONE}:", f"{ONE}:0", f"{ONE}:3-2", f"{ONE}:-1", f"{ONE}:red", f"{ONE}:1:red", f"{ONE}:red:blue:1",
-        f"{ONE}:1-", f"{ONE}:{(1 << 63) - 1}", f"{ONE}:²", "0-1-2", f"{ONE}:{'a' * 33}:1", f"{ONE}:1;{OTHER}:1",
+        "x", ONE, f"{ONE}:", f"{ONE}:0", f"{ONE}:3-2", f"{ONE}:-1", f"{ONE}:red", f"{ONE}:1:red",
+        f"{ONE}:red:blue:1",
+        f"{ONE}:1-", f"{ONE}:{(1 << 63) - 1}", f"{ONE}:²", "0-1-2", f"{ONE}:{'a' * 33}:1",
+        f"{ONE}:1;{OTHER}:1",
     ],
 )  # fmt: skip
 def test_what_is_no_set_is_refused(said):
@@ -73,7 +85,12 @@ def test_what_is_no_set_is_refused(said):
 def test_a_state_of_mariadb_has_the_last_number_of_each_server_in_each_domain():
     found = Gtids.parse("mariadb", "1-7-20, 0-2-5,0-1-7")
     assert str(found) == "0-2-5,0-1-7,1-7-20"
-    assert ["0-2-5" in found, "0-2-6" in found, "0-1-6" in found, "0-3-1" in found] == [True, False, True, False]
+    assert ["0-2-5" in found, "0-2-6" in found, "0-1-6" in found, "0-3-1" in found] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     found.add("0-2-6")
     found.add("2-1-1")
     assert str(found) == "0-1-7,0-2-6,1-7-20,2-1-1"
@@ -81,14 +98,21 @@ def test_a_state_of_mariadb_has_the_last_number_of_each_server_in_each_domain():
     assert not found.covers(Gtids.parse("mariadb", "0-3-1"))
     other = found.copy()
     other.update(Gtids.parse("mariadb", "0-9-3,0-2-4"))
-    assert (str(other), str(found)) == ("0-1-7,0-2-6,0-9-3,1-7-20,2-1-1", "0-1-7,0-2-6,1-7-20,2-1-1")
+    assert (str(other), str(found)) == (
+        "0-1-7,0-2-6,0-9-3,1-7-20,2-1-1",
+        "0-1-7,0-2-6,1-7-20,2-1-1",
+    )
     assert Gtids.parse("mariadb", str(other)) == other
     assert not found.unordered
     assert not MariaState()
 
 
 def test_a_number_that_is_not_above_the_one_before_is_noticed():
-    for numbers, unordered in (("0-1-5 0-2-3 0-1-6", False), ("0-1-5 0-1-4", True), ("0-1-5 1-1-5", False)):
+    for numbers, unordered in (
+        ("0-1-5 0-2-3 0-1-6", False),
+        ("0-1-5 0-1-4", True),
+        ("0-1-5 1-1-5", False),
+    ):
         found = MariaState()
         for gtid in numbers.split():
             found.add(gtid)
@@ -100,7 +124,12 @@ def test_what_a_person_names_is_the_last_of_a_domain():
     found = Gtids.parse("mariadb", "0-1-7,1-7-20,1-8-3").given()
     assert str(found) == "..0-1-7,1-7-20,1-8-3"
     assert Gtids.parse("mariadb", str(found)) == found
-    for before, begins in (("0-1-6,0-2-9", True), ("0-2-9,0-1-7", True), ("0-1-7,0-2-9", False), ("0-1-8", False)):
+    for before, begins in (
+        ("0-1-6,0-2-9", True),
+        ("0-2-9,0-1-7", True),
+        ("0-1-7,0-2-9", False),
+        ("0-1-8", False),
+    ):
         assert found.begins_in(Gtids.parse("mariadb", before)) is begins, before
 
 
@@ -124,7 +153,9 @@ def test_what_was_read_elsewhere_is_passed_over_until_the_last_of_it_has_come(sk
     assert not left
 
 
-@pytest.mark.parametrize("said", ["0-1", "0-1-2-3", "a-b-c", f"{1 << 32}-1-1", "0-1-٣", f"{ONE}:1"])
+@pytest.mark.parametrize(
+    "said", ["0-1", "0-1-2-3", "a-b-c", f"{1 << 32}-1-1", "0-1-٣", f"{ONE}:1"]
+)
 def test_what_is_no_position_is_refused(said):
     with pytest.raises(ConfigurationError):
         Gtids.parse("mariadb", said)
@@ -155,7 +186,10 @@ def test_names_and_lengths_in_golden_binlogs(path):
 
 
 def test_names_with_tags_are_as_mysql_9_wrote_them():
-    tagged = [gtid_of(event) for event in events_of_file((GOLDEN / "mysql-9.7.4-tagged.binlog").read_bytes(), "mysql")]
+    tagged = [
+        gtid_of(event)
+        for event in events_of_file((GOLDEN / "mysql-9.7.4-tagged.binlog").read_bytes(), "mysql")
+    ]
     own = "baf58e0d-e75c-11f1-ad40-02fc00000001"
     assert [(gtid.text, gtid.rows_only) for gtid in tagged if gtid] == [
         (f"{own}:1", False),
@@ -181,7 +215,12 @@ def test_statements_are_known_by_their_transactions():
 def test_old_servers_say_less():
     short = bytes(1) + bytes(16) + bytes(8)
     assert gtid_of(event_of(ANONYMOUS_GTID, short)) == Gtid(None, True, None, None)
-    assert gtid_of(event_of(MARIADB_GTID, (7).to_bytes(8, "little") + bytes(4) + b"\x29", server_id=3)).text == "0-3-7"
+    assert (
+        gtid_of(
+            event_of(MARIADB_GTID, (7).to_bytes(8, "little") + bytes(4) + b"\x29", server_id=3)
+        ).text
+        == "0-3-7"
+    )
     assert gtid_of(event_of(XID, bytes(8))) is None
     assert gtids_before(event_of(XID, bytes(8))) is None
 
@@ -190,15 +229,23 @@ def test_the_original_commit_counts():
     clock = b"\x02" + bytes(16)
     times = ((5 | 1 << 55).to_bytes(7, "little")) + (4).to_bytes(7, "little")
     assert gtid_of(event_of(ANONYMOUS_GTID, bytes(25) + clock + times)).committed_at_us == 4
-    assert gtid_of(event_of(ANONYMOUS_GTID, bytes(25) + clock + (5).to_bytes(7, "little"))).committed_at_us == 5
+    assert (
+        gtid_of(
+            event_of(ANONYMOUS_GTID, bytes(25) + clock + (5).to_bytes(7, "little"))
+        ).committed_at_us
+        == 5
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (GTID, bytes(24)), (GTID, bytes(25)), (GTID, bytes(17) + b"\xff" * 8), (MARIADB_GTID, bytes(12)),
-        (GTID_LIST, b"\xff\xff\xff\x0f"), (PREVIOUS_GTIDS, b"\xff" * 6 + b"\0\0"), (PREVIOUS_GTIDS, bytes(7)),
-        (PREVIOUS_GTIDS, b"\1" + bytes(7) + bytes(16) + b"\1" + bytes(7) + bytes(16)), (GTID_TAGGED, b""),
+        (GTID, bytes(24)), (GTID, bytes(25)), (GTID, bytes(17) + b"\xff" * 8),
+        (MARIADB_GTID, bytes(12)),
+        (GTID_LIST, b"\xff\xff\xff\x0f"), (PREVIOUS_GTIDS, b"\xff" * 6 + b"\0\0"),
+        (PREVIOUS_GTIDS, bytes(7)),
+        (PREVIOUS_GTIDS, b"\1" + bytes(7) + bytes(16) + b"\1" + bytes(7) + bytes(16)),
+        (GTID_TAGGED, b""),
         (GTID_TAGGED, b"\x02\xfe\x00"), (GTID_TAGGED, b"\x02\x08\x00\x00"),
     ],
 )  # fmt: skip
@@ -209,7 +256,11 @@ def test_names_that_cannot_be_are_damage(kind, body):
 
 @pytest.mark.parametrize(
     ("kind", "body"),
-    [(GTID_TAGGED, b"\x04\x10\x00"), (GTID_TAGGED, b"\x02\x10\x80"), (PREVIOUS_GTIDS, bytes(7) + b"\2")],
+    [
+        (GTID_TAGGED, b"\x04\x10\x00"),
+        (GTID_TAGGED, b"\x02\x10\x80"),
+        (PREVIOUS_GTIDS, bytes(7) + b"\2"),
+    ],
 )
 def test_names_of_a_newer_form_are_a_stop(kind, body):
     with pytest.raises(ChangeUnreadable) as found:

@@ -1,4 +1,6 @@
-"""Compressed events, golden and made by hand: the events in them, or an error, and never more memory than is due."""
+"""Compressed events, golden and made by hand: the events in them, or an error, and never more
+memory than is due.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from made_events import FILE, GOLDEN, dialect_of, event_of, made
 
 from onceward.errors import BinlogDamaged, ChangeUnreadable
 from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.kinds import QUERY, QUERY_COMPRESSED, ROWS_QUERY, TABLE_MAP, TRANSACTION_PAYLOAD, XID
+from onceward.mysql.binlog.kinds import (
+    QUERY,
+    QUERY_COMPRESSED,
+    ROWS_QUERY,
+    TABLE_MAP,
+    TRANSACTION_PAYLOAD,
+    XID,
+)
 from onceward.mysql.binlog.packed import unpacked
 
 
@@ -30,9 +39,18 @@ def field(kind, value):
 def payload(inner, *, compression=0, size=None, packed=None, more=b""):
     raw = b"".join(inner)
     packed = (
-        packed if packed is not None else bytes(pa.compress(raw, "zstd", asbytes=True)) if compression == 0 else raw
+        packed
+        if packed is not None
+        else bytes(pa.compress(raw, "zstd", asbytes=True))
+        if compression == 0
+        else raw
     )
-    fields = field(2, compression) + field(3, len(raw) if size is None else size) + more + field(1, len(packed))
+    fields = (
+        field(2, compression)
+        + field(3, len(raw) if size is None else size)
+        + more
+        + field(1, len(packed))
+    )
     return event_of(TRANSACTION_PAYLOAD, fields + b"\0" + packed)
 
 
@@ -41,7 +59,9 @@ def inner(kind, body):
 
 
 def test_golden_transactions_come_out_whole():
-    events = list(events_of_file((GOLDEN / "mysql-8.0.33-compressed.binlog").read_bytes(), "mysql"))
+    events = list(
+        events_of_file((GOLDEN / "mysql-8.0.33-compressed.binlog").read_bytes(), "mysql")
+    )
     packed = [event for event in events if event.kind == TRANSACTION_PAYLOAD]
     assert len(packed) == 5
     for event in packed:
@@ -60,7 +80,9 @@ def test_golden_rows_of_mariadb_are_as_long_as_they_say():
     path = GOLDEN / "mariadb-11.4.5-compressed.binlog"
     events = list(events_of_file(path.read_bytes(), dialect_of(path)))
     found = [(event, one) for event in events for one in unpacked(event)]
-    assert [(event.kind, one.kind) for event, one in found if event.kind != one.kind] == [(167, 24)] * 2
+    assert [(event.kind, one.kind) for event, one in found if event.kind != one.kind] == [
+        (167, 24)
+    ] * 2
     for event, one in found:
         assert one.position == event.position
         assert event.kind == one.kind or one.stop - one.start > event.stop - event.start
@@ -68,7 +90,9 @@ def test_golden_rows_of_mariadb_are_as_long_as_they_say():
 
 
 @pytest.mark.parametrize("compression", [0, 255])
-@pytest.mark.parametrize("sizes", [[0], [100] * 30, [1 << 20], [3_000_000, 5, 1_048_557, 1_048_558], [19] * 30_000])
+@pytest.mark.parametrize(
+    "sizes", [[0], [100] * 30, [1 << 20], [3_000_000, 5, 1_048_557, 1_048_558], [19] * 30_000]
+)
 def test_events_of_any_size_come_out_of_blocks(sizes, compression):
     bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     event = payload([inner(TABLE_MAP, body) for body in bodies], compression=compression)
@@ -136,7 +160,11 @@ ROWS_HEAD = bytes(8) + struct.pack("<H", 4) + b"\0\0" + b"\x0a" + b"\xff\x03"
 def test_mariadbs_statements_and_rows_are_inflated():
     (found,) = unpacked(event_of(QUERY_COMPRESSED, QUERY_HEAD + zipped(b"BEGIN")))
     assert (found.kind, bytes(found.body)) == (QUERY, QUERY_HEAD + b"BEGIN")
-    for kind, head in ((166, bytes(8) + b"\x03\x07"), (167, bytes(8) + b"\x03\x07\x07"), (168, bytes(8) + b"\x03\x07")):
+    for kind, head in (
+        (166, bytes(8) + b"\x03\x07"),
+        (167, bytes(8) + b"\x03\x07\x07"),
+        (168, bytes(8) + b"\x03\x07"),
+    ):
         (found,) = unpacked(event_of(kind, head + zipped(bytes(500))))
         assert (found.kind, bytes(found.body)) == (kind - 143, head + bytes(500))
     for kind, head in ((169, ROWS_HEAD), (170, ROWS_HEAD + b"\xff\x03"), (171, ROWS_HEAD)):
@@ -147,8 +175,10 @@ def test_mariadbs_statements_and_rows_are_inflated():
 @pytest.mark.parametrize(
     "body",
     [
-        QUERY_HEAD + zipped(b"BEGIN", size=4), QUERY_HEAD + zipped(b"BEGIN", size=6), QUERY_HEAD + b"\x81\x05none",
-        QUERY_HEAD + zipped(bytes(99_000_000), size=99), QUERY_HEAD + zipped(b"BEGIN") + b"x", QUERY_HEAD, b"",
+        QUERY_HEAD + zipped(b"BEGIN", size=4), QUERY_HEAD + zipped(b"BEGIN", size=6),
+        QUERY_HEAD + b"\x81\x05none",
+        QUERY_HEAD + zipped(bytes(99_000_000), size=99), QUERY_HEAD + zipped(b"BEGIN") + b"x",
+        QUERY_HEAD, b"",
         QUERY_HEAD + zipped(b"BEGIN", size=0xFFFFFFFF), QUERY_HEAD + zipped(b"BEGIN")[:-2],
     ],
 )  # fmt: skip

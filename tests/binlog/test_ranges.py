@@ -1,4 +1,6 @@
-"""Events to ranges and parts, without a server: what is in no part is lost, and what is in two comes twice."""
+"""Events to ranges and parts, without a server: what is in no part is lost, and what is in two
+comes twice.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,19 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from made_events import FILE, GOLDEN_FILES, NOW, dialect_of, format_description, made
-from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, Made, number, row, rows, table_map, text
+from made_tables import (
+    INT,
+    NAME,
+    NULL_INT,
+    TABLE_MAP,
+    WRITE,
+    Made,
+    number,
+    row,
+    rows,
+    table_map,
+    text,
+)
 
 from onceward.errors import ServerUnreachable
 from onceward.mysql.binlog.changes import CHANGES, PIECE_BYTES, Decoder
@@ -75,13 +89,22 @@ class Log:
 
     @contextmanager
     def dump(self, place: Place, most: int = 1 << 30) -> Iterator[SimpleNamespace]:
-        """As a server sends it from there on, an event at a time; after ``most`` it says that there is no more."""
-        sent = [event for event in self.events if (event.file, event.position) >= (place.file, place.pos)][:most]
+        """As a server sends it from there on, an event at a time; after ``most`` it says that
+        there is no more.
+        """
+        sent = [
+            event
+            for event in self.events
+            if (event.file, event.position) >= (place.file, place.pos)
+        ][:most]
         reader = SimpleNamespace(dialect="mysql", file=place.file, position=place.pos)
 
         def blocks(*_: object) -> Iterator[list[Event]]:
             for event in sent:
-                reader.file, reader.position = event.file, event.position + event.stop - event.start + 4
+                reader.file, reader.position = (
+                    event.file,
+                    event.position + event.stop - event.start + 4,
+                )
                 yield [event]
 
         yield SimpleNamespace(reader=reader, blocks=blocks)
@@ -108,7 +131,11 @@ def decoded(events: list[Event], found: Range) -> list[dict[str, object]]:
     """What tasks read of a range."""
     changes = []
     for part in found.parts:
-        held = [event for event in events if event.file == part["file"] and part["from"] <= event.position < part["to"]]
+        held = [
+            event
+            for event in events
+            if event.file == part["file"] and part["from"] <= event.position < part["to"]
+        ]
         changes += of(held, found.end.dialect, part)
     return changes
 
@@ -126,7 +153,9 @@ def of(events: list[Event], dialect: str, part: dict[str, object]) -> list[dict[
 def test_the_parts_of_a_golden_binlog_have_all_its_changes_once(path, part_bytes):
     dialect = dialect_of(path)
     events = list(events_of_file(path.read_bytes(), dialect))
-    found = range_of(events, Position(dialect, "a server", 0, "binlog.000001", 4, None, None), part_bytes)
+    found = range_of(
+        events, Position(dialect, "a server", 0, "binlog.000001", 4, None, None), part_bytes
+    )
     before = [event for event in events if event.position < found.end.pos]
     assert decoded(events, found) == of(before, dialect, {})
 
@@ -146,11 +175,15 @@ def test_a_truncate_is_a_change_by_itself():
     log.says("TRUNCATE TABLE t")
     found = log.cut()
     assert found.changes == 1
-    assert [(change["op"], change["table"]) for change in decoded(log.events, found)] == [("t", "t")]
+    assert [(change["op"], change["table"]) for change in decoded(log.events, found)] == [
+        ("t", "t")
+    ]
 
 
 def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
-    """Where lower_case_table_names is 1, table maps have small letters, and statements what was written."""
+    """Where lower_case_table_names is 1, table maps have small letters, and statements what was
+    written.
+    """
     log = Log()
     log.begins()
     log.says("TRUNCATE TABLE Shop.T")
@@ -160,7 +193,9 @@ def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
     cutter.feed(log.events)
     (part,) = cutter.range().parts
     monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
-    found = parts.joined(parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})).to_pylist()
+    found = parts.joined(
+        parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})
+    ).to_pylist()
     assert [(change["op"], change["db"], change["table"]) for change in found] == [
         ("t", "shop", "t"),
         ("c", "shop", "t"),
@@ -168,21 +203,32 @@ def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
 
 
 def test_a_part_is_read_in_pieces_however_much_becomes_of_it(monkeypatch):
-    """A transaction that is compressed is one event, and a row of nulls a few bytes: neither is all in memory."""
+    """A transaction that is compressed is one event, and a row of nulls a few bytes: neither is
+    all in memory.
+    """
     columns = 400
-    map = table_map([INT, *(Made(f"column_{n}", 3, nullable=True) for n in range(columns))], db="shop", key=[0])
+    map = table_map(
+        [INT, *(Made(f"column_{n}", 3, nullable=True) for n in range(columns))], db="shop", key=[0]
+    )
     nulls = [rows(columns + 1, *[row(number(n), *[None] * columns)] * 100) for n in range(100)]
     inner = [(TABLE_MAP, map), *((WRITE, each) for each in nulls)]
-    events = b"".join(struct.pack("<IBIIIH", NOW, kind, 1, 19 + len(body), 0, 0) + body for kind, body in inner)
+    events = b"".join(
+        struct.pack("<IBIIIH", NOW, kind, 1, 19 + len(body), 0, 0) + body for kind, body in inner
+    )
     packed = pa.compress(events, "zstd", asbytes=True)
     assert len(packed) < 20_000
     log = Log()
     log.begins()
-    log.add(TRANSACTION_PAYLOAD, b"\1\4\xfd" + len(packed).to_bytes(3, "little") + b"\2\1\0\0" + packed)
+    log.add(
+        TRANSACTION_PAYLOAD, b"\1\4\xfd" + len(packed).to_bytes(3, "little") + b"\2\1\0\0" + packed
+    )
     (part,) = log.cut().parts
     monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
     settings = Settings({}, (("*", "*"),))
-    sizes = [piece.nbytes for piece in parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})]
+    sizes = [
+        piece.nbytes
+        for piece in parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})
+    ]
     assert len(sizes) > 3
     assert sum(sizes) > 100 * 100 * columns * 10
     assert max(sizes) < 2 * PIECE_BYTES
@@ -198,17 +244,25 @@ CHUNK = {
 
 
 def touched(log: Log, dumps: Iterator[int]) -> list[str]:
-    """The keys that a snapshot finds changed between the beginning of a log and its end, in one dump or several."""
+    """The keys that a snapshot finds changed between the beginning of a log and its end, in one
+    dump or several.
+    """
     begin = Position("mysql", "a server", 0, FILE, 4, None, None)
     high = Place(log.events[-1].file, log.position)
 
     def reading(place: Place) -> object:
         return log.dump(place, next(dumps))
 
-    return list(as_of._first_changes(lambda _: [], reading, CHUNK, begin, high, Settings({}, (("*", "*"),))))
+    return list(
+        as_of._first_changes(
+            lambda _: [], reading, CHUNK, begin, high, Settings({}, (("*", "*"),))
+        )
+    )
 
 
-@pytest.mark.parametrize("dumps", [[100], [1] * 100, [0, 5, 0, 1, 0, 100]], ids=["whole", "cut", "late"])
+@pytest.mark.parametrize(
+    "dumps", [[100], [1] * 100, [0, 5, 0, 1, 0, 100]], ids=["whole", "cut", "late"]
+)
 def test_a_snapshot_reads_on_where_a_dump_ends_too_early(dumps):
     log = Log()
     log.transaction(*range(5))
@@ -238,7 +292,9 @@ def test_a_part_ends_with_its_file():
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "reason"), [(QUERY, "ROLLBACK TO `a`", "statement"), (XA_PREPARE, "", "xa")], ids=["undone", "xa"]
+    ("kind", "said", "reason"),
+    [(QUERY, "ROLLBACK TO `a`", "statement"), (XA_PREPARE, "", "xa")],
+    ids=["undone", "xa"],
 )
 def test_rows_that_are_undone_or_undecided_are_a_stop(kind, said, reason):
     log = Log()
@@ -272,14 +328,20 @@ def test_an_unknown_event_is_a_stop_unless_the_server_calls_it_ignorable():
     found = log.cut()
     assert log.keys(found) == keys(1)
     assert found.end.pos == place
-    assert (found.stop.details["reason"], found.stop.details["at"]) == ("unknown_event", f"{FILE}:{place}")
+    assert (found.stop.details["reason"], found.stop.details["at"]) == (
+        "unknown_event",
+        f"{FILE}:{place}",
+    )
 
 
 def test_positions_are_texts_that_grow_with_the_binlog():
-    """Of places of any number of digits, in payloads and out of them, over a million files and a failover."""
+    """Of places of any number of digits, in payloads and out of them, over a million files and a
+    failover.
+    """
     places = [
         (era, file, pos, inner, row)
-        for era in (0, 9, 10) for file in (7, 999_999, 1_000_000) for pos in (4, 999, 1000, 1 << 40)
+        for era in (0, 9, 10) for file in (7, 999_999, 1_000_000) for pos in (4, 999, 1000,
+        1 << 40)
         for inner in (0, 9, 10) for row in (0, 9, 10)
     ]  # fmt: skip
     found = []

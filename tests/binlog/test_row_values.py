@@ -1,4 +1,6 @@
-"""Cells of each type to values and texts, in both forms; what real servers write is in test_rows."""
+"""Cells of each type to values and texts, in both forms; what real servers write is in
+test_rows.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,18 @@ def moment(*parts: int, fraction: bytes = b"") -> bytes:
 
 
 def clock(
-    hours: int, minutes: int, seconds: int, fraction: int = 0, places: int = 0, *, negative: bool = False
+    hours: int,
+    minutes: int,
+    seconds: int,
+    fraction: int = 0,
+    places: int = 0,
+    *,
+    negative: bool = False,
 ) -> bytes:
     packed = (hours << 12 | minutes << 6 | seconds) << 8 * places | fraction
-    return ((0x800000 << 8 * places) + (-packed if negative else packed)).to_bytes(3 + places, "big")
+    return ((0x800000 << 8 * places) + (-packed if negative else packed)).to_bytes(
+        3 + places, "big"
+    )
 
 
 def day(year: int, month: int, of_month: int) -> bytes:
@@ -54,7 +64,10 @@ DATE, TIME, DATETIME3 = (
 DATETIME6, STAMP = Made("v", 18, b"\6", nullable=True), Made("v", 17, b"\2", nullable=True)
 BITS, BIT = Made("v", 16, b"\5\1", nullable=True), Made("v", 16, b"\1\0", nullable=True)
 DECIMAL, FLOAT = Made("v", 246, b"\4\2", nullable=True), Made("v", 5, b"\x08", nullable=True)
-SHAPE, VECTOR = Made("v", 255, b"\4", nullable=True), Made("v", 242, b"\4", nullable=True, collation=63)
+SHAPE, VECTOR = (
+    Made("v", 255, b"\4", nullable=True),
+    Made("v", 242, b"\4", nullable=True, collation=63),
+)
 POINT = struct.pack("<IBIdd", 4326, 1, 1, 1.0, 2.0)
 
 BOTH_FORMS = [
@@ -63,12 +76,20 @@ BOTH_FORMS = [
     (DATE, day(0, 1, 1), '"0000-01-01"', "-719528"),
     (TIME, clock(12, 34, 56), '"12:34:56"', "45296000000"),
     (TIME, clock(838, 59, 59, negative=True), '"-838:59:59"', "-3020399000000"),
-    (Made("v", 19, b"\2", nullable=True), clock(0, 0, 1, 50, 1, negative=True), '"-00:00:01.50"', "-1500000"),
-    (Made("v", 19, b"\6", nullable=True), clock(100, 0, 0, 7, 3), '"100:00:00.000007"', "360000000007"),
-    (DATETIME3, moment(2024, 1, 31, 10, 0, 0, fraction=b"\x04\xce"), '"2024-01-31 10:00:00.123"', "1706695200123"),
-    (DATETIME6, moment(1969, 12, 31, 23, 59, 59, fraction=b"\x0f\x42\x3f"), '"1969-12-31 23:59:59.999999"', "-1"),
-    (STAMP, (1).to_bytes(4, "big") + b"\x0c", '"1970-01-01 00:00:01.12"', '"1970-01-01T00:00:01.12Z"'),
-    (STAMP, (2**32 - 1).to_bytes(4, "big") + b"\0", '"2106-02-07 06:28:15.00"', '"2106-02-07T06:28:15.00Z"'),
+    (Made("v", 19, b"\2", nullable=True), clock(0, 0, 1, 50, 1, negative=True), '"-00:00:01.50"',
+    "-1500000"),
+    (Made("v", 19, b"\6", nullable=True), clock(100, 0, 0, 7, 3), '"100:00:00.000007"',
+    "360000000007"),
+    (DATETIME3, moment(2024, 1, 31, 10, 0, 0, fraction=b"\x04\xce"), '"2024-01-31 '
+                                                                     '10:00:00.123"',
+                                                                     "1706695200123"),
+    (DATETIME6, moment(1969, 12, 31, 23, 59, 59, fraction=b"\x0f\x42\x3f"), '"1969-12-31 '
+                                                                            '23:59:59.999999"',
+                                                                            "-1"),
+    (STAMP, (1).to_bytes(4, "big") + b"\x0c", '"1970-01-01 '
+                                              '00:00:01.12"', '"1970-01-01T00:00:01.12Z"'),
+    (STAMP, (2**32 - 1).to_bytes(4, "big") + b"\0", '"2106-02-07 '
+                                                    '06:28:15.00"', '"2106-02-07T06:28:15.00Z"'),
     (BITS, b"\x10\x01", '"EAE="', '"ARA="'),
     (BIT, b"\1", "true", "true"),
     (BIT, b"\0", "false", "false"),
@@ -82,13 +103,16 @@ BOTH_FORMS = [
     (Made("v", 9, nullable=True), b"\0\0\x80", "-8388608", "-8388608"),
     (Made("v", 245, b"\4", nullable=True), b"\3\0\0\0\x0c\1a", '"a"', r'"\"a\""'),
     (SHAPE, len(POINT).to_bytes(4, "little") + POINT,
-     '{"srid":4326,"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAABA"}', '{"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAABA","srid":4326}'),
+     '{"srid":4326,"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAABA"}',
+     '{"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAABA","srid":4326}'),
     (VECTOR, b"\x08\0\0\0" + struct.pack("<ff", 0.1, -2), "[0.1,-2]", "[0.1,-2]"),
     (Made("v", 254, b"\xf8\1", nullable=True, labels=(b"x", b"y", b"z")), b"\5", '"x,z"', '"x,z"'),
     (Made("v", 254, b"\xf7\1", nullable=True, labels=(b'"x"',)), b"\1", r'"\"x\""', r'"\"x\""'),
     (Made("v", 254, b"\xf7\1", nullable=True, labels=(b"x",)), b"\0", '""', '""'),
-    (Made("v", 254, b"\xfe\4", nullable=True, collation=63), text(b"ab"), '"YWIAAA=="', '"YWIAAA=="'),
-    (Made("v", 15, b"\x10\0", nullable=True, collation=8), text(b"\xe4\x80\x81"), '"ä€\x81"', '"ä€\x81"'),
+    (Made("v", 254, b"\xfe\4", nullable=True, collation=63), text(b"ab"), '"YWIAAA=="',
+    '"YWIAAA=="'),
+    (Made("v", 15, b"\x10\0", nullable=True, collation=8), text(b"\xe4\x80\x81"), '"ä€\x81"',
+    '"ä€\x81"'),
 ]  # fmt: skip
 
 
@@ -111,7 +135,9 @@ def test_a_value_in_both_forms(column, cell, in_text, in_debezium):
 )
 def test_a_day_that_no_calendar_has_is_a_text_and_no_number(column, cell, shown):
     assert decoded(column, cell) == [f'"{shown}"']
-    with pytest.raises(ChangeUnreadable, match=f"has '{shown}', which is no day of the calendar") as stopped:
+    with pytest.raises(
+        ChangeUnreadable, match=f"has '{shown}', which is no day of the calendar"
+    ) as stopped:
         decoded(column, cell, values="debezium")
     assert 'values="text"' in stopped.value.next_step
     assert stopped.value.details["reason"] == "column_type"
@@ -120,12 +146,14 @@ def test_a_day_that_no_calendar_has_is_a_text_and_no_number(column, cell, shown)
 @pytest.mark.parametrize(
     ("column", "cell"),
     [
-        (DATE, b"\xff\xff\xff"), (DATETIME3, bytes(7)), (DATETIME3, b"\xff" * 7), (TIME, b"\xff" * 3),
+        (DATE, b"\xff\xff\xff"), (DATETIME3, bytes(7)), (DATETIME3, b"\xff" * 7),
+        (TIME, b"\xff" * 3),
         (STAMP, b"\0\0\0\1\xff"), (FLOAT, struct.pack("<d", float("nan"))), (DECIMAL, b"\xff\x05"),
         (Made("v", 254, b"\xf7\1", nullable=True, labels=(b"x",)), b"\2"),
         (Made("v", 254, b"\xf8\1", nullable=True, labels=(b"x",)), b"\2"),
         (Made("v", 254, b"\xfe\4", nullable=True, collation=63), text(b"abcde")),
-        (SHAPE, b"\1\0\0\0a"), (VECTOR, b"\5\0\0\0abcde"), (Made("v", 245, b"\1", nullable=True), b"\2\x0c\x7f"),
+        (SHAPE, b"\1\0\0\0a"), (VECTOR, b"\5\0\0\0abcde"),
+        (Made("v", 245, b"\1", nullable=True), b"\2\x0c\x7f"),
         (Made("v", 140, b"\2", nullable=True, collation=63), b"\x05\0\x84\xff\xff\xff\xff"),
         (Made("v", 140, b"\2", nullable=True, collation=63), b"\x06\0\x81\x05abcd"),
     ],
@@ -136,15 +164,20 @@ def test_a_value_that_no_server_writes_is_damage(column, cell):
 
 
 @pytest.mark.parametrize(
-    ("charset", "collation", "raw"), [("utf8mb4", 255, b"\xff"), ("ascii", 11, b"\xe4"), ("sjis", 13, b"\x81")]
+    ("charset", "collation", "raw"),
+    [("utf8mb4", 255, b"\xff"), ("ascii", 11, b"\xe4"), ("sjis", 13, b"\x81")],
 )
 def test_bytes_that_are_no_text_are_a_stop(charset, collation, raw):
     with pytest.raises(ChangeUnreadable, match=f"bytes that are no text of its charset {charset}"):
-        decoded(Made("v", 15, b"\x10\0", nullable=True, collation=collation), text(b"ok"), text(raw))
+        decoded(
+            Made("v", 15, b"\x10\0", nullable=True, collation=collation), text(b"ok"), text(raw)
+        )
 
 
 def test_a_charset_that_nobody_reads_is_a_stop():
-    with pytest.raises(ChangeUnreadable, match="has the charset eucjpms, which cannot be read here"):
+    with pytest.raises(
+        ChangeUnreadable, match="has the charset eucjpms, which cannot be read here"
+    ):
         decoded(Made("v", 15, b"\x10\0", nullable=True, collation=97), text(b"x"))
     with pytest.raises(ChangeUnreadable, match="has the charset collation 4711"):
         decoded(Made("v", 15, b"\x10\0", nullable=True, collation=4711), text(b"x"))
@@ -153,11 +186,14 @@ def test_a_charset_that_nobody_reads_is_a_stop():
 def test_charsets_have_the_servers_characters():
     """The differences to Python's codecs, each of which a server has shown."""
     shown = [
-        ("latin1", b"\x80\x81\xa4", "€\x81¤"), ("cp866", b"\xfc\xfd", "ⁿ²"), ("koi8u", b"\x95", "•"),
-        ("greek", b"\xa1\xa2", "ʽʼ"), ("hebrew", b"\xaf", "‾"), ("swe7", b"@[\\]^`{|}~", "ÉÄÖÅÜéäöåü"),
+        ("latin1", b"\x80\x81\xa4", "€\x81¤"), ("cp866", b"\xfc\xfd", "ⁿ²"),
+        ("koi8u", b"\x95", "•"),
+        ("greek", b"\xa1\xa2", "ʽʼ"), ("hebrew", b"\xaf", "‾"),
+        ("swe7", b"@[\\]^`{|}~", "ÉÄÖÅÜéäöåü"),
         ("gb18030", b"\xa8\xbc\x81\x35\xf4\x37", "\u1e3f\ue7c7"), ("euckr", b"\x81\x41", "갂"),
         ("dec8", b"\xa8\xd7", "¤Œ"),
-        ("keybcs2", b"\x80\xb0\xe0", "Č░α"), ("geostd8", b"\xc0\xfd", "ა№"), ("armscii8", b"\xb2\xb3", "Աա"),
+        ("keybcs2", b"\x80\xb0\xe0", "Č░α"), ("geostd8", b"\xc0\xfd", "ა№"),
+        ("armscii8", b"\xb2\xb3", "Աա"),
     ]  # fmt: skip
     for charset, raw, wanted in shown:
         assert decoder_of(charset)(raw) == wanted, charset
@@ -194,11 +230,14 @@ def test_all_that_a_text_may_hold_comes_back():
 @pytest.mark.parametrize(
     ("number", "shown"),
     [
-        (0.0, "0"), (-0.0, "-0"), (1.0, "1"), (-2.5, "-2.5"), (1e14, "100000000000000"), (1e15, "1e15"), (1e16, "1e16"),
+        (0.0, "0"), (-0.0, "-0"), (1.0, "1"), (-2.5, "-2.5"), (1e14, "100000000000000"),
+        (1e15, "1e15"), (1e16, "1e16"),
         (123456789012345.0, "123456789012345"), (1234567890123456.0, "1.234567890123456e15"),
         (1e-15, "0.000000000000001"),
-        (1e-16, "1e-16"), (5e-324, "5e-324"), (1.7976931348623157e308, "1.7976931348623157e308"), (0.1, "0.1"),
-        (0.30000000000000004, "0.30000000000000004"), (1e22, "1e22"), (1234567890123456.7, "1234567890123456.8"),
+        (1e-16, "1e-16"), (5e-324, "5e-324"), (1.7976931348623157e308, "1.7976931348623157e308"),
+        (0.1, "0.1"),
+        (0.30000000000000004, "0.30000000000000004"), (1e22, "1e22"),
+        (1234567890123456.7, "1234567890123456.8"),
         (1.5e-5, "0.000015"),
     ],
 )  # fmt: skip
@@ -211,7 +250,10 @@ def decimals(scale: int, *values: str):
     column = Column("v", Kind.DECIMAL, precision=38, scale=scale)
     table = TableMap(0, "d", "t", (column,), (), "mysql")
     array = pa.array(values, pa.string()).cast(pa.decimal128(38, scale))
-    return [each[5:-1] for each in row_texts(table, pa.RecordBatch.from_arrays([array], names=["v"])).to_pylist()]
+    return [
+        each[5:-1]
+        for each in row_texts(table, pa.RecordBatch.from_arrays([array], names=["v"])).to_pylist()
+    ]
 
 
 def test_a_small_decimal_has_no_exponent():
@@ -247,15 +289,32 @@ def test_a_document_whose_offsets_meet_is_not_written_out_again_and_again():
     )  # fmt: skip
     with pytest.raises(NoJson):
         text_of(b"\2" + data)
-    long = struct.pack("<HH", 200, 700 + 5000) + struct.pack("<BH", 12, 604) * 200 + b"\x88\x27" + b"x" * 5000
+    long = (
+        struct.pack("<HH", 200, 700 + 5000)
+        + struct.pack("<BH", 12, 604) * 200
+        + b"\x88\x27"
+        + b"x" * 5000
+    )
     with pytest.raises(NoJson):
         text_of(b"\2" + long)
 
 
 def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
     """Of four bytes there, whatever their own width."""
-    numbers = [(5, -5), (5, 5), (6, 65535), (7, -40000), (7, 40000), (8, 4_000_000_000), (4, 0), (4, 1), (4, 2)]
-    entries = b"".join(struct.pack("<Bi" if value < 1 << 31 else "<BI", kind, value) for kind, value in numbers)
+    numbers = [
+        (5, -5),
+        (5, 5),
+        (6, 65535),
+        (7, -40000),
+        (7, 40000),
+        (8, 4_000_000_000),
+        (4, 0),
+        (4, 1),
+        (4, 2),
+    ]
+    entries = b"".join(
+        struct.pack("<Bi" if value < 1 << 31 else "<BI", kind, value) for kind, value in numbers
+    )
     document = b"\3" + struct.pack("<II", len(numbers), 8 + len(entries)) + entries
     assert text_of(document) == "[-5, 5, 65535, -40000, 40000, 4000000000, null, true, false]"
     small = b"\2" + struct.pack("<HH", 3, 13) + struct.pack("<BhBhBH", 5, -5, 5, 5, 6, 65535)

@@ -54,9 +54,13 @@ def changes_of_file(file, **settings):
     return made.flush()
 
 
-@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*every-type.binlog")), ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", sorted(GOLDEN.glob("*every-type.binlog")), ids=lambda file: file.name
+)
 def test_every_type_of_a_real_server(file):
-    """What the servers' clients selected then: tests/database/test_binlog_values.py compares with a server again."""
+    """What the servers' clients selected then: tests/database/test_binlog_values.py compares with
+    a server again.
+    """
     expected = json.loads((GOLDEN / f"{file.name}.rows.json").read_text())
     assert changes_of_file(file)["after"].to_pylist() == expected
 
@@ -119,16 +123,22 @@ def test_what_a_server_leaves_out_is_a_stop(name, reason, step):
 
 def test_an_update_has_both_rows_and_the_even_and_the_odd_number():
     before, after = row(number(1), text(b"a"), None), row(number(1), text(b"b"), number(-5))
-    found = changes(event(TABLE_MAP, MAP), event(UPDATE, rows(3, before, after, before, after, kind=UPDATE), 99))
+    found = changes(
+        event(TABLE_MAP, MAP),
+        event(UPDATE, rows(3, before, after, before, after, kind=UPDATE), 99),
+    )
     assert [(c["op"], c["key"], c["before"], c["after"], c["row"], c["pos"]) for c in found] == [
-        ("u", '{"id":1}', '{"id":1,"name":"a","v":null}', '{"id":1,"name":"b","v":-5}', place, 99) for place in (1, 3)
+        ("u", '{"id":1}', '{"id":1,"name":"a","v":null}', '{"id":1,"name":"b","v":-5}', place,
+        99) for place in (1, 3)
     ]  # fmt: skip
 
 
 def test_an_update_of_the_key_is_a_deletion_and_a_creation():
     images = [row(number(n), text(b"a"), None) for n in (1, 1, 2, 20, 3, 3)]
     found = changes(event(TABLE_MAP, MAP), event(UPDATE, rows(3, *images, kind=UPDATE)))
-    assert [(c["op"], c["key"], c["before"] is None, c["after"] is None, c["row"]) for c in found] == [
+    assert [
+        (c["op"], c["key"], c["before"] is None, c["after"] is None, c["row"]) for c in found
+    ] == [
         ("u", '{"id":1}', False, False, 1),
         ("d", '{"id":2}', False, True, 2),
         ("c", '{"id":20}', True, False, 3),
@@ -138,7 +148,10 @@ def test_an_update_of_the_key_is_a_deletion_and_a_creation():
 
 def test_a_table_without_a_key_has_none_and_its_updates_are_updates():
     images = [row(number(n), text(b"a"), None) for n in (1, 2)]
-    found = changes(event(TABLE_MAP, table_map([INT, NAME, NULL_INT])), event(UPDATE, rows(3, *images, kind=UPDATE)))
+    found = changes(
+        event(TABLE_MAP, table_map([INT, NAME, NULL_INT])),
+        event(UPDATE, rows(3, *images, kind=UPDATE)),
+    )
     assert [(c["op"], c["key"]) for c in found] == [("u", None)]
 
 
@@ -148,7 +161,9 @@ def test_changes_of_several_tables_are_in_the_binlogs_order():
     one = row(number(1), None, None)
     for place in range(40):
         kind, body = (
-            (WRITE, rows(1, row(number(place)), number=78)) if place % 3 else (DELETE, rows(3, one, kind=DELETE))
+            (WRITE, rows(1, row(number(place)), number=78))
+            if place % 3
+            else (DELETE, rows(3, one, kind=DELETE))
         )
         fed.append(event(kind, body, 100 + place))
     assert [change["pos"] for change in changes(*fed)] == [100 + place for place in range(40)]
@@ -164,7 +179,10 @@ def random_rows(seed):
 
 @pytest.mark.parametrize("events", [1, 5, 40])
 def test_rows_are_found_together_as_they_are_one_by_one(events, monkeypatch):
-    fed = [event(TABLE_MAP, MAP), *(event(WRITE, rows(3, *random_rows(seed)), 100 + seed) for seed in range(events))]
+    fed = [
+        event(TABLE_MAP, MAP),
+        *(event(WRITE, rows(3, *random_rows(seed)), 100 + seed) for seed in range(events)),
+    ]
     found = []
     for together in (1, 10**9, rows_module.TOGETHER):
         monkeypatch.setattr(rows_module, "TOGETHER", together)
@@ -177,7 +195,9 @@ def test_a_row_that_runs_past_its_event_is_damage_whoever_walks_it(monkeypatch):
     bad = row(number(1), b"\x20abc", None)
     for many in (1, 20):
         fed = [event(WRITE, rows(3, row(number(1), text(b"a"), None)), 50) for _ in range(many)]
-        with pytest.raises(BinlogDamaged, match=r"at binlog\.000001:60 of the binlog: a row runs past"):
+        with pytest.raises(
+            BinlogDamaged, match=r"at binlog\.000001:60 of the binlog: a row runs past"
+        ):
             changes(event(TABLE_MAP, MAP), *fed, event(WRITE, rows(3, bad), 60))
 
 
@@ -185,7 +205,9 @@ def test_a_table_map_that_is_handed_over_is_in_force():
     inserted = event(WRITE, rows(3, row(number(1), None, None)))
     found = changes(inserted, maps=[MAP], gtid="0-1-7")
     assert [(change["key"], change["gtid"]) for change in found] == [('{"id":1}', "0-1-7")]
-    with pytest.raises(ChangeUnreadable, match="the table number 77, which no event before them describes"):
+    with pytest.raises(
+        ChangeUnreadable, match="the table number 77, which no event before them describes"
+    ):
         changes(inserted)
 
 
@@ -197,7 +219,12 @@ def test_extra_bytes_and_bits_behind_the_last_column_are_passed_over():
     data = row(number(1), None, None)
     body = rows(3, data, extra=b"\1\2\3")
     spread = body.replace(b"\3\7", b"\3\xff", 1)
-    found = changes(event(TABLE_MAP, MAP), event(WRITE, body), event(WRITE, spread), event(WRITE, rows(3, data)))
+    found = changes(
+        event(TABLE_MAP, MAP),
+        event(WRITE, body),
+        event(WRITE, spread),
+        event(WRITE, rows(3, data)),
+    )
     assert [change["key"] for change in found] == ['{"id":1}'] * 3
 
 
@@ -244,14 +271,20 @@ def test_a_number_means_the_table_of_the_last_map_with_it():
 def test_a_table_of_many_columns():
     columns = [Made(f"c{place}", 3, nullable=True) for place in range(300)]
     cells = [None if place % 3 else number(place) for place in range(300)]
-    (found,) = changes(event(TABLE_MAP, table_map(columns, key=[299, 251])), event(WRITE, rows(300, row(*cells))))
-    assert list(json.loads(found["after"]).values()) == [None if place % 3 else place for place in range(300)]
+    (found,) = changes(
+        event(TABLE_MAP, table_map(columns, key=[299, 251])), event(WRITE, rows(300, row(*cells)))
+    )
+    assert list(json.loads(found["after"]).values()) == [
+        None if place % 3 else place for place in range(300)
+    ]
     assert found["key"] == '{"c299":null,"c251":null}'
 
 
 @pytest.mark.parametrize("type", [0, 6, 7, 11, 12, 20, 99])
 def test_a_type_without_a_place_is_a_stop(type):
-    with pytest.raises(ChangeUnreadable, match=rf"column 'x' of d\.t has the type {type} ") as stopped:
+    with pytest.raises(
+        ChangeUnreadable, match=rf"column 'x' of d\.t has the type {type} "
+    ) as stopped:
         TableMap.parse(table_map([INT, Made("x", type)]), "mysql")
     assert stopped.value.details["reason"] == "column_type"
 
@@ -263,7 +296,9 @@ def every_cut(body):
 @pytest.mark.parametrize("file", GOLDEN_FILES, ids=lambda file: file.name)
 def test_a_table_map_that_is_cut_off_is_refused_or_has_no_more(file):
     bodies = {
-        bytes(each.body) for each in events_of_file(file.read_bytes(), dialect_of(file)) if each.kind == TABLE_MAP
+        bytes(each.body)
+        for each in events_of_file(file.read_bytes(), dialect_of(file))
+        if each.kind == TABLE_MAP
     }
     for body in sorted(bodies)[:2]:
         cuts = list(every_cut(body))[:: max(1, len(body) // 200)]
@@ -295,7 +330,10 @@ def test_a_table_that_was_forgotten_loses_no_rows(monkeypatch):
 
 
 def test_many_rows_are_decoded_in_pieces(monkeypatch):
-    fed = [event(TABLE_MAP, MAP), *(event(WRITE, rows(3, *random_rows(seed)), 100 + seed) for seed in range(60))]
+    fed = [
+        event(TABLE_MAP, MAP),
+        *(event(WRITE, rows(3, *random_rows(seed)), 100 + seed) for seed in range(60)),
+    ]
     whole = changes(*fed)
     monkeypatch.setattr(changes_module, "PIECE_BYTES", 4000)
     made, pieces = decoder(), []

@@ -1,4 +1,6 @@
-"""Which changes pass while a snapshot is under way: by the places of their keys, without a server."""
+"""Which changes pass while a snapshot is under way: by the places of their keys, without a
+server.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,19 @@ import struct
 
 import pyarrow as pa
 import pytest
-from made_tables import INT, NAME, TABLE_MAP, UPDATE, WRITE, event, number, row, rows, table_map, text
+from made_tables import (
+    INT,
+    NAME,
+    TABLE_MAP,
+    UPDATE,
+    WRITE,
+    event,
+    number,
+    row,
+    rows,
+    table_map,
+    text,
+)
 
 from onceward.mysql import snapshot
 from onceward.mysql.binlog.changes import Decoder
@@ -37,7 +51,8 @@ def passed(*events, table="t"):
         decoder.feed(each)
     found = Passing(STATE, nobody).changes(decoder.blocks(), "text").to_pylist()
     return [
-        (change["op"], change["key"], change["before"] is not None, change["after"] is not None) for change in found
+        (change["op"], change["key"], change["before"] is not None, change["after"] is not None)
+        for change in found
     ]
 
 
@@ -46,7 +61,9 @@ def image(key, name=b"a"):
 
 
 def test_a_place_is_before_the_keys_that_the_server_has_behind_it():
-    """The columns of a key count in its order, a number without a sign is one, and a key is not behind itself."""
+    """The columns of a key count in its order, a number without a sign is one, and a key is not
+    behind itself.
+    """
     columns = (
         KeyColumn("a", "int", Kind.INTEGER), KeyColumn("b", "bigint unsigned", Kind.INTEGER),
         KeyColumn("c", "varbinary(9)", Kind.BINARY),
@@ -54,7 +71,10 @@ def test_a_place_is_before_the_keys_that_the_server_has_behind_it():
     values = ([-1, 0, 2], [0, 5, 1 << 63], [b"", b"\0", b"\xff"])
     all_keys = list(itertools.product(*values))
     types = (pa.int32(), pa.uint64(), pa.binary())
-    arrays = [pa.array(column, kind) for column, kind in zip(zip(*all_keys, strict=True), types, strict=True)]
+    arrays = [
+        pa.array(column, kind)
+        for column, kind in zip(zip(*all_keys, strict=True), types, strict=True)
+    ]
     for place in all_keys:
         said = [str(place[0]), str(place[1]), place[2].hex()]
         assert behind(columns, said, arrays, nobody).tolist() == [key > place for key in all_keys]
@@ -76,7 +96,9 @@ def test_a_table_that_is_not_begun_has_no_changes_and_one_that_is_done_has_all()
 def test_a_truncate_passes_as_soon_as_a_table_is_begun():
     emptied = event(QUERY, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0TRUNCATE TABLE t")
     assert passed(emptied) == [("t", None, False, False)]
-    assert passed(emptied._replace(buffer=bytes(emptied.buffer)[:-1] + b"u")) == [("t", None, False, False)]
+    assert passed(emptied._replace(buffer=bytes(emptied.buffer)[:-1] + b"u")) == [
+        ("t", None, False, False)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,9 +116,12 @@ def test_a_row_that_moves_over_the_border_goes_or_comes(old, new, wanted):
 
 def test_changes_that_were_taken_apart_are_in_order_again():
     images = [image(key) for pair in ((1, 1), (20, 2), (3, 30), (4, 4)) for key in pair]
-    found = passed(event(UPDATE, rows(2, *images, kind=UPDATE), 100), event(WRITE, rows(2, image(3)), 200))
+    found = passed(
+        event(UPDATE, rows(2, *images, kind=UPDATE), 100), event(WRITE, rows(2, image(3)), 200)
+    )
     assert [(op, key) for op, key, *_ in found] == [
-        ("u", '{"id":1}'), ("c", '{"id":2}'), ("d", '{"id":3}'), ("u", '{"id":4}'), ("c", '{"id":3}'),
+        ("u", '{"id":1}'), ("c", '{"id":2}'), ("d", '{"id":3}'), ("u", '{"id":4}'),
+        ("c", '{"id":3}'),
     ]  # fmt: skip
 
 

@@ -13,7 +13,15 @@ from onceward.errors import BinlogDamaged
 from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.kinds import QUERY
 from onceward.mysql.binlog.packed import unpacked
-from onceward.mysql.binlog.statements import PASSED, Elsewhere, Passed, Stop, Truncated, classify, statement_of
+from onceward.mysql.binlog.statements import (
+    PASSED,
+    Elsewhere,
+    Passed,
+    Stop,
+    Truncated,
+    classify,
+    statement_of,
+)
 
 WANTED = {("shop", "orders"), ("shop", "a`b"), ("shop", 'q"x'), ("shop", "tä"), ("other", "items")}
 ANSI, LITERAL = 0x4, 0x100000
@@ -131,13 +139,21 @@ def test_what_changes_no_row_passes(text):
     [
         ("CREATE TABLE orders (id int)", "orders"),
         ("ALTER TABLE shop.orders ADD COLUMN b int", "orders"),
-        ("ALTER TABLE orders ADD FOREIGN KEY (b) REFERENCES c (d) ON DELETE RESTRICT ON UPDATE NO ACTION", "orders"),
         (
-            "CREATE TABLE orders (at timestamp ON UPDATE now(), `on` int COMMENT 'on delete cascade')",
+            "ALTER TABLE orders ADD FOREIGN KEY (b) REFERENCES c (d) ON DELETE RESTRICT ON UPDATE "
+            "NO ACTION",
+            "orders",
+        ),
+        (
+            "CREATE TABLE orders (at timestamp ON UPDATE now(), `on` int COMMENT 'on delete "
+            "cascade')",
             "orders",
         ),
         ("CREATE TABLE elsewhere (id int)", None),
-        ("ALTER TABLE elsewhere ADD FOREIGN KEY (b) REFERENCES orders (d) ON DELETE CASCADE", None),
+        (
+            "ALTER TABLE elsewhere ADD FOREIGN KEY (b) REFERENCES orders (d) ON DELETE CASCADE",
+            None,
+        ),
         ("GRANT ALL ON shop.* TO u1", None),
     ],
 )
@@ -305,17 +321,29 @@ def test_a_statement_on_tables_that_are_known_and_not_read_is_elsewhere(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "INSERT INTO elsewhere SELECT * FROM orders", "INSERT INTO elsewhere SELECT * FROM far.b, other.items",
-        "INSERT INTO orders SELECT 1", "REPLACE shop.orders VALUES (1)", "INSERT IGNORE INTO `orders` () VALUES ()",
+        "INSERT INTO "
+        "elsewhere SELECT * FROM orders", "INSERT INTO elsewhere SELECT * FROM far.b, other.items",
+        "INSERT INTO "
+        "orders SELECT 1", "REPLACE shop.orders VALUES (1)",
+        "INSERT IGNORE INTO `orders` () VALUES ()",
         "INSERT INTO elsewhere VALUES (f(1))", "INSERT INTO elsewhere VALUES (far.count(1))",
-        "INSERT INTO elsewhere VALUES (`count`(1))", "INSERT INTO elsewhere VALUES (1) ON DUPLICATE KEY UPDATE a = g()",
+        "INSERT INTO "
+        "elsewhere VALUES (`count`(1))",
+        "INSERT INTO elsewhere VALUES (1) ON DUPLICATE KEY UPDATE a = g()",
         "UPDATE elsewhere, orders SET a = 1", "UPDATE elsewhere JOIN orders USING (id) SET a = 1",
-        "UPDATE elsewhere SET a = (SELECT 1 FROM orders)", "UPDATE elsewhere, shop.orders o SET o.a = 1",
-        "DELETE orders FROM elsewhere JOIN orders", "DELETE FROM elsewhere USING elsewhere JOIN other.items",
-        "DELETE FROM elsewhere WHERE f(id)", "DELETE elsewhere", "UPDATE elsewhere", "INSERT INTO elsewhere",
-        "DELETE FROM elsewhere; DELETE FROM far.a", "DELETE FROM 'elsewhere'", "WITH orders AS (SELECT 1) SELECT 2",
-        "LOAD DATA INFILE 'x' INTO TABLE elsewhere SET a = (SELECT 1 FROM orders)", "LOAD INDEX INTO CACHE elsewhere",
-        "INSERT INTO elsewhere VALUES (1) /* , orders", "CALL elsewhere()", "INSERT INTO elsewhere /*!SELECT*/ orders",
+        "UPDATE elsewhere SET a "
+        "= (SELECT 1 FROM orders)", "UPDATE elsewhere, shop.orders o SET o.a = 1",
+        "DELETE orders FROM "
+        "elsewhere JOIN orders", "DELETE FROM elsewhere USING elsewhere JOIN other.items",
+        "DELETE FROM "
+        "elsewhere WHERE f(id)", "DELETE elsewhere", "UPDATE elsewhere", "INSERT INTO elsewhere",
+        "DELETE FROM "
+        "elsewhere; DELETE FROM far.a", "DELETE FROM 'elsewhere'",
+        "WITH orders AS (SELECT 1) SELECT 2",
+        "LOAD DATA INFILE 'x' INTO TABLE "
+        "elsewhere SET a = (SELECT 1 FROM orders)", "LOAD INDEX INTO CACHE elsewhere",
+        "INSERT INTO elsewhere "
+        "VALUES (1) /* , orders", "CALL elsewhere()", "INSERT INTO elsewhere /*!SELECT*/ orders",
     ],
 )  # fmt: skip
 def test_a_statement_is_a_stop_where_a_table_is_read_or_something_is_not_known(text):
@@ -325,14 +353,20 @@ def test_a_statement_is_a_stop_where_a_table_is_read_or_something_is_not_known(t
 @pytest.mark.parametrize(
     "text",
     [
-        "TRUNCATE orders", "truncate table orders", "TRUNCATE `orders`", "TRUNCATE TABLE shop.orders",
-        "TRUNCATE TABLE shop . `orders` ;", "/* x */ TRUNCATE /*!TABLE*/ orders -- y", "TRUNCATE\tTABLE\n.orders",
-        "TRUNCATE orders WAIT 7", "TRUNCATE orders NOWAIT", "SET STATEMENT a = 1 FOR TRUNCATE orders",
+        "TRUNCATE orders", "truncate "
+                           "table orders", "TRUNCATE `orders`", "TRUNCATE TABLE shop.orders",
+        "TRUNCATE TABLE "
+        "shop . `orders` ;", "/* x */ TRUNCATE /*!TABLE*/ orders -- y", "TRUNCATE\tTABLE\n.orders",
+        "TRUNCATE "
+        "orders WAIT 7", "TRUNCATE orders NOWAIT", "SET STATEMENT a = 1 FOR TRUNCATE orders",
     ],
 )  # fmt: skip
 def test_a_truncate_of_a_wanted_table_is_one(text):
     assert verdict(text) == Truncated("shop", "orders")
-    assert verdict(text.replace("shop", "").replace(" . ", "."), "nowhere") in (PASSED, verdict("é"))
+    assert verdict(text.replace("shop", "").replace(" . ", "."), "nowhere") in (
+        PASSED,
+        verdict("é"),
+    )
 
 
 def test_quotes_are_read_as_the_session_had_them():
@@ -343,18 +377,27 @@ def test_quotes_are_read_as_the_session_had_them():
     assert verdict(alter.format("x\\', y")).reason == "ddl"
     assert verdict(alter.format("x\\"), mode=LITERAL).reason == "ddl"
     assert verdict(alter.format("x\\")).reason == "unknown_statement"
-    assert verdict("ALTER TABLE orders COMMENT 'it''s', COMMENT \"RENAME TO x\"") == Passed(("shop", "orders"))
+    assert verdict("ALTER TABLE orders COMMENT 'it''s', COMMENT \"RENAME TO x\"") == Passed(
+        ("shop", "orders")
+    )
 
 
 def test_names_are_read_in_the_clients_character_set():
     assert verdict("TRUNCATE tä") == Truncated("shop", "tä")
     assert verdict("TRUNCATE tä".encode("latin-1"), charset=8) == Truncated("shop", "tä")
-    assert reason("TRUNCATE tä".encode(), charset=8) == "unknown_statement"  # the server may have written it
+    assert (
+        reason("TRUNCATE tä".encode(), charset=8) == "unknown_statement"
+    )  # the server may have written it
     assert reason("TRUNCATE tä".encode("latin-1"), charset=250) == "unknown_statement"
     assert reason(b"TRUNCATE t\xff", charset=9999) == "unknown_statement"
     # The second byte of a sign of GBK may be a quote, or a backslash.
-    assert verdict("TRUNCATE orders -- 誠".encode("gbk"), charset=28) == Truncated("shop", "orders")
-    assert verdict("ALTER TABLE orders COMMENT '誠', RENAME TO x".encode("gbk"), charset=28).reason == "ddl"
+    assert verdict("TRUNCATE orders -- 誠".encode("gbk"), charset=28) == Truncated(
+        "shop", "orders"
+    )
+    assert (
+        verdict("ALTER TABLE orders COMMENT '誠', RENAME TO x".encode("gbk"), charset=28).reason
+        == "ddl"
+    )
 
 
 def test_names_can_be_in_small_letters():
@@ -368,22 +411,39 @@ def test_without_a_word_on_databases_each_is_wanted():
 
 
 def test_what_a_text_ends_with_is_not_what_it_is():
-    for text in ("DELETE FROM orders -- \0BEGIN", "DELETE FROM orders -- COMMIT", "\0BEGIN WORKS", "x\0COMMIT"):
+    for text in (
+        "DELETE FROM orders -- \0BEGIN",
+        "DELETE FROM orders -- COMMIT",
+        "\0BEGIN WORKS",
+        "x\0COMMIT",
+    ):
         assert verdict(text) != PASSED
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-truncate.binlog")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(GOLDEN.glob("*-truncate.binlog")), ids=lambda path: path.stem
+)
 def test_golden_truncates_and_renames(path):
     events = events_of_file(path.read_bytes(), dialect_of(path))
-    found = [classify(event, lambda *name: name == ("h", "a")) for event in events if event.kind == QUERY]
+    found = [
+        classify(event, lambda *name: name == ("h", "a"))
+        for event in events
+        if event.kind == QUERY
+    ]
     others = [one for one in found if one != PASSED]
     assert others[0] == Truncated("h", "a")
     assert [one.reason for one in others[1:]] == ["ddl"]
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-statement.binlog")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(GOLDEN.glob("*-statement.binlog")), ids=lambda path: path.stem
+)
 def test_golden_statements_are_stops(path):
-    events = [event for event in events_of_file(path.read_bytes(), dialect_of(path)) if event.kind == QUERY]
+    events = [
+        event
+        for event in events_of_file(path.read_bytes(), dialect_of(path))
+        if event.kind == QUERY
+    ]
     found = [classify(event, lambda *_: False) for event in events]
     assert all(isinstance(one, Elsewhere) for one in found if one != PASSED)
     found = [classify(event, lambda *_: True) for event in events]

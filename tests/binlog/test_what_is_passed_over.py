@@ -1,4 +1,6 @@
-"""``pass_over``: the advice of an error, followed to the letter, loses what it names and nothing else. No server."""
+"""``pass_over``: the advice of an error, followed to the letter, loses what it names and nothing
+else. No server.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of
-from made_tables import DELETE, INT, TABLE_MAP, UPDATE, WRITE, Made, event, number, row, rows, table_map
+from made_tables import (
+    DELETE,
+    INT,
+    TABLE_MAP,
+    UPDATE,
+    WRITE,
+    Made,
+    event,
+    number,
+    row,
+    rows,
+    table_map,
+)
 
 from onceward.errors import ChangeUnreadable
 from onceward.mysql.binlog import kinds
@@ -34,7 +48,9 @@ def orders(*zero: int, count: int = 100) -> list[bytes]:
     return [row(number(each), ZERO_DAY if each in zero else DAY) for each in range(count)]
 
 
-def changes(events: Iterable[Event], passes: Passes = NO_PASSES, **said: Any) -> list[dict[str, Any]]:
+def changes(
+    events: Iterable[Event], passes: Passes = NO_PASSES, **said: Any
+) -> list[dict[str, Any]]:
     decoder = Decoder("mysql", lambda *_: True, **{"values": "debezium", "passes": passes, **said})
     for each in events:
         decoder.feed(each)
@@ -64,7 +80,8 @@ def followed(tried: Callable[[Passes], Any]) -> tuple[Any, list[ChangeUnreadable
         assert fresh[0] == error.details["at"]
         assert not set(fresh) & set(names)
         assert settings_of(
-            url="mysql://u:p@h", tables="d.*", starting="latest", max_bytes_per_batch=1, heartbeat_seconds=1,
+            url="mysql://u:p@h", tables="d.*", starting="latest", max_bytes_per_batch=1,
+            heartbeat_seconds=1,
             pass_over=fresh, values="text",
         ).passes.names == set(fresh)  # fmt: skip
         names += fresh
@@ -72,7 +89,11 @@ def followed(tried: Callable[[Passes], Any]) -> tuple[Any, list[ChangeUnreadable
 
 
 def test_one_value_that_has_no_place_is_one_row():
-    log = [event(TABLE_MAP, ORDERS), event(WRITE, rows(2, *orders(7)), 99), event(WRITE, rows(2, *orders()), 999)]
+    log = [
+        event(TABLE_MAP, ORDERS),
+        event(WRITE, rows(2, *orders(7)), 99),
+        event(WRITE, rows(2, *orders()), 999),
+    ]
     found, (error,) = followed(lambda passes: changes(log, passes))
     assert "this one row" in error.next_step
     assert error.details["at"] == "binlog.000001:99/7"
@@ -99,7 +120,9 @@ def test_an_update_is_left_out_with_both_of_its_rows_whichever_is_bad():
 
 
 def test_a_value_that_no_form_has_is_one_row():
-    """A text whose bytes are none: found while rows are decoded, before they are written as text."""
+    """A text whose bytes are none: found while rows are decoded, before they are written as
+    text.
+    """
     map = table_map([INT, Made("v", 15, b"\x28\0", collation=255)], key=[0])
     data = [row(number(each), b"\1\xff" if each in (2, 5) else b"\1a") for each in range(8)]
     log = [event(TABLE_MAP, map), event(WRITE, rows(2, *data), 99)]
@@ -109,16 +132,23 @@ def test_a_value_that_no_form_has_is_one_row():
 
 
 def test_what_can_be_read_is_read_although_it_is_named():
-    """A name is asked for where a reader would stop: an event with a hundred rows is no place for one of them."""
+    """A name is asked for where a reader would stop: an event with a hundred rows is no place for
+    one of them.
+    """
     log = [event(TABLE_MAP, ORDERS), event(WRITE, rows(2, *orders()), 99)]
     assert len(changes(log, Passes(frozenset({"binlog.000001:99", "binlog.000001:99/7"})))) == 100
     with pytest.raises(ChangeUnreadable):
-        changes([log[0], event(WRITE, rows(2, *orders(7)), 99)], Passes(frozenset({"binlog.000001:99"})))
+        changes(
+            [log[0], event(WRITE, rows(2, *orders(7)), 99)],
+            Passes(frozenset({"binlog.000001:99"})),
+        )
 
 
 def payload(*inner: tuple[int, bytes]) -> bytes:
     """A transaction's events in one, not compressed."""
-    events = b"".join(struct.pack("<IBIIIH", 1, kind, 1, 19 + len(body), 0, 0) + body for kind, body in inner)
+    events = b"".join(
+        struct.pack("<IBIIIH", 1, kind, 1, 19 + len(body), 0, 0) + body for kind, body in inner
+    )
     size = b"\xfd" + len(events).to_bytes(3, "little")
     return b"\2\3\xfc\xff\0" + b"\1\4" + size + b"\0" + events
 
@@ -126,14 +156,17 @@ def payload(*inner: tuple[int, bytes]) -> bytes:
 def test_a_row_in_a_compressed_transaction_has_a_name_of_its_own():
     payments = table_map([INT], number=78, table="payments", key=[0])
     body = payload(
-        (TABLE_MAP, payments), (WRITE, rows(1, *[row(number(each)) for each in range(3)], number=78)),
+        (TABLE_MAP, payments), (WRITE, rows(1, *[row(number(each)) for each in range(3)],
+        number=78)),
         (TABLE_MAP, ORDERS), (WRITE, rows(2, *orders(7))), (WRITE, rows(2, *orders())),
     )  # fmt: skip
     log = [event(kinds.TRANSACTION_PAYLOAD, body, 99)]
     found, (error,) = followed(lambda passes: changes(log, passes))
     assert error.details["at"] == "binlog.000001:99#4/7"
     assert len(found) == 3 + 99 + 100
-    with pytest.raises(ChangeUnreadable):  # what an older version advised: it was the whole transaction
+    with pytest.raises(
+        ChangeUnreadable
+    ):  # what an older version advised: it was the whole transaction
         changes(log, Passes(frozenset({"binlog.000001:99"})))
 
 
@@ -141,14 +174,21 @@ def test_a_statement_in_a_compressed_transaction_is_passed_over_alone():
     statement = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0INSERT INTO orders VALUES (1)"
     body = payload((kinds.QUERY, statement), (TABLE_MAP, ORDERS), (WRITE, rows(2, *orders())))
     data = struct.pack("<IBIIIH", 1, kinds.TRANSACTION_PAYLOAD, 1, 23 + len(body), 0, 0) + body
-    begin = struct.pack("<IBIIIH", 1, kinds.GTID, 1, 48, 0, 0) + bytes(1) + b"\x11" * 16 + (1).to_bytes(8, "little")
+    begin = (
+        struct.pack("<IBIIIH", 1, kinds.GTID, 1, 48, 0, 0)
+        + bytes(1)
+        + b"\x11" * 16
+        + (1).to_bytes(8, "little")
+    )
     log = [
-        Event(one, 0, len(one), one[4], 0, 1, 1, "binlog.000001", pos) for pos, one in ((4, begin), (52, data))
+        Event(one, 0, len(one), one[4], 0, 1, 1, "binlog.000001", pos) for pos,
+        one in ((4, begin), (52, data))
     ]  # fmt: skip
 
     def cut(passes: Passes) -> int:
         settings = settings_of(
-            url="mysql://u:p@h", tables="d.*", starting="latest", max_bytes_per_batch=1, heartbeat_seconds=1,
+            url="mysql://u:p@h", tables="d.*", starting="latest", max_bytes_per_batch=1,
+            heartbeat_seconds=1,
             pass_over=sorted(passes.names), values="text",
         )  # fmt: skip
         cutter = Cutter(settings, Position("mysql", "s", 0, "binlog.000001", 4, None, None))
@@ -167,7 +207,10 @@ def test_events_that_have_no_rows_to_be_read_say_how_many_they_leave_out(name: s
     file = GOLDEN / f"{name}.binlog"
     log = list(events_of_file(file.read_bytes(), dialect_of(file)))
     found, errors = followed(lambda passes: changes(log, passes, values="text"))
-    left = [re.search(r"without (\d+) rows? of (\S+), all of this one event by", error.next_step) for error in errors]
+    left = [
+        re.search(r"without (\d+) rows? of (\S+), all of this one event by", error.next_step)
+        for error in errors
+    ]
     assert all(left)
     events = sum(inner.kind in kinds.ROWS for each in log for inner in unpacked(each))
     assert len(errors) == events - len({(each["pos"], each["inner"]) for each in found})
@@ -182,7 +225,9 @@ def test_rows_without_some_columns_are_counted_by_those_that_they_have():
 
 
 @pytest.mark.parametrize(
-    "file", [file for file in GOLDEN_FILES if "minimal" not in file.name], ids=lambda file: file.stem
+    "file",
+    [file for file in GOLDEN_FILES if "minimal" not in file.name],
+    ids=lambda file: file.stem,
 )
 def test_rows_that_are_not_read_are_counted_as_they_would_be(file: Path):
     maps: dict[bytes, Event] = {}
@@ -247,7 +292,12 @@ def test_a_transaction_that_is_packed_in_an_unknown_way_is_left_out_whole_and_sa
 
 def test_rows_left_out_are_not_in_the_table_of_arrow():
     log = [event(TABLE_MAP, ORDERS), event(WRITE, rows(2, *orders(0, count=1)), 99)]
-    decoder = Decoder("mysql", lambda *_: True, values="debezium", passes=Passes(frozenset({"binlog.000001:99/0"})))
+    decoder = Decoder(
+        "mysql",
+        lambda *_: True,
+        values="debezium",
+        passes=Passes(frozenset({"binlog.000001:99/0"})),
+    )
     for each in log:
         decoder.feed(each)
     assert isinstance(found := decoder.flush(), pa.Table)

@@ -1,8 +1,10 @@
-"""A ledger leader that is cut off from the controllers, and not from clients, answers a restart's read of the ledger.
+"""A ledger leader that is cut off from the controllers, and not from clients, answers a restart's
+read of the ledger.
 
-Three nodes whose controllers talk through forwarders. Node 1 leads the ledger and is cut off: the others elect another
-leader, under which a batch is committed; node 1 does not hear of it, and says so to whoever asks. The one test of this
-on brokers as they are; the cheaper ones cut a client's answers short (``deposed_leader``).
+Three nodes whose controllers talk through forwarders. Node 1 leads the ledger and is cut off: the
+others elect another leader, under which a batch is committed; node 1 does not hear of it, and says
+so to whoever asks. The one test of this on brokers as they are; the cheaper ones cut a client's
+answers short (``deposed_leader``).
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Network:
                 caller, address = server.accept()
             except OSError:
                 return
-            of_first = node == 1 or (self.first_pid != 0 and _belongs_to(self.first_pid, address[1]))
+            of_first = node == 1 or (
+                self.first_pid != 0 and _belongs_to(self.first_pid, address[1])
+            )
             try:
                 if self.parted and of_first:
                     raise OSError("parted")
@@ -127,7 +131,9 @@ class PartedKafka(LocalKafka):
                 self._network.forward(number, ports.controller)
         node = super()._make_node(node_id, java_command)
         known = self._network.ports
-        node._properties["controller.quorum.voters"] = ",".join(f"{n}@127.0.0.1:{port}" for n, port in known.items())
+        node._properties["controller.quorum.voters"] = ",".join(
+            f"{n}@127.0.0.1:{port}" for n, port in known.items()
+        )
         node._properties["advertised.listeners"] += f",CONTROLLER://127.0.0.1:{known[node_id]}"
         return node
 
@@ -157,9 +163,13 @@ def leader(client: KafkaClient, topic: str) -> int:
     return client.topic_partitions([topic], timeout_ms=5_000)[topic][0]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/net"), reason="whose connection it is stands in /proc")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/net"), reason="whose connection it is stands in /proc"
+)
 @pytest.mark.fault("ledger-leader-deposed")
-def test_a_deposed_leaders_word_commits_nothing(network: Network, new_topic: Any, read_committed: Any) -> None:
+def test_a_deposed_leaders_word_commits_nothing(
+    network: Network, new_topic: Any, read_committed: Any
+) -> None:
     fast = {"broker.session.timeout.ms": 4000, "broker.heartbeat.interval.ms": 1000}
     with PartedKafka(network, heap_mb=256, properties=fast) as kafka:
         network.first_pid = kafka.nodes[0].pid or 0
@@ -174,7 +184,9 @@ def test_a_deposed_leaders_word_commits_nothing(network: Network, new_topic: Any
         probe = KafkaClient(settings(driver.bootstrap)[0])
         while leader(probe, driver.ledger_topic) != 1:
             time.sleep(0.2)
-        while probe.coordinator(driver.name, "transaction") == 1:  # a coordinator that is cut off would be in the way
+        while (
+            probe.coordinator(driver.name, "transaction") == 1
+        ):  # a coordinator that is cut off would be in the way
             driver.name = type(driver.name)(f"driver-{uuid.uuid4().hex[:10]}")
         old = driver.new()
         old.open(away(driver, 0))
@@ -210,11 +222,15 @@ def test_a_deposed_leaders_word_commits_nothing(network: Network, new_topic: Any
 
 
 def away(driver: Driver, number: int) -> Any:
-    """A batch whose source lies on another cluster, so that no consumer group betrays an outdated ledger."""
+    """A batch whose source lies on another cluster, so that no consumer group betrays an outdated
+    ledger.
+    """
     return replace(driver.running(number), kafka_sources=())
 
 
-def commit(driver: Driver, target: KafkaTarget, number: int, newest: LedgerRecord | None = None) -> LedgerRecord:
+def commit(
+    driver: Driver, target: KafkaTarget, number: int, newest: LedgerRecord | None = None
+) -> LedgerRecord:
     attempt = target.begin(newest, away(driver, number))
     attempt.stage(driver.record(number, attempt.id), away(driver, number))
     attempt.commit()

@@ -1,4 +1,6 @@
-"""``onceward dead-letters list`` and ``show`` on a real broker, and the reader under them against librdkafka's."""
+"""``onceward dead-letters list`` and ``show`` on a real broker, and the reader under them against
+librdkafka's.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def desk(kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]) -> Desk:
+def desk(
+    kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]
+) -> Desk:
     return Desk(kafka.bootstrap_servers, new_topic, read_committed)
 
 
@@ -32,12 +36,20 @@ def test_letters_are_counted_by_what_they_are(desk: Desk) -> None:
     desk.put(b"\x1b[2J", about("p\x1b", 0, 1, error="\x1b[31mX", pipeline="evil\r\n"))
     assert desk.command("replay", "--class", "BadFraming").exit_code == 0
     found = desk.listed()
-    numbers = {(g["error_class"], g["source_partition"]): (g["records"], g["replayed"]) for g in found["groups"]}
+    numbers = {
+        (g["error_class"], g["source_partition"]): (g["records"], g["replayed"])
+        for g in found["groups"]
+    }
     assert numbers == {
         ("DoesNotFit", 0): (2, 0), ("DoesNotFit", 1): (2, 0), ("DoesNotFit", 2): (2, 0),
-        ("BadFraming", 0): (1, 1), ("BadFraming", 1): (1, 1), ("BadFraming", 2): (1, 1), ("\x1b[31mX", None): (1, 0),
+        ("BadFraming", 0): (1, 1), ("BadFraming", 1): (1, 1), ("BadFraming", 2): (1, 1),
+        ("\x1b[31mX", None): (1, 0),
     }  # fmt: skip
-    assert (found["letters"]["records"], found["letters"]["replayed"], found["letters"]["came_back"]) == (10, 3, 3)
+    assert (
+        found["letters"]["records"],
+        found["letters"]["replayed"],
+        found["letters"]["came_back"],
+    ) == (10, 3, 3)
     assert found["other_records"]["records"] == 1
     assert 0 < found["letters"]["first_ms"] <= found["letters"]["last_ms"]
     table = desk.command("list")
@@ -69,17 +81,26 @@ def test_what_retention_has_removed_is_said_and_passed_over(desk: Desk) -> None:
 
 def test_one_letter_and_some_of_them_are_shown(desk: Desk) -> None:
     desk.write(8)
-    desk.put(b"\xff\x00", [("trace", b"\x1b[2J"), *about(desk.source, 2, 77, error="BadFraming")], partition=1)
+    desk.put(
+        b"\xff\x00",
+        [("trace", b"\x1b[2J"), *about(desk.source, 2, 77, error="BadFraming")],
+        partition=1,
+    )
     shown = desk.command("show", "--class", "BadFraming")
     assert shown.exit_code == 0
     assert all(line.isprintable() for line in shown.output.split("\n"))
-    for part in (f"{desk.dead}-1@4", f"{desk.source}-2@77, of 2023-11-14T22:13:20.123Z", "hex ff00", "key       null",
+    for part in (f"{desk.dead}-1@4", f"{desk.source}-2@77, of "
+                                     f"2023-11-14T22:13:20.123Z", "hex ff00", "key       null",
                  'trace = "\\x1b[2J"', "BadFraming: field age", "people-etl"):  # fmt: skip
         assert part in shown.output, part
     one = desk.command("show", "--partition", "0", "--offset", "2", "--json")
     [line] = one.stdout.splitlines()
     told = json.loads(line)
-    assert (told["partition"], told["offset"], told["value"]) == (0, 2, {"text": "letter 4", "bytes": 8})
+    assert (told["partition"], told["offset"], told["value"]) == (
+        0,
+        2,
+        {"text": "letter 4", "bytes": 8},
+    )
     assert len(desk.command("show", "--limit", "3", "--json").stdout.splitlines()) == 3
     desk.replay()
     assert json.loads(desk.command("show", "--limit", "1", "--json").stdout)["replayed"] is True
@@ -100,11 +121,16 @@ def test_what_we_read_is_what_librdkafka_reads(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    """Transactions of three producers, committed, aborted, mixed with plain records; read a few at a time."""
+    """Transactions of three producers, committed, aborted, mixed with plain records; read a few at
+    a time.
+    """
     chance = random.Random(seed)
     topic = new_topic(desk.servers, 1, segment_bytes=1 << 20)
     plain = Producer({"bootstrap.servers": desk.servers, "linger.ms": 0})
-    writers = [Producer({"bootstrap.servers": desk.servers, "transactional.id": f"{topic}-{n}"}) for n in range(3)]
+    writers = [
+        Producer({"bootstrap.servers": desk.servers, "transactional.id": f"{topic}-{n}"})
+        for n in range(3)
+    ]
     is_open = [False] * 3
     for writer in writers:
         writer.init_transactions(60)
@@ -122,7 +148,9 @@ def test_what_we_read_is_what_librdkafka_reads(
         if chance.random() < 0.2:
             chance.choice((writers[n].commit_transaction, writers[n].abort_transaction))(60)
             is_open[n] = False
-    expected = [(message.offset(), message.value()) for message in read_committed(desk.servers, topic)]
+    expected = [
+        (message.offset(), message.value()) for message in read_committed(desk.servers, topic)
+    ]
     fetch = committed.fetch_request
 
     def small(*arguments: Any, **more: Any) -> Any:
@@ -135,11 +163,16 @@ def test_what_we_read_is_what_librdkafka_reads(
     where = Partition(topic, 0)
     try:
         end = decided_ends(client, [where])[where]
-        read = [(record.offset, record.value) for record in committed_records(client, where, 0, end)]
+        read = [
+            (record.offset, record.value) for record in committed_records(client, where, 0, end)
+        ]
         assert read == expected
         half = [record.offset for record in committed_records(client, where, end // 3, end // 2)]
         assert half == [offset for offset, _ in expected if end // 3 <= offset < end // 2]
-        every_other = [r.offset for r in committed_records(client, where, 0, end, skip=lambda o: o + 30 - o % 30)]
+        every_other = [
+            r.offset
+            for r in committed_records(client, where, 0, end, skip=lambda o: o + 30 - o % 30)
+        ]
         assert set(every_other) <= {offset for offset, _ in expected}
     finally:
         client.close()
@@ -161,6 +194,8 @@ def test_a_log_that_loses_its_beginning_while_it_is_read_goes_on_behind_it(desk:
         return offset
 
     try:
-        assert [r.offset for r in committed_records(client, where, 0, 20, skip=at_the_first_fetch)] == [*range(5, 20)]
+        assert [
+            r.offset for r in committed_records(client, where, 0, 20, skip=at_the_first_fetch)
+        ] == [*range(5, 20)]
     finally:
         client.close()

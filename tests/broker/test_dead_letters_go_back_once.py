@@ -1,6 +1,8 @@
-"""``onceward dead-letters replay`` on real brokers: each letter goes back once, whatever is killed, lost or run twice.
+"""``onceward dead-letters replay`` on real brokers: each letter goes back once, whatever is
+killed, lost or run twice.
 
-What came back librdkafka counts; and the ledger's chain is judged by ``onceward verify``, which is librdkafka's, too.
+What came back librdkafka counts; and the ledger's chain is judged by ``onceward verify``, which is
+librdkafka's, too.
 """
 
 from __future__ import annotations
@@ -45,12 +47,16 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def desk(any_kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]) -> Desk:
+def desk(
+    any_kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]
+) -> Desk:
     return Desk(any_kafka.bootstrap_servers, new_topic, read_committed)
 
 
 @pytest.fixture
-def new_desk(kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]) -> Desk:
+def new_desk(
+    kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]
+) -> Desk:
     """On the newer broker only."""
     return Desk(kafka.bootstrap_servers, new_topic, read_committed)
 
@@ -98,7 +104,11 @@ def test_what_a_filter_leaves_is_for_a_later_replay(
     desk.assert_fed_back_once(by_class["BadFraming"] + by_class["DoesNotFit"])
     assert desk.fed_back(other) == []
     found = desk.listed()
-    assert (found["letters"]["records"], found["letters"]["replayed"], found["fed_back_ever"]) == (75, 60, 60)
+    assert (found["letters"]["records"], found["letters"]["replayed"], found["fed_back_ever"]) == (
+        75,
+        60,
+        60,
+    )
     desk.replay()
     desk.assert_fed_back_once(from_other, other)
     desk.assert_fed_back_once(by_class["BadFraming"] + by_class["DoesNotFit"])
@@ -119,7 +129,9 @@ def test_what_fails_again_and_again_is_given_up_and_can_be_begun_anew(
 ) -> None:
     values = new_desk.write(6)
     with monkeypatch.context() as failing:
-        failing.setattr(Sender, "_append", lambda *_: (_ for _ in ()).throw(SendFailed("on purpose")))
+        failing.setattr(
+            Sender, "_append", lambda *_: (_ for _ in ()).throw(SendFailed("on purpose"))
+        )
         with pytest.raises(SendFailed, match=r"3 times: on purpose\. Next: .*run again"):
             new_desk.replay()
     assert new_desk.fed_back() == []
@@ -127,7 +139,9 @@ def test_what_fails_again_and_again_is_given_up_and_can_be_begun_anew(
     new_desk.assert_fed_back_once(values)
 
 
-def test_an_interrupt_leaves_no_transaction_open(new_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_no_transaction_open(
+    new_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Readers of the source would have to wait for its timeout."""
     values, put = new_desk.write(6), replay.KafkaChain.put
 
@@ -139,7 +153,9 @@ def test_an_interrupt_leaves_no_transaction_open(new_desk: Desk, monkeypatch: py
         failing.setattr(replay.KafkaChain, "put", interrupted)
         with pytest.raises(KeyboardInterrupt):
             new_desk.replay()
-    deadline = time.monotonic() + 30  # half of the timeout, after which the coordinator would have ended it
+    deadline = (
+        time.monotonic() + 30
+    )  # half of the timeout, after which the coordinator would have ended it
     aborted = dict.fromkeys(range(PARTITIONS), 2)  # a letter of the first parcel, and a marker
     while end_offsets(new_desk.servers, new_desk.source, "read_committed") != aborted:
         assert time.monotonic() < deadline, "the transaction is still open"
@@ -152,10 +168,16 @@ def test_one_that_becomes_poison_again_is_told_apart(new_desk: Desk) -> None:
     [value] = new_desk.write(1)
     new_desk.replay()
     [message] = new_desk.fed_back()
-    new_desk.put(message.value(), [*message.headers(), *about(new_desk.source, message.partition(), message.offset())])
+    new_desk.put(
+        message.value(),
+        [*message.headers(), *about(new_desk.source, message.partition(), message.offset())],
+    )
     assert new_desk.listed()["letters"]["came_back"] == 1
     new_desk.replay()
-    assert [m.headers() for m in new_desk.fed_back()] == [[("onceward.replayed", b"1")], [("onceward.replayed", b"2")]]
+    assert [m.headers() for m in new_desk.fed_back()] == [
+        [("onceward.replayed", b"1")],
+        [("onceward.replayed", b"2")],
+    ]
     new_desk.assert_fed_back_once([value, value])
 
 
@@ -166,7 +188,9 @@ def test_letters_of_open_transactions_wait_and_aborted_ones_never_were(new_desk:
     for end in (writer.abort_transaction, writer.commit_transaction):
         writer.begin_transaction()
         for partition in (0, 1):
-            writer.produce(desk.dead, end.__name__, partition=partition, headers=about(desk.source, 0, 0))
+            writer.produce(
+                desk.dead, end.__name__, partition=partition, headers=about(desk.source, 0, 0)
+            )
         assert writer.flush(60) == 0
         behind = desk.write(2)  # one in each partition
         desk.replay()
@@ -183,8 +207,10 @@ def test_what_names_no_source_is_refused_by_name_and_the_rest_goes_back(
     new_desk: Desk, new_topic: Callable[..., str]
 ) -> None:
     desk = new_desk
-    nameless = [[("x", b"y")], about(desk.source, "-1", 5), about("no topic!", 0, 5), about(desk.source, "", 1),
-                about("__consumer_offsets", 0, 1), about(desk.ledger, 0, 1), about(desk.dead, 0, 1),
+    nameless = [[("x", b"y")], about(desk.source, "-1", 5), about("no topic!", 0, 5),
+        about(desk.source, "", 1),
+                about("__consumer_offsets", 0, 1), about(desk.ledger, 0, 1),
+                about(desk.dead, 0, 1),
                 about(desk.source, 0, 1, error="RecordTooLarge")]  # fmt: skip
     for number, headers in enumerate(nameless):
         desk.put(f"nameless {number}".encode(), headers, key=b"person 1")
@@ -192,7 +218,10 @@ def test_what_names_no_source_is_refused_by_name_and_the_rest_goes_back(
     with pytest.raises(SourceNotNamed, match=rf"8 records .* {desk.dead}-0@0, {desk.dead}-0@1"):
         desk.replay()
     desk.assert_fed_back_once(values)
-    assert desk.command("replay", "--class", "DoesNotFit", "--source-topic", desk.source).exit_code == 0
+    assert (
+        desk.command("replay", "--class", "DoesNotFit", "--source-topic", desk.source).exit_code
+        == 0
+    )
     assert desk.command("replay").exit_code == 1
     desk.assert_fed_back_once(values)
     other = new_topic(desk.servers, 5, prefix="other")
@@ -213,13 +242,17 @@ def test_what_names_no_source_is_refused_by_name_and_the_rest_goes_back(
         "ledger:finished:2",
         *(
             pytest.param(moment, marks=pytest.mark.slow)
-            for moment in ("open:started:1", "open:finished:1", "plan:finished:1", "send:started:2", "send:finished:2",
-                           "ledger:started:1", "commit:started:1", "commit:started:3", "commit:finished:1",
+            for moment in ("open:started:1", "open:finished:1", "plan:finished:1",
+            "send:started:2", "send:finished:2",
+                           "ledger:started:1", "commit:started:1", "commit:started:3",
+                           "commit:finished:1",
                            "commit:finished:2", "commit:finished:3")
         ),
     ],
 )  # fmt: skip
-def test_a_replay_that_is_killed_is_gone_on_with(new_desk: Desk, tmp_path: Path, moment: str) -> None:
+def test_a_replay_that_is_killed_is_gone_on_with(
+    new_desk: Desk, tmp_path: Path, moment: str
+) -> None:
     values = new_desk.write(250)
     status, said = ended(new_desk.process(faults=f"{moment}:kill", fired=tmp_path / "fired"))
     fired(fired_faults(tmp_path / "fired"), f"{moment} never came: {said}")
@@ -233,15 +266,22 @@ def test_a_replay_that_is_killed_is_gone_on_with(new_desk: Desk, tmp_path: Path,
 
 @pytest.mark.fault("dead-letters-two-replays")
 @pytest.mark.parametrize(
-    "moment", ["commit:started:2", *(pytest.param(m, marks=pytest.mark.slow) for m in ("send:finished:1",
+    "moment",
+    ["commit:started:2", *(pytest.param(m, marks=pytest.mark.slow) for m in ("send:finished:1",
                "commit:finished:1", "plan:started:2"))],
 )  # fmt: skip
-def test_a_second_replay_takes_over_and_the_first_one_stops(new_desk: Desk, tmp_path: Path, moment: str) -> None:
+def test_a_second_replay_takes_over_and_the_first_one_stops(
+    new_desk: Desk, tmp_path: Path, moment: str
+) -> None:
     values = new_desk.write(350)
     first = new_desk.process(faults=f"{moment}:stop", fired=tmp_path / "fired")
     try:
         deadline = time.monotonic() + 60
-        while not fired_faults(tmp_path / "fired") and time.monotonic() < deadline and first.poll() is None:
+        while (
+            not fired_faults(tmp_path / "fired")
+            and time.monotonic() < deadline
+            and first.poll() is None
+        ):
             time.sleep(0.05)
         fired(fired_faults(tmp_path / "fired"), f"{moment} never came")
         status, said = ended(new_desk.process())
@@ -272,13 +312,19 @@ def test_replays_that_race_feed_nothing_back_twice(new_desk: Desk) -> None:
 def test_what_an_older_replay_commits_just_before_it_is_fenced_is_known(
     new_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads the ledger first and fences afterwards overlooks it, and feeds these letters back again."""
+    """Whoever reads the ledger first and fences afterwards overlooks it, and feeds these letters
+    back again.
+    """
     values = new_desk.write(20)
     client, producer = new_desk.client()
     topic = DeadLetterTopic(client, new_desk.dead)
-    older = Sender(client, new_desk.chain(client, producer), producer, topic, to=None, run_id="older")
+    older = Sender(
+        client, new_desk.chain(client, producer), producer, topic, to=None, run_id="older"
+    )
     older.take()
-    parcels = list(Replay(new_desk.dead, new_desk.ledger)._parcels(topic, older.replayed, Outcome()))
+    parcels = list(
+        Replay(new_desk.dead, new_desk.ledger)._parcels(topic, older.replayed, Outcome())
+    )
     take_over = Transaction.take_over
 
     def at_the_last_moment(transaction: Transaction) -> Any:
@@ -296,7 +342,9 @@ def test_what_an_older_replay_commits_just_before_it_is_fenced_is_known(
 @pytest.mark.fault("dead-letters-commit-unanswered")
 @pytest.mark.parametrize("carried_out", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_commit_without_an_answer_is_looked_up(desk: Desk, carried_out: bool) -> None:
-    """Nobody answers for as long as it is asked: then the next epoch is claimed, and the ledger tells."""
+    """Nobody answers for as long as it is asked: then the next epoch is claimed, and the ledger
+    tells.
+    """
     values = desk.write(20)
     client, producer = desk.client()
     topic, chain = DeadLetterTopic(client, desk.dead), desk.chain(client, producer)
@@ -408,29 +456,45 @@ def test_what_cannot_be_written_is_refused_by_name_and_nothing_is_half_done(
     desk, small = new_desk, new_topic(new_desk.servers, 1, prefix="small", max_message_bytes=2_000)
     desk.write(4)
     desk.put(b"gone", about(desk.source, PARTITIONS, 1), partition=1)
-    with pytest.raises(PartitionMissing, match=f"{desk.dead}-1@.*--source-topic {desk.source} --to {desk.source}"):
+    with pytest.raises(
+        PartitionMissing, match=f"{desk.dead}-1@.*--source-topic {desk.source} --to {desk.source}"
+    ):
         desk.replay()
-    even = [f"letter {number}".encode() for number in (0, 2)]  # of the first partition, which went before it
+    even = [
+        f"letter {number}".encode() for number in (0, 2)
+    ]  # of the first partition, which went before it
     desk.assert_fed_back_once(even)
-    assert desk.command("replay", "--source-topic", desk.source, "--to", desk.source).exit_code == 0
+    assert (
+        desk.command("replay", "--source-topic", desk.source, "--to", desk.source).exit_code == 0
+    )
     desk.assert_fed_back_once([*even, b"letter 1", b"letter 3", b"gone"])
 
     desk.put(b"x", about("no-such-topic", 0, 1))
     with pytest.raises(TopicMissing, match=f"no-such-topic .*{desk.dead}-0@"):
         desk.replay()
     desk.put(b"x" * 5_000, about(small, 0, 1), partition=1)
-    fitting = [desk.put(b"%d" % n + b"y" * 1_500, about(small, 0, n), partition=1) for n in range(3)]
-    with pytest.raises(RecordTooLarge, match=f"{desk.dead}-1@.* {small} takes records of 2000") as too_large:
+    fitting = [
+        desk.put(b"%d" % n + b"y" * 1_500, about(small, 0, n), partition=1) for n in range(3)
+    ]
+    with pytest.raises(
+        RecordTooLarge, match=f"{desk.dead}-1@.* {small} takes records of 2000"
+    ) as too_large:
         desk.replay(wanted=Wanted(source_topics=[small]))
     assert desk.fed_back(small) == []
 
-    # What the error advises: that letter alone is left, and goes back compressed, as its producer had it.
+    # What the error advises: that letter alone is left, and goes back compressed, as its producer
+    # had it.
     leave_out = too_large.value.next_step.partition(";")[0].split()[-2:]
     assert desk.command("replay", "--source-topic", small, *leave_out).exit_code == 0
     assert len(desk.fed_back(small)) == len(fitting)
     compressing = tmp_path / "compressing.properties"
     compressing.write_text("compression.type=zstd\n")
-    assert desk.command("replay", "--source-topic", small, "--command-config", str(compressing)).exit_code == 0
+    assert (
+        desk.command(
+            "replay", "--source-topic", small, "--command-config", str(compressing)
+        ).exit_code
+        == 0
+    )
     assert [len(message.value()) for message in desk.fed_back(small)][-1] == 5_000
     assert desk.command("replay", "--leave-out", "x").exit_code != 0
     for to in (desk.dead, desk.ledger):
@@ -464,9 +528,13 @@ def test_it_is_fenced_by_name_also_when_it_has_nothing_under_way(new_desk: Desk)
     values = new_desk.write(20)
     client, producer = new_desk.client()
     topic = DeadLetterTopic(client, new_desk.dead)
-    sender = Sender(client, new_desk.chain(client, producer), producer, topic, to=None, run_id="old")
+    sender = Sender(
+        client, new_desk.chain(client, producer), producer, topic, to=None, run_id="old"
+    )
     sender.take()
-    parcels = list(Replay(new_desk.dead, new_desk.ledger)._parcels(topic, sender.replayed, Outcome()))
+    parcels = list(
+        Replay(new_desk.dead, new_desk.ledger)._parcels(topic, sender.replayed, Outcome())
+    )
     new_desk.replay()
     try:
         for parcel in parcels:

@@ -1,4 +1,6 @@
-"""The demo as a user runs it, shortened: its verdict, its exit status, and that it leaves nothing behind."""
+"""The demo as a user runs it, shortened: its verdict, its exit status, and that it leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(_LIMIT_SECONDS + 60)]
 
 
 def _demo(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run the demo with ``folder`` as its temporary folder; its exit status and its one JSON line."""
+    """Run the demo with ``folder`` as its temporary folder; its exit status and its one JSON
+    line.
+    """
     done = subprocess.run(
         [sys.executable, "-c", "from onceward.cli import app; app()", "demo", *_SHORT, *arguments],
         stdout=subprocess.PIPE,
@@ -34,14 +38,18 @@ def _demo(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 def _left_over(folder: Path) -> list[str]:
     """Processes that still name ``folder`` on their command line, and folders of ours in it."""
-    commands = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    commands = [
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ]
     return [command for command in commands if str(folder) in command] + [
         entry.name for entry in folder.iterdir() if entry.name.startswith("onceward-")
     ]
 
 
 @pytest.mark.parametrize("broker_version", ["4.3.1", "3.9.1"])
-def test_a_job_killed_again_and_again_writes_every_number_exactly_once(tmp_path: Path, broker_version: str) -> None:
+def test_a_job_killed_again_and_again_writes_every_number_exactly_once(
+    tmp_path: Path, broker_version: str
+) -> None:
     status, result = _demo(tmp_path, "--broker-version", broker_version)
     assert result["violations"] == []
     assert status == 0
@@ -60,14 +68,21 @@ def test_a_job_that_writes_elsewhere_does_so_as_well(tmp_path: Path, sink: str) 
     status, result = _demo(tmp_path, "--sink", sink, "--kills", "5", "--seed", "3")
     assert result["violations"] == []
     assert status == 0
-    assert (result["lost"], result["duplicates"], result["unexpected"], result["left_over"]) == (0, 0, 0, 0)
+    assert (result["lost"], result["duplicates"], result["unexpected"], result["left_over"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert result["visible"] == result["expected"] > 0
     assert result["kills"] == 5
     assert result["batches"] > 0
     assert _left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("options", [(), ("--kills", "5", "--seed", "2")], ids=["planned kills", "random kills"])
+@pytest.mark.parametrize(
+    "options", [(), ("--kills", "5", "--seed", "2")], ids=["planned kills", "random kills"]
+)
 def test_a_job_that_reads_mysqls_changes_writes_each_once_and_in_order(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -87,7 +102,12 @@ def test_a_table_of_mysql_is_the_same_in_postgresql(tmp_path: Path) -> None:
     status, result = _demo(tmp_path, "--source", "mysql", "--sink", "postgres")
     assert result["violations"] == []
     assert status == 0
-    assert (result["lost"], result["duplicates"], result["unexpected"], result["left_over"]) == (0, 0, 0, 0)
+    assert (result["lost"], result["duplicates"], result["unexpected"], result["left_over"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert result["visible"] == result["expected"] > 1_000
     assert result["kills"] == 5
     assert _left_over(tmp_path) == []

@@ -1,4 +1,6 @@
-"""``onceward doctor --consumers``: who reads an output topic, and what their offsets prove, with real consumers."""
+"""``onceward doctor --consumers``: who reads an output topic, and what their offsets prove, with
+real consumers.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ RECORDS = 10
 
 
 class Output:
-    """A topic of one partition: ten committed records, and behind them a transaction, left open or aborted."""
+    """A topic of one partition: ten committed records, and behind them a transaction, left open or
+    aborted.
+    """
 
     def __init__(self, servers: str, topic: str) -> None:
         self.servers, self.topic = servers, topic
         self.group = f"group-{uuid.uuid4().hex[:10]}"
-        self._producer = Producer({"bootstrap.servers": servers, "transactional.id": topic, "linger.ms": 1000})
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "transactional.id": topic, "linger.ms": 1000}
+        )
         self._producer.init_transactions(60)
         self.begin()
         self._producer.commit_transaction(60)
@@ -47,7 +53,11 @@ class Output:
     def findings(self) -> list[Finding]:
         """What is said of this group, or of this topic."""
         every = check_consumers(self.servers, None, [self.topic])
-        return [finding for finding in every if self.group in finding.what or f"topic {self.topic}:" in finding.what]
+        return [
+            finding
+            for finding in every
+            if self.group in finding.what or f"topic {self.topic}:" in finding.what
+        ]
 
     def finding(self) -> Finding:
         (finding,) = self.findings()
@@ -62,7 +72,9 @@ def output(kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Output]
 
 
 def read(output: Output, how: str, isolation_level: str | None, records: int) -> None:
-    """Be given so many records, and commit behind the last of them; nobody is in the group afterwards."""
+    """Be given so many records, and commit behind the last of them; nobody is in the group
+    afterwards.
+    """
     level = {"isolation_level": isolation_level} if isolation_level else {}
     if how == "kafka-python":
         with consuming(output, **level) as consumer:
@@ -75,8 +87,16 @@ def read(output: Output, how: str, isolation_level: str | None, records: int) ->
             consumer.commit()
         return
     protocol = {"group.protocol": "consumer"} if how == "KIP-848" else {}
-    settings = {"bootstrap.servers": output.servers, "group.id": output.group, "auto.offset.reset": "earliest"}
-    settings |= {"enable.auto.commit": "false", **protocol, **{n.replace("_", "."): v for n, v in level.items()}}
+    settings = {
+        "bootstrap.servers": output.servers,
+        "group.id": output.group,
+        "auto.offset.reset": "earliest",
+    }
+    settings |= {
+        "enable.auto.commit": "false",
+        **protocol,
+        **{n.replace("_", "."): v for n, v in level.items()},
+    }
     consumer = Consumer(settings)
     consumer.subscribe([output.topic])
     try:
@@ -106,7 +126,9 @@ def consuming(output: Output, **settings: object) -> Iterator[KafkaConsumer]:
 
 
 @pytest.mark.parametrize("how", ["kafka-python", "confluent-kafka", "KIP-848"])
-def test_who_commits_beyond_the_last_stable_offset_is_proved_to_read_uncommitted(output: Output, how: str) -> None:
+def test_who_commits_beyond_the_last_stable_offset_is_proved_to_read_uncommitted(
+    output: Output, how: str
+) -> None:
     output.begin()
     read(output, how, "read_uncommitted", RECORDS + 5)
     found = output.finding()
@@ -114,13 +136,18 @@ def test_who_commits_beyond_the_last_stable_offset_is_proved_to_read_uncommitted
     assert f"16 of {output.topic}-0 (stable up to 11)" in found.what
     assert "isolation.level=read_committed" in found.next_step
     output.abort()
-    assert output.finding().status == "warn", "no transaction is open any more: it cannot be proved now"
+    assert output.finding().status == "warn", (
+        "no transaction is open any more: it cannot be proved now"
+    )
 
 
 @pytest.mark.parametrize(
-    ("how", "level"), [("confluent-kafka", None), ("kafka-python", "read_committed"), ("KIP-848", "read_committed")]
+    ("how", "level"),
+    [("confluent-kafka", None), ("kafka-python", "read_committed"), ("KIP-848", "read_committed")],
 )
-def test_who_reads_committed_records_is_never_accused(output: Output, how: str, level: str | None) -> None:
+def test_who_reads_committed_records_is_never_accused(
+    output: Output, how: str, level: str | None
+) -> None:
     """librdkafka's default is read_committed. That it is right cannot be proved either."""
     output.begin()
     read(output, how, level, RECORDS)
@@ -138,7 +165,10 @@ def test_an_offset_between_two_aborted_records_is_a_hint(output: Output, how: st
     read(output, how, "read_uncommitted", RECORDS + 4)
     found = output.finding()
     assert found.status == "warn", found
-    assert f"its offset 15 of {output.topic}-0 stands between two records of an aborted transaction" in found.what
+    assert (
+        f"its offset 15 of {output.topic}-0 stands between two records of an aborted transaction"
+        in found.what
+    )
 
 
 def test_an_offset_between_two_committed_records_is_none(output: Output) -> None:
@@ -166,19 +196,34 @@ def test_a_topic_that_no_group_reads(output: Output) -> None:
 @pytest.mark.slow
 def test_a_share_groups_level_is_known_to_the_brokers(kafka: LocalKafka, output: Output) -> None:
     kafka.kafka_tool(
-        "kafka-console-share-consumer", "--topic", output.topic, "--group", output.group, "--timeout-ms", "3000"
+        "kafka-console-share-consumer",
+        "--topic",
+        output.topic,
+        "--group",
+        output.group,
+        "--timeout-ms",
+        "3000",
     )
     mine = next(finding for finding in output.findings() if output.group in finding.what)
     assert mine.status == "warn", mine
     assert "share.isolation.level=read_uncommitted" in mine.what
     alter = ["--alter", "--entity-type", "groups", "--entity-name", output.group]
-    kafka.kafka_tool("kafka-configs", *alter, "--add-config", "share.isolation.level=read_committed")
+    kafka.kafka_tool(
+        "kafka-configs", *alter, "--add-config", "share.isolation.level=read_committed"
+    )
     mine = next(finding for finding in output.findings() if output.group in finding.what)
     assert mine.status == "ok", mine
 
 
 def test_the_command_fails_where_something_is_proved_and_only_there(output: Output) -> None:
-    arguments = ["doctor", "--consumers", "--bootstrap-servers", output.servers, "--topic", output.topic]
+    arguments = [
+        "doctor",
+        "--consumers",
+        "--bootstrap-servers",
+        output.servers,
+        "--topic",
+        output.topic,
+    ]
     read(output, "confluent-kafka", None, RECORDS)
     sound = CliRunner().invoke(app, arguments)
     assert sound.exit_code == 0, sound.output
@@ -189,5 +234,8 @@ def test_the_command_fails_where_something_is_proved_and_only_there(output: Outp
     assert f"fail consumer group {output.group}" in proved.output
     output.abort()
     (port,) = free_ports(1)
-    assert CliRunner().invoke(app, [*arguments[:3], f"127.0.0.1:{port}", *arguments[4:]]).exit_code == 1
+    assert (
+        CliRunner().invoke(app, [*arguments[:3], f"127.0.0.1:{port}", *arguments[4:]]).exit_code
+        == 1
+    )
     assert CliRunner().invoke(app, arguments[:4]).exit_code == 64

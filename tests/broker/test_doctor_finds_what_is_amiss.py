@@ -21,26 +21,38 @@ from onceward_testing.free_ports import free_ports
 from wire_fixtures import settings
 
 
-def findings(servers: str, *, topics: list[str], ledger: str, config: Path | None = None) -> dict[str, Finding]:
+def findings(
+    servers: str, *, topics: list[str], ledger: str, config: Path | None = None
+) -> dict[str, Finding]:
     """By their first words."""
-    return {" ".join(f.what.split()[:3]): f for f in check_brokers(servers, config, topics, topics, ledger)}
+    return {
+        " ".join(f.what.split()[:3]): f
+        for f in check_brokers(servers, config, topics, topics, ledger)
+    }
 
 
-def test_a_sound_cluster(any_kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+def test_a_sound_cluster(
+    any_kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
     servers = any_kafka.bootstrap_servers
     output = new_topic(servers, 3)
     ledger = new_topic(servers, prefix="ledger", cleanup_policy="compact")
     config = tmp_path / "client.properties"
     config.write_text("# a client\nsecurity.protocol = PLAINTEXT\n\n")
     found = findings(servers, topics=[output], ledger=ledger, config=config)
-    assert {finding.status for finding in found.values()} == {"ok", "warn"}  # one broker is one replica
+    assert {finding.status for finding in found.values()} == {
+        "ok",
+        "warn",
+    }  # one broker is one replica
     version = 2 if any_kafka.version == "4.3.1" else 1
     assert any(f"transaction version {version}" in finding.what for finding in found.values())
     assert found[f"source topic {output},"].what.endswith("3 partitions")
     assert "replication factor 1" in found[f"output topic {output}:"].what
 
 
-def test_the_slowest_of_the_last_batches_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slowest_of_the_last_batches_is_named(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time that is noted is that of the transaction, and aborted attempts do not count."""
     target = driver.new()
     target.open(driver.running(0))
@@ -52,7 +64,10 @@ def test_the_slowest_of_the_last_batches_is_named(driver: Driver, monkeypatch: p
     every = check_brokers(driver.bootstrap, None, [], [], driver.ledger_topic, driver.name)
     (found,) = [finding for finding in every if driver.name in finding.what]
     assert found.status == "warn", found
-    assert "of its last 3 batches the slowest, batch 1, had its transaction open for 500000 ms" in found.what
+    assert (
+        "of its last 3 batches the slowest, batch 1, had its transaction open for 500000 ms"
+        in found.what
+    )
     assert "transaction.max.timeout.ms is 900000" in found.what
 
 
@@ -66,20 +81,28 @@ def test_a_batch_notes_for_how_long_its_transaction_was_open(driver: Driver) -> 
         pass
     attempt.stage(driver.record(0, attempt.id), driver.running(0))
     attempt.commit()
-    ledger = LedgerTopic(KafkaClient(settings(driver.bootstrap)[0]), driver.ledger_topic, driver.name)
-    assert ledger.newest() is not None  # waits for the markers, which the coordinator writes after its answer
+    ledger = LedgerTopic(
+        KafkaClient(settings(driver.bootstrap)[0]), driver.ledger_topic, driver.name
+    )
+    assert (
+        ledger.newest() is not None
+    )  # waits for the markers, which the coordinator writes after its answer
     (record,) = ledger.recent()  # waits for nothing
     assert record.open_ms >= 50
     assert record == attempt.record, "it says nothing about which batch it was"
 
 
-def test_what_is_amiss_is_named_with_a_next_step(kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_what_is_amiss_is_named_with_a_next_step(
+    kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
     servers = kafka.bootstrap_servers
     forgetful = new_topic(servers, prefix="ledger", cleanup_policy="delete")
     found = findings(servers, topics=["doctor-no-such-topic"], ledger=forgetful)
     failed = [finding for finding in found.values() if finding.status == "fail"]
     assert all(finding.next_step for finding in failed)
-    assert {"doctor-no-such-topic" in f.what or "cleanup.policy=delete" in f.what for f in failed} == {True}
+    assert {
+        "doctor-no-such-topic" in f.what or "cleanup.policy=delete" in f.what for f in failed
+    } == {True}
     assert len(failed) >= 2
 
 
@@ -95,7 +118,9 @@ def test_the_exit_status_is_that_of_the_worst(kafka: LocalKafka) -> None:
 def test_a_secret_in_a_broken_configuration_file_is_not_shown(tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("sasl.password the-canary\n")
-    result = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", "b:1", "--command-config", str(config)])
+    result = CliRunner().invoke(
+        app, ["doctor", "--bootstrap-servers", "b:1", "--command-config", str(config)]
+    )
     assert result.exit_code == 64
     assert "line 1" in result.output
     assert "canary" not in result.output

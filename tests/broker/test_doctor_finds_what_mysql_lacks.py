@@ -1,4 +1,6 @@
-"""``onceward doctor --mysql`` on real servers: who follows its advice has a server whose changes can be read."""
+"""``onceward doctor --mysql`` on real servers: who follows its advice has a server whose changes
+can be read.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ AS_IT_COMES: dict[str, Any] = {
 
 
 def doctor(url: str, tables: str = "") -> tuple[int, list[str]]:
-    done = CliRunner().invoke(app, ["doctor", "--mysql", url, *(["--tables", tables] if tables else [])])
+    done = CliRunner().invoke(
+        app, ["doctor", "--mysql", url, *(["--tables", tables] if tables else [])]
+    )
     assert PASSWORD not in done.output
     return done.exit_code, done.output.splitlines()
 
@@ -40,7 +44,11 @@ def amiss(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "MariaDB" else pytest.param(name, marks=pytest.mark.slow) for name in AS_IT_COMES]
+    "name",
+    [
+        name if name == "MariaDB" else pytest.param(name, marks=pytest.mark.slow)
+        for name in AS_IT_COMES
+    ],
 )
 def test_who_follows_the_advice_can_be_read(name: str) -> None:
     """All at once, as an administrator, line by line; the second look finds nothing."""
@@ -51,9 +59,21 @@ def test_who_follows_the_advice_can_be_read(name: str) -> None:
         prepare(server)
         url = f"{server.kind}://cdc:{PASSWORD}@127.0.0.1:{server.port}?ssl_disabled=true"
         status, said = doctor(url, "shop.orders, shop.we`ird")
-        wanted = ["fail REPLICATION CLIENT", "fail binlog_row_metadata", "fail shop.orders", "fail shop.we`ird"]
-        wanted += ["fail binlog_format", "warn binlog_checksum"] if name == "MariaDB" else ["warn gtid_mode"]
-        assert (status, amiss(said)) == (1, sorted([*wanted, "warn binlogs are kept for 3600 seconds"]))
+        wanted = [
+            "fail REPLICATION CLIENT",
+            "fail binlog_row_metadata",
+            "fail shop.orders",
+            "fail shop.we`ird",
+        ]
+        wanted += (
+            ["fail binlog_format", "warn binlog_checksum"]
+            if name == "MariaDB"
+            else ["warn gtid_mode"]
+        )
+        assert (status, amiss(said)) == (
+            1,
+            sorted([*wanted, "warn binlogs are kept for 3600 seconds"]),
+        )
         for line in said:
             if line.endswith(";"):
                 sql_at(server.url, line)
@@ -76,15 +96,21 @@ def prepare(server: LocalMySQL) -> None:
 
 
 def foreign_keys_and_the_like(server: LocalMySQL, url: str) -> None:
-    """What no line of SQL sets right, as a login sees it that may do nothing but what was granted above."""
+    """What no line of SQL sets right, as a login sees it that may do nothing but what was granted
+    above.
+    """
     sql_at(server.url, "CREATE TABLE shop.items (id INT, o INT) ENGINE = MyISAM")
     sql_at(
         server.url,
-        "CREATE TABLE shop.parts (id INT PRIMARY KEY, o INT COMMENT 'ON DELETE CASCADE', CONSTRAINT `k``1` FOREIGN KEY "
-        "(o) REFERENCES shop.orders (id) ON DELETE SET NULL, FOREIGN KEY (o) REFERENCES shop.orders (id))",
+        "CREATE TABLE shop.parts (id INT PRIMARY KEY, o INT COMMENT 'ON DELETE CASCADE', "
+        "CONSTRAINT `k``1` FOREIGN KEY "
+        "(o) REFERENCES shop.orders (id) ON DELETE SET NULL, FOREIGN KEY (o) REFERENCES "
+        "shop.orders (id))",
     )
     sql_at(server.url, "GRANT SELECT ON shop.* TO 'cdc'@'127.0.0.1'")
-    logged = sql_at(server.url, "SELECT VERSION() LIKE '9.%'") == [(1,)]  # from 9.6 on a cascade is in the binlog
+    logged = sql_at(server.url, "SELECT VERSION() LIKE '9.%'") == [
+        (1,)
+    ]  # from 9.6 on a cascade is in the binlog
     status, said = doctor(url)
     keys = [] if logged else ["fail shop.parts"]
     others = [
@@ -92,7 +118,9 @@ def foreign_keys_and_the_like(server: LocalMySQL, url: str) -> None:
         "warn shop.items is of the engine MyISAM, which has no consistent view and no rollback",
     ]
     assert (status, amiss(said)) == (0 if logged else 1, [*keys, *others])
-    assert logged or any("changed by the foreign key k`1 (ON DELETE SET NULL)" in line for line in said)
+    assert logged or any(
+        "changed by the foreign key k`1 (ON DELETE SET NULL)" in line for line in said
+    )
 
 
 @pytest.mark.slow
@@ -100,11 +128,15 @@ def test_a_server_without_a_binlog_is_told_what_its_file_has_to_say() -> None:
     with LocalMySQL("mariadb") as server:
         prepare(server)
         found, lines = check_mysql(server.url, [])
-        assert [finding.what.split(";")[0] for finding in found if finding.status == "fail"] == ["log_bin: OFF"]
+        assert [finding.what.split(";")[0] for finding in found if finding.status == "fail"] == [
+            "log_bin: OFF"
+        ]
         assert not [line for line in lines if not line.startswith("--")]
         file = dict(line[2:].strip().split(" = ") for line in lines if " = " in line)
         assert "[mariadb]" in lines[0]
-    with LocalMySQL("mariadb", {name.replace("_", "-"): value for name, value in file.items()}) as server:
+    with LocalMySQL(
+        "mariadb", {name.replace("_", "-"): value for name, value in file.items()}
+    ) as server:
         prepare(server)
         found, lines = check_mysql(server.url, [])
         assert {finding.status for finding in found} == {"ok"}, found

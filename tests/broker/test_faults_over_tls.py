@@ -1,7 +1,7 @@
 """What a network does to single requests, once more over TLS: one transaction, every record once.
 
-The product's own client talks TLS to the proxy. What a fault loses is then lost in a stream that neither side can take
-up again, and who connects anew needs an answer to a handshake first.
+The product's own client talks TLS to the proxy. What a fault loses is then lost in a stream that
+neither side can take up again, and who connects anew needs an answer to a handshake first.
 """
 
 from __future__ import annotations
@@ -71,13 +71,17 @@ def after_a_while(what: Callable[[], Any]) -> None:
 def black_hole(proxy: KafkaProxy, on: On) -> ProxyFault:
     """Everything is swallowed, and no handshake is answered, until the network is whole again."""
     fault = on.black_hole()
-    threading.Thread(target=lambda: fault.wait(FIRE_SECONDS) and after_a_while(proxy.heal), daemon=True).start()
+    threading.Thread(
+        target=lambda: fault.wait(FIRE_SECONDS) and after_a_while(proxy.heal), daemon=True
+    ).start()
     return fault
 
 
 def hold(_: KafkaProxy, on: On) -> ProxyFault:
     fault = on.hold()
-    threading.Thread(target=lambda: fault.wait(FIRE_SECONDS) and after_a_while(fault.release), daemon=True).start()
+    threading.Thread(
+        target=lambda: fault.wait(FIRE_SECONDS) and after_a_while(fault.release), daemon=True
+    ).start()
     return fault
 
 
@@ -95,12 +99,14 @@ TABLE = [
     (fault, api)
     for api in ("Produce", "EndTxn", "InitProducerId")
     for fault in FAULTS
-    if (fault, api) != ("doubled", "InitProducerId")  # two takeovers: the second one fences the first, rightly
+    if (fault, api)
+    != ("doubled", "InitProducerId")  # two takeovers: the second one fences the first, rightly
 ]
 
 
 @pytest.mark.parametrize(
-    ("fault", "api"), [TABLE[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in TABLE[1:])]
+    ("fault", "api"),
+    [TABLE[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in TABLE[1:])],
 )
 def test_every_record_is_there_once_whatever_happens_to_a_request(
     kafka: LocalKafka,
@@ -118,7 +124,11 @@ def test_every_record_is_there_once_whatever_happens_to_a_request(
     fired(armed.fired, f"no {api}")
     proxy.heal()
     writer.commit({TopicPartition(topic, 0): [b"c"]})
-    assert [message.value() for message in read_committed(kafka.bootstrap_servers, topic)] == [b"a", b"b", b"c"]
+    assert [message.value() for message in read_committed(kafka.bootstrap_servers, topic)] == [
+        b"a",
+        b"b",
+        b"c",
+    ]
 
 
 def test_what_speaks_plain_text_is_served_at_the_same_port(

@@ -1,4 +1,6 @@
-"""LocalKafka is what every broker test stands on: it serves, survives its nodes' deaths, and leaves nothing behind."""
+"""LocalKafka is what every broker test stands on: it serves, survives its nodes' deaths, and
+leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def produce(bootstrap_servers: str, topic: str, values: list[bytes]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 5})
     failures: list[object] = []
     for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
+        producer.produce(
+            topic, value, on_delivery=lambda error, _: failures.append(error) if error else None
+        )
     assert producer.flush(60) == 0
     assert failures == []
 
@@ -40,11 +44,15 @@ def test_both_versions_serve_what_was_produced(
 ):
     topic = new_topic(any_kafka.bootstrap_servers, 1)
     produce(any_kafka.bootstrap_servers, topic, [b"%d" % i for i in range(100)])
-    assert values_of(read_committed(any_kafka.bootstrap_servers, topic)) == [b"%d" % i for i in range(100)]
+    assert values_of(read_committed(any_kafka.bootstrap_servers, topic)) == [
+        b"%d" % i for i in range(100)
+    ]
 
 
 def test_a_topic_nobody_made_is_an_error_not_a_new_topic(kafka: LocalKafka):
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})  # asks with allow_auto_topic_creation
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers}
+    )  # asks with allow_auto_topic_creation
     for _ in range(2):  # the first question would create it
         answer = producer.list_topics("nobody-made-me", timeout=30).topics["nobody-made-me"]
         assert answer.error is not None
@@ -91,7 +99,9 @@ def test_three_nodes_go_on_when_one_is_killed_and_the_killed_one_comes_back_with
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 90
 
 
-def test_a_node_that_was_killed_keeps_data_and_port(new_topic: Callable[..., str], read_committed: Reader):
+def test_a_node_that_was_killed_keeps_data_and_port(
+    new_topic: Callable[..., str], read_committed: Reader
+):
     with LocalKafka() as kafka:
         servers = kafka.bootstrap_servers
         topic = new_topic(servers, 1)
@@ -117,7 +127,13 @@ def test_settings_of_the_caller_reach_the_broker(new_topic: Callable[..., str]):
     chosen = {"transaction.max.timeout.ms": 12_345, "delete.topic.enable": False}
     with LocalKafka(properties=chosen) as kafka:
         described = kafka.kafka_tool(
-            "kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", "1"
+            "kafka-configs",
+            "--describe",
+            "--all",
+            "--entity-type",
+            "brokers",
+            "--entity-name",
+            "1",
         )
     assert "transaction.max.timeout.ms=12345 " in described
     assert "delete.topic.enable=false " in described
@@ -128,19 +144,25 @@ def test_an_extra_listener_lets_in_who_knows_the_password(mechanism: str):
     login = "org.apache.kafka.common.security"
     properties = {
         "listener.name.secure.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
-        "listener.name.secure.plain.sasl.jaas.config": f'{login}.plain.PlainLoginModule required user_ann="ann-1";',
-        "listener.name.secure.scram-sha-256.sasl.jaas.config": f"{login}.scram.ScramLoginModule required;",
+        "listener.name.secure.plain.sasl.jaas.config": f"{login}.plain.PlainLoginModule required "
+        f'user_ann="ann-1";',
+        "listener.name.secure.scram-sha-256.sasl.jaas.config": f"{login}.scram.ScramLoginModule "
+        f"required;",
     }
     scram = ("--add-scram", "SCRAM-SHA-256=[name=ann,password=ann-1]")
     secure = {"SECURE": "SASL_PLAINTEXT"}
-    with LocalKafka(extra_listeners=secure, properties=properties, format_arguments=scram) as kafka:
+    with LocalKafka(
+        extra_listeners=secure, properties=properties, format_arguments=scram
+    ) as kafka:
         client = {
             "bootstrap.servers": kafka.bootstrap_of("SECURE"),
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": mechanism,
             "sasl.username": "ann",
         }
-        assert Producer({**client, "sasl.password": "ann-1"}).list_topics(timeout=30).brokers.keys() == {1}
+        assert Producer({**client, "sasl.password": "ann-1"}).list_topics(
+            timeout=30
+        ).brokers.keys() == {1}
         with pytest.raises(KafkaException):
             Producer({**client, "sasl.password": "guessed", "log_level": 0}).list_topics(timeout=3)
 
@@ -153,7 +175,10 @@ def test_a_broker_that_cannot_start_is_reported_with_its_own_words():
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_when_the_owner_is_killed(death: signal.Signals):
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        [sys.executable, "-c", OWNER],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert owner.stdout is not None
     with owner.stdout as announced:
@@ -167,7 +192,9 @@ def test_nothing_is_left_when_the_owner_is_killed(death: signal.Signals):
     assert goes_away(Path(folder))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent has died")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a child that its parent has died"
+)
 def test_a_broker_does_not_outlive_its_guard():
     with LocalKafka() as kafka:
         broker = psutil.Process(kafka.nodes[0].pid)
@@ -178,8 +205,12 @@ def test_a_broker_does_not_outlive_its_guard():
 
 
 def survivors(processes: Sequence[psutil.Process | None]) -> list[psutil.Process]:
-    """Those that are still there after a while; they are killed, so that a failing test leaves nothing either."""
-    _, alive = psutil.wait_procs([process for process in processes if process is not None], timeout=30)
+    """Those that are still there after a while; they are killed, so that a failing test leaves
+    nothing either.
+    """
+    _, alive = psutil.wait_procs(
+        [process for process in processes if process is not None], timeout=30
+    )
     for process in alive:
         process.kill()
     return list(alive)
@@ -217,7 +248,9 @@ def test_nothing_is_left_after_an_orderly_end():
     assert not folder.exists()
 
 
-def test_a_kept_folder_serves_the_next_start(tmp_path: Path, new_topic: Callable[..., str], read_committed: Reader):
+def test_a_kept_folder_serves_the_next_start(
+    tmp_path: Path, new_topic: Callable[..., str], read_committed: Reader
+):
     folder = tmp_path / "cluster"
     with LocalKafka(folder=folder) as first:
         servers = first.bootstrap_servers
@@ -241,7 +274,10 @@ def test_a_kept_folder_outlives_its_owner_and_its_port(
         input()
     """
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as owner:
         assert owner.stdout is not None
         servers, pid = owner.stdout.readline().split()
@@ -252,6 +288,9 @@ def test_a_kept_folder_outlives_its_owner_and_its_port(
     while psutil.pid_exists(int(pid)):
         assert time.monotonic() < deadline, "the broker outlived its owner"
         time.sleep(0.05)
-    with socket.create_server(("127.0.0.1", int(servers.rpartition(":")[2]))), LocalKafka(folder=folder) as kafka:
+    with (
+        socket.create_server(("127.0.0.1", int(servers.rpartition(":")[2]))),
+        LocalKafka(folder=folder) as kafka,
+    ):
         assert kafka.bootstrap_servers != servers
         assert values_of(read_committed(kafka.bootstrap_servers, topic)) == [b"kept"]

@@ -20,18 +20,29 @@ SERVERS = [("mysql", None), ("mariadb", None), ("mysql", "8.0.33"), ("mysql", "n
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block(kind: Any):
-    gtids = "@@gtid_mode = 'ON' AND @@enforce_gtid_consistency = 'ON'" if kind == "mysql" else "NOT @@gtid_strict_mode"
+    gtids = (
+        "@@gtid_mode = 'ON' AND @@enforce_gtid_consistency = 'ON'"
+        if kind == "mysql"
+        else "NOT @@gtid_strict_mode"
+    )
     all_is_told = (
-        "@@log_bin AND @@log_slave_updates AND @@binlog_format = 'ROW' AND @@binlog_checksum = 'CRC32' "
+        "@@log_bin AND @@log_slave_updates AND @@binlog_format = 'ROW' AND @@binlog_checksum = "
+        "'CRC32' "
         f"AND @@binlog_row_image = 'FULL' AND @@binlog_row_metadata = 'FULL' AND {gtids}"
     )
     who = f"SELECT @@server_id, {'@@server_uuid' if kind == 'mysql' else '@@server_uid'}"
     with LocalMySQL(kind, {"max-connections": "17"}, binlog=True) as server:
-        assert sql_at(server.url, f"SELECT @@max_connections, @@local_infile, {all_is_told}") == [(17, 1, 1)]
+        assert sql_at(server.url, f"SELECT @@max_connections, @@local_infile, {all_is_told}") == [
+            (17, 1, 1)
+        ]
         ((version,),) = sql_at(server.url, "SELECT version()")
         assert ("MariaDB" in version) is (kind == "mariadb")
         # Its own first statements are no changes of anybody's.
-        assert not [event for event in sql_at(server.url, "SHOW BINLOG EVENTS") if event[2] in ("Gtid", "Query")]
+        assert not [
+            event
+            for event in sql_at(server.url, "SHOW BINLOG EVENTS")
+            if event[2] in ("Gtid", "Query")
+        ]
         sql_at(server.url, "CREATE TABLE kept (n int PRIMARY KEY)")
         sql_at(server.url, "INSERT INTO kept VALUES (1)")
         first, ((number, uuid),) = server.pid, sql_at(server.url, who)
@@ -41,7 +52,9 @@ def test_it_recovers_from_a_crash_and_is_gone_with_the_block(kind: Any):
         assert sql_at(server.url, who) == [(number, uuid)]
         kinds = [event[2] for event in sql_at(server.url, "SHOW BINLOG EVENTS IN 'binlog.000001'")]
         assert [kind for kind in kinds if kind.startswith("Write_rows")]
-        assert {"binlog.000001", "binlog.000002"} <= {file.name for file in server.binlogs.iterdir()}
+        assert {"binlog.000001", "binlog.000002"} <= {
+            file.name for file in server.binlogs.iterdir()
+        }
         second, folder = server.pid, server.folder
     assert second is not None
     assert first != second
@@ -89,7 +102,11 @@ def test_a_replica_takes_over_from_a_killed_primary(kind: Any, version: str | No
         sql_at(replica.url, "INSERT INTO kept VALUES (3)")
         told = _transactions(replica, kind)
         # Its binlogs name the primary's transactions by the primary's names.
-        assert len({transaction.split(":")[0] for transaction in told}) == 2 if kind == "mysql" else len(told) == 4
+        assert (
+            len({transaction.split(":")[0] for transaction in told}) == 2
+            if kind == "mysql"
+            else len(told) == 4
+        )
         primary.start()
         primary.follow(replica)
         primary.wait_for(replica)
@@ -101,9 +118,14 @@ def test_a_replica_takes_over_from_a_killed_primary(kind: Any, version: str | No
 def _transactions(server: LocalMySQL, kind: str) -> list[str]:
     """Their names, as its binlogs have them."""
     files = [name for name, *_ in sql_at(server.url, "SHOW BINARY LOGS")]
-    events = [event for file in files for event in sql_at(server.url, f"SHOW BINLOG EVENTS IN '{file}'")]
+    events = [
+        event for file in files for event in sql_at(server.url, f"SHOW BINLOG EVENTS IN '{file}'")
+    ]
     said = [event[5] for event in events if event[2] == "Gtid"]
-    return [text.split("'")[1] if kind == "mysql" else text.split("GTID ")[1].split()[0] for text in said]
+    return [
+        text.split("'")[1] if kind == "mysql" else text.split("GTID ")[1].split()[0]
+        for text in said
+    ]
 
 
 def test_two_kinds_do_not_replicate():
@@ -119,4 +141,6 @@ def test_a_server_that_stays_unpacked_starts_from_there():
             assert sql_at(server.url, "SELECT version()") == [("8.0.33",)]
             (home,) = cache_folder().glob("servers/mysql-8.0.33")
             mine = server.folder / "server" / "bin" / "mysqld"
-            assert mine.read_bytes()[:4] == (home / "bin" / "mysqld").read_bytes()[:4] == b"\x7fELF"
+            assert (
+                mine.read_bytes()[:4] == (home / "bin" / "mysqld").read_bytes()[:4] == b"\x7fELF"
+            )

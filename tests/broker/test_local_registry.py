@@ -13,7 +13,10 @@ def test_it_takes_settings_and_is_gone_with_the_block():
     with LocalRegistry(each_version_its_own) as server:
         ids = [
             urllib3.request(
-                "POST", f"{server.url}/subjects/{subject}/versions", json={"schema": '"string"'}, timeout=60
+                "POST",
+                f"{server.url}/subjects/{subject}/versions",
+                json={"schema": '"string"'},
+                timeout=60,
             ).json()["id"]
             for subject in ("a", "b")
         ]

@@ -11,7 +11,10 @@ from onceward_testing import LocalS3
 
 def client(server: LocalS3, secret: str) -> fs.S3FileSystem:
     return fs.S3FileSystem(
-        access_key=server.user, secret_key=secret, endpoint_override=server.endpoint, region="us-east-1"
+        access_key=server.user,
+        secret_key=secret,
+        endpoint_override=server.endpoint,
+        region="us-east-1",
     )
 
 

@@ -35,7 +35,9 @@ with eval(sys.argv[1]) as server:
 )
 def test_it_does_not_outlive_an_owner_that_is_killed(server: str):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, server], stdout=subprocess.PIPE, text=True, env=environment)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, server], stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert owner.stdout is not None
     pid, folder = owner.stdout.readline().split()
     assert psutil.pid_exists(int(pid))

@@ -1,4 +1,6 @@
-"""Each thing that the proxy does to a request, with real brokers behind it and librdkafka before it."""
+"""Each thing that the proxy does to a request, with real brokers behind it and librdkafka before
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,29 @@ def topic(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> str:
 @pytest.fixture
 def visible(any_kafka: LocalKafka, topic: str, read_committed: Read) -> Callable[[], list[bytes]]:
     """What a reader that goes around the proxy is given."""
-    return lambda: [message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)]
+    return lambda: [
+        message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)
+    ]
 
 
 def producer(kafka: LocalKafka, **more: Any) -> Producer:
     named = {name.replace("_", "."): value for name, value in more.items()}
     return Producer(
-        {"bootstrap.servers": kafka.proxied_servers, "client.id": "me", "log_level": 0, "linger.ms": 0} | named
+        {
+            "bootstrap.servers": kafka.proxied_servers,
+            "client.id": "me",
+            "log_level": 0,
+            "linger.ms": 0,
+        }
+        | named
     )
 
 
 def transactional(kafka: LocalKafka, **more: Any) -> Producer:
-    made = producer(kafka, **{"transactional_id": f"t-{uuid.uuid4().hex[:8]}", "socket_timeout_ms": 10_000, **more})
+    made = producer(
+        kafka,
+        **{"transactional_id": f"t-{uuid.uuid4().hex[:8]}", "socket_timeout_ms": 10_000, **more},
+    )
     made.init_transactions(60)
     return made
 
@@ -89,7 +102,9 @@ def test_the_products_own_client_works_through_it(
     try:
         writer = Writer(client, f"t-{uuid.uuid4().hex[:8]}")
         writer.transaction.take_over()
-        lost = [proxy.on(api, client_id="wire-test").drop_response() for api in ("Produce", "EndTxn")]
+        lost = [
+            proxy.on(api, client_id="wire-test").drop_response() for api in ("Produce", "EndTxn")
+        ]
         writer.commit({TopicPartition(topic, 0): [b"a", b"b"]})
         for fault in lost:
             must_fire(fault)
@@ -104,12 +119,18 @@ def test_a_frame_of_many_megabytes_passes(
     topic = new_topic(any_kafka.bootstrap_servers, 1, max_message_bytes=30_000_000)
     large = bytes(range(256)) * 80_000
     send(producer(any_kafka, message_max_bytes=30_000_000), topic, large)
-    assert [message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)] == [large]
+    assert [message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)] == [
+        large
+    ]
 
 
 @pytest.mark.parametrize("silently", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_lost_request_is_not_carried_out_until_it_is_sent_again(
-    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]], silently: bool
+    any_kafka: LocalKafka,
+    proxy: KafkaProxy,
+    topic: str,
+    visible: Callable[[], list[bytes]],
+    silently: bool,
 ):
     made = transactional(any_kafka)
     fault = proxy.on("EndTxn").drop_request(silently=silently)
@@ -122,7 +143,11 @@ def test_a_lost_request_is_not_carried_out_until_it_is_sent_again(
 
 @pytest.mark.parametrize("api", ["Produce", "EndTxn"])
 def test_a_lost_answer_means_that_it_was_carried_out(
-    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]], api: str
+    any_kafka: LocalKafka,
+    proxy: KafkaProxy,
+    topic: str,
+    visible: Callable[[], list[bytes]],
+    api: str,
 ):
     made = transactional(any_kafka)
     before = proxy.mark()
@@ -221,13 +246,19 @@ def test_a_held_request_is_delivered_though_its_client_has_long_given_up(
     new.produce(topic, b"new")
     new.flush(60)
     fault.release()
-    assert fault.held[0].decoded_answer().error_code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_TXN_STATE)
+    assert fault.held[0].decoded_answer().error_code in (
+        INVALID_PRODUCER_EPOCH,
+        PRODUCER_FENCED,
+        INVALID_TXN_STATE,
+    )
     new.commit_transaction(60)
     assert visible() == [b"new"]
 
 
 @pytest.mark.slow
-def test_a_held_request_finds_its_broker_over_a_connection_of_its_own(new_topic: Any, read_committed: Read):
+def test_a_held_request_finds_its_broker_over_a_connection_of_its_own(
+    new_topic: Any, read_committed: Read
+):
     with LocalKafka(proxied=True) as kafka:
         topic = new_topic(kafka.bootstrap_servers, 1)
         made = producer(kafka)
@@ -239,7 +270,9 @@ def test_a_held_request_finds_its_broker_over_a_connection_of_its_own(new_topic:
         kafka.nodes[0].start()
         fault.release()
         assert fault.held[0].decoded_answer().responses[0].partition_responses[0].error_code == 0
-        assert b"late" in [message.value() for message in read_committed(kafka.bootstrap_servers, topic)]
+        assert b"late" in [
+            message.value() for message in read_committed(kafka.bootstrap_servers, topic)
+        ]
 
 
 def test_a_reset_connection_is_reset(
@@ -291,11 +324,17 @@ def test_faults_are_only_for_those_they_name(
 
 
 @pytest.mark.slow
-def test_clients_of_three_brokers_stay_behind_the_proxy_and_outlive_a_broker(new_topic: Any, read_committed: Read):
+def test_clients_of_three_brokers_stay_behind_the_proxy_and_outlive_a_broker(
+    new_topic: Any, read_committed: Read
+):
     before = set(threading.enumerate())  # the proxy of the other tests may be among them
     with LocalKafka(nodes=3, proxied=True) as kafka:
         topic = new_topic(kafka.bootstrap_servers, 6)
-        told = AdminClient({"bootstrap.servers": kafka.proxied_servers}).list_topics(timeout=30).brokers
+        told = (
+            AdminClient({"bootstrap.servers": kafka.proxied_servers})
+            .list_topics(timeout=30)
+            .brokers
+        )
         assert {node: broker.port for node, broker in told.items()} == kafka.proxy.ports
 
         made = producer(kafka, enable_idempotence=True)
@@ -321,6 +360,11 @@ def test_clients_of_three_brokers_stay_behind_the_proxy_and_outlive_a_broker(new
         kafka.proxy.cut(3)
         kafka.proxy.on("Produce").hold()
     for port in ports.values():
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        with (
+            pytest.raises(ConnectionRefusedError),
+            socket.create_connection(("127.0.0.1", port), timeout=5),
+        ):
             pass
-    assert "onceward-kafka-proxy" not in [thread.name for thread in set(threading.enumerate()) - before]
+    assert "onceward-kafka-proxy" not in [
+        thread.name for thread in set(threading.enumerate()) - before
+    ]

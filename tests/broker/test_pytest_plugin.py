@@ -10,7 +10,9 @@ from pathlib import Path
 
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
 
 
 def write(folder: Path, name: str, text: str) -> None:

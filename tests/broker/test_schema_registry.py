@@ -21,7 +21,9 @@ from onceward_testing import LocalRegistry
 def record(name: str, *kinds: Any) -> str:
     """Spelled as normalization would not."""
     fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(kinds)]
-    return json.dumps({"name": name, "namespace": "x", "type": "record", "fields": fields}, indent=2)
+    return json.dumps(
+        {"name": name, "namespace": "x", "type": "record", "fields": fields}, indent=2
+    )
 
 
 def own(name: str) -> str:
@@ -36,22 +38,35 @@ def post(url: str, subject: str, body: dict[str, Any]) -> int:
 
 
 def test_what_is_registered_is_found_by_its_id_and_its_subject(registry: LocalRegistry):
-    schemas, subject, name = ow.SchemaRegistry(registry.url), own("people-value"), own("Person").replace("-", "")
+    schemas, subject, name = (
+        ow.SchemaRegistry(registry.url),
+        own("people-value"),
+        own("Person").replace("-", ""),
+    )
     first, second = record(name, "long"), record(name, "long", ["null", "string"])
     ids = [schemas.register(subject, text) for text in (first, second)]
     assert ids == [schemas.register(subject, text) for text in (first, second)], "twice is once"
     assert [(v.version, v.id) for v in schemas.versions(subject)] == [(1, ids[0]), (2, ids[1])]
     assert schemas.latest(subject) == schemas.version(subject, 2)
-    assert [json.loads(schemas.schema(one).text) for one in ids] == [json.loads(first), json.loads(second)]
+    assert [json.loads(schemas.schema(one).text) for one in ids] == [
+        json.loads(first),
+        json.loads(second),
+    ]
     assert schemas.resolved_text(ids[0]) == schemas.schema(ids[0]).text
     other_spelling = json.dumps(json.loads(first), separators=(",", ":"))
     assert schemas.lookup(subject, other_spelling) == ids[0]
     assert subject in schemas.subjects()
-    ow.SchemaRegistry(registry.url).still_the_same({one: schemas.schema(one).fingerprint for one in ids})
+    ow.SchemaRegistry(registry.url).still_the_same(
+        {one: schemas.schema(one).fingerprint for one in ids}
+    )
 
 
 def test_what_is_not_there_is_unknown_by_name(registry: LocalRegistry):
-    schemas, subject, text = ow.SchemaRegistry(registry.url), own("people-value"), record("Nobody", "int")
+    schemas, subject, text = (
+        ow.SchemaRegistry(registry.url),
+        own("people-value"),
+        record("Nobody", "int"),
+    )
     schemas.register(subject, record(own("P").replace("-", ""), "int"))
     unknown = {
         "schema id 2147483647": lambda: schemas.schema(2**31 - 1),
@@ -86,7 +101,8 @@ def test_references_are_followed_to_the_version_that_they_name(registry: LocalRe
     schemas.register(f"x.{street}", record(street, "int", "int"))  # nobody refers to this one
     made = post(
         registry.url, own("people-value"),
-        {"schema": record(f"Main{mark}", f"x.{address}", f"x.{address}"), "references": [reference(address)]},
+        {"schema": record(f"Main{mark}", f"x.{address}", f"x.{address}"),
+        "references": [reference(address)]},
     )  # fmt: skip
     fields = json.loads(schemas.resolved_text(made))["fields"]
     assert len(fields[0]["type"]["fields"][0]["type"]["fields"]) == 1
@@ -112,15 +128,22 @@ def test_a_registry_that_forgot_everything_is_named():
         fired(other == known.id, "it does not count from 1 again")
         with pytest.raises(RegistryReplaced) as replaced:
             schemas.still_the_same([known.id])
-        assert replaced.value.details["now"] == ow.SchemaRegistry(server.url).schema(other).fingerprint
+        assert (
+            replaced.value.details["now"]
+            == ow.SchemaRegistry(server.url).schema(other).fingerprint
+        )
 
 
 @pytest.mark.fault("registry-down")
-def test_one_that_dies_and_comes_back_is_waited_for_and_is_the_same(caplog: pytest.LogCaptureFixture):
+def test_one_that_dies_and_comes_back_is_waited_for_and_is_the_same(
+    caplog: pytest.LogCaptureFixture,
+):
     caplog.set_level(logging.INFO)
     with LocalRegistry(durable=True) as server:
         schemas = ow.SchemaRegistry(server.url, timeout_s=300)
-        ids = [schemas.register("people-value", record("Person", *["long"] * n)) for n in range(1, 6)]
+        ids = [
+            schemas.register("people-value", record("Person", *["long"] * n)) for n in range(1, 6)
+        ]
         server.kill()
         heard: list[Any] = []
         asking = threading.Thread(target=lambda: heard.append(schemas.latest("people-value").id))

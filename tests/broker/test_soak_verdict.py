@@ -1,4 +1,6 @@
-"""The soak's feeder keeps exact account, and its verdict sees what is missing, repeated, changed and out of order."""
+"""The soak's feeder keeps exact account, and its verdict sees what is missing, repeated, changed
+and out of order.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,25 @@ from onceward_testing.topic_reader import end_offsets
 from soak.contents import check_copies, check_counts, check_source
 from soak.feeder import Feeder, FeederSettings
 from soak.findings import Findings
-from soak.workload import COPIES, COUNTS, OUTPUT_PARTITIONS, SOURCE, SOURCE_PARTITIONS, key_index, key_of, value_of
+from soak.workload import (
+    COPIES,
+    COUNTS,
+    OUTPUT_PARTITIONS,
+    SOURCE,
+    SOURCE_PARTITIONS,
+    key_index,
+    key_of,
+    value_of,
+)
 
 
 @pytest.fixture(scope="module")
 def servers(kafka: LocalKafka) -> str:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     wanted = {SOURCE: SOURCE_PARTITIONS, **OUTPUT_PARTITIONS}
-    for made in admin.create_topics([NewTopic(topic, count) for topic, count in wanted.items()]).values():
+    for made in admin.create_topics(
+        [NewTopic(topic, count) for topic, count in wanted.items()]
+    ).values():
         made.result(60)
     for topic in wanted:
         wait_until_it_is_led(kafka.bootstrap_servers, topic)
@@ -82,7 +95,9 @@ def test_acknowledged_records_that_are_gone_are_found(servers: str, account: Pat
     assert found.how_many["input"] == SOURCE_PARTITIONS
 
 
-def test_copies_that_are_missing_repeated_changed_or_out_of_order_are_found(servers: str, numbers: list[np.ndarray]):
+def test_copies_that_are_missing_repeated_changed_or_out_of_order_are_found(
+    servers: str, numbers: list[np.ndarray]
+):
     def copy(partition: int, offset: int, number: int | None = None) -> tuple[bytes | None, bytes]:
         number = offset if number is None else number
         return key_of(number), b"%d:%d:%s" % (partition, offset, value_of(partition, number))
@@ -92,7 +107,11 @@ def test_copies_that_are_missing_repeated_changed_or_out_of_order_are_found(serv
     good = Findings()
     visible = check_copies(good, servers, COPIES, numbers, in_order=True)
     assert good.holds, good.violations
-    assert good.facts["records out"] == len(everything) == sum(int(part.sum()) for part in visible.values())
+    assert (
+        good.facts["records out"]
+        == len(everything)
+        == sum(int(part.sum()) for part in visible.values())
+    )
 
     written(servers, COPIES, [copy(2, 7), copy(3, 3, number=4), copy(9, 1)])
     more = [np.append(part, len(part)) for part in numbers]  # a record that nobody copied
@@ -107,12 +126,17 @@ def test_a_count_that_is_wrong_is_found(servers: str, numbers: list[np.ndarray])
     half, whole = ({str(p): len(part) // n for p, part in enumerate(numbers)} for n in (2, 1))
     none = dict.fromkeys(half, 0)
     ledger: list[dict[str, Any]] = [
-        {"sources": [{"start": {SOURCE: start}, "end": {SOURCE: end}}]} for start, end in ((none, half), (half, whole))
+        {"sources": [{"start": {SOURCE: start}, "end": {SOURCE: end}}]}
+        for start, end in ((none, half), (half, whole))
     ]
     totals: dict[int, int] = {}
     emitted = []
     for start, end in ((none, half), (half, whole)):
-        batch = [key_index(n) for p, part in enumerate(numbers) for n in part[start[str(p)] : end[str(p)]]]
+        batch = [
+            key_index(n)
+            for p, part in enumerate(numbers)
+            for n in part[start[str(p)] : end[str(p)]]
+        ]
         for key in sorted({key for key in batch if key >= 0}):
             totals[key] = totals.get(key, 0) + batch.count(key)
             emitted.append((b"key-%d" % key, b"%d" % totals[key]))

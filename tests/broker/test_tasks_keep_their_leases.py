@@ -40,11 +40,15 @@ A_WHILE = 1.5  # how long an answer is held back for something that must not hap
 
 
 class WatchedClient(KafkaClient):
-    """Hands every ``Produce`` to ``watch``, which may keep its answer back; ``None`` lets it pass."""
+    """Hands every ``Produce`` to ``watch``, which may keep its answer back; ``None`` lets it
+    pass.
+    """
 
     watch: Callable[[Future[Any]], Future[Any] | None] | None = None
 
-    def send(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
+    def send(
+        self, request: Any, node_id: int | str, timeout_ms: float | None = None
+    ) -> Future[Any]:
         answer = super().send(request, node_id, timeout_ms)
         if type(request).__name__ != "ProduceFrame" or self.watch is None:
             return answer
@@ -52,7 +56,9 @@ class WatchedClient(KafkaClient):
 
 
 class Work:
-    """One pipeline: its transaction, its sequencer, and tasks that run in threads of this process."""
+    """One pipeline: its transaction, its sequencer, and tasks that run in threads of this
+    process.
+    """
 
     def __init__(self, client: WatchedClient, topic: str, bootstrap: str) -> None:
         self.client = client
@@ -65,7 +71,9 @@ class Work:
     def begin(self) -> tuple[EpochTicket, ProducerIdentity]:
         identity = self.driver.transaction.begin()
         ticket = self.sequencer.open_epoch(
-            identity, lease_limit_seconds=LONG, on_first_lease=self.driver.transaction.add_partitions
+            identity,
+            lease_limit_seconds=LONG,
+            on_first_lease=self.driver.transaction.add_partitions,
         )
         return ticket, identity
 
@@ -84,7 +92,9 @@ class Work:
             connect_timeout_s=20.0,
         )
 
-    def run(self, spec: TaskSpec, task: TaskAttempt, values: Sequence[str], rows: int = 50) -> TaskReport:
+    def run(
+        self, spec: TaskSpec, task: TaskAttempt, values: Sequence[str], rows: int = 50
+    ) -> TaskReport:
         """One task, in the calling thread; ``rows`` values in each Arrow batch."""
         slices = [values[i : i + rows] for i in range(0, len(values), rows)]
         batches = [pa.RecordBatch.from_pydict({"value": pa.array(s, pa.binary())}) for s in slices]
@@ -101,7 +111,9 @@ class Work:
 
 
 @pytest.fixture
-def work(any_kafka: LocalKafka, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+def work(
+    any_kafka: LocalKafka, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Work]:
     client = WatchedClient(settings(any_kafka.bootstrap_servers)[0])
     work = Work(client, new_topic(any_kafka.bootstrap_servers, 1), any_kafka.bootstrap_servers)
     monkeypatch.setattr(KafkaClient, "shared", lambda _: client)
@@ -150,7 +162,10 @@ def test_tasks_go_on_in_each_others_sequence_and_every_epoch_begins_anew(
         ticket, _ = work.begin()
         spec = work.spec(ticket, held_bytes=500)
         rows = [values(f"{number}-{n}", 200) for n in range(3)]
-        running = [InBackground(lambda n=n, spec=spec, rows=rows: work.run(spec, task(n), rows[n])) for n in range(3)]
+        running = [
+            InBackground(lambda n=n, spec=spec, rows=rows: work.run(spec, task(n), rows[n]))
+            for n in range(3)
+        ]
         output = work.commit([thread.outcome() for thread in running])
         assert output.data[work.topic]["0"][0] == 600
         expected += [value for some in rows for value in some]
@@ -238,7 +253,9 @@ def test_a_second_attempt_is_not_let_in_when_the_first_may_have_sent(
 def test_a_task_of_an_epoch_that_is_over_gets_nowhere_near_the_next(
     work: Work, visible: Callable[[], Counter[str]]
 ) -> None:
-    """As one whose executor was slow to start: its batch runs again already, under another epoch."""
+    """As one whose executor was slow to start: its batch runs again already, under another
+    epoch.
+    """
     old, _ = work.begin()
     work.sequencer.close_epoch()
     work.driver.transaction.abort()
@@ -249,8 +266,12 @@ def test_a_task_of_an_epoch_that_is_over_gets_nowhere_near_the_next(
     assert visible() == Counter(values("x", 40))
 
 
-def test_a_task_that_is_told_to_stop_stops_sending(work: Work, visible: Callable[[], Counter[str]]) -> None:
-    """Not at ``delivery.timeout.ms``: until then its records could join what it has no part in any more."""
+def test_a_task_that_is_told_to_stop_stops_sending(
+    work: Work, visible: Callable[[], Counter[str]]
+) -> None:
+    """Not at ``delivery.timeout.ms``: until then its records could join what it has no part in any
+    more.
+    """
     ticket, _ = work.begin()
     tried = threading.Event()
 
@@ -273,7 +294,9 @@ def test_a_task_that_is_told_to_stop_stops_sending(work: Work, visible: Callable
     assert visible() == Counter()
 
 
-def test_what_the_report_names_is_what_is_in_the_log(work: Work, read_committed: Callable[..., Any]) -> None:
+def test_what_the_report_names_is_what_is_in_the_log(
+    work: Work, read_committed: Callable[..., Any]
+) -> None:
     """A task that sends many times reports every one of them, or the batch may not commit."""
     ticket, _ = work.begin()
     report = work.run(work.spec(ticket, held_bytes=500), task(0), values("x", 500))
@@ -281,7 +304,9 @@ def test_what_the_report_names_is_what_is_in_the_log(work: Work, read_committed:
     found = read_committed(work.bootstrap, work.topic)
     offsets = [message.offset() for message in found]
     content = RunningChecksum()  # the checker's own
-    content.feed([m.key() for m in found], [m.value() for m in found], [m.headers() for m in found])
+    content.feed(
+        [m.key() for m in found], [m.value() for m in found], [m.headers() for m in found]
+    )
     assert len(report.segments[work.topic]) > 3
     assert (count, first, last) == (500, min(offsets), max(offsets))
     assert len(offsets) == 500

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.broker
 A_WHILE = 1.5  # how long an answer is held back for something that must not happen meanwhile
 
 
-def test_offsets_and_ledger_record_are_there_with_the_commit_and_not_before(driver: Driver) -> None:
+def test_offsets_and_ledger_record_are_there_with_the_commit_and_not_before(
+    driver: Driver,
+) -> None:
     target = driver.new()
     assert target.open(driver.running(0)) is None
     attempt = driver.stage(target, 0)
@@ -56,7 +58,9 @@ def test_offsets_and_ledger_record_of_an_aborted_attempt_never_were(driver: Driv
 def test_what_a_predecessor_commits_just_before_it_is_fenced_is_found(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads the ledger first and fences afterwards overlooks it, and writes that batch again."""
+    """Whoever reads the ledger first and fences afterwards overlooks it, and writes that batch
+    again.
+    """
     predecessor, heir = driver.new(), driver.new()
     predecessor.open(driver.running(0))
     take_over = heir.run.chain.transaction.take_over
@@ -70,8 +74,12 @@ def test_what_a_predecessor_commits_just_before_it_is_fenced_is_found(
     assert heir.open(driver.running(0)) == committed[0]
 
 
-def test_a_record_whose_transaction_is_not_decided_is_waited_for_when_a_run_begins(driver: Driver) -> None:
-    """As right after a restart: ``EndTxn`` is answered before its markers are in the log. A glance will not do."""
+def test_a_record_whose_transaction_is_not_decided_is_waited_for_when_a_run_begins(
+    driver: Driver,
+) -> None:
+    """As right after a restart: ``EndTxn`` is answered before its markers are in the log. A glance
+    will not do.
+    """
     client = KafkaClient(settings(driver.bootstrap)[0])
     writer = Writer(client, f"slow-markers-{driver.name}")
     ledger = LedgerTopic(client, driver.ledger_topic, driver.name)
@@ -89,8 +97,12 @@ def test_a_record_whose_transaction_is_not_decided_is_waited_for_when_a_run_begi
     client.close()
 
 
-def test_end_txn_waits_until_the_ledger_record_is_acknowledged(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a batch could commit whose record was lost on its way: the next start would write it again."""
+def test_end_txn_waits_until_the_ledger_record_is_acknowledged(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch could commit whose record was lost on its way: the next start would write it
+    again.
+    """
     target = driver.new()
     target.open(driver.running(0))
     send = target.run.client.send
@@ -160,7 +172,9 @@ def test_an_end_txn_that_arrives_after_the_doubt_was_settled_finds_nothing_to_co
 def test_an_old_copy_does_not_abort_what_its_heir_has_open(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, doing: str
 ) -> None:
-    """``InitProducerId`` with an old identity is refused only after the coordinator has aborted what is open."""
+    """``InitProducerId`` with an old identity is refused only after the coordinator has aborted
+    what is open.
+    """
     old, heir = driver.new(), driver.new()
     old.open(driver.running(0))
     attempt = driver.stage(old, 0)
@@ -180,7 +194,9 @@ def test_an_old_copy_does_not_abort_what_its_heir_has_open(
 
 
 def test_the_ledger_says_where_a_source_goes_on_not_the_consumer_group(driver: Driver) -> None:
-    """Anybody may move the group's offsets; nobody but the pipeline's own transaction writes its ledger record."""
+    """Anybody may move the group's offsets; nobody but the pipeline's own transaction writes its
+    ledger record.
+    """
     target = driver.new()
     target.open(driver.running(0))
     driver.commit(target, 0)
@@ -188,14 +204,22 @@ def test_the_ledger_says_where_a_source_goes_on_not_the_consumer_group(driver: D
     assert driver.group_offset() == 3
     client = KafkaClient(settings(driver.bootstrap)[0])
     positions = _of_ledger(
-        client, NamedTopics([driver.source]), driver.name, "earliest", driver.ledger_topic, None, False
+        client,
+        NamedTopics([driver.source]),
+        driver.name,
+        "earliest",
+        driver.ledger_topic,
+        None,
+        False,
     )
     client.close()
     assert json.loads(positions) == {driver.source: {"0": 10}}
 
 
 def test_a_ledger_record_is_found_after_its_key_moved_to_another_partition(driver: Driver) -> None:
-    """Partitions that somebody adds to the ledger topic move keys; what was written before stays where it is."""
+    """Partitions that somebody adds to the ledger topic move keys; what was written before stays
+    where it is.
+    """
     target = driver.new()
     target.open(driver.running(0))
     record = driver.commit(target, 0)

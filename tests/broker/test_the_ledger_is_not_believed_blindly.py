@@ -30,7 +30,9 @@ pytestmark = pytest.mark.broker
 
 
 def elsewhere(driver: Driver, number: int) -> RunningBatch:
-    """A batch whose source lies on another cluster, so that no consumer group betrays an outdated ledger."""
+    """A batch whose source lies on another cluster, so that no consumer group betrays an outdated
+    ledger.
+    """
     return replace(driver.running(number), kafka_sources=())
 
 
@@ -74,7 +76,9 @@ def test_a_batch_admitted_by_an_outdated_ledger_stops(driver: Driver) -> None:
     assert driver.committed_sequences() == [0, 1]
     again = driver.new().open(elsewhere(driver, 1))
     assert again is not None
-    assert again.batch == driver.record(1).batch  # the advice works: what was taken for the next batch is a replay
+    assert (
+        again.batch == driver.record(1).batch
+    )  # the advice works: what was taken for the next batch is a replay
 
 
 def test_a_first_batch_that_was_committed_already(driver: Driver) -> None:
@@ -91,8 +95,12 @@ def test_a_first_batch_that_was_committed_already(driver: Driver) -> None:
     assert driver.committed_sequences() == [0]
 
 
-def test_a_start_is_not_refused_for_an_outdated_ledger(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group is ahead of what a deposed leader says of the ledger; that nothing is lost shows behind an append."""
+def test_a_start_is_not_refused_for_an_outdated_ledger(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is ahead of what a deposed leader says of the ledger; that nothing is lost shows
+    behind an append.
+    """
     first, heir = driver.new(), driver.new()
     first.open(driver.running(0))
     driver.commit(first, 0)
@@ -115,8 +123,12 @@ def test_a_start_is_not_refused_for_an_outdated_ledger(driver: Driver, monkeypat
     assert driver.committed_sequences() == [0, 1, 2]
 
 
-def test_a_doubt_settled_by_an_outdated_ledger(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ "Not committed", says a deposed leader of a batch that is; so it runs again, and may not commit."""
+def test_a_doubt_settled_by_an_outdated_ledger(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "Not committed", says a deposed leader of a batch that is; so it runs again, and may not
+    commit.
+    """
     target = driver.new()
     target.open(elsewhere(driver, 0))
     commit(driver, target, 0)
@@ -176,7 +188,9 @@ def test_a_chain_that_is_taken_is_read_to_its_end_before_anything_is_dropped(
     assert driver.committed_sequences() == [0, 1], "what it appended to see that was aborted"
 
 
-def test_the_ledger_is_looked_at_once_a_run(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_looked_at_once_a_run(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = driver.new()
     target.open(elsewhere(driver, 0))
     fetches: list[int] = []
@@ -195,8 +209,12 @@ def test_the_ledger_is_looked_at_once_a_run(driver: Driver, monkeypatch: pytest.
     assert set(fetches) == {0}, "only before the first commit"
 
 
-def test_a_plain_producers_record_is_left_alone(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
-    """Who may write to the topic, as every pipeline on it may, must not be able to make a batch look committed."""
+def test_a_plain_producers_record_is_left_alone(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who may write to the topic, as every pipeline on it may, must not be able to make a batch
+    look committed.
+    """
     target = driver.new()
     target.open(driver.running(0))
     record = driver.commit(target, 0)
@@ -205,7 +223,9 @@ def test_a_plain_producers_record_is_left_alone(driver: Driver, caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         assert driver.new().open(driver.running(1)) == record
     (warning,) = {
-        r.getMessage() for r in caplog.records if driver.name in r.getMessage() and "left alone" in r.getMessage()
+        r.getMessage()
+        for r in caplog.records
+        if driver.name in r.getMessage() and "left alone" in r.getMessage()
     }
     assert driver.ledger_topic in warning
     assert driver.name in warning
@@ -215,19 +235,30 @@ def test_another_transactions_record_is_left_alone(driver: Driver) -> None:
     target = driver.new()
     target.open(driver.running(0))
     record = driver.commit(target, 0)
-    stranger = Producer({"bootstrap.servers": driver.bootstrap, "transactional.id": f"stranger-{driver.name}"})
+    stranger = Producer(
+        {"bootstrap.servers": driver.bootstrap, "transactional.id": f"stranger-{driver.name}"}
+    )
     stranger.init_transactions(60)
     stranger.begin_transaction()
-    stranger.produce(driver.ledger_topic, key=driver.name, value=encode(replace(record, sequence=5)), partition=0)
+    stranger.produce(
+        driver.ledger_topic,
+        key=driver.name,
+        value=encode(replace(record, sequence=5)),
+        partition=0,
+    )
     stranger.flush(60)
     assert certain(lambda: driver.new().peek()) == record, "an open one holds nobody up"
     stranger.commit_transaction(60)
     assert driver.new().open(driver.running(1)) == record
 
 
-def test_a_forger_who_names_himself_is_noticed(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
-    """The log does not say whose transaction it was, so that this one is believed; hence a ledger topic per domain of
-    trust. What the coordinator knows of the pipeline shows that something is odd."""
+def test_a_forger_who_names_himself_is_noticed(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log does not say whose transaction it was, so that this one is believed; hence a ledger
+    topic per domain of trust. What the coordinator knows of the pipeline shows that something is
+    odd.
+    """
     target = driver.new()
     target.open(driver.running(0))
     record = driver.commit(target, 0)

@@ -1,4 +1,6 @@
-"""The topic that the first pipeline creates for the ledger: as many replicas as make sense, whatever the default."""
+"""The topic that the first pipeline creates for the ledger: as many replicas as make sense,
+whatever the default.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,15 @@ from wire_fixtures import settings
 pytestmark = pytest.mark.broker
 
 
-@pytest.mark.parametrize(("cluster", "replicas", "in_sync"), [("kafka", 1, "1"), ("three_nodes", 3, "2")])
+@pytest.mark.parametrize(
+    ("cluster", "replicas", "in_sync"), [("kafka", 1, "1"), ("three_nodes", 3, "2")]
+)
 def test_replicas_do_not_depend_on_defaults(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cluster: str, replicas: int, in_sync: str
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: str,
+    replicas: int,
+    in_sync: str,
 ) -> None:
     kafka: LocalKafka = request.getfixturevalue(cluster)
     client = KafkaClient(settings(kafka.bootstrap_servers)[0])
@@ -37,7 +45,9 @@ def test_replicas_do_not_depend_on_defaults(
     monkeypatch.setattr(client, "create_topic", noting)
     LedgerTopic(client, topic, PipelineId("p")).ensure_topic()
     client.close()
-    assert [named["replication"] for named in asked] == [replicas], "named, not left to default.replication.factor"
+    assert [named["replication"] for named in asked] == [replicas], (
+        "named, not left to default.replication.factor"
+    )
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
     assert {len(p.replicas) for p in partitions.values()} == {replicas}
@@ -50,7 +60,9 @@ def test_replicas_do_not_depend_on_defaults(
 def test_a_cluster_that_refuses_a_wish_gets_the_topic_without_it(
     kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As Confluent Cloud does with small segments. What only saves time is not worth a pipeline that cannot start."""
+    """As Confluent Cloud does with small segments. What only saves time is not worth a pipeline
+    that cannot start.
+    """
     monkeypatch.setitem(kafka_topic._WISHES, "segment.bytes", ("1", str(50 << 20)))  # type: ignore[arg-type]
     monkeypatch.setitem(kafka_topic._WISHES, "min.cleanable.dirty.ratio", ("7",))  # type: ignore[arg-type]
     client = KafkaClient(settings(kafka.bootstrap_servers)[0])

@@ -1,4 +1,6 @@
-"""``--conserves`` and ``--since`` on a real broker: what the output lost or doubled of its input is named."""
+"""``--conserves`` and ``--since`` on a real broker: what the output lost or doubled of its input
+is named.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ EXACTLY = ("--conserves", "exactly")
 
 @pytest.fixture
 def handmade(kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[HandmadePipeline]:
-    pipeline = HandmadePipeline(kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic)
+    pipeline = HandmadePipeline(
+        kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic
+    )
     yield pipeline
     pipeline.close()
 
@@ -46,11 +50,15 @@ def naming(pipeline: HandmadePipeline, offsets: Iterable[int]) -> list[Fragment]
     ]
     values = pa.array([b"out"] * len(named), pa.binary())
     columns = RecordColumns.of(values, headers=pa.array(named, HEADERS_TYPE))
-    return encode_fragments(columns, codec=Codec.NONE, batch_bytes=1_000_000, now_ms=int(time.time() * 1000))
+    return encode_fragments(
+        columns, codec=Codec.NONE, batch_bytes=1_000_000, now_ms=int(time.time() * 1000)
+    )
 
 
 def in_json(offsets: Iterable[int]) -> list[bytes]:
-    return [json.dumps({"from": {"partition": 0, "offset": offset}}).encode() for offset in offsets]
+    return [
+        json.dumps({"from": {"partition": 0, "offset": offset}}).encode() for offset in offsets
+    ]
 
 
 def found(answer: dict[str, Any]) -> list[tuple[str, str]]:
@@ -63,64 +71,109 @@ def judged(pipeline: HandmadePipeline, *options: str) -> tuple[str, list[tuple[s
 
 
 def test_every_input_named_once(handmade: HandmadePipeline):
-    handmade.batch({handmade.out(0): naming(handmade, range(5)), handmade.out(1): naming(handmade, range(5, 10))})
+    handmade.batch(
+        {
+            handmade.out(0): naming(handmade, range(5)),
+            handmade.out(1): naming(handmade, range(5, 10)),
+        }
+    )
     handmade.batch({handmade.out(0): naming(handmade, range(10, 20))}, commit=False)
     handmade.batch({handmade.out(1): naming(handmade, range(10, 20))})
     answer = verify(handmade, *EXACTLY)
     assert (answer["verdict"], found(answer)) == ("exactly_once", []), answer
     facts = answer["facts"]["conservation"]
-    assert (facts["input_records"], facts["output_records"], facts["skipped_records"]) == (20, 20, 0)
-    assert facts["counts"] == {"all topics": {"named": 20, "never_named": 0, "named_again": 0, "not_judged": 0}}
+    assert (facts["input_records"], facts["output_records"], facts["skipped_records"]) == (
+        20,
+        20,
+        0,
+    )
+    assert facts["counts"] == {
+        "all topics": {"named": 20, "never_named": 0, "named_again": 0, "not_judged": 0}
+    }
 
 
 def test_what_two_computations_mix_is_named(handmade: HandmadePipeline):
-    """Rows that change tasks when a stage is repeated: the log agrees with the ledger, and the input with neither."""
+    """Rows that change tasks when a stage is repeated: the log agrees with the ledger, and the
+    input with neither.
+    """
     handmade.batch({handmade.out(0): naming(handmade, range(10))})
     mixed = [10, 11, 12, 14, 15, 15, 16, 17, 19]
-    handmade.batch({handmade.out(0): naming(handmade, mixed[:4]), handmade.out(1): naming(handmade, mixed[4:])})
-    assert judged(handmade) == ("exactly_once", []), "INVALID: without --conserves nothing is to be seen"
+    handmade.batch(
+        {
+            handmade.out(0): naming(handmade, mixed[:4]),
+            handmade.out(1): naming(handmade, mixed[4:]),
+        }
+    )
+    assert judged(handmade) == ("exactly_once", []), (
+        "INVALID: without --conserves nothing is to be seen"
+    )
     source = handmade.source
     lost = [("lost-input", f"{source}-0@13"), ("lost-input", f"{source}-0@18")]
-    assert judged(handmade, *EXACTLY) == ("violated", [("duplicate-input", f"{source}-0@15"), *lost])
-    assert judged(handmade, "--conserves", "at-most") == ("violated", [("duplicate-input", f"{source}-0@15")])
+    assert judged(handmade, *EXACTLY) == (
+        "violated",
+        [("duplicate-input", f"{source}-0@15"), *lost],
+    )
+    assert judged(handmade, "--conserves", "at-most") == (
+        "violated",
+        [("duplicate-input", f"{source}-0@15")],
+    )
     assert judged(handmade, "--conserves", "at-least") == ("violated", lost)
     (repeated, *_) = verify(handmade, *EXACTLY)["anomalies"][2:]
-    assert f"named 2 times by records of all topics, among them {handmade.output}-1@" in repeated["detail"]
+    assert (
+        f"named 2 times by records of all topics, among them {handmade.output}-1@"
+        in repeated["detail"]
+    )
 
 
 def test_filters_and_fan_outs_have_rules(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): naming(handmade, [1, 3, 5])})
     answer = verify(handmade, "--conserves", "at-most")
-    assert (answer["verdict"], answer["facts"]["conservation"]["counts"]["all topics"]["never_named"]) == (
+    assert (
+        answer["verdict"],
+        answer["facts"]["conservation"]["counts"]["all topics"]["never_named"],
+    ) == (
         "exactly_once",
         7,
     )
     handmade.batch({handmade.out(0): naming(handmade, [*range(10, 20), 12, 12])})
     answer = verify(handmade, "--conserves", "at-least", "--since", "1")
-    assert (answer["verdict"], answer["facts"]["conservation"]["counts"]["all topics"]["named_again"]) == (
+    assert (
+        answer["verdict"],
+        answer["facts"]["conservation"]["counts"]["all topics"]["named_again"],
+    ) == (
         "exactly_once",
         1,
     )
 
 
 def test_an_input_of_another_batch(handmade: HandmadePipeline):
-    """A batch written again under another number names what it has not read, whatever the rule allows."""
+    """A batch written again under another number names what it has not read, whatever the rule
+    allows.
+    """
     handmade.batch({handmade.out(0): naming(handmade, range(10))})
     told = handmade.batch({handmade.out(0): naming(handmade, [*range(10, 20), 7])})
     last = told["outputs"]["kafka"]["data"][handmade.output]["0"][2]
     answer = verify(handmade, "--conserves", "at-least")
     assert found(answer) == [("foreign-input", f"{handmade.output}-0@{last}")]
     source = handmade.source
-    assert f"names {source}-0@7, and is of batch 1 (sequence 1), which read {source}-0@10..19" in str(answer)
+    assert (
+        f"names {source}-0@7, and is of batch 1 (sequence 1), which read {source}-0@10..19"
+        in str(answer)
+    )
 
 
-def test_a_second_sink_that_wrote_nothing(handmade: HandmadePipeline, new_topic: Callable[..., str]):
+def test_a_second_sink_that_wrote_nothing(
+    handmade: HandmadePipeline, new_topic: Callable[..., str]
+):
     other = new_topic(handmade.servers, 1)
     both = ["--topic", handmade.output, "--topic", other, "--each-topic"]
     everything = naming(handmade, range(10))
     handmade.batch({handmade.out(0): everything, TopicPartition(other, 0): everything})
     assert judged(handmade, *EXACTLY, *both) == ("exactly_once", [])
-    assert judged(handmade, *EXACTLY) == ("violated", [("duplicate-input", f"{handmade.source}-0@0..9")])
+    assert judged(handmade, *EXACTLY) == (
+        "violated",
+        [("duplicate-input", f"{handmade.source}-0@0..9")],
+    )
     handmade.batch({handmade.out(0): naming(handmade, range(10, 20))})
     answer = verify(handmade, *EXACTLY, *both)
     assert found(answer) == [("lost-input", f"{handmade.source}-0@10..19")]
@@ -130,12 +183,19 @@ def test_a_second_sink_that_wrote_nothing(handmade: HandmadePipeline, new_topic:
 def test_names_in_json_fields(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): in_json(range(9))})
     fields = ("--lineage-json", "partition=from.partition,offset=from.offset")
-    assert judged(handmade, *EXACTLY, *fields) == ("violated", [("lost-input", f"{handmade.source}-0@9")])
+    assert judged(handmade, *EXACTLY, *fields) == (
+        "violated",
+        [("lost-input", f"{handmade.source}-0@9")],
+    )
 
 
 def half_aborted(pipeline: HandmadePipeline) -> None:
-    """Ten offsets of the source for the next batch: four records, a marker, four aborted ones, a marker."""
-    producer = Producer({"bootstrap.servers": pipeline.servers, "transactional.id": pipeline.source})
+    """Ten offsets of the source for the next batch: four records, a marker, four aborted ones, a
+    marker.
+    """
+    producer = Producer(
+        {"bootstrap.servers": pipeline.servers, "transactional.id": pipeline.source}
+    )
     producer.init_transactions(30)
     for end in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
@@ -158,7 +218,10 @@ def test_an_aborted_record_that_was_read(handmade: HandmadePipeline):
     """By a source that does not read committed records only."""
     half_aborted(handmade)
     handmade.batch({handmade.out(0): naming(handmade, [*range(4), 6, 7, 9])})
-    foreign = [("foreign-input", f"{handmade.source}-0@6..7"), ("foreign-input", f"{handmade.source}-0@9")]
+    foreign = [
+        ("foreign-input", f"{handmade.source}-0@6..7"),
+        ("foreign-input", f"{handmade.source}-0@9"),
+    ]
     assert judged(handmade, *EXACTLY) == ("violated", foreign)
 
 
@@ -180,21 +243,29 @@ def test_holes_of_a_compacted_input(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): naming(handmade, range(10, 20))})
     admin = AdminClient({"bootstrap.servers": handmade.servers})
     entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, handmade.source, incremental_configs=[entry])
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC, handmade.source, incremental_configs=[entry]
+    )
     admin.incremental_alter_configs([resource])[resource].result(30)
     answer = verify(handmade, *EXACTLY)
     assert (answer["verdict"], found(answer)) == ("inconclusive", [])
-    assert f"6 offsets of {handmade.source}-0@4..9: the source is, or may be, compacted" in str(answer)
+    assert f"6 offsets of {handmade.source}-0@4..9: the source is, or may be, compacted" in str(
+        answer
+    )
     assert judged(handmade, *EXACTLY, "--what-is-left") == ("exactly_once", [])
     assert judged(handmade, "--conserves", "at-most") == ("exactly_once", [])
 
 
 def test_records_that_name_nothing(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): naming(handmade, range(10))})
-    handmade.batch({handmade.out(0): naming(handmade, range(10, 19)), handmade.out(1): [b"of what?"]})
+    handmade.batch(
+        {handmade.out(0): naming(handmade, range(10, 19)), handmade.out(1): [b"of what?"]}
+    )
     answer = verify(handmade, *EXACTLY)
     assert (answer["verdict"], found(answer)) == ("inconclusive", [])
-    assert f"1 records of {handmade.output}-1 name no input by headers onceward.topic" in str(answer)
+    assert f"1 records of {handmade.output}-1 name no input by headers onceward.topic" in str(
+        answer
+    )
     assert answer["facts"]["conservation"]["counts"]["all topics"]["not_judged"] == 1
 
 
@@ -215,10 +286,15 @@ def test_skipped_batches_are_no_loss(handmade: HandmadePipeline):
 
 def test_a_supplement_completes_its_batch(handmade: HandmadePipeline):
     first = handmade.batch({handmade.out(0): naming(handmade, range(7))})
-    assert judged(handmade, *EXACTLY) == ("violated", [("lost-input", f"{handmade.source}-0@7..9")])
+    assert judged(handmade, *EXACTLY) == (
+        "violated",
+        [("lost-input", f"{handmade.source}-0@7..9")],
+    )
     handmade.begin()
     added = handmade.document(handmade.write({handmade.out(0): naming(handmade, range(7, 10))}))
-    handmade.tell(added | {"batch_id": first["batch_id"], "sources": first["sources"], "supplement": True})
+    handmade.tell(
+        added | {"batch_id": first["batch_id"], "sources": first["sources"], "supplement": True}
+    )
     handmade.commit()
     answer = verify(handmade, *EXACTLY)
     assert (answer["verdict"], found(answer)) == ("exactly_once", []), answer
@@ -228,7 +304,10 @@ def test_a_supplement_completes_its_batch(handmade: HandmadePipeline):
 def test_counting_in_turns_agrees(handmade: HandmadePipeline):
     """As with inputs that do not fit into memory: three cells at a time, here."""
     handmade.batch(
-        {handmade.out(0): naming(handmade, [0, 1, 2, 4, 5, 5, 6]), handmade.out(1): naming(handmade, [7, 8])}
+        {
+            handmade.out(0): naming(handmade, [0, 1, 2, 4, 5, 5, 6]),
+            handmade.out(1): naming(handmade, [7, 8]),
+        }
     )
     handmade.batch({handmade.out(0): naming(handmade, [*range(10, 20), 3])})
     answers = []
@@ -244,7 +323,11 @@ def test_counting_in_turns_agrees(handmade: HandmadePipeline):
     in_turns, at_once = answers
     assert sorted(map(str, in_turns["anomalies"])) == sorted(map(str, at_once["anomalies"]))
     assert in_turns["facts"]["conservation"] == at_once["facts"]["conservation"]
-    assert {name for name, _ in found(at_once)} == {"lost-input", "duplicate-input", "foreign-input"}
+    assert {name for name, _ in found(at_once)} == {
+        "lost-input",
+        "duplicate-input",
+        "foreign-input",
+    }
 
 
 # ── since ──
@@ -269,12 +352,17 @@ def test_an_adopted_pipeline_since_its_first_batch(handmade: HandmadePipeline):
 
 
 def test_since_leaves_old_anomalies_out(handmade: HandmadePipeline):
-    handmade.batch({handmade.out(0): naming(handmade, range(10))}, untold={handmade.out(0): [b"of no batch"]})
+    handmade.batch(
+        {handmade.out(0): naming(handmade, range(10))}, untold={handmade.out(0): [b"of no batch"]}
+    )
     handmade.batch({handmade.out(0): naming(handmade, range(10, 20))})
     assert judged(handmade)[0] == "violated"
     handmade.batch({handmade.out(0): naming(handmade, range(20, 29))})
     assert judged(handmade, "--since", "2") == ("exactly_once", [])
-    assert judged(handmade, "--since", "2", *EXACTLY) == ("violated", [("lost-input", f"{handmade.source}-0@29")])
+    assert judged(handmade, "--since", "2", *EXACTLY) == (
+        "violated",
+        [("lost-input", f"{handmade.source}-0@29")],
+    )
 
 
 def test_since_a_batch_to_come_cannot_tell(handmade: HandmadePipeline):

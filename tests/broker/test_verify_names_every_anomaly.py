@@ -1,4 +1,6 @@
-"""The checker is checked: each anomaly is made for real on a broker, and must be named; a clean run must pass."""
+"""The checker is checked: each anomaly is made for real on a broker, and must be named; a clean
+run must pass.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,17 @@ VALUES = [b"value %d" % number for number in range(20)]
 
 
 @pytest.fixture
-def new_handmade(new_topic: Callable[..., str]) -> Iterator[Callable[[LocalKafka], HandmadePipeline]]:
+def new_handmade(
+    new_topic: Callable[..., str],
+) -> Iterator[Callable[[LocalKafka], HandmadePipeline]]:
     made: list[HandmadePipeline] = []
 
     def make(kafka: LocalKafka) -> HandmadePipeline:
-        made.append(HandmadePipeline(kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic))
+        made.append(
+            HandmadePipeline(
+                kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic
+            )
+        )
         return made[-1]
 
     yield make
@@ -38,8 +46,12 @@ def new_handmade(new_topic: Callable[..., str]) -> Iterator[Callable[[LocalKafka
 
 
 @pytest.fixture
-def handmade(kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePipeline]) -> HandmadePipeline:
-    """A pipeline with one good batch on both output partitions, and one aborted attempt of the next."""
+def handmade(
+    kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePipeline]
+) -> HandmadePipeline:
+    """A pipeline with one good batch on both output partitions, and one aborted attempt of the
+    next.
+    """
     pipeline = new_handmade(kafka)
     good_beginning(pipeline)
     return pipeline
@@ -66,7 +78,9 @@ def write_plainly(pipeline: HandmadePipeline, *values: bytes) -> None:
     assert producer.flush(30) == 0
 
 
-def test_a_clean_run_is_exactly_once(any_kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePipeline]):
+def test_a_clean_run_is_exactly_once(
+    any_kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePipeline]
+):
     pipeline = new_handmade(any_kafka)
     good_beginning(pipeline)
     pipeline.batch({pipeline.out(0): VALUES[10:]})
@@ -93,7 +107,9 @@ def test_a_pipeline_that_is_running_is_judged_up_to_where_it_was(handmade: Handm
     finally:
         enough.set()
         writer.join()
-    assert [(answer["verdict"], answer["anomalies"]) for answer in seen] == [("exactly_once", [])] * 3
+    assert [(answer["verdict"], answer["anomalies"]) for answer in seen] == [
+        ("exactly_once", [])
+    ] * 3
     batches = [answer["facts"]["ledger"]["batches"] for answer in seen]
     assert batches == sorted(set(batches)), "INVALID: it stood still"
     assert verify(handmade)["facts"]["ledger"]["batches"] == handmade.sequence
@@ -168,7 +184,9 @@ def test_two_batches_in_one_transaction_are_not_whole_ones(handmade: HandmadePip
     assert names(verify(handmade)) == {"zombie-write", "fractured-batch"}
 
 
-def test_a_foreign_record_is_unaccounted_and_a_matter_of_opinion_on_a_shared_topic(handmade: HandmadePipeline):
+def test_a_foreign_record_is_unaccounted_and_a_matter_of_opinion_on_a_shared_topic(
+    handmade: HandmadePipeline,
+):
     write_plainly(handmade, b"from somebody else")
     handmade.batch({handmade.out(0): VALUES[:5]})
     answer = verify(handmade)
@@ -180,7 +198,9 @@ def test_a_foreign_record_is_unaccounted_and_a_matter_of_opinion_on_a_shared_top
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2, 3], ids=["lengths", "keys", "values", "headers"])
-def test_content_that_differs_from_its_checksum_is_a_mismatch(handmade: HandmadePipeline, wrong: int):
+def test_content_that_differs_from_its_checksum_is_a_mismatch(
+    handmade: HandmadePipeline, wrong: int
+):
     def another_checksum(document: Document) -> None:
         entry = document["outputs"]["kafka"]["data"][handmade.output]["0"]
         parts = entry[3].split("-")
@@ -257,7 +277,9 @@ def test_a_source_that_goes_on_is_a_lag(handmade: HandmadePipeline):
 def test_what_retention_has_deleted_is_not_judged(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): VALUES[:5]})
     admin = AdminClient({"bootstrap.servers": handmade.servers})
-    admin.delete_records([Position(handmade.output, 0, 3)])[Position(handmade.output, 0, 3)].result(30)
+    admin.delete_records([Position(handmade.output, 0, 3)])[
+        Position(handmade.output, 0, 3)
+    ].result(30)
     answer = verify(handmade)
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
     assert "deleted by retention" in answer["facts"]["not_covered"][0]
@@ -266,7 +288,9 @@ def test_what_retention_has_deleted_is_not_judged(handmade: HandmadePipeline):
 def test_a_ledger_that_begins_later_is_not_taken_for_a_whole_one(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): VALUES[:5]})
     admin = AdminClient({"bootstrap.servers": handmade.servers})
-    admin.delete_records([Position(handmade.ledger, 0, 1)])[Position(handmade.ledger, 0, 1)].result(30)
+    admin.delete_records([Position(handmade.ledger, 0, 1)])[
+        Position(handmade.ledger, 0, 1)
+    ].result(30)
     answer = verify(handmade)
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
     assert len(answer["facts"]["not_covered"]) == 1
@@ -291,15 +315,31 @@ def test_a_broker_that_is_not_there_is_no_verdict(handmade: HandmadePipeline):
 
 def test_the_command_answers_people_in_a_sentence(handmade: HandmadePipeline):
     def ask() -> subprocess.CompletedProcess[str]:
-        arguments = ["--bootstrap-servers", handmade.servers, "--pipeline-id", handmade.pipeline_id]
-        command = [sys.executable, "-c", "from onceward.cli import app; app()", "verify", *arguments]
+        arguments = [
+            "--bootstrap-servers",
+            handmade.servers,
+            "--pipeline-id",
+            handmade.pipeline_id,
+        ]
+        command = [
+            sys.executable,
+            "-c",
+            "from onceward.cli import app; app()",
+            "verify",
+            *arguments,
+        ]
         return subprocess.run(
-            [*command, "--ledger-topic", handmade.ledger], capture_output=True, text=True, check=False
+            [*command, "--ledger-topic", handmade.ledger],
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     good = ask()
     assert good.returncode == 0, good.stderr
-    assert good.stdout.startswith(f"EXACTLY ONCE: pipeline {handmade.pipeline_id}: 10 records in 1 batches")
+    assert good.stdout.startswith(
+        f"EXACTLY ONCE: pipeline {handmade.pipeline_id}: 10 records in 1 batches"
+    )
     assert "10 aborted records hidden" in good.stdout
     write_plainly(handmade, b"from somebody else")
     bad = ask()
@@ -334,7 +374,9 @@ def test_a_batch_that_names_another_epoch_than_its_records_have_is_a_zombies_wor
         document["attempt"][1] += 5
 
     handmade.batch({handmade.out(0): VALUES[:5]}, edit=the_epoch_after)
-    assert verify(handmade)["verdict"] == "exactly_once", "INVALID: this was to be seen by the epochs alone"
+    assert verify(handmade)["verdict"] == "exactly_once", (
+        "INVALID: this was to be seen by the epochs alone"
+    )
     answer = verify(handmade, *log_dirs(kafka))
     assert names(answer) == {"zombie-write"}
     assert {place.split("@")[0] for place in places(answer, "zombie-write")} == {
@@ -343,7 +385,9 @@ def test_a_batch_that_names_another_epoch_than_its_records_have_is_a_zombies_wor
     }
 
 
-def test_an_attempt_aborted_under_the_epoch_of_a_batch_is_a_zombies_work(kafka: LocalKafka, handmade: HandmadePipeline):
+def test_an_attempt_aborted_under_the_epoch_of_a_batch_is_a_zombies_work(
+    kafka: LocalKafka, handmade: HandmadePipeline
+):
     aborted = handmade.batch({handmade.out(1): VALUES[:5]}, commit=False)
 
     def the_epoch_of_the_aborted_one(document: Document) -> None:
@@ -370,7 +414,9 @@ def test_a_transaction_of_ours_that_no_batch_tells_of_is_a_zombies_also_on_a_sha
 def test_what_is_visible_although_its_transaction_was_aborted_is_a_dirty_read(
     kafka: LocalKafka, handmade: HandmadePipeline, tmp_path: Path
 ):
-    """No broker does this, so a copy of its files is made to say so: commit markers become abort markers."""
+    """No broker does this, so a copy of its files is made to say so: commit markers become abort
+    markers.
+    """
     (node,) = kafka.nodes
     handmade.batch({})
     assert verify(handmade)["verdict"] == "exactly_once"  # and every marker is written
@@ -383,19 +429,25 @@ def test_what_is_visible_although_its_transaction_was_aborted_is_a_dirty_read(
 
 
 def with_abort_markers_only(log: bytes) -> bytes:
-    """A control batch is a header of 61 bytes and one record, whose key ends in the marker's type (KIP-98)."""
+    """A control batch is a header of 61 bytes and one record, whose key ends in the marker's type
+    (KIP-98).
+    """
     data = bytearray(log)
     position = 0
     while position < len(data):
         end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
         if data[position + 22] & 0x20:
             data[position + 68 : position + 70] = (0).to_bytes(2, "big")
-            data[position + 17 : position + 21] = crc32c(bytes(data[position + 21 : end])).to_bytes(4, "big")
+            data[position + 17 : position + 21] = crc32c(
+                bytes(data[position + 21 : end])
+            ).to_bytes(4, "big")
         position = end
     return bytes(data)
 
 
-def test_epochs_that_cannot_be_looked_up_are_not_taken_for_right(handmade: HandmadePipeline, tmp_path: Path):
+def test_epochs_that_cannot_be_looked_up_are_not_taken_for_right(
+    handmade: HandmadePipeline, tmp_path: Path
+):
     handmade.batch({})
     answer = verify(handmade, "--log-dirs", str(tmp_path))
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])

@@ -1,4 +1,6 @@
-"""The checker's readers, against real brokers and their files: every kind of record, every kind of record batch."""
+"""The checker's readers, against real brokers and their files: every kind of record, every kind of
+record batch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ ROWS = [
 
 @pytest.fixture
 def handmade(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[HandmadePipeline]:
-    pipeline = HandmadePipeline(any_kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic)
+    pipeline = HandmadePipeline(
+        any_kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic
+    )
     yield pipeline
     pipeline.close()
 
@@ -39,14 +43,25 @@ def handmade(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[H
 def every_kind(codec: Codec, batch_bytes: int = 1_000_000) -> list[Fragment]:
     keys, values, headers = zip(*ROWS, strict=True)
     columns = RecordColumns.of(
-        pa.array(values, pa.binary()), key=pa.array(keys, pa.binary()), headers=pa.array(headers, HEADERS_TYPE)
+        pa.array(values, pa.binary()),
+        key=pa.array(keys, pa.binary()),
+        headers=pa.array(headers, HEADERS_TYPE),
     )
-    return encode_fragments(columns, codec=codec, batch_bytes=batch_bytes, now_ms=int(time.time() * 1000))
+    return encode_fragments(
+        columns, codec=codec, batch_bytes=batch_bytes, now_ms=int(time.time() * 1000)
+    )
 
 
-def test_nulls_headers_and_every_compression_have_the_checksum_that_the_writer_gave_them(handmade: HandmadePipeline):
+def test_nulls_headers_and_every_compression_have_the_checksum_that_the_writer_gave_them(
+    handmade: HandmadePipeline,
+):
     for codec in Codec:
-        handmade.batch({handmade.out(0): every_kind(codec), handmade.out(1): every_kind(codec, batch_bytes=1_000)})
+        handmade.batch(
+            {
+                handmade.out(0): every_kind(codec),
+                handmade.out(1): every_kind(codec, batch_bytes=1_000),
+            }
+        )
     answer = verify(handmade)
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
     topic = answer["facts"]["topics"][handmade.output]
@@ -63,7 +78,10 @@ def test_record_batches_and_markers_are_read_off_the_disk_as_kafka_itself_does(
     (node,) = any_kafka.nodes
     folder = replica_folder([node.data_folder], handmade.output, 0, node.node_id)
     assert folder is not None
-    ours = [(b.first, b.last, b.records, *b.identity, b.transactional, b.marker) for b in record_batches(folder)]
+    ours = [
+        (b.first, b.last, b.records, *b.identity, b.transactional, b.marker)
+        for b in record_batches(folder)
+    ]
     assert ours == kafkas_own_reading(any_kafka, folder)
     assert [batch[-1] for batch in ours if batch[-1]] == ["commit", "abort", "commit"]
 
@@ -71,11 +89,15 @@ def test_record_batches_and_markers_are_read_off_the_disk_as_kafka_itself_does(
 def kafkas_own_reading(kafka: LocalKafka, folder: Path) -> list[tuple[object, ...]]:
     files = ",".join(map(str, sorted(folder.glob("*.log"))))
     found: list[tuple[object, ...]] = []
-    for line in kafka.kafka_tool("kafka-dump-log", "--files", files, "--deep-iteration").splitlines():
+    for line in kafka.kafka_tool(
+        "kafka-dump-log", "--files", files, "--deep-iteration"
+    ).splitlines():
         if line.startswith("baseOffset:"):
             fields = dict(re.findall(r"(\w+): ([\w-]+)", line))
             names = ("baseOffset", "lastOffset", "count", "producerId", "producerEpoch")
-            found.append((*(int(fields[name]) for name in names), fields["isTransactional"] == "true", None))
+            found.append(
+                (*(int(fields[name]) for name in names), fields["isTransactional"] == "true", None)
+            )
         elif marker := re.search(r"endTxnMarker: (\w+)", line):
             found[-1] = (*found[-1][:-1], marker[1].lower())
     return found

@@ -1,4 +1,6 @@
-"""The client: who cannot be reached, who is refused, what survives a fork, and where secrets do not appear."""
+"""The client: who cannot be reached, who is refused, what survives a fork, and where secrets do
+not appear.
+"""
 
 from __future__ import annotations
 
@@ -58,18 +60,24 @@ def test_topics_are_created_once_and_never_by_asking_for_them(kafka: LocalKafka)
     client.close()
 
 
-def test_a_topic_has_the_id_that_kafkas_own_tool_prints(kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_a_topic_has_the_id_that_kafkas_own_tool_prints(
+    kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
     topics = {new_topic(kafka.bootstrap_servers) for _ in range(2)}
     client = client_for(kafka.bootstrap_servers)
     ids = client.topic_ids(topics)
     assert set(ids) == topics
     for topic, topic_id in ids.items():
-        assert f"TopicId: {topic_id}" in kafka.kafka_tool("kafka-topics", "--describe", "--topic", topic)
+        assert f"TopicId: {topic_id}" in kafka.kafka_tool(
+            "kafka-topics", "--describe", "--topic", topic
+        )
     client.close()
 
 
 @pytest.mark.slow
-def test_a_cluster_is_recognised_by_any_of_its_brokers(three_nodes: LocalKafka, kafka: LocalKafka) -> None:
+def test_a_cluster_is_recognised_by_any_of_its_brokers(
+    three_nodes: LocalKafka, kafka: LocalKafka
+) -> None:
     first, second, third = (node.bootstrap_server for node in three_nodes.nodes)
     client = client_for(first)
     assert client.is_served_by([first])
@@ -114,17 +122,24 @@ def _in_the_child(inherited: KafkaClient, settings: Any, expected: str) -> int:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A broker with a SASL listener and two TLS ones: its certificate names 127.0.0.1, or another host."""
+    """A broker with a SASL listener and two TLS ones: its certificate names 127.0.0.1, or another
+    host.
+    """
     folder = tmp_path_factory.mktemp("certificates")
     properties: dict[str, object] = {
         "listener.name.login.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.login.plain.sasl.jaas.config": f'{LOGIN}.plain.PlainLoginModule required user_ann="{CANARY}";',
-        "listener.name.login.scram-sha-256.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule required;",
-        "listener.name.login.scram-sha-512.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule required;",
+        "listener.name.login.plain.sasl.jaas.config": f"{LOGIN}.plain.PlainLoginModule required "
+        f'user_ann="{CANARY}";',
+        "listener.name.login.scram-sha-256.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule "
+        f"required;",
+        "listener.name.login.scram-sha-512.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule "
+        f"required;",
     }
     for listener, name in (("right", "IP:127.0.0.1"), ("wrong", "DNS:elsewhere.example")):
         properties[f"listener.name.{listener}.ssl.keystore.type"] = "PEM"
-        properties[f"listener.name.{listener}.ssl.keystore.location"] = _certificate(folder, listener, name)
+        properties[f"listener.name.{listener}.ssl.keystore.location"] = _certificate(
+            folder, listener, name
+        )
     scram = [f"{m}=[name=ann,password={CANARY}]" for m in ("SCRAM-SHA-256", "SCRAM-SHA-512")]
     with LocalKafka(
         extra_listeners={"LOGIN": "SASL_PLAINTEXT", "RIGHT": "SSL", "WRONG": "SSL"},
@@ -136,9 +151,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 
 
 def _certificate(folder: Path, name: str, alternative: str) -> Path:
-    """A self-signed certificate with its key in one PEM file; clients trust the certificate alone."""
+    """A self-signed certificate with its key in one PEM file; clients trust the certificate
+    alone.
+    """
     key, certificate, both = (folder / f"{name}.{kind}" for kind in ("key", "crt", "pem"))
-    request = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -addext subjectAltName={alternative}"
+    request = (
+        f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -addext "
+        f"subjectAltName={alternative}"
+    )
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run(["openssl", *request.split(), *files], check=True, capture_output=True)
     both.write_text(key.read_text() + certificate.read_text())
@@ -171,7 +191,9 @@ def test_the_right_password_opens_and_a_wrong_one_is_named_but_never_shown(
     finally:
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
     assert "security.protocol" in refused.value.next_step
-    assert CANARY not in str(refused.value) + repr(refused.value) + "".join(traceback.format_exception(refused.value))
+    assert CANARY not in str(refused.value) + repr(refused.value) + "".join(
+        traceback.format_exception(refused.value)
+    )
     assert caplog.records
     assert CANARY not in caplog.text
 
@@ -199,7 +221,11 @@ def test_a_trusted_certificate_for_the_right_host_is_accepted(guarded: LocalKafk
 
 @pytest.mark.parametrize(
     ("listener", "trusted", "reason"),
-    [("RIGHT", None, "certificate"), ("RIGHT", "wrong", "certificate"), ("WRONG", "wrong", "127.0.0.1")],
+    [
+        ("RIGHT", None, "certificate"),
+        ("RIGHT", "wrong", "certificate"),
+        ("WRONG", "wrong", "127.0.0.1"),
+    ],
 )
 def test_an_untrusted_certificate_or_one_for_another_host_is_refused(
     guarded: LocalKafka, listener: str, trusted: str | None, reason: str

@@ -1,4 +1,6 @@
-"""Appends on real brokers: once and in order, whatever gets lost on the way. The verdict is librdkafka's."""
+"""Appends on real brokers: once and in order, whatever gets lost on the way. The verdict is
+librdkafka's.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def topic(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def appended(any_kafka: LocalKafka, topic: str, read_uncommitted: Read) -> Callable[[], dict[int, list[bytes]]]:
+def appended(
+    any_kafka: LocalKafka, topic: str, read_uncommitted: Read
+) -> Callable[[], dict[int, list[bytes]]]:
     """Per partition everything that is in the log, aborted or not: duplicates would show."""
 
     def read() -> dict[int, list[bytes]]:
@@ -75,9 +79,15 @@ def test_results_name_the_offsets_in_the_order_of_the_appends(
     assert [(r.partition, r.base_sequence, r.count) for r in results] == [
         (a.partition, a.base_sequence, 1) for a in appends
     ]
-    visible = {(m.partition(), m.offset()): m.value() for m in read_committed(any_kafka.bootstrap_servers, topic)}
+    visible = {
+        (m.partition(), m.offset()): m.value()
+        for m in read_committed(any_kafka.bootstrap_servers, topic)
+    }
     assert {(r.partition.partition, r.base_offset) for r in results} == set(visible)
-    assert all(visible[r.partition.partition, r.base_offset] == str(r.base_sequence).encode() for r in results)
+    assert all(
+        visible[r.partition.partition, r.base_offset] == str(r.base_sequence).encode()
+        for r in results
+    )
 
 
 @pytest.mark.parametrize("fate", ["answer", "request"])
@@ -102,7 +112,11 @@ def test_one_lost_produce_among_many_in_flight_changes_nothing(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_many_losses_over_many_partitions_leave_each_log_complete_and_in_order(
-    writer: Writer, losing: LosingClient, topic: str, appended: Callable[[], dict[int, list[bytes]]], seed: int
+    writer: Writer,
+    losing: LosingClient,
+    topic: str,
+    appended: Callable[[], dict[int, list[bytes]]],
+    seed: int,
 ) -> None:
     chance = random.Random(seed)
     partitions = [TopicPartition(topic, n) for n in range(4)]
@@ -131,10 +145,14 @@ def test_sequences_go_on_after_the_largest_number(
     writer.producer().send(appends)
     writer.transaction.commit()
     client.close()
-    assert [m.value() for m in read_committed(kafka39.bootstrap_servers, partition.topic)] == numbered(4)
+    assert [
+        m.value() for m in read_committed(kafka39.bootstrap_servers, partition.topic)
+    ] == numbered(4)
 
 
-def test_a_gap_in_the_sequence_is_refused_and_the_batch_must_run_again(writer: Writer, topic: str) -> None:
+def test_a_gap_in_the_sequence_is_refused_and_the_batch_must_run_again(
+    writer: Writer, topic: str
+) -> None:
     partition = TopicPartition(topic, 0)
     writer.transaction.add_partitions([partition])
     writer.producer().send(one_by_one(partition, [b"0"]))
@@ -174,7 +192,9 @@ def test_a_send_that_nobody_answers_ends_at_the_delivery_timeout(
     assert str(partition) in str(failed.value)
 
 
-def test_a_waiting_send_stops_when_it_is_told_to(writer: Writer, losing: LosingClient, topic: str) -> None:
+def test_a_waiting_send_stops_when_it_is_told_to(
+    writer: Writer, losing: LosingClient, topic: str
+) -> None:
     partition = TopicPartition(topic, 0)
     writer.transaction.add_partitions([partition])
     losing.lose("ProduceFrame", lambda _: "request")
@@ -196,12 +216,18 @@ def test_requests_are_filled_with_several_partitions_and_kept_below_their_limit(
     writer.transaction.add_partitions(partitions)
     # Coordinator and leaders are awake after this, so that nothing below has to be sent twice.
     writer.producer().send([a for p in partitions for a in one_by_one(p, [b"first"])])
-    appends = [a for p in partitions for a in appends_to(p, fragments([b"x" * 1000] * 3, batch_bytes=1500), 1)]
+    appends = [
+        a
+        for p in partitions
+        for a in appends_to(p, fragments([b"x" * 1000] * 3, batch_bytes=1500), 1)
+    ]
     losing.lose("ProduceFrame", first(0, ""))
     writer.producer().send(appends)
     assert losing.seen["ProduceFrame"] == 3  # one batch per partition and request
     losing.lose("ProduceFrame", first(0, ""))
-    writer.producer_settings = replace(writer.producer_settings, max_request_bytes=2300)  # room for two
+    writer.producer_settings = replace(
+        writer.producer_settings, max_request_bytes=2300
+    )  # room for two
     writer.producer().send([replace(a, base_sequence=a.base_sequence + 3) for a in appends])
     assert losing.seen["ProduceFrame"] == 6
 
@@ -211,7 +237,9 @@ def test_without_transactions_records_are_visible_at_once(
     losing: LosingClient, topic: str, any_kafka: LocalKafka, read_committed: Read, idempotent: bool
 ) -> None:
     identity = idempotent_identity(losing) if idempotent else ProducerIdentity(-1, -1)
-    producer = PartitionProducer(losing, ProducerSettings(), identity, transactional_id=None, version=1)
+    producer = PartitionProducer(
+        losing, ProducerSettings(), identity, transactional_id=None, version=1
+    )
     partition = TopicPartition(topic, 0)
     if idempotent:
         losing.lose("ProduceFrame", first(2, "answer"))
@@ -223,7 +251,9 @@ def test_without_transactions_records_are_visible_at_once(
 
 
 @pytest.mark.slow
-def test_brokers_come_and_go_during_transactions_and_nothing_is_lost_or_repeated(read_committed: Read) -> None:
+def test_brokers_come_and_go_during_transactions_and_nothing_is_lost_or_repeated(
+    read_committed: Read,
+) -> None:
     """Leaders and coordinators die and return, one node at a time, while batches are written."""
     with LocalKafka(nodes=3) as cluster:
         client = KafkaClient(settings(cluster.bootstrap_servers)[0])
@@ -246,7 +276,10 @@ def test_brokers_come_and_go_during_transactions_and_nothing_is_lost_or_repeated
         expected: dict[int, list[bytes]] = {n: [] for n in range(6)}
         batch = 0
         while killer.is_alive() or batch < 3:
-            values = {TopicPartition(topic, n): [f"{batch}-{n}-{i}".encode() for i in range(50)] for n in range(6)}
+            values = {
+                TopicPartition(topic, n): [f"{batch}-{n}-{i}".encode() for i in range(50)]
+                for n in range(6)
+            }
             writer.transaction.begin()
             writer.transaction.add_partitions(values)
             writer.producer().send([a for p, some in values.items() for a in one_by_one(p, some)])

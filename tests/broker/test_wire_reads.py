@@ -1,4 +1,6 @@
-"""Reads of the ledger's kind: the newest committed value of a key, whatever else goes on in the partition."""
+"""Reads of the ledger's kind: the newest committed value of a key, whatever else goes on in the
+partition.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,14 @@ class Keeper(Writer):
     def newest(self, *, decided_only: bool = False, timeout_ms: int = 20_000) -> bytes | None:
         topic, partition = self.ledger
         key = self.key.encode()
-        return newest_committed(self.client, topic, partition, key, decided_only=decided_only, timeout_ms=timeout_ms)
+        return newest_committed(
+            self.client, topic, partition, key, decided_only=decided_only, timeout_ms=timeout_ms
+        )
 
 
-def test_the_newest_committed_value_counts_and_aborted_ones_do_not(client: KafkaClient, ledger: TopicPartition) -> None:
+def test_the_newest_committed_value_counts_and_aborted_ones_do_not(
+    client: KafkaClient, ledger: TopicPartition
+) -> None:
     keeper = Keeper(client, ledger)
     assert keeper.newest() is None
     for value, end in ((b"1", "commit"), (b"2", "abort"), (b"3", "commit"), (b"4", "abort")):
@@ -53,7 +59,9 @@ def test_the_newest_committed_value_counts_and_aborted_ones_do_not(client: Kafka
     assert keeper.newest() == b"3"
 
 
-def test_another_pipelines_open_transaction_blocks_nobody(client: KafkaClient, ledger: TopicPartition) -> None:
+def test_another_pipelines_open_transaction_blocks_nobody(
+    client: KafkaClient, ledger: TopicPartition
+) -> None:
     mine, other = Keeper(client, ledger), Keeper(client, ledger)
     other.open(b"open for long")
     mine.open(b"mine")
@@ -62,12 +70,16 @@ def test_another_pipelines_open_transaction_blocks_nobody(client: KafkaClient, l
     other.transaction.abort()
 
 
-def test_an_undecided_record_of_ones_own_is_waited_for(client: KafkaClient, ledger: TopicPartition) -> None:
+def test_an_undecided_record_of_ones_own_is_waited_for(
+    client: KafkaClient, ledger: TopicPartition
+) -> None:
     keeper = Keeper(client, ledger)
     keeper.open(b"1")
     keeper.transaction.commit()
     keeper.open(b"2")
-    assert keeper.newest(decided_only=True) is None  # a glance has no opinion while one may become the newest
+    assert (
+        keeper.newest(decided_only=True) is None
+    )  # a glance has no opinion while one may become the newest
     with pytest.raises(LedgerUndecided) as undecided:
         keeper.newest(timeout_ms=500)
     assert keeper.key in str(undecided.value)
@@ -77,7 +89,9 @@ def test_an_undecided_record_of_ones_own_is_waited_for(client: KafkaClient, ledg
     assert keeper.newest(decided_only=True) == b"2"
 
 
-def test_a_takeover_decides_what_the_old_owner_left_open(client: KafkaClient, ledger: TopicPartition) -> None:
+def test_a_takeover_decides_what_the_old_owner_left_open(
+    client: KafkaClient, ledger: TopicPartition
+) -> None:
     old = Keeper(client, ledger)
     old.open(b"1")
     old.transaction.commit()
@@ -117,7 +131,9 @@ def test_a_group_that_nobody_knows_has_no_offsets(client: KafkaClient) -> None:
 def test_a_groups_first_offsets_are_waited_for(
     client: KafkaClient, any_kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
-    """Asked for all offsets, brokers do not tell that the first ones of a group are about to be committed."""
+    """Asked for all offsets, brokers do not tell that the first ones of a group are about to be
+    committed.
+    """
     group = uuid.uuid4().hex
     topic = new_topic(any_kafka.bootstrap_servers, 2)
     where, other = TopicPartition(topic, 0), TopicPartition(topic, 1)

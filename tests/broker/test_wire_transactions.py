@@ -51,7 +51,9 @@ def topic(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> str:
 @pytest.fixture
 def visible(any_kafka: LocalKafka, topic: str, read_committed: Read) -> Callable[[], list[bytes]]:
     """What a read-committed librdkafka consumer sees of the topic, by partition and offset."""
-    return lambda: [message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)]
+    return lambda: [
+        message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)
+    ]
 
 
 def new_id() -> str:
@@ -59,7 +61,12 @@ def new_id() -> str:
 
 
 def task(
-    client_settings: ClientSettings, identity: ProducerIdentity, transactional_id: str, version: Any, topic: str, n: int
+    client_settings: ClientSettings,
+    identity: ProducerIdentity,
+    transactional_id: str,
+    version: Any,
+    topic: str,
+    n: int,
 ) -> None:
     """What an executor does: appends under an identity that it was given."""
     producer = PartitionProducer(
@@ -83,7 +90,13 @@ def test_several_processes_write_one_transaction_and_it_is_visible_as_a_whole_or
     for commit in (True, False, True):
         identity = transaction.begin()
         transaction.add_partitions(TopicPartition(topic, n) for n in range(3))
-        arguments = (client.settings, identity, transaction.transactional_id, transaction.version, topic)
+        arguments = (
+            client.settings,
+            identity,
+            transaction.transactional_id,
+            transaction.version,
+            topic,
+        )
         processes = [spawn.Process(target=task, args=(*arguments, n)) for n in range(3)]
         for process in processes:
             process.start()
@@ -92,7 +105,9 @@ def test_several_processes_write_one_transaction_and_it_is_visible_as_a_whole_or
             assert process.exitcode == 0
         if commit:
             transaction.commit()
-            expected += [f"{identity.epoch}-{n}-{i}".encode() for n in range(3) for i in range(300)]
+            expected += [
+                f"{identity.epoch}-{n}-{i}".encode() for n in range(3) for i in range(300)
+            ]
         else:
             transaction.abort()
     assert sorted(visible()) == sorted(expected)
@@ -154,7 +169,11 @@ def test_a_commit_that_gets_lost_on_its_way_is_asked_for_again(
 
 @pytest.mark.parametrize(("fate", "committed"), [("answer", True), ("request", False)])
 def test_a_commit_without_any_answer_is_in_doubt_and_the_log_decides(
-    losing: LosingClient, topic: str, visible: Callable[[], list[bytes]], fate: str, committed: bool
+    losing: LosingClient,
+    topic: str,
+    visible: Callable[[], list[bytes]],
+    fate: str,
+    committed: bool,
 ) -> None:
     writer = Writer(losing, new_id())
     transaction = writer.transaction
@@ -196,14 +215,20 @@ def test_an_abort_whose_answer_is_lost_is_carried_out(
 def test_identities_and_partitions_survive_lost_answers(
     losing: LosingClient, topic: str, visible: Callable[[], list[bytes]]
 ) -> None:
-    for request in ("InitProducerIdRequest", "AddPartitionsToTxnRequest", "TxnOffsetCommitRequest"):
+    for request in (
+        "InitProducerIdRequest",
+        "AddPartitionsToTxnRequest",
+        "TxnOffsetCommitRequest",
+    ):
         losing.lose(request, lambda number: "answer" if number % 2 else "")
     writer = Writer(losing, new_id())
     writer.transaction.take_over()
     for value in (b"a", b"b", b"c"):
         writer.transaction.begin()
         writer.write({TopicPartition(topic, 0): [value]})
-        writer.transaction.commit_offsets(writer.transaction.transactional_id, {TopicPartition(topic, 2): 1})
+        writer.transaction.commit_offsets(
+            writer.transaction.transactional_id, {TopicPartition(topic, 2): 1}
+        )
         writer.transaction.commit()
     assert losing.lost >= 4
     assert visible() == [b"a", b"b", b"c"]
@@ -236,7 +261,12 @@ def test_everything_that_the_old_owner_does_after_a_takeover_is_refused(
     with pytest.raises(Fenced) as refused:
         old.producer().send(one_by_one(TopicPartition(topic, 0), [b"late"], sequence=1))
     assert isinstance(old.transaction.explain(refused.value), Fenced)
-    for step in (old.transaction.commit, old.transaction.abort, old.transaction.begin, old.transaction.recover):
+    for step in (
+        old.transaction.commit,
+        old.transaction.abort,
+        old.transaction.begin,
+        old.transaction.recover,
+    ):
         with pytest.raises(Fenced):
             step()
     new.commit({TopicPartition(topic, 1): [b"newer"]})  # the newer copy was not disturbed
@@ -244,7 +274,9 @@ def test_everything_that_the_old_owner_does_after_a_takeover_is_refused(
 
 
 @pytest.mark.parametrize("step", ["commit", "abort", "commit_offsets"])
-def test_each_step_of_the_old_owner_finds_out_by_itself(client: KafkaClient, topic: str, step: str) -> None:
+def test_each_step_of_the_old_owner_finds_out_by_itself(
+    client: KafkaClient, topic: str, step: str
+) -> None:
     name = new_id()
     old, new = Writer(client, name), Writer(client, name)
     old.transaction.take_over()
@@ -274,7 +306,9 @@ def test_an_idle_old_owner_never_fences_the_newer_one(client: KafkaClient, topic
 def test_an_older_copys_request_that_crosses_a_transaction_costs_an_attempt_and_not_the_newer_copy(
     client: KafkaClient, topic: str, visible: Callable[[], list[bytes]]
 ) -> None:
-    """The older copy has asked whether anybody has a transaction open; before it goes on, its heir opens one."""
+    """The older copy has asked whether anybody has a transaction open; before it goes on, its heir
+    opens one.
+    """
     name, partition = new_id(), TopicPartition(topic, 0)
     old, new = Writer(client, name), Writer(client, name)
     old.transaction.take_over()
@@ -283,7 +317,9 @@ def test_an_older_copys_request_that_crosses_a_transaction_costs_an_attempt_and_
     new.transaction.begin()
     new.write({partition: [b"aborted"]})
     with pytest.raises(Refused):
-        TransactionCoordinator(client, name).init_producer_id(old.transaction.identity, 30_000, Deadline(30_000))
+        TransactionCoordinator(client, name).init_producer_id(
+            old.transaction.identity, 30_000, Deadline(30_000)
+        )
     with pytest.raises(TransactionTimedOut, match="older copy"):
         new.transaction.commit()
     new.transaction.recover()
@@ -341,7 +377,9 @@ class Overdue:
 
 
 def newest_open(client: KafkaClient, partition: TopicPartition) -> bool:
-    """Whether a transaction is open in ``partition``: the last stable offset is behind the high watermark."""
+    """Whether a transaction is open in ``partition``: the last stable offset is behind the high
+    watermark.
+    """
     stable = list_offsets(client, [partition], LATEST, read_committed=True)[partition]
     return stable < list_offsets(client, [partition], LATEST)[partition]
 
@@ -373,7 +411,9 @@ def test_an_abort_after_the_timeout_needs_no_help(overdue: Overdue) -> None:
     overdue.writer.commit({overdue.partition: [b"in time"]})
 
 
-def test_a_task_that_sends_after_the_timeout_stops_and_the_driver_learns_why(overdue: Overdue) -> None:
+def test_a_task_that_sends_after_the_timeout_stops_and_the_driver_learns_why(
+    overdue: Overdue,
+) -> None:
     with pytest.raises((Fenced, BatchFailed)) as refused:
         overdue.writer.producer().send(one_by_one(overdue.partition, [b"late"], sequence=1))
     if isinstance(refused.value, Fenced):
@@ -390,7 +430,9 @@ def test_a_takeover_after_a_timeout_is_a_takeover(overdue: Overdue) -> None:
     newer.commit({overdue.partition: [b"newer"]})
 
 
-def test_recovery_after_a_timeout_is_refused_when_somebody_newer_has_come_meanwhile(overdue: Overdue) -> None:
+def test_recovery_after_a_timeout_is_refused_when_somebody_newer_has_come_meanwhile(
+    overdue: Overdue,
+) -> None:
     with pytest.raises(TransactionTimedOut):
         overdue.transaction.commit()
     newer = Writer(overdue.writer.client, overdue.transaction.transactional_id)
@@ -408,8 +450,12 @@ def test_a_timeout_above_the_brokers_limit_names_both_settings(client: KafkaClie
         assert text in str(refused.value)
 
 
-def test_the_default_timeout_fits_the_broker(client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceward.kafka.wire.transactions.transaction.LONGEST_TRANSACTION_MS", 3_600_000)
+def test_the_default_timeout_fits_the_broker(
+    client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "onceward.kafka.wire.transactions.transaction.LONGEST_TRANSACTION_MS", 3_600_000
+    )
     transaction = Transaction(client, new_id(), None)
     transaction.take_over()
     assert transaction.timeout_ms == 900_000  # the brokers' transaction.max.timeout.ms
@@ -421,7 +467,9 @@ def test_the_default_timeout_fits_the_broker(client: KafkaClient, topic: str, mo
     assert transaction.open_for_ms == 0
 
 
-def test_empty_transactions_harm_nobody(client: KafkaClient, topic: str, visible: Callable[[], list[bytes]]) -> None:
+def test_empty_transactions_harm_nobody(
+    client: KafkaClient, topic: str, visible: Callable[[], list[bytes]]
+) -> None:
     writer = Writer(client, new_id())
     writer.transaction.take_over()
     writer.transaction.begin()
@@ -440,7 +488,9 @@ def test_the_version_is_the_clusters(kafka: LocalKafka, kafka39: LocalKafka) -> 
         client.close()
 
 
-def test_when_we_may_not_connect_any_more_a_commit_is_in_doubt_not_failed(losing: LosingClient, topic: str) -> None:
+def test_when_we_may_not_connect_any_more_a_commit_is_in_doubt_not_failed(
+    losing: LosingClient, topic: str
+) -> None:
     writer = Writer(losing, new_id())
     writer.transaction.take_over()
     writer.transaction.begin()
@@ -456,10 +506,14 @@ def test_when_we_may_not_connect_any_more_a_commit_is_in_doubt_not_failed(losing
 
 
 def test_a_late_takeover_of_ones_own_is_harmless(
-    client: KafkaClient, topic: str, visible: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+    client: KafkaClient,
+    topic: str,
+    visible: Callable[[], list[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A frozen coordinator answers the second ``InitProducerId`` and then carries out the first, given up long since:
-    it would fence us, in the name of nobody."""
+    """A frozen coordinator answers the second ``InitProducerId`` and then carries out the first,
+    given up long since: it would fence us, in the name of nobody.
+    """
     send, asked, late_ones = client.send, [], []
 
     def late(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
@@ -485,7 +539,9 @@ def test_a_late_takeover_of_ones_own_is_harmless(
 
 
 def test_a_real_heir_is_not_taken_for_a_late_takeover(client: KafkaClient, topic: str) -> None:
-    """Whoever comes after the start of a run that had lost a request is a newer owner all the same."""
+    """Whoever comes after the start of a run that had lost a request is a newer owner all the
+    same.
+    """
     losing = LosingClient(client.settings)
     losing.lose("InitProducerIdRequest", first(1, "request"))
     old = Writer(losing, new_id())

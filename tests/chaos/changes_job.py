@@ -1,4 +1,5 @@
-"""A job that carries the changes of MySQL's tables into a topic, until a file says that all is written.
+"""A job that carries the changes of MySQL's tables into a topic, until a file says that all is
+written.
 
 ``python changes_job.py FOLDER '{"url": …, "tables": […], "servers": …, "topic": …, …}'``
 """
@@ -20,12 +21,18 @@ from text_file_jobs import session
 import onceward as ow
 
 
-def started(spark: SparkSession, folder: Path, said: dict[str, Any], sink: ow.KafkaSink) -> StreamingQuery:
-    changes = ow.mysql_changes(spark, url=said["url"], tables=said["tables"], **said.get("source", {}))
+def started(
+    spark: SparkSession, folder: Path, said: dict[str, Any], sink: ow.KafkaSink
+) -> StreamingQuery:
+    changes = ow.mysql_changes(
+        spark, url=said["url"], tables=said["tables"], **said.get("source", {})
+    )
     table = F.concat_ws(".", "db", "table")
     value = F.to_json(F.struct("op", "db", "table", "before", "after"))
     return (
-        changes.select(F.concat_ws("/", table, "key").alias("key"), value.alias("value"), "position")
+        changes.select(
+            F.concat_ws("/", table, "key").alias("key"), value.alias("value"), "position"
+        )
         .writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .start()
@@ -35,7 +42,10 @@ def started(spark: SparkSession, folder: Path, said: dict[str, Any], sink: ow.Ka
 def main(folder: Path, said: dict[str, Any]) -> None:
     spark, ended, queries = session(folder), threading.Event(), list[StreamingQuery]()
     sink = ow.KafkaSink(
-        bootstrap_servers=said["servers"], topic=said["topic"], pipeline_id=said["topic"], order_by="position"
+        bootstrap_servers=said["servers"],
+        topic=said["topic"],
+        pipeline_id=said["topic"],
+        order_by="position",
     )
 
     def start() -> StreamingQuery:
@@ -49,7 +59,9 @@ def main(folder: Path, said: dict[str, Any]) -> None:
         ended.set()
 
     threading.Thread(target=end_when_complete, daemon=True).start()
-    ow.supervise(start, ow.FixedDelay(attempts=30, delay_s=2), stop=ended)  # the server is killed as well
+    ow.supervise(
+        start, ow.FixedDelay(attempts=30, delay_s=2), stop=ended
+    )  # the server is killed as well
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Writers that change tables of a MySQL server, and what two other readers say of them.
 
-The load: ten tables of different keys; statements of one row and of hundreds, transactions of one table and of several,
-rows that move to another key, rows that are deleted and come again. Seeded; several writers at once meet in deadlocks,
-which they pass over.
+The load: ten tables of different keys; statements of one row and of hundreds, transactions of one
+table and of several, rows that move to another key, rows that are deleted and come again. Seeded;
+several writers at once meet in deadlocks, which they pass over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import pymysql
 from changes_audit import Change, Key, Row
 
 DATABASE = "shop"
-_COLUMNS = "v BIGINT NOT NULL, w VARCHAR(60) NOT NULL, d DECIMAL(12,2) NULL, at DATETIME(3) NOT NULL"
+_COLUMNS = (
+    "v BIGINT NOT NULL, w VARCHAR(60) NOT NULL, d DECIMAL(12,2) NULL, at DATETIME(3) NOT NULL"
+)
 _KEYS = (
     "id INT NOT NULL PRIMARY KEY",
     "id BIGINT UNSIGNED NOT NULL PRIMARY KEY",
@@ -45,10 +47,13 @@ def client(url: str, **settings: Any) -> Any:
 class Load:
     """Ten tables, and writers that go on until they are told to stop.
 
-    :param rows: in each table at first. :param per_second: changes of each writer, about: the job has to keep up.
+    :param rows: in each table at first. :param per_second: changes of each writer, about: the job
+        has to keep up.
     """
 
-    def __init__(self, url: str, rows: int, *, tables: int = 10, seed: int = 1, per_second: int = 1_000) -> None:
+    def __init__(
+        self, url: str, rows: int, *, tables: int = 10, seed: int = 1, per_second: int = 1_000
+    ) -> None:
         self.url, self.rows, self.seed, self._per_second = url, rows, seed, per_second
         self.tables = [f"{DATABASE}.t{number}" for number in range(tables)]
         self._ended = threading.Event()
@@ -61,7 +66,10 @@ class Load:
         with closing(client(self.url)) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {DATABASE}")
             for number, table in enumerate(self.tables):
-                cursor.execute(f"CREATE TABLE {table} ({_KEYS[number % len(_KEYS)]}, {_COLUMNS}) ENGINE=InnoDB")
+                cursor.execute(
+                    f"CREATE TABLE {table} ({_KEYS[number % len(_KEYS)]}, {_COLUMNS}) "
+                    f"ENGINE=InnoDB"
+                )
                 for first in range(0, self.rows, 500):
                     values = [_values(key, 0) for key in range(first, min(first + 500, self.rows))]
                     cursor.execute(f"INSERT INTO {table} VALUES {', '.join(values)}")  # noqa: S608
@@ -82,7 +90,9 @@ class Load:
         """Until about so many have been made."""
         end = time.monotonic() + seconds
         while self.changes < changes:
-            assert time.monotonic() < end, f"{self.changes} of {changes} changes within {seconds} s"
+            assert time.monotonic() < end, (
+                f"{self.changes} of {changes} changes within {seconds} s"
+            )
             assert not self.failures, self.failures
             time.sleep(0.1)
 
@@ -100,7 +110,9 @@ class Load:
             stamp += 100_000
             self._session(number, before_each, chance, stamp)
 
-    def _session(self, number: int, before_each: tuple[str, ...], chance: random.Random, stamp: int) -> None:
+    def _session(
+        self, number: int, before_each: tuple[str, ...], chance: random.Random, stamp: int
+    ) -> None:
         try:
             with closing(client(self.url)) as connection, connection.cursor() as cursor:
                 for statement in before_each:
@@ -120,7 +132,10 @@ class Load:
         several = chance.random() < 0.3
         if several:
             connection.begin()
-        done = sum(self._statement(cursor, chance, stamp * 10 + step) for step in range(3 if several else 1))
+        done = sum(
+            self._statement(cursor, chance, stamp * 10 + step)
+            for step in range(3 if several else 1)
+        )
         if several:
             connection.commit()
         return int(done)
@@ -129,15 +144,27 @@ class Load:
         table, kind = chance.choice(self.tables), chance.random()
         key, many = chance.randrange(self.rows * 2), chance.choice((1, 1, 1, 40, 200))
         if kind < 0.45:
-            values = ", ".join(_values((key + step) % (self.rows * 2), stamp) for step in range(many))
-            cursor.execute(f"INSERT INTO {table} VALUES {values} ON DUPLICATE KEY UPDATE v = {stamp}")  # noqa: S608
+            values = ", ".join(
+                _values((key + step) % (self.rows * 2), stamp) for step in range(many)
+            )
+            cursor.execute(
+                f"INSERT INTO {table} VALUES {values} ON DUPLICATE KEY UPDATE v = {stamp}"  # noqa: S608
+            )
             return many  # MySQL counts an update here as two
         keys = ", ".join(f"'{(key + step) % (self.rows * 2)}'" for step in range(many))
         if kind < 0.8:
-            return int(cursor.execute(f"UPDATE {table} SET v = {stamp}, d = d + 0.01 WHERE id IN ({keys})"))  # noqa: S608
+            return int(
+                cursor.execute(
+                    f"UPDATE {table} SET v = {stamp}, d = d + 0.01 WHERE id IN ({keys})"  # noqa: S608
+                )
+            )
         if kind < 0.95:
             return int(cursor.execute(f"DELETE FROM {table} WHERE id IN ({keys})"))  # noqa: S608
-        return int(cursor.execute(f"UPDATE IGNORE {table} SET id = '{self.rows * 2 + key}' WHERE id = '{key}'"))  # noqa: S608
+        return int(
+            cursor.execute(
+                f"UPDATE IGNORE {table} SET id = '{self.rows * 2 + key}' WHERE id = '{key}'"  # noqa: S608
+            )
+        )
 
 
 def _values(key: int, stamp: int) -> str:
@@ -145,7 +172,8 @@ def _values(key: int, stamp: int) -> str:
 
 
 def witnessed(url: str, file: str, position: int) -> Iterator[Change]:
-    """Every change since, by python-mysql-replication, in the binlog's order; moved keys as d and c.
+    """Every change since, by python-mysql-replication, in the binlog's order; moved keys as d and
+    c.
 
     It passes over compressed transactions without a word, so it is asked where there are none.
     """
@@ -154,7 +182,8 @@ def witnessed(url: str, file: str, position: int) -> Iterator[Change]:
 
     at = urlsplit(url)
     stream = BinLogStreamReader(
-        {"host": at.hostname, "port": at.port or 3306, "user": at.username, "passwd": at.password or ""},
+        {"host": at.hostname, "port": at.port or 3306, "user": at.username,
+        "passwd": at.password or ""},
         server_id=4_000_001, log_file=file, log_pos=position, resume_stream=True, blocking=False,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent], only_schemas=[DATABASE],
     )  # fmt: skip
@@ -187,7 +216,9 @@ def streamed(key: bytes, value: bytes) -> Change:
     """A record that ``changes_job`` wrote."""
     said = json.loads(value)
     before, after = (
-        as_text(json.loads(said[image], parse_float=Decimal)) if said.get(image) is not None else None
+        as_text(json.loads(said[image], parse_float=Decimal))
+        if said.get(image) is not None
+        else None
         for image in ("before", "after")
     )
     some = after or before
@@ -207,7 +238,10 @@ def as_text(image: dict[str, Any]) -> Row:
 def rows_of(url: str, tables: list[str]) -> dict[Key, Row]:
     """What is in the tables now."""
     found: dict[Key, Row] = {}
-    with closing(client(url, cursorclass=pymysql.cursors.DictCursor)) as connection, connection.cursor() as cursor:
+    with (
+        closing(client(url, cursorclass=pymysql.cursors.DictCursor)) as connection,
+        connection.cursor() as cursor,
+    ):
         for table in tables:
             cursor.execute(f"SELECT * FROM {table}")  # noqa: S608
             for row in cursor.fetchall():

@@ -18,7 +18,9 @@ from pipeline_runs import Pipeline  # noqa: E402
 
 @pytest.fixture
 def new_pipeline(tmp_path: Path, new_topic: Callable[..., str]) -> Callable[..., Pipeline]:
-    """`new_pipeline(cluster, **job settings)` makes a pipeline with topics, names and a checkpoint of its own."""
+    """`new_pipeline(cluster, **job settings)` makes a pipeline with topics, names and a checkpoint
+    of its own.
+    """
 
     def make(cluster: LocalKafka, **settings: Any) -> Pipeline:
         return Pipeline(cluster, tmp_path, new_topic, **settings)

@@ -1,4 +1,6 @@
-"""A job that writes to a table: text files in, rows out. Killed by its own faults. ``xa``: its tasks prepare."""
+"""A job that writes to a table: text files in, rows out. Killed by its own faults. ``xa``: its
+tasks prepare.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A job that writes to a topic and into files, decided by the Kafka transaction. Killed by its own faults."""
+"""A job that writes to a topic and into files, decided by the Kafka transaction. Killed by its own
+faults.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,16 @@ if __name__ == "__main__":
     sink = ow.FanOut(
         {
             "topic": ow.KafkaSink(
-                bootstrap_servers=servers, topic=topic, pipeline_id=topic, ledger_topic=ledger_topic, driver_records=0
+                bootstrap_servers=servers,
+                topic=topic,
+                pipeline_id=topic,
+                ledger_topic=ledger_topic,
+                driver_records=0,
             ),
             "files": ow.FileSink(
-                path=Path(folder) / "out", pipeline_id=topic, ledger=ow.KafkaLedger(servers, ledger_topic)
+                path=Path(folder) / "out",
+                pipeline_id=topic,
+                ledger=ow.KafkaLedger(servers, ledger_topic),
             ),
         },
         select={"files": lambda frame: frame.selectExpr("value", "length(value) AS long")},

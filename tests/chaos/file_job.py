@@ -1,4 +1,6 @@
-"""A job from Kafka into files. Killed by its own faults, or between two renames, where no step begins or ends."""
+"""A job from Kafka into files. Killed by its own faults, or between two renames, where no step
+begins or ends.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ import onceward as ow
 from onceward.spark.files.file_system import LocalFiles
 
 DIE_BEFORE_MOVE = "die-before-move"
-"""A file in the job's folder that says before which rename that publishes, or which list, from 0, the job kills
-itself."""
+"""A file in the job's folder that says before which rename that publishes, or which list, from 0,
+the job kills itself.
+"""
 
 BATCH = 500
 
@@ -24,9 +27,13 @@ def main(folder: Path, servers: str, topic: str, layout: str) -> None:
         die_before(int((folder / DIE_BEFORE_MOVE).read_text()))
         (folder / DIE_BEFORE_MOVE).unlink()
     spark = session(folder)
-    records = ow.kafka_source(spark, bootstrap_servers=servers, topic=topic, max_offsets_per_trigger=BATCH)
+    records = ow.kafka_source(
+        spark, bootstrap_servers=servers, topic=topic, max_offsets_per_trigger=BATCH
+    )
     rows = records.selectExpr("CAST(value AS STRING) AS value", "offset % 3 AS third")
-    sink = ow.FileSink(path=folder / "out", pipeline_id="files", layout=layout, partition_by="third")
+    sink = ow.FileSink(
+        path=folder / "out", pipeline_id="files", layout=layout, partition_by="third"
+    )
     to_the_end(rows, folder, sink)
 
 

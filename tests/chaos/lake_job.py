@@ -1,4 +1,6 @@
-"""A job from text files into a table of a lake. Killed by its own faults, or right after the table's commit."""
+"""A job from text files into a table of a lake. Killed by its own faults, or right after the
+table's commit.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.faults import arm_from_environment
 
 DIE_BEHIND = "die-behind-commit"
-"""A file in the job's folder that says behind which commit of the table, from 0, the job kills itself."""
+"""A file in the job's folder that says behind which commit of the table, from 0, the job kills
+itself.
+"""
 
 SEEN = "seen.json"
 """What a life of the job that only reads has found."""
@@ -35,7 +39,9 @@ def main(folder: Path, form: str, task: str) -> None:
         (folder / SEEN).write_text(json.dumps([row["value"] for row in seen.collect()]))
         return
     if form == "delta":
-        spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{path}` (value string, length int) USING delta")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS delta.`{path}` (value string, length int) USING delta"
+        )
     else:
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {ICEBERG} (value string, length int) USING iceberg "
@@ -66,7 +72,9 @@ def session(folder: Path) -> SparkSession:
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
         .config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
         .config("spark.sql.catalog.lake.type", "hadoop")
         .config("spark.sql.catalog.lake.warehouse", str(folder / "lake"))

@@ -1,9 +1,10 @@
 """How long from ``kill -9`` of the driver to the next committed batch, and what for.
 
-``python tests/chaos/measure_recovery.py [--lives N] [--broker-version V]``: prints a table; asserts that the run was
-exactly once, and nothing about times. A job copies a topic, with a transaction timeout of ten minutes. It is
-killed in the middle of sending (an open transaction has to be ended) and after a commit that Spark has not logged (a
-batch has to be replayed), in turn, and started again at once.
+``python tests/chaos/measure_recovery.py [--lives N] [--broker-version V]``: prints a table;
+asserts that the run was exactly once, and nothing about times. A job copies a topic, with a
+transaction timeout of ten minutes. It is killed in the middle of sending (an open transaction has
+to be ended) and after a commit that Spark has not logged (a batch has to be replayed), in turn,
+and started again at once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _LONG_MS = 600_000
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--lives", type=int, default=6, help="kills, half of each kind")
     arguments.add_argument("--broker-version", default="4.3.1")
     chosen = arguments.parse_args()
@@ -49,16 +52,25 @@ def main() -> None:
     sys.stdout.write(_table(chosen.broker_version, recoveries, fencing))
 
 
-def _recover_again_and_again(kafka: LocalKafka, folder: Path, lives: int) -> dict[str, list[dict[str, float]]]:
+def _recover_again_and_again(
+    kafka: LocalKafka, folder: Path, lives: int
+) -> dict[str, list[dict[str, float]]]:
     pipeline = Pipeline(
-        kafka, folder, _new_topic, seconds=0.2, max_offsets=_BATCH, options={"transaction.timeout.ms": _LONG_MS}
+        kafka,
+        folder,
+        _new_topic,
+        seconds=0.2,
+        max_offsets=_BATCH,
+        options={"transaction.timeout.ms": _LONG_MS},
     )
     recoveries: dict[str, list[dict[str, float]]] = {kind: [] for kind in _KILLS}
     killed: tuple[str, float] | None = None
     for number in range(lives + 1):
         pipeline.produce(4 * _BATCH)
         kind = list(_KILLS)[number % len(_KILLS)]
-        fault = f"commit:finished:2>{_KILLS[kind]}" if number < lives else ""  # measured before it dies in turn
+        fault = (
+            f"commit:finished:2>{_KILLS[kind]}" if number < lives else ""
+        )  # measured before it dies in turn
         with pipeline.job(fault) as life:
             if number < lives:
                 life.wait()
@@ -78,7 +90,9 @@ def _phases(killed_at: float, life: JobLife) -> dict[str, float]:
     opening, opened = life.steps("open", "started")[0].at, life.steps("open")[0].at
     replayed = life.steps("replay")[0].at if life.steps("replay") else None
     committed = life.steps("commit")[0]
-    began = next(s for s in life.steps("plan", "started") if s.ids["batch_id"] == committed.ids["batch_id"]).at
+    began = next(
+        s for s in life.steps("plan", "started") if s.ids["batch_id"] == committed.ids["batch_id"]
+    ).at
     return {
         "death noticed, job started again": life.started_at - killed_at,
         "start of Python, JVM and Spark session": session - life.started_at,
@@ -92,7 +106,9 @@ def _phases(killed_at: float, life: JobLife) -> dict[str, float]:
 
 
 def _fencing_seconds(kafka: LocalKafka) -> float:
-    """``InitProducerId`` of a new owner while its predecessor's transaction is open, its end included."""
+    """``InitProducerId`` of a new owner while its predecessor's transaction is open, its end
+    included.
+    """
     client = KafkaClient(settings(kafka.bootstrap_servers)[0])
     try:
         topic = _new_topic(kafka.bootstrap_servers, 8)
@@ -115,12 +131,17 @@ def _new_topic(servers: str, partitions: int = 1, *, prefix: str = "t", **_: Any
     return name
 
 
-def _table(version: str, recoveries: dict[str, list[dict[str, float]]], fencing: list[float]) -> str:
+def _table(
+    version: str, recoveries: dict[str, list[dict[str, float]]], fencing: list[float]
+) -> str:
     kinds = [kind for kind, found in recoveries.items() if found]
     lines = [f"Kafka {version}; seconds, median (and longest)", ""]
     lines.append(_row("killed", kinds))
     phases = list(recoveries[kinds[0]][0])
-    lines += [_row(phase, [_cell([found[phase] for found in recoveries[kind]]) for kind in kinds]) for phase in phases]
+    lines += [
+        _row(phase, [_cell([found[phase] for found in recoveries[kind]]) for kind in kinds])
+        for phase in phases
+    ]
     lines += ["", _row("kills", [str(len(recoveries[kind])) for kind in kinds])]
     lines.append(_row("fencing alone: InitProducerId ends an open transaction", [_cell(fencing)]))
     lines.append(_row("transaction.timeout.ms, which nobody waited for", [f"{_LONG_MS / 1000:g}"]))

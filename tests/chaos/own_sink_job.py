@@ -1,4 +1,6 @@
-"""A job with a sink of one's own, the one of the examples: text files in, files out. Killed by its own faults."""
+"""A job with a sink of one's own, the one of the examples: text files in, files out. Killed by its
+own faults.
+"""
 
 from __future__ import annotations
 
@@ -18,4 +20,7 @@ cloudpickle.register_pickle_by_value(folder_sink)  # executors have no examples
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     ledger = ow.FolderLedger(folder / "ledger")
-    run(folder, folder_sink.FolderSink(folder=folder / "out", pipeline_id="own-sink", ledger=ledger))
+    run(
+        folder,
+        folder_sink.FolderSink(folder=folder / "out", pipeline_id="own-sink", ledger=ledger),
+    )

@@ -1,9 +1,9 @@
 """The verdict on a pipeline's run, by clients that share no code with what is judged.
 
-I4 to I8 are for the checker, ``python -m onceward_verify``, a process of its own that recomputes every batch from the
-logs, down to the epoch in each record batch on the brokers' disks. What should be visible at all (I1, I2, I3, I9) only
-a model of the workload can say: ``pipeline_models`` has one a workload, which is compared here with what librdkafka
-reads. To add one, write it there.
+I4 to I8 are for the checker, ``python -m onceward_verify``, a process of its own that recomputes
+every batch from the logs, down to the epoch in each record batch on the brokers' disks. What
+should be visible at all (I1, I2, I3, I9) only a model of the workload can say: ``pipeline_models``
+has one a workload, which is compared here with what librdkafka reads. To add one, write it there.
 """
 
 from __future__ import annotations
@@ -59,10 +59,16 @@ def audit(pipeline: Pipeline) -> Audit:
     :returns: the facts, for what a test has to say beside.
     """
     answer = ask_the_checker(pipeline)
-    assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), json.dumps(answer, indent=1)
+    assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), json.dumps(
+        answer, indent=1
+    )
     servers = pipeline.kafka.bootstrap_servers
     source = read_topic(servers, pipeline.source)
-    ledger = [json.loads(r.value or b"") for r in read_topic(servers, LEDGER) if r.key == pipeline.pipeline_id.encode()]
+    ledger = [
+        json.loads(r.value or b"")
+        for r in read_topic(servers, LEDGER)
+        if r.key == pipeline.pipeline_id.encode()
+    ]
     found = Audit(ledger, source, checker=answer["facts"])
     assert found.checker["ledger"]["batches"] == found.batches
     model = expected(pipeline.settings.query, source, ledger, pipeline.source, pipeline.outputs)
@@ -78,7 +84,9 @@ def audit(pipeline: Pipeline) -> Audit:
 
 
 def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
-    """I7, in figures: the checker saw the epoch of every batch that wrote something, and of aborted attempts if any."""
+    """I7, in figures: the checker saw the epoch of every batch that wrote something, and of
+    aborted attempts if any.
+    """
     writers = [
         record
         for record in found.ledger
@@ -91,11 +99,25 @@ def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
 
 def ask_the_checker(pipeline: Pipeline, *options: str) -> dict[str, Any]:
     """The checker's answer, of a process of its own, with the brokers' files at hand."""
-    command = [sys.executable, "-m", "onceward_verify", "--bootstrap-servers", pipeline.kafka.bootstrap_servers]
-    command += ["--pipeline-id", pipeline.pipeline_id, "--ledger-topic", LEDGER, "--expect-caught-up"]
+    command = [
+        sys.executable,
+        "-m",
+        "onceward_verify",
+        "--bootstrap-servers",
+        pipeline.kafka.bootstrap_servers,
+    ]
+    command += [
+        "--pipeline-id",
+        pipeline.pipeline_id,
+        "--ledger-topic",
+        LEDGER,
+        "--expect-caught-up",
+    ]
     command += ["--settle", _SETTLE_SECONDS, "--patience", _PATIENCE_SECONDS, "--output", "json"]
     command += [part for topic in pipeline.outputs for part in ("--topic", topic)]
-    command += [part for node in pipeline.kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
+    command += [
+        part for node in pipeline.kafka.nodes for part in ("--log-dirs", str(node.data_folder))
+    ]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1, 2), f"the checker failed: {done.stderr}"
     answer: dict[str, Any] = json.loads(done.stdout)

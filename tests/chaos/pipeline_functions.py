@@ -1,7 +1,8 @@
 """``foreachBatch`` functions of users, each with a moment in which a test can hurt the executors.
 
-Runs in the job (``pipeline_job``, setting ``function``); what is inside of ``mapInArrow`` in Python workers. A function
-that waits tells so by a file ``waiting…`` in ``folder`` and goes on when the test puts ``go`` there.
+Runs in the job (``pipeline_job``, setting ``function``); what is inside of ``mapInArrow`` in
+Python workers. A function that waits tells so by a file ``waiting…`` in ``folder`` and goes on
+when the test puts ``go`` there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _PATIENCE_SECONDS = 300
 
 
 def one_task_first(sink: ow.KafkaSink, folder: str, _topics: Sequence[str]) -> Function:
-    """One task of the last stage passes, whichever comes first. All others wait with their input in hand."""
+    """One task of the last stage passes, whichever comes first. All others wait with their input
+    in hand.
+    """
 
     def gate(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
@@ -62,7 +65,9 @@ def persisted(sink: ow.KafkaSink, folder: str, _topics: Sequence[str]) -> Functi
 
 
 def shared_out(sink: ow.KafkaSink, _folder: str, topics: Sequence[str]) -> Function:
-    """Draws a lot for each record, persists it, and shares the records out by it: two frames of one batch."""
+    """Draws a lot for each record, persists it, and shares the records out by it: two frames of
+    one batch.
+    """
 
     @F.udf("double")
     def lot() -> float:

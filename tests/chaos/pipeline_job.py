@@ -1,8 +1,10 @@
-"""A streaming job as a user would write it, in a process of its own, to be started, killed and started again.
+"""A streaming job as a user would write it, in a process of its own, to be started, killed and
+started again.
 
-``python pipeline_job.py '<JobSettings as JSON>'``. It arms the fault points that its environment names, writes every
-event of the engine to ``news``, and ends with status 0 when the query ends, 3 when it stops with an error of ours and
-4 with any other. The last line of ``news`` says which. It never outlives whoever holds the other end of its stdin.
+``python pipeline_job.py '<JobSettings as JSON>'``. It arms the fault points that its environment
+names, writes every event of the engine to ``news``, and ends with status 0 when the query ends, 3
+when it stops with an error of ours and 4 with any other. The last line of ``news`` says which. It
+never outlives whoever holds the other end of its stdin.
 
 Its queries are those of ``pipeline_workloads``.
 """
@@ -40,11 +42,12 @@ ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4
 class JobSettings:
     """What a job needs to know.
 
-    ``outputs``: the topics that it writes, as many as its workload wants.
-    ``seconds``: the trigger's interval; None: all there is, then end. ``hold``: a step of which the ``finished`` event
-    waits until the file ``go`` appears in ``folder``, the first time it comes; unlike a stopped process the rest of the
-    job stays alive. ``trap``: see ``pipeline_traps``. ``function``: one of ``pipeline_functions`` around the sink.
-    ``sparks_own_sink``: what the others do, for comparison.
+    ``outputs``: the topics that it writes, as many as its workload wants. ``seconds``: the
+    trigger's interval; None: all there is, then end. ``hold``: a step of which the ``finished``
+    event waits until the file ``go`` appears in ``folder``, the first time it comes; unlike a
+    stopped process the rest of the job stays alive. ``trap``: see ``pipeline_traps``.
+    ``function``: one of ``pipeline_functions`` around the sink. ``sparks_own_sink``: what the
+    others do, for comparison.
     """
 
     bootstrap_servers: str
@@ -76,8 +79,13 @@ class StepNews(News):
 
     def tell_step(self, event: events.Event) -> None:
         error = type(event.error).__name__ if event.error else None
-        ids = {name: value if isinstance(value, int) else str(value) for name, value in event.ids.items()}
-        self.tell("step", step=event.step, phase=event.phase, ids=ids, seconds=event.seconds, error=error)
+        ids = {
+            name: value if isinstance(value, int) else str(value)
+            for name, value in event.ids.items()
+        }
+        self.tell(
+            "step", step=event.step, phase=event.phase, ids=ids, seconds=event.seconds, error=error
+        )
 
 
 class Hold:
@@ -99,7 +107,11 @@ def session(settings: JobSettings) -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # many of these live for ten seconds each
     folder = Path(settings.folder)
-    ours = {"spark.jars.packages": ",".join(spark_connector().coordinates)} if settings.plain_packages else None
+    ours = (
+        {"spark.jars.packages": ",".join(spark_connector().coordinates)}
+        if settings.plain_packages
+        else None
+    )
     conf = {
         **(ours or ow.spark_conf()),
         "spark.driver.host": "127.0.0.1",
@@ -121,13 +133,20 @@ def session(settings: JobSettings) -> SparkSession:
         "spark.log.level": "WARN",
         **settings.spark,
     }
-    return SparkSession.builder.master(settings.master).appName(settings.pipeline_id).config(map=conf).getOrCreate()
+    return (
+        SparkSession.builder.master(settings.master)
+        .appName(settings.pipeline_id)
+        .config(map=conf)
+        .getOrCreate()
+    )
 
 
 def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
     workload = WORKLOADS[settings.query]
     rows = workload.transform(records, settings.outputs)
-    writer = rows.writeStream.outputMode(workload.mode).option("checkpointLocation", settings.checkpoint)
+    writer = rows.writeStream.outputMode(workload.mode).option(
+        "checkpointLocation", settings.checkpoint
+    )
     if settings.seconds is None:
         writer = writer.trigger(availableNow=True)
     else:
@@ -135,7 +154,9 @@ def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
     one_topic = settings.outputs[0] if workload.topics == 1 else None
     if settings.sparks_own_sink:
         assert one_topic is not None
-        writer = writer.format("kafka").option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        writer = writer.format("kafka").option(
+            "kafka.bootstrap.servers", settings.bootstrap_servers
+        )
         return writer.option("topic", one_topic).start()
     sink = ow.KafkaSink(
         bootstrap_servers=settings.bootstrap_servers,
@@ -146,7 +167,9 @@ def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
     )
     if settings.function is None:
         return writer.foreachBatch(sink).start()
-    return writer.foreachBatch(FUNCTIONS[settings.function](sink, settings.folder, settings.outputs)).start()
+    return writer.foreachBatch(
+        FUNCTIONS[settings.function](sink, settings.folder, settings.outputs)
+    ).start()
 
 
 def run(settings: JobSettings, news: StepNews) -> int:
@@ -164,7 +187,9 @@ def run(settings: JobSettings, news: StepNews) -> int:
         options=settings.options,
     )
     if settings.trap:
-        records = trapped(records, settings.trap, flag=f"{settings.checkpoint}.trapped", news=settings.news)
+        records = trapped(
+            records, settings.trap, flag=f"{settings.checkpoint}.trapped", news=settings.news
+        )
     query = start(settings, records)
     while query.isActive:
         time.sleep(0.1)
@@ -193,4 +218,6 @@ if __name__ == "__main__":
     chosen = JobSettings(**json.loads(sys.argv[1]))
     status = run(chosen, StepNews(chosen.news))
     sys.stdout.flush()
-    os._exit(status)  # the JVM follows when our end of its pipe closes; a hanging shutdown must not hide the outcome
+    os._exit(
+        status
+    )  # the JVM follows when our end of its pipe closes; a hanging shutdown must not hide the outcome

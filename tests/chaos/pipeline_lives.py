@@ -1,4 +1,6 @@
-"""A job's driver, JVM, executors and Python workers: one life of a pipeline, to be watched, killed and buried."""
+"""A job's driver, JVM, executors and Python workers: one life of a pipeline, to be watched, killed
+and buried.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,21 @@ class JobLife(JobProcess):
         self.settings = settings
         self.armed = [fault for fault in faults.split(";") if fault]
         self._fired = folder / "fired.jsonl"
-        environment: dict[str, str | None] = {"SPARK_HOME": str(spark_home(folder)), FAULTS_VARIABLE: None}
+        environment: dict[str, str | None] = {
+            "SPARK_HOME": str(spark_home(folder)),
+            FAULTS_VARIABLE: None,
+        }
         if faults:
             environment |= {FAULTS_VARIABLE: faults, FIRED_VARIABLE: str(self._fired)}
         self.started_at = time.time()
-        command = [sys.executable, str(Path(__file__).with_name("pipeline_job.py")), settings.to_json()]
-        super().__init__(command, folder=folder, log=folder / "stderr.log", environment=environment)
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("pipeline_job.py")),
+            settings.to_json(),
+        ]
+        super().__init__(
+            command, folder=folder, log=folder / "stderr.log", environment=environment
+        )
 
     @property
     def fired(self) -> list[FiredFault]:
@@ -56,7 +67,10 @@ class JobLife(JobProcess):
         try:
             return super().wait(timeout_s)
         except TimeoutError:
-            pytest.fail(f"the job did not end within {timeout_s} s; {self._last_steps()}\n{self.log_tail()}")
+            pytest.fail(
+                f"the job did not end within {timeout_s} s; "
+                f"{self._last_steps()}\n{self.log_tail()}"
+            )
 
     def must_have_fired(self) -> None:
         """A fault that was armed and never happened proves nothing: the test is invalid then."""
@@ -78,19 +92,23 @@ class JobLife(JobProcess):
     def until(self, happened: Callable[[], Any], what: str) -> Any:
         """What ``happened`` returns as soon as it is true.
 
-        Fails when the query ends before with an error. INVALID when it ends well before, or nothing comes while a
-        fault is still to fire.
+        Fails when the query ends before with an error. INVALID when it ends well before, or
+        nothing comes while a fault is still to fire.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := happened()):
-            if self.status is not None and not (found := happened()):  # it may have come right before the end
+            if self.status is not None and not (
+                found := happened()
+            ):  # it may have come right before the end
                 self._must_not_have_stopped(f"before: {what}")
                 invalid(f"ended ({self.status}) before: {what}\n{self.log_tail()}")
             if found:
                 break
             if time.monotonic() > deadline:
                 armed = len(self.fired) < len(self.armed)
-                (invalid if armed else pytest.fail)(f"never: {what}; {self._last_steps()}\n{self.log_tail()}")
+                (invalid if armed else pytest.fail)(
+                    f"never: {what}; {self._last_steps()}\n{self.log_tail()}"
+                )
             time.sleep(0.05)
         return found
 
@@ -103,7 +121,9 @@ class JobLife(JobProcess):
     @property
     def news(self) -> list[dict[str, Any]]:
         path = Path(self.settings.news)
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # without a line that is being written
+        lines = (
+            path.read_text().split("\n")[:-1] if path.exists() else []
+        )  # without a line that is being written
         return [json.loads(line) for line in lines]
 
     def steps(self, step: str, phase: str = "finished") -> list[Step]:

@@ -1,7 +1,9 @@
-"""What goes into the pipelines of ``pipeline_workloads``, and which rows must come out: without Spark, by hand.
+"""What goes into the pipelines of ``pipeline_workloads``, and which rows must come out: without
+Spark, by hand.
 
-``record`` is the input, a function of its number. ``expected`` folds what a reader found in the source, along the
-batches as the ledger bounds them, into the rows that must be visible, topic by topic.
+``record`` is the input, a function of its number. ``expected`` folds what a reader found in the
+source, along the batches as the ledger bounds them, into the rows that must be visible, topic by
+topic.
 """
 
 from __future__ import annotations
@@ -36,12 +38,17 @@ class Input:
 def record(query: str, index: int) -> Input:
     """The ``index``-th record of a query's input.
 
-    People: two follow each other with the same number, one in five has a number of another length, one in ten no key.
-    For ``windows`` one in twenty comes twenty minutes late. Transfers go between accounts, never to the payer itself.
+    People: two follow each other with the same number, one in five has a number of another length,
+    one in ten no key. For ``windows`` one in twenty comes twenty minutes late. Transfers go
+    between accounts, never to the payer itself.
     """
     if query == "transfers":
         payer, payee = index % 89, (index + 1 + index % 7) % 89
-        transfer = {"payer": f"account-{payer}", "payee": f"account-{payee}", "cents": 1 + index % 997}
+        transfer = {
+            "payer": f"account-{payer}",
+            "payee": f"account-{payee}",
+            "cents": 1 + index % 997,
+        }
         return Input(b"account-%d" % payer, json.dumps(transfer).encode(), RECORD_MS * index)
     number = f"{index // 2:018d}" if index % 5 else f"{index:07d}"
     person = {"id": index, "name": f"person {index}", "identifyNumber": number}
@@ -53,9 +60,14 @@ def record(query: str, index: int) -> Input:
 def expected(
     query: str, source: Sequence[ReadRecord], ledger: Ledger, topic: str, outputs: Sequence[str]
 ) -> dict[str, list[Row]]:
-    """Rows by output topic, given all that is in the source ``topic`` and the pipeline's ledger records."""
+    """Rows by output topic, given all that is in the source ``topic`` and the pipeline's ledger
+    records.
+    """
     if query == "fanout":
-        return {name: _copies([r for r in source if r.offset % 3 == turn]) for turn, name in enumerate(outputs)}
+        return {
+            name: _copies([r for r in source if r.offset % 3 == turn])
+            for turn, name in enumerate(outputs)
+        }
     if query == "transfers":
         return dict(zip(outputs, _postings(source), strict=True))
     one_topic: dict[str, Callable[[], list[Row]]] = {
@@ -80,7 +92,9 @@ def late_and_dropped(source: Sequence[ReadRecord], ledger: Ledger, topic: str) -
 
 
 def balance(visible: Sequence[Row]) -> int:
-    """Of all postings of ``transfers``: zero, whenever whole transactions are visible and nothing else."""
+    """Of all postings of ``transfers``: zero, whenever whole transactions are visible and nothing
+    else.
+    """
     return sum(int((value or b"").rpartition(b":")[2]) for _, value in visible)
 
 
@@ -97,12 +111,21 @@ def _postings(source: Sequence[ReadRecord]) -> tuple[list[Row], list[Row]]:
     for r in source:
         transfer = json.loads(r.value or b"")
         for legs, account, sign in ((debits, "payer", -1), (credits, "payee", 1)):
-            legs.append((transfer[account].encode(), b"%d:%d:%d" % (r.partition, r.offset, sign * transfer["cents"])))
+            legs.append(
+                (
+                    transfer[account].encode(),
+                    b"%d:%d:%d" % (r.partition, r.offset, sign * transfer["cents"]),
+                )
+            )
     return debits, credits
 
 
-def _batches(source: Sequence[ReadRecord], ledger: Ledger, topic: str) -> Iterator[list[ReadRecord]]:
-    """The records of each batch, as the ledger bounds it; a batch that only moved the watermark has none."""
+def _batches(
+    source: Sequence[ReadRecord], ledger: Ledger, topic: str
+) -> Iterator[list[ReadRecord]]:
+    """The records of each batch, as the ledger bounds it; a batch that only moved the watermark
+    has none.
+    """
     for entry in ledger:
         (span,) = entry["sources"]
         starts, ends = span["start"][topic], span["end"][topic]
@@ -129,8 +152,9 @@ def _fold_windows(
 ) -> Iterator[tuple[dict[tuple[int, bytes], list[int]], int]]:
     """Per batch: the windows that it closes, and how many of its records are too late.
 
-    Spark's rule: the watermark of a batch comes from the event times of the batches before it and closes windows at
-    the batch's end; what is late is judged by the watermark of the batch before (``WatermarkPropagator``).
+    Spark's rule: the watermark of a batch comes from the event times of the batches before it and
+    closes windows at the batch's end; what is late is judged by the watermark of the batch before
+    (``WatermarkPropagator``).
     """
     open_windows: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     latest_ms, watermark, watermark_before = 0, 0, 0
@@ -143,7 +167,9 @@ def _fold_windows(
             else:
                 open_windows[start, r.key or b"none"].append(r.offset * 4 + r.partition)
         closed = {
-            window: open_windows.pop(window) for window in list(open_windows) if window[0] + _WINDOW_MS <= watermark
+            window: open_windows.pop(window)
+            for window in list(open_windows)
+            if window[0] + _WINDOW_MS <= watermark
         }
         yield closed, late
         latest_ms = max([latest_ms, *(r.timestamp_ms for r in batch)])

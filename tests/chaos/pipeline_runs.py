@@ -1,4 +1,6 @@
-"""What the pipeline tests share: a pipeline with its topics and input, and its job, life after life."""
+"""What the pipeline tests share: a pipeline with its topics and input, and its job, life after
+life.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,21 @@ _SOURCE_PARTITIONS, _OUTPUT_PARTITIONS = 4, 8
 
 
 class Pipeline:
-    """One pipeline on one cluster: topics and names of its own, a checkpoint, and its jobs' files."""
+    """One pipeline on one cluster: topics and names of its own, a checkpoint, and its jobs'
+    files.
+    """
 
-    def __init__(self, kafka: LocalKafka, folder: Path, new_topic: Callable[..., str], **settings: Any) -> None:
+    def __init__(
+        self, kafka: LocalKafka, folder: Path, new_topic: Callable[..., str], **settings: Any
+    ) -> None:
         self.kafka = kafka
         self.folder = folder
         self.source = new_topic(kafka.bootstrap_servers, _SOURCE_PARTITIONS, prefix="people")
         topics = WORKLOADS[settings.get("query", "copy")].topics
-        self.outputs = [new_topic(kafka.bootstrap_servers, _OUTPUT_PARTITIONS, prefix="clean") for _ in range(topics)]
+        self.outputs = [
+            new_topic(kafka.bootstrap_servers, _OUTPUT_PARTITIONS, prefix="clean")
+            for _ in range(topics)
+        ]
         self.settings = JobSettings(
             bootstrap_servers=kafka.bootstrap_servers,
             source=self.source,
@@ -43,11 +52,16 @@ class Pipeline:
             **settings,
         )
         self._producer = Producer(
-            {"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "linger.ms": 5}
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+            }
         )
         self._produced = 0
         self._lives = 0
-        # Recent, or the broker's retention would delete them; past, or it would refuse the records that close windows.
+        # Recent, or the broker's retention would delete them; past, or it would refuse the records
+        # that close windows.
         self._event_time_zero_ms = int(time.time() - 7_200) * 1000
 
     @property
@@ -60,10 +74,11 @@ class Pipeline:
         return self.outputs[0]
 
     def produce(self, records: int, *, close_windows: bool = False, value_bytes: int = 0) -> None:
-        """``records`` more, 10 ms of event time apart, evenly over the partitions; see ``pipeline_models.record``.
+        """``records`` more, 10 ms of event time apart, evenly over the partitions; see
+        ``pipeline_models.record``.
 
-        ``close_windows`` adds a tombstone from an hour later to each partition, which closes every window before it.
-        ``value_bytes`` is how long values are at least, by blanks.
+        ``close_windows`` adds a tombstone from an hour later to each partition, which closes every
+        window before it. ``value_bytes`` is how long values are at least, by blanks.
         """
         producer = self._producer
         failures: list[object] = []
@@ -88,7 +103,9 @@ class Pipeline:
         if close_windows:
             later = self._event_time_zero_ms + RECORD_MS * self._produced + 3_600_000
             for partition in range(_SOURCE_PARTITIONS):
-                producer.produce(self.source, None, b"tick", partition, on_delivery=on_delivery, timestamp=later)
+                producer.produce(
+                    self.source, None, b"tick", partition, on_delivery=on_delivery, timestamp=later
+                )
         assert producer.flush(120) == 0
         assert failures == []
 
@@ -96,7 +113,9 @@ class Pipeline:
         """How many records of the source the consumer group has not passed yet."""
         servers = self.kafka.bootstrap_servers
         admin = AdminClient({"bootstrap.servers": servers})
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.pipeline_id)])
+        answer = admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(self.pipeline_id)]
+        )
         passed = {
             tp.partition: tp.offset
             for tp in answer[self.pipeline_id].result(60).topic_partitions
@@ -106,7 +125,9 @@ class Pipeline:
         return sum(end - max(0, passed.get(partition, 0)) for partition, end in ends.items())
 
     def open_partitions(self) -> list[str]:
-        """Output partitions in which a transaction is open: their last stable offset is behind their end."""
+        """Output partitions in which a transaction is open: their last stable offset is behind
+        their end.
+        """
         servers = self.kafka.bootstrap_servers
         return [
             f"{topic}-{partition}"
@@ -121,7 +142,9 @@ class Pipeline:
         self._lives += 1
         folder = self.folder / f"life-{self._lives}"
         folder.mkdir()
-        settings = replace(self.settings, folder=str(folder), news=str(folder / "news.jsonl"), **changes)
+        settings = replace(
+            self.settings, folder=str(folder), news=str(folder / "news.jsonl"), **changes
+        )
         life = JobLife(settings, faults, folder)
         try:
             yield life

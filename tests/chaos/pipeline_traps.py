@@ -1,6 +1,8 @@
-"""One input record that hurts whoever reads it, once: what a job's own code, or its memory, does to a task.
+"""One input record that hurts whoever reads it, once: what a job's own code, or its memory, does
+to a task.
 
-Runs in the job (``pipeline_job``, setting ``trap``); the trap itself springs in a Python worker of an executor.
+Runs in the job (``pipeline_job``, setting ``trap``); the trap itself springs in a Python worker of
+an executor.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame:
     """``records``, with a trap ``kind:partition:offset`` at one of them.
 
-    Kinds: ``raise`` an error; ``heap``: ask the executor's JVM for more memory than it has; both of them only when the
-    job's ``news`` say that the task has given a lease back. ``hang``, until killed, at once.
+    Kinds: ``raise`` an error; ``heap``: ask the executor's JVM for more memory than it has; both
+    of them only when the job's ``news`` say that the task has given a lease back. ``hang``, until
+    killed, at once.
 
     :param flag: a file that says that it has sprung, and keeps it from doing so again.
     """
@@ -21,9 +24,12 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
     record = (int(partition), int(offset))
     patience = 0 if kind == "hang" else 60
 
-    # Values pass through it, so that those before the trap are not kept in the buffers of its pipe, but sent.
+    # Values pass through it, so that those before the trap are not kept in the buffers of its
+    # pipe, but sent.
     @F.udf("binary")
-    def spring(at_partition: int, at_offset: int, value: bytes) -> bytes:  # pickled with all that it needs
+    def spring(
+        at_partition: int, at_offset: int, value: bytes
+    ) -> bytes:  # pickled with all that it needs
         import os
         import time
         from pathlib import Path
@@ -36,7 +42,8 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
         task = f"task {TaskContext.get().partitionId()} attempt"
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and not any(
-            '"phase": "finished"' in line and task in line for line in Path(news).read_text().splitlines()
+            '"phase": "finished"' in line and task in line
+            for line in Path(news).read_text().splitlines()
         ):
             time.sleep(0.1)
         if kind == "raise":
@@ -45,7 +52,12 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
             time.sleep(600)
         return b""
 
-    passed = records.withColumn("value", spring.asNondeterministic()("partition", "offset", "value"))  # never twice
-    # An array of that many numbers is made only where the trap has sprung; its size is never negative.
+    passed = records.withColumn(
+        "value", spring.asNondeterministic()("partition", "offset", "value")
+    )  # never twice
+    # An array of that many numbers is made only where the trap has sprung; its size is never
+    # negative.
     numbers = F.when(F.length("value") == 0, F.lit(300_000_000)).otherwise(F.lit(1)).cast("long")
-    return passed.withColumn("value", F.when(F.size(F.sequence(F.lit(1).cast("long"), numbers)) > 0, F.col("value")))
+    return passed.withColumn(
+        "value", F.when(F.size(F.sequence(F.lit(1).cast("long"), numbers)) > 0, F.col("value"))
+    )

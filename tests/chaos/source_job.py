@@ -1,4 +1,6 @@
-"""A job with a source of one's own: the lines of a growing file into files, until a file says that all is written."""
+"""A job with a source of one's own: the lines of a growing file into files, until a file says that
+all is written.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,16 @@ if __name__ == "__main__":
     source = growing_file.GrowingFile(folder / "log.txt")
     lines = source.stream(spark, max_rows_per_batch=ROWS_A_BATCH, poll_seconds=0.05)
     sink = ow.FileSink(
-        path=str(folder / "out"), format="parquet", pipeline_id="source", ledger=ow.FolderLedger(folder / "ledger")
+        path=str(folder / "out"),
+        format="parquet",
+        pipeline_id="source",
+        ledger=ow.FolderLedger(folder / "ledger"),
     )
-    query = lines.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint")).start()
+    query = (
+        lines.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
     while query.isActive and not (folder / "complete").exists():
         time.sleep(0.1)
     query.processAllAvailable()

@@ -1,4 +1,6 @@
-"""The long run in short: interrupted by ``kill -9`` it leaves nothing behind; continued, it comes to its verdicts."""
+"""The long run in short: interrupted by ``kill -9`` it leaves nothing behind; continued, it comes
+to its verdicts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_400)]
 def soak(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "soak", "--dir", str(folder), "--rate", "300", *arguments]
     with (folder.parent / "soak.log").open("ab") as log:
-        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(TESTS)}, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": str(TESTS)}, stdout=log, stderr=log
+        )
     try:
         yield process
     finally:
@@ -58,7 +62,9 @@ def wait_until(done: Callable[[], bool], what: str) -> None:
 def test_an_interrupted_soak_leaves_no_process_and_is_continued_to_its_verdicts(tmp_path: Path):
     folder, report = tmp_path / "soak", tmp_path / "report.md"
     with soak(folder, "--seed", "5", "--minutes", "30") as first:
-        wait_until(lambda: state_of(folder).position >= 2 or first.poll() is not None, "no second fault")
+        wait_until(
+            lambda: state_of(folder).position >= 2 or first.poll() is not None, "no second fault"
+        )
         assert first.poll() is None, (tmp_path / "soak.log").read_text()
         assert len(processes_of(folder)) > 5
     wait_until(lambda: not processes_of(folder), "processes outlived the soak")

@@ -1,4 +1,6 @@
-"""The example of a sink of one's own, in a job of its own that is killed before, in and after the decision."""
+"""The example of a sink of one's own, in a job of its own that is killed before, in and after the
+decision.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ BATCHES = 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["commit:finished:2:kill", "send:finished:2:kill", "publish:started:3:kill"])
+@pytest.mark.parametrize(
+    "fault", ["commit:finished:2:kill", "send:finished:2:kill", "publish:started:3:kill"]
+)
 def test_killed_around_the_decision(tmp_path: Path, fault: str):
     job = TextFileJob(Path(__file__).with_name("own_sink_job.py"), tmp_path)
     wanted = job.write_input(BATCHES)

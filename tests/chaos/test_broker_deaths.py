@@ -1,4 +1,6 @@
-"""Brokers are killed with SIGKILL while batches run, and come back: the pipeline goes on, each record once."""
+"""Brokers are killed with SIGKILL while batches run, and come back: the pipeline goes on, each
+record once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ pytestmark = pytest.mark.timeout(1_200)
 
 
 @pytest.mark.fault("broker-restart")
-def test_the_coordinator_is_killed_while_batches_run_and_comes_back(new_pipeline: Callable[..., Pipeline]):
+def test_the_coordinator_is_killed_while_batches_run_and_comes_back(
+    new_pipeline: Callable[..., Pipeline],
+):
     with LocalKafka(nodes=3) as kafka:
         pipeline = new_pipeline(kafka, seconds=0.2)
         with running(pipeline) as life:
@@ -29,7 +33,9 @@ def test_the_coordinator_is_killed_while_batches_run_and_comes_back(new_pipeline
 @pytest.mark.slow
 @pytest.mark.fault("broker-restart")
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
-def test_every_node_is_killed_in_turn_while_batches_run(version: str, new_pipeline: Callable[..., Pipeline]):
+def test_every_node_is_killed_in_turn_while_batches_run(
+    version: str, new_pipeline: Callable[..., Pipeline]
+):
     with LocalKafka(nodes=3, version=version) as kafka:
         pipeline = new_pipeline(kafka, seconds=0.2)
         with running(pipeline) as life:
@@ -41,7 +47,9 @@ def test_every_node_is_killed_in_turn_while_batches_run(version: str, new_pipeli
 
 @contextmanager
 def running(pipeline: Pipeline) -> Iterator[JobLife]:
-    """The job, with records coming in all the while; after the block it catches up and is killed."""
+    """The job, with records coming in all the while; after the block it catches up and is
+    killed.
+    """
     enough = Event()
 
     def produce() -> None:

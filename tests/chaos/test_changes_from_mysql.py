@@ -1,4 +1,6 @@
-"""Changes of a MySQL server's tables into a topic, in a job that is killed in every phase, while writers go on."""
+"""Changes of a MySQL server's tables into a topic, in a job that is killed in every phase, while
+writers go on.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[LocalMySQL]:
 class Job:
     """The job's lives, and what its checkpoint says of where it is."""
 
-    def __init__(self, folder: Path, server: LocalMySQL, kafka: LocalKafka, topic: str, tables: list[str]) -> None:
-        said = {"url": server.url, "tables": tables, "servers": kafka.bootstrap_servers, "topic": topic}
+    def __init__(
+        self, folder: Path, server: LocalMySQL, kafka: LocalKafka, topic: str, tables: list[str]
+    ) -> None:
+        said = {
+            "url": server.url,
+            "tables": tables,
+            "servers": kafka.bootstrap_servers,
+            "topic": topic,
+        }
         said["source"] = {"starting": "initial", "max_bytes_per_batch": max(1 << 20, CHANGES * 8)}
         self.folder, self._job = folder, TextFileJob(JOB, folder, json.dumps(said))
 
@@ -75,11 +84,17 @@ class Job:
     def position(self) -> dict[str, Any] | None:
         """Where the newest batch that Spark has logged ends."""
         folder = self.folder / "checkpoint" / "offsets"
-        numbers = [int(file.name) for file in folder.glob("*") if file.name.isdecimal()] if folder.exists() else []
+        numbers = (
+            [int(file.name) for file in folder.glob("*") if file.name.isdecimal()]
+            if folder.exists()
+            else []
+        )
         if not numbers:
             return None
         try:
-            found: dict[str, Any] = json.loads((folder / str(max(numbers))).read_text().splitlines()[-1])["position"]
+            found: dict[str, Any] = json.loads(
+                (folder / str(max(numbers))).read_text().splitlines()[-1]
+            )["position"]
         except (OSError, ValueError, IndexError):
             return None  # it is being written
         return found
@@ -111,12 +126,16 @@ def test_killed_in_every_phase(
     output = topic(4)
     job = Job(tmp_path, server, kafka, output, load.tables)
 
-    job.killed(lambda: job.in_the_snapshot)  # a chunk has been logged, and not committed, most likely
+    job.killed(
+        lambda: job.in_the_snapshot
+    )  # a chunk has been logged, and not committed, most likely
     job.killed(lambda: False, "commit:finished:2:kill")
     job.killed(lambda: False, "send:started:2:kill")
     job.killed(lambda: job.behind_the_snapshot)  # the hand-over
     with closing(client(server.url)) as connection, connection.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {load.tables[0]} VALUES (-1, 0, 'marks the end of snapshots', 0, NOW(3))")  # noqa: S608
+        cursor.execute(
+            f"INSERT INTO {load.tables[0]} VALUES (-1, 0, 'marks the end of snapshots', 0, NOW(3))"  # noqa: S608
+        )
     job.killed(lambda: False, "ledger:finished:2:kill")
     one_long_transaction(server.url, load)
     job.killed(after(chance.uniform(8, 16)))
@@ -131,7 +150,9 @@ def test_killed_in_every_phase(
     happened = list(witnessed(server.url, *begin))
     came = [
         streamed(message.key(), message.value())
-        for message in sorted(read_committed(kafka.bootstrap_servers, output), key=lambda one: one.offset())
+        for message in sorted(
+            read_committed(kafka.bootstrap_servers, output), key=lambda one: one.offset()
+        )
     ]
     assert len(happened) > CHANGES
     assert amiss(happened, came, rows_of(server.url, load.tables))[:5] == []

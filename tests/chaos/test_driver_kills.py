@@ -1,4 +1,6 @@
-"""The driver is killed with SIGKILL at every point of a batch that matters, and started again on its checkpoint."""
+"""The driver is killed with SIGKILL at every point of a batch that matters, and started again on
+its checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
     request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str, query: str
 ):
     options = {"transaction.timeout.ms": LONG_MS}
-    pipeline = new_pipeline(request.getfixturevalue(cluster), query=query, max_offsets=2_000, options=options)
+    pipeline = new_pipeline(
+        request.getfixturevalue(cluster), query=query, max_offsets=2_000, options=options
+    )
     pipeline.produce(8_000)
     began = time.monotonic()
 
@@ -48,18 +52,30 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
     assert visible_after_a_kill("lease:finished:5") == 0  # batch 0, some of its partitions written
     fired(left_open := pipeline.open_partitions(), "no transaction was open when the driver died")
     assert visible_after_a_kill("open:started:1") == 0  # nothing said to the coordinator yet
-    fired(pipeline.open_partitions() == left_open, "the transaction ended before anybody asked for it")
-    assert visible_after_a_kill("open:finished:1") == 0  # the producer id taken over, the ledger read
+    fired(
+        pipeline.open_partitions() == left_open,
+        "the transaction ended before anybody asked for it",
+    )
+    assert (
+        visible_after_a_kill("open:finished:1") == 0
+    )  # the producer id taken over, the ledger read
     assert pipeline.open_partitions() == [], "a takeover must end what its predecessor left open"
     one_batch = visible_after_a_kill("send:finished:2")  # batch 0 committed; batch 1 sent
     assert one_batch > 0
-    assert visible_after_a_kill("offsets:finished:1") == one_batch  # batch 1 again, with its offsets
+    assert (
+        visible_after_a_kill("offsets:finished:1") == one_batch
+    )  # batch 1 again, with its offsets
     assert visible_after_a_kill("ledger:finished:1") == one_batch  # … and its ledger record
-    two_batches = visible_after_a_kill("commit:finished:1")  # committed, and not in Spark's commit log
+    two_batches = visible_after_a_kill(
+        "commit:finished:1"
+    )  # committed, and not in Spark's commit log
     assert two_batches > one_batch
 
     last = pipeline.run_to_the_end()
-    fired(1000 * (time.monotonic() - began) < LONG_MS, "so slow that transactions may have ended by their age")
+    fired(
+        1000 * (time.monotonic() - began) < LONG_MS,
+        "so slow that transactions may have ended by their age",
+    )
     found = audit(pipeline)
     audit_epochs(pipeline, found)
     assert found.batches == 4
@@ -75,8 +91,12 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
 
 @pytest.mark.slow
 @pytest.mark.fault("driver-killed-mid-send", "driver-killed-after-commit")
-def test_late_data_and_watermarks_survive_kills(any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
-    """Replays move the watermark, and windows close once, with what was in time and nothing else."""
+def test_late_data_and_watermarks_survive_kills(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """Replays move the watermark, and windows close once, with what was in time and nothing
+    else.
+    """
     pipeline = new_pipeline(any_kafka, query="windows", max_offsets=2_000)
     pipeline.produce(10_000, close_windows=True)
     mid_send = pipeline.run("lease:finished:4:kill")
@@ -86,7 +106,10 @@ def test_late_data_and_watermarks_survive_kills(any_kafka: LocalKafka, new_pipel
     assert len(last.steps("replay")) == 1
     found = audit(pipeline)
     fired(found.aborted_records, "nothing had been sent when the driver died")
-    fired(late_and_dropped(found.source, found.ledger, pipeline.source) > 100, "nothing came too late")
+    fired(
+        late_and_dropped(found.source, found.ledger, pipeline.source) > 100,
+        "nothing came too late",
+    )
 
 
 @pytest.mark.slow

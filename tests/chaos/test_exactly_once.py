@@ -1,4 +1,6 @@
-"""The same jobs on every kind of cluster, with every kind of executor: each record once, each batch one transaction."""
+"""The same jobs on every kind of cluster, with every kind of executor: each record once, each
+batch one transaction.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,18 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize(
-    ("cluster", "master"), [*ORDINARY, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE)]
+    ("cluster", "master"),
+    [*ORDINARY, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE)],
 )
 def test_the_etl_writes_each_number_once(
-    request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str, master: str
+    request: pytest.FixtureRequest,
+    new_pipeline: Callable[..., Pipeline],
+    cluster: str,
+    master: str,
 ):
-    pipeline = new_pipeline(request.getfixturevalue(cluster), query="etl", master=master, max_offsets=3_000)
+    pipeline = new_pipeline(
+        request.getfixturevalue(cluster), query="etl", master=master, max_offsets=3_000
+    )
     pipeline.produce(9_000, close_windows=True)
     life = pipeline.run_to_the_end()
     found = audit(pipeline)
@@ -51,9 +59,13 @@ def test_kafkas_own_tools_show_no_lag_and_one_transactional_id(
     pipeline.produce(2_000)
     life = pipeline.run_to_the_end()
     assert audit(pipeline).batches == 2
-    assert len({lease.ids["task"] for lease in life.steps("lease")}) == 8, "INVALID: it did not run in parallel"
+    assert len({lease.ids["task"] for lease in life.steps("lease")}) == 8, (
+        "INVALID: it did not run in parallel"
+    )
 
-    described = table(kafka.kafka_tool("kafka-consumer-groups", "--describe", "--group", pipeline.pipeline_id))
+    described = table(
+        kafka.kafka_tool("kafka-consumer-groups", "--describe", "--group", pipeline.pipeline_id)
+    )
     assert {(row["TOPIC"], row["LAG"]) for row in described} == {(pipeline.source, "0")}
     assert len(described) == 4
     listed = table(kafka.kafka_tool("kafka-transactions", "list"))

@@ -1,4 +1,6 @@
-"""Executors die, freeze or fail in the middle of sending: the whole batch runs again under a new epoch."""
+"""Executors die, freeze or fail in the middle of sending: the whole batch runs again under a new
+epoch.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,24 @@ INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE = 47, 48
 
 SEPARATE_EXECUTORS = "local-cluster[2,1,1200]"
 
-# The first lease that is given back, of one task and then of the other, is not booked for a while: two tasks, on two
-# executors, have sent and are not done.
+# The first lease that is given back, of one task and then of the other, is not booked for a while:
+# two tasks, on two executors, have sent and are not done.
 BOTH_MID_SEND = "lease:finished:1:delay=8;lease:finished:2:delay=8"
 
 # Records so long that a task sends what it has long before it has read all of its partition.
 LONG_VALUES = 20_000
-HURT_LATE = {"spark": {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}, "sink": {"held_bytes": 1 << 20}}
+HURT_LATE = {
+    "spark": {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"},
+    "sink": {"held_bytes": 1 << 20},
+}
 
 pytestmark = pytest.mark.timeout(1_200)
 
 
 @pytest.mark.fault("executor-killed")
 @pytest.mark.parametrize(
-    ("cluster", "query"), [("kafka", "fanout"), pytest.param("kafka39", "counts", marks=pytest.mark.slow)]
+    ("cluster", "query"),
+    [("kafka", "fanout"), pytest.param("kafka39", "counts", marks=pytest.mark.slow)],
 )
 def test_an_executor_killed_while_it_sends_costs_one_attempt(
     request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str, query: str
@@ -55,7 +61,9 @@ def test_an_executor_killed_while_it_sends_costs_one_attempt(
 def test_an_executor_that_runs_out_of_memory_while_it_sends_costs_one_attempt(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):
-    """Its JVM ends itself when its heap is full (exit status 52), and takes the task's half-sent batch with it."""
+    """Its JVM ends itself when its heap is full (exit status 52), and takes the task's half-sent
+    batch with it.
+    """
     pipeline = new_pipeline(any_kafka, master=SEPARATE_EXECUTORS, **HURT_LATE, trap="heap:1:150")
     one_task_is_hurt_and_the_others_are_stopped(pipeline, "code 52")
 
@@ -65,7 +73,9 @@ def test_an_executor_that_runs_out_of_memory_while_it_sends_costs_one_attempt(
 def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):
-    """Spark would try the task again and again by itself: its second attempt must not send, since the first one has."""
+    """Spark would try the task again and again by itself: its second attempt must not send, since
+    the first one has.
+    """
     pipeline = new_pipeline(any_kafka, master="local[2,4]", **HURT_LATE, trap="raise:1:150")
     one_task_is_hurt_and_the_others_are_stopped(pipeline, "this record hurts, once")
 
@@ -76,14 +86,18 @@ def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
 def test_what_an_executor_still_sends_after_it_was_frozen_is_refused(
     version: str, new_pipeline: Callable[..., Pipeline]
 ):
-    """Stopped with a ``Produce`` on its way, which arrives when the batch has long run again elsewhere."""
+    """Stopped with a ``Produce`` on its way, which arrives when the batch has long run again
+    elsewhere.
+    """
     with LocalKafka(version=version, proxied=True) as kafka:
         pipeline = new_pipeline(
             kafka,
             master=SEPARATE_EXECUTORS,
             max_offsets=2_000,
             seconds=0.5,
-            options={"transaction.timeout.ms": 20_000},  # also the longest time that a lease may be out
+            options={
+                "transaction.timeout.ms": 20_000
+            },  # also the longest time that a lease may be out
             spark={
                 "spark.network.timeout": "30s",
                 "spark.network.timeoutInterval": "5s",
@@ -106,7 +120,9 @@ def test_what_an_executor_still_sends_after_it_was_frozen_is_refused(
                 signal_all([process], signal.SIGCONT)
             after = audit(pipeline)
             written = (after.committed, after.aborted_records)
-            assert written == (before.committed, before.aborted_records), "not even as an aborted record"
+            assert written == (before.committed, before.aborted_records), (
+                "not even as an aborted record"
+            )
 
             pipeline.produce(2_000)  # and the next batch is clean
             life.until(lambda: pipeline.lag() == 0, "lag 0")
@@ -125,8 +141,14 @@ def one_task_is_hurt_and_the_others_are_stopped(pipeline: Pipeline, trace: str) 
 
 
 def produce_codes(held: HeldRequest) -> list[int]:
-    """What the broker says to each partition of a ``Produce``; never that it has taken anything."""
-    answered = [part.error_code for topic in held.decoded_answer().responses for part in topic.partition_responses]
+    """What the broker says to each partition of a ``Produce``; never that it has taken
+    anything.
+    """
+    answered = [
+        part.error_code
+        for topic in held.decoded_answer().responses
+        for part in topic.partition_responses
+    ]
     assert answered
     return answered
 
@@ -137,7 +159,11 @@ def container_of_the_sender(life: JobLife, port: int) -> list[psutil.Process]:
     senders = [
         members
         for members in containers
-        if any(socket.laddr.port == port for process in members for socket in process.net_connections("tcp"))
+        if any(
+            socket.laddr.port == port
+            for process in members
+            for socket in process.net_connections("tcp")
+        )
     ]
     fired(len(senders) == 1, f"{len(senders)} executors have sent from port {port}")
     return senders[0]
@@ -155,6 +181,8 @@ def must_have_run_twice(pipeline: Pipeline, life: JobLife) -> None:
     first_commit = life.steps("commit")[0]
     epochs = {step.ids["epoch"] for step in life.steps("plan") if step.ids["batch_id"] == 0}
     assert len(epochs) > 1
-    assert first_commit.ids["epoch"] == max(epochs), "committed under the epoch of its last attempt"
+    assert first_commit.ids["epoch"] == max(epochs), (
+        "committed under the epoch of its last attempt"
+    )
     found = audit(pipeline)
     fired(found.aborted_records, "nothing had been sent")

@@ -1,4 +1,6 @@
-"""A source of one's own and a real sink, in a job that is killed again and again while its file grows."""
+"""A source of one's own and a real sink, in a job that is killed again and again while its file
+grows.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from text_file_jobs import TextFileJob
 from onceward.operate.job_process import JobProcess
 
 LINES_A_LIFE = 100
-FAULTS = ["commit:started:2:kill", "publish:started:2:kill", "send:finished:1:kill", "finish:started:1:kill"]
+FAULTS = [
+    "commit:started:2:kill",
+    "publish:started:2:kill",
+    "send:finished:1:kill",
+    "finish:started:1:kill",
+]
 
 
 class Log:
@@ -34,7 +41,10 @@ class Log:
 @pytest.mark.timeout(900)
 @pytest.mark.fault("source-driver-killed")
 def test_killed_again_and_again(tmp_path: Path):
-    log, job = Log(tmp_path / "log.txt"), TextFileJob(Path(__file__).with_name("source_job.py"), tmp_path)
+    log, job = (
+        Log(tmp_path / "log.txt"),
+        TextFileJob(Path(__file__).with_name("source_job.py"), tmp_path),
+    )
     for life, fault in enumerate(FAULTS, start=1):
         log.grow()
         killed = started(job, fault)
@@ -47,9 +57,15 @@ def test_killed_again_and_again(tmp_path: Path):
 
     rows = dataset.dataset(str(tmp_path / "out"), format="parquet").to_table(columns=["line"])
     assert Counter(rows.column("line").to_pylist()) == Counter(log.lines)
-    offsets = [logged(file) for file in (tmp_path / "checkpoint" / "offsets").iterdir() if file.name.isdecimal()]
+    offsets = [
+        logged(file)
+        for file in (tmp_path / "checkpoint" / "offsets").iterdir()
+        if file.name.isdecimal()
+    ]
     assert all(0 < offset["rows"] <= 40 for offset in offsets)
-    assert sum(offset["rows"] for offset in offsets) == len(log.lines)  # no range twice, none left out
+    assert sum(offset["rows"] for offset in offsets) == len(
+        log.lines
+    )  # no range twice, none left out
 
 
 def started(job: TextFileJob, fault: str) -> JobProcess:

@@ -1,4 +1,6 @@
-"""A job that writes to a table of a real database, killed before, in and after the transaction that decides."""
+"""A job that writes to a table of a real database, killed before, in and after the transaction
+that decides.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,24 @@ def _postgresql(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.fault("database-driver-killed")
 @pytest.mark.parametrize(
-    "fault", ["ledger:finished:2:kill", "commit:finished:2:kill", "send:finished:2:kill", "open:finished:1:kill"]
+    "fault",
+    [
+        "ledger:finished:2:kill",
+        "commit:finished:2:kill",
+        "send:finished:2:kill",
+        "open:finished:1:kill",
+    ],
 )
 @pytest.mark.parametrize(
-    "server", ["postgres", *(pytest.param(other, marks=pytest.mark.once_more) for other in ("mysql", "mariadb"))]
+    "server",
+    [
+        "postgres",
+        *(pytest.param(other, marks=pytest.mark.once_more) for other in ("mysql", "mariadb")),
+    ],
 )
-def test_killed_around_the_transaction(request: pytest.FixtureRequest, tmp_path: Path, server: str, fault: str):
+def test_killed_around_the_transaction(
+    request: pytest.FixtureRequest, tmp_path: Path, server: str, fault: str
+):
     url = request.getfixturevalue(server).url
     sql = _postgresql if server == "postgres" else sql_at
     table = f"out_{uuid.uuid4().hex[:10]}"
@@ -54,21 +68,34 @@ def test_killed_around_the_transaction(request: pytest.FixtureRequest, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.fault("prepared-driver-killed")
-@pytest.mark.parametrize("fault", ["publish:started:2:kill", "send:finished:2:kill", "publish:finished:2:kill"])
 @pytest.mark.parametrize(
-    "server", ["postgres", *(pytest.param(other, marks=pytest.mark.once_more) for other in ("newer_mysql", "mariadb"))]
+    "fault", ["publish:started:2:kill", "send:finished:2:kill", "publish:finished:2:kill"]
+)
+@pytest.mark.parametrize(
+    "server",
+    [
+        "postgres",
+        *(
+            pytest.param(other, marks=pytest.mark.once_more)
+            for other in ("newer_mysql", "mariadb")
+        ),
+    ],
 )
 def test_killed_between_the_decision_and_the_commits(
     request: pytest.FixtureRequest, tmp_path: Path, server: str, fault: str
 ):
-    """Of transactions that tasks have prepared: what is decided is committed, what is not is rolled back."""
+    """Of transactions that tasks have prepared: what is decided is committed, what is not is
+    rolled back.
+    """
     url = request.getfixturevalue(server).url
     sql = _postgresql if server == "postgres" else sql_at
     table = f"out_{uuid.uuid4().hex[:10]}"
     sql(url, f"CREATE TABLE {table} (value varchar(200) NOT NULL)")
     job = TextFileJob(Path(__file__).with_name("database_job.py"), tmp_path, url, table, "xa")
     wanted = job.write_input(BATCHES)
-    transactions = PreparedTransactions(ow.DatabaseSink(url=url, table=table, pipeline_id=table, xa=True).settings)
+    transactions = PreparedTransactions(
+        ow.DatabaseSink(url=url, table=table, pipeline_id=table, xa=True).settings
+    )
     killed = job.live(fault)
     assert killed.status == -signal.SIGKILL, killed.log_tail()
     assert len(transactions.recover()) == (0 if fault.startswith("publish:finished") else 2)

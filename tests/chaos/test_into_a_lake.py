@@ -1,4 +1,5 @@
-"""A job into a Delta and into an Iceberg table, killed around the decision, and between the table's commit and ours.
+"""A job into a Delta and into an Iceberg table, killed around the decision, and between the
+table's commit and ours.
 
 What the table has is read by the format's own reader, in a process of its own.
 """
@@ -59,7 +60,9 @@ def lake_job(request: pytest.FixtureRequest, tmp_path: Path) -> LakeJob:
 @pytest.mark.slow
 @pytest.mark.fault("lake-driver-killed")
 def test_killed_behind_the_tables_commit(lake_job: LakeJob):
-    """The table has the second batch, and the ledger does not know; then before the third is decided."""
+    """The table has the second batch, and the ledger does not know; then before the third is
+    decided.
+    """
     (lake_job.folder / DIE_BEHIND).write_text("1")
     lake_job.killed()
     lake_job.assert_whole_batches(2)
@@ -71,7 +74,8 @@ def test_killed_behind_the_tables_commit(lake_job: LakeJob):
 @pytest.mark.slow
 @pytest.mark.fault("lake-driver-killed")
 @pytest.mark.parametrize(
-    ("fault", "visible"), [("publish:started:2:kill", 1), ("commit:started:2:kill", 1), ("open:finished:1:kill", 0)]
+    ("fault", "visible"),
+    [("publish:started:2:kill", 1), ("commit:started:2:kill", 1), ("open:finished:1:kill", 0)],
 )
 def test_killed_around_the_decision(lake_job: LakeJob, fault: str, visible: int):
     lake_job.killed(fault)

@@ -1,4 +1,6 @@
-"""A job from Kafka into files, killed before, in and after the decision, and between two renames."""
+"""A job from Kafka into files, killed before, in and after the decision, and between two
+renames.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class FileJob:
 
     def __init__(self, folder: Path, kafka: LocalKafka, topic: str, layout: str) -> None:
         self.folder, self.out, self.layout = folder, folder / "out", layout
-        self.job = TextFileJob(Path(__file__).with_name("file_job.py"), folder, kafka.bootstrap_servers, topic, layout)
+        self.job = TextFileJob(
+            Path(__file__).with_name("file_job.py"), folder, kafka.bootstrap_servers, topic, layout
+        )
         self.wanted = [f"value {number}" for number in range(BATCHES * BATCH)]
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         for value in self.wanted:
@@ -38,16 +42,28 @@ class FileJob:
         if self.layout == "manifest":
             lists = (self.out / "_symlink_format_manifest").glob("[!.]*")
             return self._values(
-                [line.removeprefix("file://") for path in lists for line in path.read_text().splitlines()]
+                [
+                    line.removeprefix("file://")
+                    for path in lists
+                    for line in path.read_text().splitlines()
+                ]
             )
-        return self._values(dataset.dataset(str(self.out), format="parquet", partitioning="hive").files)
+        return self._values(
+            dataset.dataset(str(self.out), format="parquet", partitioning="hive").files
+        )
 
     @staticmethod
     def _values(files: list[str]) -> list[str]:
-        return [value for file in files for value in dataset.dataset(file).to_table().column("value").to_pylist()]
+        return [
+            value
+            for file in files
+            for value in dataset.dataset(file).to_table().column("value").to_pylist()
+        ]
 
     def assert_whole_batches(self) -> None:
-        """Of what is seen nothing twice; and where batches are published at once, nothing by halves."""
+        """Of what is seen nothing twice; and where batches are published at once, nothing by
+        halves.
+        """
         seen = Counter(self.seen())
         assert set(seen.values()) <= {1}
         if self.layout != "flat":
@@ -57,7 +73,9 @@ class FileJob:
     def assert_all_is_there(self) -> None:
         assert Counter(self.seen()) == Counter(self.wanted)
         assert list((self.out / "_onceward" / "prepared").iterdir()) == []
-        newest = ow.FolderLedger(self.out / "_onceward" / "ledger").chain(pipeline_id("files")).peek()
+        newest = (
+            ow.FolderLedger(self.out / "_onceward" / "ledger").chain(pipeline_id("files")).peek()
+        )
         assert newest is not None
         assert (newest.sequence, newest.state.value) == (BATCHES - 1, "finished")
 
@@ -69,14 +87,18 @@ class FileJob:
         pytest.param("manifest", marks=pytest.mark.once_more),
     ]
 )
-def file_job(request: pytest.FixtureRequest, tmp_path: Path, kafka: LocalKafka, topic: Callable[..., str]) -> FileJob:
+def file_job(
+    request: pytest.FixtureRequest, tmp_path: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> FileJob:
     return FileJob(tmp_path, kafka, topic(1), request.param)
 
 
 @pytest.mark.slow
 @pytest.mark.fault("files-driver-killed")
 def test_killed_between_two_renames_twice(file_job: FileJob):
-    """In the second batch, and once more while the next start makes good for it; then before the third is decided."""
+    """In the second batch, and once more while the next start makes good for it; then before the
+    third is decided.
+    """
     per_batch = 3 if file_job.layout == "flat" else 1
     for before in (per_batch + per_batch // 2, per_batch // 2):
         (file_job.folder / DIE_BEFORE_MOVE).write_text(str(before))
@@ -94,7 +116,13 @@ def test_killed_between_two_renames_twice(file_job: FileJob):
 @pytest.mark.slow  # the contract has each step, without a JVM to kill
 @pytest.mark.fault("files-driver-killed")
 @pytest.mark.parametrize(
-    "fault", ["commit:finished:2:kill", "commit:started:2:kill", "publish:finished:2:kill", "open:finished:1:kill"]
+    "fault",
+    [
+        "commit:finished:2:kill",
+        "commit:started:2:kill",
+        "publish:finished:2:kill",
+        "open:finished:1:kill",
+    ],
 )
 def test_killed_around_the_decision(file_job: FileJob, fault: str):
     killed = file_job.job.live(fault)

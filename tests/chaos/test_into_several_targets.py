@@ -1,4 +1,6 @@
-"""A job that writes to a topic and into files, killed around the decision and while it publishes."""
+"""A job that writes to a topic and into files, killed around the decision and while it
+publishes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ BATCHES = 3
 
 
 @pytest.mark.fault("fan-out-driver-killed")
-@pytest.mark.parametrize("fault", ["commit:finished:2:kill", "send:finished:3:kill", "publish:finished:2:kill"])
+@pytest.mark.parametrize(
+    "fault", ["commit:finished:2:kill", "send:finished:3:kill", "publish:finished:2:kill"]
+)
 def test_killed_around_the_decision(
     kafka: LocalKafka,
     new_topic: Callable[..., str],
@@ -34,7 +38,9 @@ def test_killed_around_the_decision(
     servers = kafka.bootstrap_servers
     topic = new_topic(servers, 3)
     ledger_topic = new_topic(servers, 1, prefix="ledger", cleanup_policy="compact")
-    job = TextFileJob(Path(__file__).with_name("fan_out_job.py"), tmp_path, servers, topic, ledger_topic)
+    job = TextFileJob(
+        Path(__file__).with_name("fan_out_job.py"), tmp_path, servers, topic, ledger_topic
+    )
     wanted = Counter(job.write_input(BATCHES))
 
     def in_the_topic() -> Counter[str]:
@@ -42,7 +48,9 @@ def test_killed_around_the_decision(
 
     def in_files() -> Counter[str]:
         files = dataset.dataset(str(tmp_path / "out"), format="parquet", partitioning="hive")
-        return Counter(files.to_table(columns=["value"]).column("value").to_pylist() if files.files else [])
+        return Counter(
+            files.to_table(columns=["value"]).column("value").to_pylist() if files.files else []
+        )
 
     killed = job.live(fault)
     assert killed.status == -signal.SIGKILL, killed.log_tail()
@@ -55,7 +63,12 @@ def test_killed_around_the_decision(
     newest = certain(ow.KafkaLedger(servers, ledger_topic).chain(pipeline_id(topic)).peek)
     assert newest is not None
     assert (newest.sequence, newest.state.value) == (BATCHES - 1, "finished")
-    asked = f"verify --bootstrap-servers {servers} --pipeline-id {topic} --ledger-topic {ledger_topic} --topic {topic}"
+    asked = (
+        f"verify --bootstrap-servers {servers} --pipeline-id {topic} --ledger-topic "
+        f"{ledger_topic} --topic {topic}"
+    )
     onceward = Path(sys.executable).with_name("onceward")
-    judged = subprocess.run([onceward, *asked.split()], capture_output=True, text=True, check=False, timeout=120)
+    judged = subprocess.run(
+        [onceward, *asked.split()], capture_output=True, text=True, check=False, timeout=120
+    )
     assert judged.returncode == 0, judged.stdout + judged.stderr

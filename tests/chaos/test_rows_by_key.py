@@ -1,4 +1,6 @@
-"""A job that writes rows by key to a real Redis, killed around the decision and around single writes."""
+"""A job that writes rows by key to a real Redis, killed around the decision and around single
+writes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_killed_around_decision_and_writes(tmp_path: Path, local_redis: LocalRed
     ended = job.live()
     assert ended.status == 0, ended.log_tail()
     with closing(Redis.from_url(local_redis.url, decode_responses=True)) as redis:
-        found = {key.removeprefix(prefix): redis.hgetall(key) for key in redis.scan_iter(f"{prefix}*")}
+        found = {
+            key.removeprefix(prefix): redis.hgetall(key) for key in redis.scan_iter(f"{prefix}*")
+        }
     assert {key: row["value"] for key, row in found.items()} == {
         str(number): f"{BATCHES - 1}-{number}" for number in range(ROWS)
     }

@@ -1,4 +1,6 @@
-"""An executor dies with the input of tasks that have yet to read it, and what Spark computes again is not the same."""
+"""An executor dies with the input of tasks that have yet to read it, and what Spark computes again
+is not the same.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 @pytest.mark.fault("stage-retried-unrepeatable")
 def test_tasks_behind_a_lost_shuffle(kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
-    """One task has sent and finished; one waits on each executor, with its input and without a lease; one is to come.
+    """One task has sent and finished; one waits on each executor, with its input and without a
+    lease; one is to come.
 
     Then an executor dies with its share of the shuffle. No attempt that has sent is ever repeated.
     """
-    pipeline = new_pipeline(kafka, query="scatter", function="one-task-first", master=TWO_EXECUTORS)
+    pipeline = new_pipeline(
+        kafka, query="scatter", function="one-task-first", master=TWO_EXECUTORS
+    )
     pipeline.produce(4_000)
     with pipeline.job() as life:
         waiting = life.until(lambda: two_waiting(life), "two tasks that wait")
@@ -43,8 +48,12 @@ def test_tasks_behind_a_lost_shuffle(kafka: LocalKafka, new_pipeline: Callable[.
 
 
 @pytest.mark.fault("persisted-blocks-lost")
-def test_a_persisted_frame_behind_a_shuffle(kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
-    """Blocks and the shuffle behind them are lost between two jobs; every stage is in its first attempt."""
+def test_a_persisted_frame_behind_a_shuffle(
+    kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """Blocks and the shuffle behind them are lost between two jobs; every stage is in its first
+    attempt.
+    """
     pipeline = new_pipeline(kafka, query="scatter", function="persisted", master=TWO_EXECUTORS)
     pipeline.produce(4_000)
     with pipeline.job() as life:
@@ -57,15 +66,21 @@ def test_a_persisted_frame_behind_a_shuffle(kafka: LocalKafka, new_pipeline: Cal
 
 @pytest.mark.fault("persisted-blocks-lost")
 def test_a_lot_is_drawn_once(kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
-    """Two frames of one batch read one persisted lot; an executor dies between the two, and there is no shuffle."""
-    pipeline = new_pipeline(kafka, query="two-frames", function="shared-out", hold="send", master=TWO_EXECUTORS)
+    """Two frames of one batch read one persisted lot; an executor dies between the two, and there
+    is no shuffle.
+    """
+    pipeline = new_pipeline(
+        kafka, query="two-frames", function="shared-out", hold="send", master=TWO_EXECUTORS
+    )
     pipeline.produce(4_000)
     with pipeline.job() as life:
         life.until(lambda: life.steps("send"), "the first frame")
         kill_and_wait(life)
         life.go()
         assert life.wait() == 0, life.log_tail()
-    verdict = exactly_once(copies(read_topic(kafka.bootstrap_servers, pipeline.source)), output_rows(pipeline))
+    verdict = exactly_once(
+        copies(read_topic(kafka.bootstrap_servers, pipeline.source)), output_rows(pipeline)
+    )
     assert verdict.holds, verdict
     answer = ask_the_checker(pipeline)
     assert answer["verdict"] == "exactly_once", answer
@@ -75,14 +90,20 @@ def each_record_once(pipeline: Pipeline) -> None:
     """Say the model of the workload, and the checker by the names in the records' headers."""
     audit(pipeline)
     answer = ask_the_checker(
-        pipeline, "--conserves", "exactly", "--lineage-headers", "partition=partition,offset=offset"
+        pipeline,
+        "--conserves",
+        "exactly",
+        "--lineage-headers",
+        "partition=partition,offset=offset",
     )
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
 
 
 def two_waiting(life: JobLife) -> list[Path] | None:
     """Both executors have one task that waits, so that the one before it has ended."""
-    found = sorted(Path(life.settings.folder).glob("waiting-?"), key=lambda path: path.stat().st_mtime)
+    found = sorted(
+        Path(life.settings.folder).glob("waiting-?"), key=lambda path: path.stat().st_mtime
+    )
     return found if len(found) == 2 else None
 
 
@@ -94,10 +115,14 @@ def kill_container_of(life: JobLife, worker: int) -> None:
 
 
 def kill_and_wait(life: JobLife) -> None:
-    """One executor less; whether Spark has noticed is left to chance, as it is outside of tests."""
+    """One executor less; whether Spark has noticed is left to chance, as it is outside of
+    tests.
+    """
     executor = life.executors()[0]
     kill(executor)
-    life.until(lambda: executor.pid not in [other.pid for other in life.executors()], "a dead executor")
+    life.until(
+        lambda: executor.pid not in [other.pid for other in life.executors()], "a dead executor"
+    )
 
 
 def kill(executor: psutil.Process) -> None:

@@ -1,4 +1,6 @@
-"""A check of the checker: one kill, two sinks. Spark's own repeats records, and the verdict must say so."""
+"""A check of the checker: one kill, two sinks. Spark's own repeats records, and the verdict must
+say so.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ pytestmark = [pytest.mark.timeout(1_200), pytest.mark.slow, pytest.mark.fault("s
 
 
 def killed_while_it_sends(pipeline: Pipeline) -> None:
-    """One task of the batch waits for ever; the driver is killed when the others have sent; then it starts again."""
+    """One task of the batch waits for ever; the driver is killed when the others have sent; then
+    it starts again.
+    """
     pipeline.produce(2_000)
     with pipeline.job(trap="hang:3:100") as life:
         life.until(lambda: appended(pipeline) >= 1_000, "half of the records appended")
@@ -38,11 +42,15 @@ def test_sparks_own_sink_is_reported_as_duplicating_and_as_losing_nothing(
     assert (verdict.lost, verdict.unexpected) == ({}, {})
 
 
-def test_the_same_kill_does_not_make_ours_repeat_anything(kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
+def test_the_same_kill_does_not_make_ours_repeat_anything(
+    kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
     pipeline = new_pipeline(kafka)
     killed_while_it_sends(pipeline)
     assert audit(pipeline).aborted_records >= 1_000
 
 
 def appended(pipeline: Pipeline) -> int:
-    return sum(end_offsets(pipeline.kafka.bootstrap_servers, pipeline.output, "read_uncommitted").values())
+    return sum(
+        end_offsets(pipeline.kafka.bootstrap_servers, pipeline.output, "read_uncommitted").values()
+    )

@@ -1,4 +1,6 @@
-"""Two copies of one pipeline: the newer one wins, the older one stops with ``Fenced``, and nothing of it is seen."""
+"""Two copies of one pipeline: the newer one wins, the older one stops with ``Fenced``, and nothing
+of it is seen.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from onceward_testing import LocalKafka
 
 pytestmark = pytest.mark.timeout(1_200)
 
-EACH_VERSION = pytest.mark.parametrize("cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)])
+EACH_VERSION = pytest.mark.parametrize(
+    "cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)]
+)
 
 
 @pytest.mark.fault("same-id-twice")
@@ -60,7 +64,9 @@ def test_drivers_that_were_stopped_and_come_back_as_zombies_stop_fenced(
     assert sorted(output_rows(pipeline), key=repr) == sorted(seen, key=repr)
     found = audit(pipeline)
     audit_epochs(pipeline, found)
-    assert 2_000 < found.aborted_records < 4_000, "INVALID: one attempt was to be cut short, one complete"
+    assert 2_000 < found.aborted_records < 4_000, (
+        "INVALID: one attempt was to be cut short, one complete"
+    )
 
 
 @pytest.mark.slow
@@ -73,7 +79,9 @@ def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
     with pipeline.job() as first:
         first.until_committed(1)
         stranger = pipeline.run(checkpoint=str(pipeline.folder / "another-checkpoint"))
-        assert (stranger.status, stranger.error) == (STOPPED_BY_US, "CheckpointReplaced"), stranger.log_tail()
+        assert (stranger.status, stranger.error) == (STOPPED_BY_US, "CheckpointReplaced"), (
+            stranger.log_tail()
+        )
         pipeline.produce(1_000)
         first.until_committed(2)
         first.until(lambda: pipeline.lag() == 0, "lag 0")
@@ -87,8 +95,9 @@ def test_two_copies_that_race_for_one_checkpoint_neither_lose_nor_repeat_anythin
 ):
     """Who wins is up to the moment, but never may both go on.
 
-    The newer copy fences the older one; or it has read the checkpoint when the older one was batches further by the
-    time it came to write, and is refused; or Spark's own offset log stops one of them.
+    The newer copy fences the older one; or it has read the checkpoint when the older one was
+    batches further by the time it came to write, and is refused; or Spark's own offset log stops
+    one of them.
     """
     pipeline = new_pipeline(any_kafka, seconds=0.3)
     pipeline.produce(1_000)

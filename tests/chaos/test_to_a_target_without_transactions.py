@@ -1,4 +1,6 @@
-"""A job that delivers to an HTTP server, killed before, in and after the decision and around single deliveries."""
+"""A job that delivers to an HTTP server, killed before, in and after the decision and around
+single deliveries.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ CHUNKS = 5
 def test_killed_around_decision_and_deliveries(tmp_path: Path, fault: str, repeated: int):
     """The server keeps whatever it is sent, so that every repetition shows."""
     with HttpTarget(tmp_path) as http:
-        job = TextFileJob(Path(__file__).with_name("write_ahead_job.py"), tmp_path, http.url("people", "ignores"))
+        job = TextFileJob(
+            Path(__file__).with_name("write_ahead_job.py"), tmp_path, http.url("people", "ignores")
+        )
         wanted = job.write_input(BATCHES, ROWS)
         killed = job.live(fault)
         assert killed.status == -signal.SIGKILL, killed.log_tail()
@@ -59,7 +63,9 @@ def test_an_older_copy_that_stood_still_in_a_delivery_delivers_one_chunk_at_most
     """A newer one does the rest meanwhile, over the same checkpoint."""
     fault = "deliver:started:7:stop"
     with HttpTarget(tmp_path) as http:
-        job = TextFileJob(Path(__file__).with_name("write_ahead_job.py"), tmp_path, http.url("people", "ignores"))
+        job = TextFileJob(
+            Path(__file__).with_name("write_ahead_job.py"), tmp_path, http.url("people", "ignores")
+        )
         wanted = job.write_input(BATCHES, ROWS)
         older = job.start(fault)
         try:

@@ -1,4 +1,6 @@
-"""A driver dies with its ``EndTxn`` still on its way; its successor is long done when it arrives."""
+"""A driver dies with its ``EndTxn`` still on its way; its successor is long done when it
+arrives.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ pytestmark = pytest.mark.timeout(1_200)
 @pytest.mark.slow
 @pytest.mark.fault("end-txn-late", "driver-killed-before-end-txn")
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
-def test_the_commit_of_a_dead_driver_is_refused(version: str, new_pipeline: Callable[..., Pipeline]):
+def test_the_commit_of_a_dead_driver_is_refused(
+    version: str, new_pipeline: Callable[..., Pipeline]
+):
     with LocalKafka(version=version, proxied=True) as kafka:
         pipeline = new_pipeline(kafka, max_offsets=1_000)
         pipeline.produce(3_000)
@@ -33,7 +37,11 @@ def test_the_commit_of_a_dead_driver_is_refused(version: str, new_pipeline: Call
         assert len(successor.steps("commit")) == 2
         before = audit(pipeline)
         late.release()
-        assert late.held[0].decoded_answer().error_code in (INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED)
+        assert late.held[0].decoded_answer().error_code in (
+            INVALID_PRODUCER_EPOCH,
+            INVALID_TXN_STATE,
+            PRODUCER_FENCED,
+        )
         after = audit(pipeline)
         audit_epochs(pipeline, after)
         assert (after.committed, after.ledger) == (before.committed, before.ledger)

@@ -1,4 +1,6 @@
-"""Every workload without a fault: what comes out is what its model says, and the models are worth something."""
+"""Every workload without a fault: what comes out is what its model says, and the models are worth
+something.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,19 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("query", ["fanout", "windows", "transfers"])
-def test_what_comes_out_is_what_the_model_says(kafka: LocalKafka, new_pipeline: Callable[..., Pipeline], query: str):
+def test_what_comes_out_is_what_the_model_says(
+    kafka: LocalKafka, new_pipeline: Callable[..., Pipeline], query: str
+):
     pipeline = new_pipeline(kafka, query=query, max_offsets=2_000)
     pipeline.produce(8_000, close_windows=query == "windows")
     pipeline.run_to_the_end()
     found = audit(pipeline)
     assert len(found.committed) > 100
     if query == "windows":
-        fired(late_and_dropped(found.source, found.ledger, pipeline.source) > 100, "no record came too late")
+        fired(
+            late_and_dropped(found.source, found.ledger, pipeline.source) > 100,
+            "no record came too late",
+        )
     if query == "transfers":
         assert len(found.committed) == 16_000
         assert balance(output_rows(pipeline)) == 0

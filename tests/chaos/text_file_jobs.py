@@ -1,6 +1,7 @@
 """Jobs that read text files, a file a batch, and are killed by their own faults. For tests.
 
-:func:`session`, :func:`to_the_end` and :func:`run` are the job's side, :class:`TextFileJob` is the test's.
+:func:`session`, :func:`to_the_end` and :func:`run` are the job's side, :class:`TextFileJob` is the
+test's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import onceward as ow
 from onceward.operate.job_process import JobProcess
-from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, arm_from_environment, fired_faults
+from onceward_testing.faults import (
+    FAULTS_VARIABLE,
+    FIRED_VARIABLE,
+    arm_from_environment,
+    fired_faults,
+)
 
 
 def session(folder: Path) -> SparkSession:
@@ -33,7 +39,12 @@ def session(folder: Path) -> SparkSession:
 
 def run(folder: Path, sink: Callable[[DataFrame, int], None]) -> None:
     """In the job: everything there is in text files, to the end."""
-    rows = session(folder).readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in")).repartition(2)
+    rows = (
+        session(folder)
+        .readStream.option("maxFilesPerTrigger", 1)
+        .text(str(folder / "in"))
+        .repartition(2)
+    )
     to_the_end(rows, folder, sink)
 
 
@@ -68,7 +79,8 @@ class TextFileJob:
             lines = wanted[batch * rows : (batch + 1) * rows]
             file = self._folder / "in" / f"{batch}.txt"
             file.write_text("\n".join(lines) + "\n")
-            # Spark reads files in the order of their times (FileStreamSource); of one millisecond, in any order.
+            # Spark reads files in the order of their times (FileStreamSource); of one millisecond,
+            # in any order.
             os.utime(file, (first + batch, first + batch))
         return wanted
 

@@ -1,5 +1,6 @@
-"""A job that writes rows by key to Redis: text files of ``batch-number`` in, the number is the key. Killed by its own
-faults."""
+"""A job that writes rows by key to Redis: text files of ``batch-number`` in, the number is the
+key. Killed by its own faults.
+"""
 
 from __future__ import annotations
 
@@ -21,4 +22,7 @@ if __name__ == "__main__":
         store=f"{folder}/store",
         chunk_rows=100,
     )
-    run(Path(folder), lambda rows, batch: sink(rows.selectExpr("split(value, '-')[1] AS id", "value"), batch))
+    run(
+        Path(folder),
+        lambda rows, batch: sink(rows.selectExpr("split(value, '-')[1] AS id", "value"), batch),
+    )

@@ -1,4 +1,6 @@
-"""What every store of the ledger owes: see ``onceward.engine.ledger.chain``. Run over each of them by ``test_ledgers.py``."""
+"""What every store of the ledger owes: see ``onceward.engine.ledger.chain``. Run over each of them
+by ``test_ledgers.py``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Store:
         self.unanswered = unanswered
 
 
-def record(sequence: int, attempt: AttemptId, state: State = State.FINISHED, data: Any = None) -> LedgerRecord:
+def record(
+    sequence: int, attempt: AttemptId, state: State = State.FINISHED, data: Any = None
+) -> LedgerRecord:
     return LedgerRecord(
         P,
         sequence,
@@ -43,7 +47,9 @@ def record(sequence: int, attempt: AttemptId, state: State = State.FINISHED, dat
     )
 
 
-def append(chain: Chain, newest: LedgerRecord | None, state: State = State.FINISHED) -> LedgerRecord:
+def append(
+    chain: Chain, newest: LedgerRecord | None, state: State = State.FINISHED
+) -> LedgerRecord:
     sequence = 0 if newest is None else newest.sequence + 1
     made = record(sequence, chain.begin(newest), state)
     chain.append(made)
@@ -98,7 +104,9 @@ class ChainContract:
 
     @pytest.mark.parametrize("heir", ["has appended", "has appended nothing"])
     @pytest.mark.parametrize("does", ["begin and append", "append", "progress"])
-    def test_an_owner_that_was_replaced_appends_nothing(self, store: Store, does: str, heir: str) -> None:
+    def test_an_owner_that_was_replaced_appends_nothing(
+        self, store: Store, does: str, heir: str
+    ) -> None:
         old = store.chain()
         first = append(old, old.take())
         begun = record(1, old.begin(first) if does == "append" else AttemptId(-1, -1))

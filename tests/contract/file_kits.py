@@ -1,4 +1,6 @@
-"""Kits for the contract of the file sink: on Spark, and in this process, where a writer of pyarrow's stands for it."""
+"""Kits for the contract of the file sink: on Spark, and in this process, where a writer of
+pyarrow's stands for it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class FileKit(TwoPhaseKit):
     :param partitioned: by a column that the frames have besides.
     """
 
-    def __init__(self, spark: Any, folder: Path, layout: str, file_format: str, *, partitioned: bool = False) -> None:
+    def __init__(
+        self, spark: Any, folder: Path, layout: str, file_format: str, *, partitioned: bool = False
+    ) -> None:
         self.folder = folder
         self.layout = layout
         self.format = file_format
@@ -60,20 +64,34 @@ class FileKit(TwoPhaseKit):
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
         frame = super().frame(values, tasks)
-        return frame.selectExpr("value", "substring(value, 1, 1) AS initial") if self.partitioned else frame
+        return (
+            frame.selectExpr("value", "substring(value, 1, 1) AS initial")
+            if self.partitioned
+            else frame
+        )
 
     def published(self) -> list[str]:
         """The files that a reader finds who passes over what is hidden, or goes by the lists."""
         out = self.folder / "out"
         if self.layout == "manifest":
             lists = sorted((out / "_symlink_format_manifest").glob("[!.]*"))
-            return [line.removeprefix("file://") for path in lists for line in path.read_text().splitlines()]
-        return dataset.dataset(str(out), format=self.format, partitioning="hive").files if out.exists() else []
+            return [
+                line.removeprefix("file://")
+                for path in lists
+                for line in path.read_text().splitlines()
+            ]
+        return (
+            dataset.dataset(str(out), format=self.format, partitioning="hive").files
+            if out.exists()
+            else []
+        )
 
     def values(self) -> Counter[str]:
         """Where two names have the same rows, twice."""
         files = self.published()
-        tables = [dataset.dataset(file, format=self.format).to_table(columns=["value"]) for file in files]
+        tables = [
+            dataset.dataset(file, format=self.format).to_table(columns=["value"]) for file in files
+        ]
         return Counter(value for table in tables for value in table.column("value").to_pylist())
 
 
@@ -118,7 +136,9 @@ class HereKit(FileKit):
         return replace(self.frame(values), error=ValueError("this plan hurts"))
 
 
-def write_here(frame: ArrowFrame, folder: str, how: FileFormat, computation: object, lost: object) -> Written:
+def write_here(
+    frame: ArrowFrame, folder: str, how: FileFormat, computation: object, lost: object
+) -> Written:
     """In the place of :func:`onceward.spark.files.file_writer.write`."""
     out = Path(folder.removeprefix("file://"))
     out.mkdir(parents=True, exist_ok=True)

@@ -24,13 +24,17 @@ Reader = Callable[[str, str], list[Message]]
 class KafkaKit(SinkKit):
     fences_writers = True
 
-    def __init__(self, spark: SparkSession, kafka: LocalKafka, new_topic: Callable[..., str], reader: Reader) -> None:
+    def __init__(
+        self, spark: SparkSession, kafka: LocalKafka, new_topic: Callable[..., str], reader: Reader
+    ) -> None:
         self.pipeline = pipeline_id(f"contract-{uuid.uuid4().hex[:10]}")
         self._spark = spark
         self._reader = reader
         self._bootstrap = kafka.bootstrap_servers
         self._topic = new_topic(self._bootstrap, 3)
-        self._ledger_topic = new_topic(self._bootstrap, 1, prefix="ledger", cleanup_policy="compact")
+        self._ledger_topic = new_topic(
+            self._bootstrap, 1, prefix="ledger", cleanup_policy="compact"
+        )
         self._targets: list[KafkaTarget] = []
 
     def new_target(self) -> KafkaTarget:
@@ -44,11 +48,15 @@ class KafkaKit(SinkKit):
         return self._targets[-1]
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> DataFrame:
-        rows = self._spark.createDataFrame([(value, value) for value in values], "key string, value string")
+        rows = self._spark.createDataFrame(
+            [(value, value) for value in values], "key string, value string"
+        )
         return rows.repartition(tasks)
 
     def visible(self) -> Counter[str]:
-        return Counter(message.value().decode() for message in self._reader(self._bootstrap, self._topic))
+        return Counter(
+            message.value().decode() for message in self._reader(self._bootstrap, self._topic)
+        )
 
     def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
         assert isinstance(target, KafkaTarget)

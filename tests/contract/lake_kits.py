@@ -1,4 +1,6 @@
-"""Kits for the contract of the sinks for tables of a lake, on Spark; read by the formats' own readers."""
+"""Kits for the contract of the sinks for tables of a lake, on Spark; read by the formats' own
+readers.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ class IcebergKit(LakeKit):
 
     def __init__(self, lake: Any, folder: Path) -> None:
         self.table = f"lake.contract.t{uuid.uuid4().hex}"
-        lake.sql(f"CREATE TABLE {self.table} (value string) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')")
+        lake.sql(
+            f"CREATE TABLE {self.table} (value string) USING iceberg TBLPROPERTIES "
+            f"('write.wap.enabled'='true')"
+        )
         super().__init__(lake, folder, forgets=False)
 
     def new_sink(self) -> ow.IcebergSink:

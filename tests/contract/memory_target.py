@@ -1,4 +1,6 @@
-"""The smallest target that keeps the contract: output and ledger in lists, decided by one assignment. No Spark."""
+"""The smallest target that keeps the contract: output and ledger in lists, decided by one
+assignment. No Spark.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Rows:
 
 
 class MemoryTarget(Target):
-    """``answers``: is the answer to a commit lost (None: no), after it was carried out or instead of that?"""
+    """``answers``: is the answer to a commit lost (None: no), after it was carried out or instead
+    of that?
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -35,7 +35,9 @@ def example(name: str) -> ModuleType:
 
 
 class EventsServer(http.server.ThreadingHTTPServer):
-    """A log of events over HTTP. Of its answers each seventh fails: with 503, cut in the middle, or too late."""
+    """A log of events over HTTP. Of its answers each seventh fails: with 503, cut in the middle,
+    or too late.
+    """
 
     daemon_threads = True
 
@@ -57,7 +59,8 @@ class EventsServer(http.server.ThreadingHTTPServer):
     def add(self, count: int) -> None:
         first = len(self.events)
         self.events += [
-            {"id": n, "kind": "sale" if n % 3 else "refund", "cents": n * 7} for n in range(first, first + count)
+            {"id": n, "kind": "sale" if n % 3 else "refund", "cents": n * 7}
+            for n in range(first, first + count)
         ]
 
     def next_failure(self) -> str | None:
@@ -113,7 +116,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def events_server() -> Iterator[EventsServer]:
     """A server of this process, and its thread."""
     server = EventsServer()
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="events-server", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(0.05,), name="events-server", daemon=True
+    )
     thread.start()
     try:
         yield server
@@ -141,14 +146,18 @@ def paged_api_kit(spark: Any, folder: Path) -> Iterator[SourceKit]:
 
 
 class OutboxTable:
-    """A table of its own. Rows come as they do in life: in transactions that overtake each other, some in vain."""
+    """A table of its own. Rows come as they do in life: in transactions that overtake each other,
+    some in vain.
+    """
 
     def __init__(self, url: str) -> None:
         self.name = f"outbox_{uuid.uuid4().hex[:12]}"
         self.url = url
         self.committed: list[int] = []
         statements = example("outbox_table").__doc__.partition("CREATE TABLE")
-        self.execute((statements[1] + statements[2].partition("\n\n")[0]).replace("outbox", self.name))
+        self.execute(
+            (statements[1] + statements[2].partition("\n\n")[0]).replace("outbox", self.name)
+        )
 
     def execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -159,8 +168,14 @@ class OutboxTable:
         return int(connection.execute(insert).fetchone()[0])
 
     def add(self, count: int) -> None:
-        """So many that are committed; of the ids that are drawn, the lower ones become visible last."""
-        with psycopg.connect(self.url) as early, psycopg.connect(self.url) as late, psycopg.connect(self.url) as never:
+        """So many that are committed; of the ids that are drawn, the lower ones become visible
+        last.
+        """
+        with (
+            psycopg.connect(self.url) as early,
+            psycopg.connect(self.url) as late,
+            psycopg.connect(self.url) as never,
+        ):
             for number in range(count):
                 self.committed.append(self.insert(early if number % 3 == 0 else late))
                 self.insert(never)
@@ -178,7 +193,14 @@ def outbox_kit(spark: Any, folder: Path, url: str, kind: str) -> Iterator[Source
     source = getattr(example("outbox_table"), kind)
     table = OutboxTable(url)
     try:
-        yield SourceKit(spark, folder, lambda: source(url, table.name), table.add, lambda: list(table.committed), "id")
+        yield SourceKit(
+            spark,
+            folder,
+            lambda: source(url, table.name),
+            table.add,
+            lambda: list(table.committed),
+            "id",
+        )
     finally:
         table.drop()
 
@@ -208,4 +230,11 @@ def growing_file_kit(spark: Any, folder: Path) -> Iterator[SourceKit]:
     """The file of :mod:`growing_file`."""
     module = example("growing_file")
     log = LogFile(folder / "log.txt")
-    yield SourceKit(spark, folder, lambda: module.GrowingFile(log.path), log.add, lambda: list(log.lines), "line")
+    yield SourceKit(
+        spark,
+        folder,
+        lambda: module.GrowingFile(log.path),
+        log.add,
+        lambda: list(log.lines),
+        "line",
+    )

@@ -1,4 +1,6 @@
-"""The contract over tables of a database: rows that the driver inserts, and rows that tasks stage."""
+"""The contract over tables of a database: rows that the driver inserts, and rows that tasks
+stage.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class DatabaseKit(SinkKit):
 
     table_type = "text NOT NULL"
 
-    def __init__(self, spark: SparkSession, server: LocalPostgres | LocalMySQL, *, driver_records: int) -> None:
+    def __init__(
+        self, spark: SparkSession, server: LocalPostgres | LocalMySQL, *, driver_records: int
+    ) -> None:
         self.pipeline = pipeline_id(f"contract-{uuid.uuid4().hex[:10]}")
         self._spark = spark
         self._server = server
@@ -66,13 +70,17 @@ class DatabaseKit(SinkKit):
         return self._targets[-1]
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> DataFrame:
-        return self._spark.createDataFrame([(value,) for value in values], "value string").repartition(tasks)
+        return self._spark.createDataFrame(
+            [(value,) for value in values], "value string"
+        ).repartition(tasks)
 
     def visible(self) -> Counter[str]:
         return Counter(value for (value,) in self.sql(f"SELECT value FROM {self.schema}.written"))  # noqa: S608
 
     def staging(self) -> list[str]:
-        found = self.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", self.schema)
+        found = self.sql(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", self.schema
+        )
         return [name for (name,) in found if name not in ("written", "ledger", "ledger_batches")]
 
     def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:

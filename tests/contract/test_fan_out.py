@@ -1,4 +1,6 @@
-"""The contract over several targets at once: decided by a ledger alone, by a Kafka transaction, by a database."""
+"""The contract over several targets at once: decided by a ledger alone, by a Kafka transaction, by
+a database.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpTarget]:
 
 
 class HereKit(FanOutKit):
-    """Files, a sink of one's own and deliveries, decided by a folder; tasks run in this process."""
+    """Files, a sink of one's own and deliveries, decided by a folder; tasks run in this
+    process.
+    """
 
     def __init__(self, http: HttpTarget, folder: Path, patch: pytest.MonkeyPatch) -> None:
         super().__init__()
@@ -127,10 +131,14 @@ class HereKit(FanOutKit):
     def sinks(self) -> Mapping[str, ForeachBatchSink]:
         ledger = ow.FolderLedger(self.folder / "ledger")
         made: dict[str, ForeachBatchSink] = {
-            "own": folder_sink.FolderSink(folder=self.folder / "own", pipeline_id=self.pipeline, ledger=ledger),
+            "own": folder_sink.FolderSink(
+                folder=self.folder / "own", pipeline_id=self.pipeline, ledger=ledger
+            ),
             "delivered": self.delivering(2),
             "delivered_too": self.delivering(3),
-            "files": ow.FileSink(path=f"file://{self.folder}/out", pipeline_id=self.pipeline, ledger=ledger),
+            "files": ow.FileSink(
+                path=f"file://{self.folder}/out", pipeline_id=self.pipeline, ledger=ledger
+            ),
         }
         return {name: made[name] for name in self.names}
 
@@ -145,7 +153,11 @@ class HereKit(FanOutKit):
         )
 
     def post(self, chunk: ow.Chunk) -> None:
-        post(self.http.url(self.pipeline, "ignores"), chunk.key, [row["value"] for row in chunk.to_pylist()])
+        post(
+            self.http.url(self.pipeline, "ignores"),
+            chunk.key,
+            [row["value"] for row in chunk.to_pylist()],
+        )
 
     def writes(self, fan_out: ow.FanOut, frame: Any) -> Sequence[Write]:
         return [Write(frame, f"@{name}") for name in fan_out._sinks]
@@ -184,7 +196,9 @@ class KafkaDecides(FanOutKit):
                     topic=kafka._topic,
                     ledger_topic=kafka._ledger_topic,
                 ),
-                "own": folder_sink.FolderSink(folder=self._folder / "own", pipeline_id=self.pipeline, ledger=ledger),
+                "own": folder_sink.FolderSink(
+                    folder=self._folder / "own", pipeline_id=self.pipeline, ledger=ledger
+                ),
             },
             select={"own": lambda frame: frame.select("value")},
         )
@@ -200,7 +214,9 @@ class KafkaDecides(FanOutKit):
 @pytest.mark.once_more
 class TestKafkaDecides(SinkContract):
     @pytest.fixture
-    def kit(self, spark: Any, kafka: LocalKafka, new_topic: Any, read_committed: Any, tmp_path: Path) -> FanOutKit:
+    def kit(
+        self, spark: Any, kafka: LocalKafka, new_topic: Any, read_committed: Any, tmp_path: Path
+    ) -> FanOutKit:
         return KafkaDecides(KafkaKit(spark, kafka, new_topic, read_committed), tmp_path)
 
 
@@ -217,7 +233,9 @@ class DatabaseDecides(FanOutKit):
         ledger_table = f"{kit.schema}.ledger"
         ledger = ow.DatabaseLedger(kit._server.url, ledger_table)
         return {
-            "own": folder_sink.FolderSink(folder=self._folder / "own", pipeline_id=self.pipeline, ledger=ledger),
+            "own": folder_sink.FolderSink(
+                folder=self._folder / "own", pipeline_id=self.pipeline, ledger=ledger
+            ),
             "table": ow.DatabaseSink(
                 url=kit._server.url,
                 pipeline_id=self.pipeline,
@@ -267,10 +285,14 @@ def test_a_death_among_the_targets_is_made_good_at_the_next_start(here: HereKit,
 
     publisher.finish = dying  # type: ignore[method-assign]
     with pytest.raises(Died):
-        MicroBatches(target, SinkPolicy(here.pipeline)).process([Write(here.frame(SECOND))], batch(1))
+        MicroBatches(target, SinkPolicy(here.pipeline)).process(
+            [Write(here.frame(SECOND))], batch(1)
+        )
     run_batch(here, 2, ["z"])
     assert_holds(here, [*FIRST, *SECOND, "z"], 2)
-    assert here.http.values(here.pipeline, "ignores") == Counter([*FIRST, *SECOND, "z"]), "delivered twice"
+    assert here.http.values(here.pipeline, "ignores") == Counter([*FIRST, *SECOND, "z"]), (
+        "delivered twice"
+    )
     assert len(list((here.folder / "out").glob("batch=*"))) == 3
 
 
@@ -292,7 +314,9 @@ def test_none_is_passed_over_while_another_is_down(here: HereKit):
     assert_holds(here, [*FIRST, *SECOND, "z"], 2)
 
 
-def test_two_that_prepare_in_one_place_leave_each_others_alone(here: HereKit, monkeypatch: pytest.MonkeyPatch):
+def test_two_that_prepare_in_one_place_leave_each_others_alone(
+    here: HereKit, monkeypatch: pytest.MonkeyPatch
+):
     """And what they deliver has keys of its own, should they deliver to one target."""
     keys: list[str] = []
 
@@ -304,7 +328,9 @@ def test_two_that_prepare_in_one_place_leave_each_others_alone(here: HereKit, mo
     process = Process(here).open()
     process.decide(FIRST)  # and it dies
     aborted: list[Any] = []
-    monkeypatch.setattr(ow.WriteAheadSink, "abort", lambda sink, committable: aborted.append(committable))
+    monkeypatch.setattr(
+        ow.WriteAheadSink, "abort", lambda sink, committable: aborted.append(committable)
+    )
     Process(here).open().begin()
     assert aborted == [], "it was asked to drop what is decided"
     assert len(set(keys)) == len(keys) == 4 + 3
@@ -321,7 +347,9 @@ def test_a_decided_batch_is_for_the_fan_out_that_decided_it(here: HereKit, who: 
     else:
         target = ow.FanOut({"own": sinks["own"], "other": sinks["delivered"]}).new_target()
     with pytest.raises(LedgerUnreadable, match="prepared by another sink"):
-        MicroBatches(target, SinkPolicy(here.pipeline)).process([Write(here.frame(SECOND), "@own")], batch(1))
+        MicroBatches(target, SinkPolicy(here.pipeline)).process(
+            [Write(here.frame(SECOND), "@own")], batch(1)
+        )
     target.close()
     run_batch(here, 1, SECOND)
     assert_holds(here, FIRST + SECOND, 1)
@@ -330,7 +358,10 @@ def test_a_decided_batch_is_for_the_fan_out_that_decided_it(here: HereKit, who: 
 def test_the_record_names_all_and_is_finished_at_last(here: HereKit):
     record = Process(here).open().decide(FIRST)
     assert record.state is State.DECIDED
-    assert {name: output.records for name, output in record.outputs.items()} == {"@own": 7, "@delivered": 7}
+    assert {name: output.records for name, output in record.outputs.items()} == {
+        "@own": 7,
+        "@delivered": 7,
+    }
     newest = Process(here).open().newest
     assert newest is not None
     assert newest.state is State.FINISHED
@@ -340,12 +371,19 @@ def test_the_record_names_all_and_is_finished_at_last(here: HereKit):
 
 @pytest.mark.parametrize("where", ["sinks", "link"])
 def test_two_file_sinks_at_one_path(here: HereKit, where: str):
-    """One of them has no rows, and has nothing of the other to drop. Told for what it is, it is refused."""
+    """One of them has no rows, and has nothing of the other to drop. Told for what it is, it is
+    refused.
+    """
     (here.folder / "out").mkdir()
     (here.folder / "link").symlink_to(here.folder / "out")
     ledger = ow.FolderLedger(here.folder / "ledger")
-    paths = [f"file://{here.folder}/{name}" for name in ("out", "out" if where == "sinks" else "link")]
-    good, bad = (ow.FileSink(path=path, pipeline_id=here.pipeline, ledger=ledger, layout="flat") for path in paths)
+    paths = [
+        f"file://{here.folder}/{name}" for name in ("out", "out" if where == "sinks" else "link")
+    ]
+    good, bad = (
+        ow.FileSink(path=path, pipeline_id=here.pipeline, ledger=ledger, layout="flat")
+        for path in paths
+    )
     with pytest.raises(ContradictoryOptions, match="good and bad write to the same place"):
         ow.FanOut({"good": good, "bad": bad})
     bad.writes_to = None  # a folder may have two names for other reasons, too: a bind mount, say
@@ -361,7 +399,9 @@ def _values(file: Path) -> list[str]:
     return list(parquet.read_table(file).column("value").to_pylist())
 
 
-def test_what_is_published_may_be_taken_away_while_another_is_down(here: HereKit, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_published_may_be_taken_away_while_another_is_down(
+    here: HereKit, monkeypatch: pytest.MonkeyPatch
+):
     """It does not count as lost when the other is back."""
 
     def down(*_: object) -> None:
@@ -373,7 +413,9 @@ def test_what_is_published_may_be_taken_away_while_another_is_down(here: HereKit
     with monkeypatch.context() as patch:
         patch.setattr(folder_sink.FolderSink, "commit", down)
         with pytest.raises(Unfinished):
-            MicroBatches(target, SinkPolicy(here.pipeline)).process([Write(here.frame(FIRST))], batch(0))
+            MicroBatches(target, SinkPolicy(here.pipeline)).process(
+                [Write(here.frame(FIRST))], batch(0)
+            )
     published = list((here.folder / "out").rglob("*.parquet"))
     assert published
     for file in published:
@@ -397,12 +439,18 @@ def test_rows_by_one_key_of_two_sinks_in_one_batch_are_refused(here: HereKit):
 
     def upserting(name: str, function: Callable[[list[ow.Upsert]], None]) -> ow.UpsertSink:
         return ow.UpsertSink(
-            key="value", pipeline_id=here.pipeline, ledger=ledger, store=here.folder / name, write=function
+            key="value",
+            pipeline_id=here.pipeline,
+            ledger=ledger,
+            store=here.folder / name,
+            write=function,
         )
 
     with pytest.raises(ContradictoryOptions, match="one and two write to the same place"):
         ow.FanOut({"one": upserting("1", write), "two": upserting("2", write)})
-    target = ow.FanOut({"one": upserting("1", write), "two": upserting("2", lambda all: write(all))}).new_target()
+    target = ow.FanOut(
+        {"one": upserting("1", write), "two": upserting("2", lambda all: write(all))}
+    ).new_target()
     writes = [Write(here.frame(["k"]), "@one"), Write(here.frame(["k"]), "@two")]
     with pytest.raises(DeliveryRefused, match="another batch"):
         MicroBatches(target, SinkPolicy(here.pipeline)).process(writes, batch(0))

@@ -1,4 +1,6 @@
-"""The contract over files in a real S3 store, where nothing can be renamed: by lists, read by pyarrow's own client."""
+"""The contract over files in a real S3 store, where nothing can be renamed: by lists, read by
+pyarrow's own client.
+"""
 
 from __future__ import annotations
 
@@ -44,26 +46,39 @@ class S3Kit(FileKit):
     def __init__(self, spark: Any, s3: LocalS3, folder: Path) -> None:
         self.path = f"{s3.url}/{folder.name}/out"
         self._store = fs.S3FileSystem(
-            access_key=s3.user, secret_key=s3.secret, endpoint_override=s3.endpoint, region="us-east-1"
+            access_key=s3.user,
+            secret_key=s3.secret,
+            endpoint_override=s3.endpoint,
+            region="us-east-1",
         )
         super().__init__(spark, folder, "manifest", "parquet", partitioned=True)
 
     def new_sink(self) -> ow.FileSink:
-        self.settings = {"path": self.path, "ledger": ow.FolderLedger(self.folder / "ledger"), **self.settings}
+        self.settings = {
+            "path": self.path,
+            "ledger": ow.FolderLedger(self.folder / "ledger"),
+            **self.settings,
+        }
         return super().new_sink()
 
     def objects(self, below: str) -> list[str]:
         place = f"{self.path.removeprefix('s3a://')}/{below}"
-        found = self._store.get_file_info(fs.FileSelector(place, recursive=True, allow_not_found=True))
+        found = self._store.get_file_info(
+            fs.FileSelector(place, recursive=True, allow_not_found=True)
+        )
         return sorted(info.path for info in found if info.type == fs.FileType.File)
 
     def published(self) -> list[str]:
-        lists = [self._store.open_input_stream(path).read().decode() for path in self.objects(manifest.MANIFESTS)]
+        lists = [
+            self._store.open_input_stream(path).read().decode()
+            for path in self.objects(manifest.MANIFESTS)
+        ]
         return [line.removeprefix("s3a://") for text in lists for line in text.splitlines()]
 
     def values(self) -> Counter[str]:
         tables = [
-            dataset.dataset(path, format="parquet", filesystem=self._store).to_table() for path in self.published()
+            dataset.dataset(path, format="parquet", filesystem=self._store).to_table()
+            for path in self.published()
         ]
         return Counter(value for table in tables for value in table.column("value").to_pylist())
 
@@ -73,8 +88,12 @@ def kit(spark: Any, s3: LocalS3, tmp_path: Path) -> S3Kit:
     return S3Kit(spark, s3, tmp_path)
 
 
-def test_a_death_behind_the_list_leaves_nothing_hidden(kit: S3Kit, monkeypatch: pytest.MonkeyPatch):
-    """The list is there, its note as well: the next start takes the note away, and drops nothing that is published."""
+def test_a_death_behind_the_list_leaves_nothing_hidden(
+    kit: S3Kit, monkeypatch: pytest.MonkeyPatch
+):
+    """The list is there, its note as well: the next start takes the note away, and drops nothing
+    that is published.
+    """
 
     with monkeypatch.context() as patch:
         dying_before_the_note_goes(patch, S3Files)
@@ -120,13 +139,19 @@ def test_a_committer_that_renames_nothing(kit: S3Kit, spark: Any):
 
 
 def test_read_by_spark(kit: S3Kit, spark: Any):
-    """By the lists, with the columns of all folders but the attempts'; and by nobody who lists folders."""
+    """By the lists, with the columns of all folders but the attempts'; and by nobody who lists
+    folders.
+    """
     with pytest.raises(ConfigurationError, match="no file sink has written"):
         ow.read_files(spark, kit.path)
     kit.settings["partition_by"] = ["initial"]
     target = kit.new_target()
     target.open(batch(0))
-    assert ow.read_files(spark, kit.path, schema="value string").columns == ["value", "initial", "batch"]
+    assert ow.read_files(spark, kit.path, schema="value string").columns == [
+        "value",
+        "initial",
+        "batch",
+    ]
     with pytest.raises(ConfigurationError, match="nothing is published"):
         ow.read_files(spark, kit.path)
     run_batch(kit, 0, FIRST)
@@ -139,8 +164,12 @@ def test_read_by_spark(kit: S3Kit, spark: Any):
     assert {row.batch for row in rows} == {"contract@0000000000"}
     assert all(row.initial == row.value[0] for row in rows)
     decided.finish()
-    assert ow.read_files(spark, kit.path).where("batch > 'contract@0000000000'").count() == len(SECOND)
-    assert found.count() == len(FIRST), "a frame is of the batches that were there when it was made"
+    assert ow.read_files(spark, kit.path).where("batch > 'contract@0000000000'").count() == len(
+        SECOND
+    )
+    assert found.count() == len(FIRST), (
+        "a frame is of the batches that were there when it was made"
+    )
 
 
 def test_prepared_files_that_are_gone_are_named(kit: S3Kit):
@@ -158,11 +187,17 @@ def test_a_store_that_is_down_is_waited_for_or_named(kit: S3Kit, spark: Any):
     """Before anybody is fenced."""
     ledger = ow.FolderLedger(kit.folder / "ledger")
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    for name, value in {"endpoint": "http://127.0.0.1:9", "attempts.maximum": "1", "retry.limit": "1"}.items():
+    for name, value in {
+        "endpoint": "http://127.0.0.1:9",
+        "attempts.maximum": "1",
+        "retry.limit": "1",
+    }.items():
         hadoop.set(f"fs.s3a.bucket.nobody.{name}", value)
     for name in ("access.key", "secret.key", "endpoint.region"):
         hadoop.set(f"fs.s3a.bucket.nobody.{name}", "us-east-1")
-    nowhere = ow.FileSink(path="s3a://nobody/out", pipeline_id="contract", layout="manifest", ledger=ledger)
+    nowhere = ow.FileSink(
+        path="s3a://nobody/out", pipeline_id="contract", layout="manifest", ledger=ledger
+    )
     with pytest.raises(TargetUnreachable, match="s3a://nobody"):
         nowhere.new_target().open(batch(0))
     once = MicroBatches(kit.new_target(), SinkPolicy(kit.pipeline))
@@ -180,7 +215,11 @@ def test_what_is_listed_kept_and_removed(kit: S3Kit):
     assert files.listed("nothing") is None
     assert files.names("full") == ["_hidden", "deep", "one"]
     assert files.names("nothing") == []
-    assert (files.size("full/one"), files.size("nothing"), files.text("nothing")) == (1, None, None)
+    assert (files.size("full/one"), files.size("nothing"), files.text("nothing")) == (
+        1,
+        None,
+        None,
+    )
     with pytest.raises(NotImplementedError):
         files.move("full/one", "full/two")
     for path in ("full", "nothing", "full"):
@@ -200,7 +239,10 @@ def test_the_checker_proves_it_by_the_lists_alone(kit: S3Kit, s3: LocalS3):
         ledger=kit.folder / "ledger",
     )
     well = check_files(question)
-    assert (well.verdict, well.facts["ledger"]["records"]) == ("exactly_once", len(FIRST + SECOND)), well
+    assert (well.verdict, well.facts["ledger"]["records"]) == (
+        "exactly_once",
+        len(FIRST + SECOND),
+    ), well
     assert s3.secret not in str(well)
     files = files_at(kit.path, renames=False)
     (first, *_) = (path.partition("/out/")[2] for path in kit.objects("_onceward/files"))

@@ -1,4 +1,6 @@
-"""The contract over files on a real HDFS: its own renames, and Spark's own way of writing there."""
+"""The contract over files on a real HDFS: its own renames, and Spark's own way of writing
+there.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ class HdfsKit(FileKit):
         self.settings |= {"path": self.path, "ledger": ow.FolderLedger(folder / "ledger")}
 
     def new_sink(self) -> ow.FileSink:
-        self.settings = {"path": self.path, "ledger": ow.FolderLedger(self.folder / "ledger"), **self.settings}
+        self.settings = {
+            "path": self.path,
+            "ledger": ow.FolderLedger(self.folder / "ledger"),
+            **self.settings,
+        }
         return super().new_sink()
 
     def values(self) -> Counter[str]:
@@ -47,7 +53,9 @@ class HdfsKit(FileKit):
 
 
 @pytest.fixture(params=["batches", "flat"])
-def kit(request: pytest.FixtureRequest, spark: Any, hdfs: LocalHdfs, tmp_path: Path) -> TwoPhaseKit:
+def kit(
+    request: pytest.FixtureRequest, spark: Any, hdfs: LocalHdfs, tmp_path: Path
+) -> TwoPhaseKit:
     return HdfsKit(spark, hdfs, tmp_path, request.param)
 
 
@@ -57,7 +65,9 @@ class TestOnHdfs(TwoPhaseContract):
 
 def test_a_file_system_that_is_not_there_is_named(spark: Any, tmp_path: Path):
     ledger = ow.FolderLedger(tmp_path / "ledger")
-    sink = ow.FileSink(path="hdfs://no-such-host.invalid/out", pipeline_id="nowhere", ledger=ledger)
+    sink = ow.FileSink(
+        path="hdfs://no-such-host.invalid/out", pipeline_id="nowhere", ledger=ledger
+    )
     with pytest.raises(TargetUnreachable, match="no-such-host"):
         sink.new_target().open(batch(0))
 

@@ -1,4 +1,6 @@
-"""What may become of prepared files, and of the place they go to. In this process, with a writer of pyarrow's."""
+"""What may become of prepared files, and of the place they go to. In this process, with a writer
+of pyarrow's.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,25 @@ from onceward.errors import (
     Unfinished,
 )
 from onceward.spark.files.file_system import LocalFiles
-from onceward_testing.sink_contract import FIRST, SECOND, Died, Process, assert_holds, batch, fault, run_batch
+from onceward_testing.sink_contract import (
+    FIRST,
+    SECOND,
+    Died,
+    Process,
+    assert_holds,
+    batch,
+    fault,
+    run_batch,
+)
 
 LAYOUTS = ("batches", "flat", "manifest")
 MANIFESTS = "_symlink_format_manifest"
 
 
 @pytest.fixture(params=LAYOUTS)
-def kit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HereKit:
+def kit(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> HereKit:
     return HereKit(tmp_path, request.param, monkeypatch)
 
 
@@ -56,8 +69,12 @@ def prepared(kit: FileKit) -> list[Path]:
     return sorted((kit.folder / "out" / "_onceward" / "prepared").rglob("*.parquet"))
 
 
-def breaking_moves(patch: pytest.MonkeyPatch, number: int, what: Callable[[], object]) -> list[str]:
-    """Before publishing step ``number``, from 0, ``what`` happens: a rename, or a list; the steps so far."""
+def breaking_moves(
+    patch: pytest.MonkeyPatch, number: int, what: Callable[[], object]
+) -> list[str]:
+    """Before publishing step ``number``, from 0, ``what`` happens: a rename, or a list; the steps
+    so far.
+    """
     move, kept, moved = LocalFiles.move, LocalFiles.kept, list[str]()
 
     def published(target: str) -> None:
@@ -117,7 +134,9 @@ def test_a_death_between_two_renames(kit: HereKit, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.fault("files-down")
-def test_a_file_system_that_fails_while_a_batch_is_published(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_system_that_fails_while_a_batch_is_published(
+    kit: HereKit, monkeypatch: pytest.MonkeyPatch
+):
     """For a moment, and for good: then the query stops, and the next start goes on with it."""
     kit.settings["commit_timeout_s"] = 0.3
     with monkeypatch.context() as patch:
@@ -163,7 +182,9 @@ def test_a_path_that_cannot_be_written_to_is_named_before_anybody_is_fenced(kit:
 
 
 @pytest.mark.fault("files-lost")
-def test_prepared_files_that_are_gone_stop_the_query_by_name(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+def test_prepared_files_that_are_gone_stop_the_query_by_name(
+    kit: HereKit, monkeypatch: pytest.MonkeyPatch
+):
     run_batch(kit, 0, FIRST)
     with monkeypatch.context() as patch:
         breaking_moves(patch, 0, die)
@@ -221,7 +242,9 @@ def test_keep_leaves_out_what_was_cut_short(kit: HereKit, monkeypatch: pytest.Mo
 def test_a_folder_that_is_there_already_takes_nothing_for_lost(
     kit: HereKit, monkeypatch: pytest.MonkeyPatch, there: str
 ):
-    """Somebody has made the batch's folder, or has begun to move its files by hand: what is prepared is there still."""
+    """Somebody has made the batch's folder, or has begun to move its files by hand: what is
+    prepared is there still.
+    """
     if kit.layout != "batches":
         return  # its files have a place each, or are there already
     dies_before_it_publishes(kit, monkeypatch)
@@ -249,7 +272,9 @@ def test_a_task_that_was_given_up_writes_on(kit: HereKit):
     late.parent.mkdir(parents=True)
     late.write_text("unfinished")
     process.stage_what_is_written()
-    assert folder.exists() == (kit.layout == "manifest"), "who knows the folder from before gets in"
+    assert folder.exists() == (kit.layout == "manifest"), (
+        "who knows the folder from before gets in"
+    )
     folder.mkdir(exist_ok=True)
     (folder / "part-9.parquet").write_text("too late")
     process.attempt.commit()
@@ -258,7 +283,9 @@ def test_a_task_that_was_given_up_writes_on(kit: HereKit):
     assert_holds(kit, FIRST, 0)
     assert list((kit.folder / "out").rglob("_temporary")) == []
     Process(kit).open().begin()
-    assert [path.name for path in prepared(kit)] == (["part-9.parquet"] if kit.layout == "manifest" else [])
+    assert [path.name for path in prepared(kit)] == (
+        ["part-9.parquet"] if kit.layout == "manifest" else []
+    )
 
 
 @pytest.mark.fault("files-late-task")
@@ -283,7 +310,9 @@ def test_files_that_are_not_those_the_tasks_have_written(kit: HereKit, amiss: st
 
 def attempt_folder(kit: FileKit) -> Path:
     hidden = kit.folder / "out" / "_onceward"
-    (folder,) = hidden.glob("files/_attempt=*/batch=*" if kit.layout == "manifest" else "prepared/*")
+    (folder,) = hidden.glob(
+        "files/_attempt=*/batch=*" if kit.layout == "manifest" else "prepared/*"
+    )
     return folder
 
 
@@ -314,9 +343,15 @@ def test_what_is_left_is_removed_and_another_pipelines_is_not(kit: HereKit):
     second = Process(kit).open()
     second.stage(kit.frame(["prepared"]))
     Process(kit).open().begin()
-    of = {path.relative_to(kit.folder).parts[3].partition("@")[0].removeprefix("_attempt=") for path in prepared(kit)}
+    of = {
+        path.relative_to(kit.folder).parts[3].partition("@")[0].removeprefix("_attempt=")
+        for path in prepared(kit)
+    }
     assert of == {"contract-2"}
-    assert [path.name.partition("@")[0] for path in (kit.folder / "out" / "_onceward" / "prepared").iterdir()] == [*of]
+    assert [
+        path.name.partition("@")[0]
+        for path in (kit.folder / "out" / "_onceward" / "prepared").iterdir()
+    ] == [*of]
     other.attempt.commit()
     other.newest = other.attempt.record
     other.finish()
@@ -324,7 +359,9 @@ def test_what_is_left_is_removed_and_another_pipelines_is_not(kit: HereKit):
 
 
 def test_a_pipeline_that_has_lost_its_ledger_writes_no_batch_twice(kit: HereKit):
-    """Where each batch has a folder of its own: without the checkpoint, too, nobody else would notice."""
+    """Where each batch has a folder of its own: without the checkpoint, too, nobody else would
+    notice.
+    """
     run_batch(kit, 0, FIRST)
     kit.settings["ledger"] = ow.FolderLedger(kit.folder / "another")
     if kit.layout == "flat":
@@ -346,8 +383,12 @@ def test_a_pipeline_that_has_lost_its_ledger_writes_no_batch_twice(kit: HereKit)
     ],
     ids=lambda settings: "-".join(settings),
 )
-def test_another_shape_below_the_same_path_is_refused_by_name(kit: HereKit, settings: dict[str, str]):
-    """Readers would pass over the files of one of them: folders that are no partitions, files of another format."""
+def test_another_shape_below_the_same_path_is_refused_by_name(
+    kit: HereKit, settings: dict[str, str]
+):
+    """Readers would pass over the files of one of them: folders that are no partitions, files of
+    another format.
+    """
     healthy = Process(kit).open()
     healthy.commit(FIRST)
     if settings.get("layout"):
@@ -385,9 +426,13 @@ def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
         if found.name != "_onceward":  # the lists, too
             shutil.rmtree(found) if found.is_dir() else found.unlink()
     kit.layout = kit.settings["layout"] = another_than(kit.layout)
-    with pytest.raises(ConfigurationError, match=r"empty it, write {.*} into .*shape\.json") as another:
+    with pytest.raises(
+        ConfigurationError, match=r"empty it, write {.*} into .*shape\.json"
+    ) as another:
         run_batch(kit, 1, SECOND)
-    (kit.folder / "out" / "_onceward" / "shape.json").write_text(json.dumps(another.value.details["asked"]))
+    (kit.folder / "out" / "_onceward" / "shape.json").write_text(
+        json.dumps(another.value.details["asked"])
+    )
     run_batch(kit, 1, SECOND)
     assert kit.visible() == Counter(SECOND)
 
@@ -395,14 +440,18 @@ def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
 @pytest.mark.fault("files-down")
 @pytest.mark.parametrize("ledger", ["elsewhere", "below the path"])
 def test_a_disk_that_is_not_mounted_is_waited_for(kit: HereKit, tmp_path: Path, ledger: str):
-    """What is in its place then is an empty folder: what was written there would be hidden by the disk."""
+    """What is in its place then is an empty folder: what was written there would be hidden by the
+    disk.
+    """
     disk, away = tmp_path / "out", tmp_path / "the disk"
     if ledger == "elsewhere":
         kit.settings["ledger"] = ow.FolderLedger(tmp_path / "ledger")
     run_batch(kit, 0, FIRST)
     disk.rename(away)
     disk.mkdir()
-    with pytest.raises((TargetUnreachable, LedgerUnreachable), match="may not be mounted") as not_mounted:
+    with pytest.raises(
+        (TargetUnreachable, LedgerUnreachable), match="may not be mounted"
+    ) as not_mounted:
         run_batch(kit, 1, SECOND)
     assert not_mounted.value.recovery is Recovery.RESTART
     assert list(disk.iterdir()) == []
@@ -447,11 +496,15 @@ def test_settings_that_change_after_the_decision(kit: HereKit, monkeypatch: pyte
     assert kit.visible() == Counter(FIRST)
     assert list((kit.folder / "elsewhere").rglob("*.parquet")) == []
     batches = [path.name for path in (kit.folder / "out").glob("*/contract@0000000000")]
-    assert len(list((kit.folder / "out").glob("batch=contract@0000000000"))) == (kit.layout == "batches")
+    assert len(list((kit.folder / "out").glob("batch=contract@0000000000"))) == (
+        kit.layout == "batches"
+    )
     assert len(batches) == (kit.layout == "manifest")
 
 
-def test_a_disk_that_fails_before_the_decision_lets_the_batch_run_again(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_fails_before_the_decision_lets_the_batch_run_again(
+    kit: HereKit, monkeypatch: pytest.MonkeyPatch
+):
     failed: list[str] = []
     sync = LocalFiles.sync
 
@@ -473,7 +526,9 @@ def test_a_disk_that_fails_before_the_decision_lets_the_batch_run_again(kit: Her
 
 
 def test_all_is_synced_before_the_decision(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
-    """Each file and each folder on the way to it; and the names of what is published, before the ledger says so."""
+    """Each file and each folder on the way to it; and the names of what is published, before the
+    ledger says so.
+    """
     synced: list[str] = []
     real = os.fsync
 
@@ -485,7 +540,11 @@ def test_all_is_synced_before_the_decision(kit: HereKit, monkeypatch: pytest.Mon
     process = Process(kit).open()
     process.stage(kit.frame(FIRST))
     files = prepared(kit)
-    on_the_way = [folder for folder in files[0].parents if folder.is_relative_to(kit.folder / "out" / "_onceward")]
+    on_the_way = [
+        folder
+        for folder in files[0].parents
+        if folder.is_relative_to(kit.folder / "out" / "_onceward")
+    ]
     assert len(on_the_way) >= 2
     assert {str(path) for path in [*files, *on_the_way]} <= set(synced)
     process.attempt.commit()
@@ -502,7 +561,9 @@ class TestLists:
     def kit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HereKit:
         return HereKit(tmp_path, "manifest", monkeypatch)
 
-    def test_a_list_of_somebody_else_is_named_and_not_replaced(self, kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    def test_a_list_of_somebody_else_is_named_and_not_replaced(
+        self, kit: HereKit, monkeypatch: pytest.MonkeyPatch
+    ):
         dies_before_it_publishes(kit, monkeypatch)
         place = kit.folder / "out" / MANIFESTS / "contract@0000000000"
         place.write_text("file:///elsewhere/part\n")
@@ -517,7 +578,9 @@ class TestLists:
     def test_a_ledger_of_before_the_decision_drops_nothing_that_a_list_names(
         self, kit: HereKit, monkeypatch: pytest.MonkeyPatch
     ):
-        """The ledger was put back from a copy, and the process had died between the list and the end of its note."""
+        """The ledger was put back from a copy, and the process had died between the list and the
+        end of its note.
+        """
         run_batch(kit, 0, FIRST)
         ledger = kit.folder / "out" / "_onceward" / "ledger"
         shutil.copytree(ledger, kit.folder / "copy")
@@ -554,8 +617,12 @@ class TestLists:
 
 
 @pytest.mark.fault("files-leftovers")
-def test_what_another_ledger_has_decided_is_left_to_it(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
-    """The same pipeline, started with another ledger by mistake: back with its own it publishes."""
+def test_what_another_ledger_has_decided_is_left_to_it(
+    kit: HereKit, monkeypatch: pytest.MonkeyPatch
+):
+    """The same pipeline, started with another ledger by mistake: back with its own it
+    publishes.
+    """
     dies_before_it_publishes(kit, monkeypatch)
     kit.settings["ledger"] = ow.FolderLedger(kit.folder / "another")
     Process(kit).open().begin()

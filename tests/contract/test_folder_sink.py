@@ -46,7 +46,11 @@ def test_the_page_shows_the_example_as_it_is():
 
 def reader(folder: Path) -> Callable[[], Counter[str]]:
     def visible() -> Counter[str]:
-        rows = (row for path in folder.glob("*.csv") for row in csv.reader(path.read_text().splitlines()))
+        rows = (
+            row
+            for path in folder.glob("*.csv")
+            for row in csv.reader(path.read_text().splitlines())
+        )
         return Counter(row[0] for row in rows)
 
     return visible
@@ -58,14 +62,18 @@ class TestOnSpark(TwoPhaseContract):
         return TwoPhaseKit(
             spark,
             lambda: folder_sink.FolderSink(
-                folder=tmp_path / "out", pipeline_id="contract", ledger=ow.FolderLedger(tmp_path / "ledger")
+                folder=tmp_path / "out",
+                pipeline_id="contract",
+                ledger=ow.FolderLedger(tmp_path / "ledger"),
             ),
             reader(tmp_path / "out"),
         )
 
 
 class InThisProcess(TwoPhaseKit):
-    """Tasks run here, one after the other, each with a copy of the sink; everything else is as on Spark."""
+    """Tasks run here, one after the other, each with a copy of the sink; everything else is as on
+    Spark.
+    """
 
     def __init__(self, folder: Path, ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
         pipeline = f"contract-{uuid.uuid4().hex[:10]}"
@@ -92,6 +100,10 @@ class TestInThisProcess(TwoPhaseContract):
 @pytest.mark.once_more
 class TestWithALedgerInKafka(TwoPhaseContract):
     @pytest.fixture
-    def kit(self, kafka: LocalKafka, new_topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoPhaseKit:
+    def kit(
+        self, kafka: LocalKafka, new_topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> TwoPhaseKit:
         topic = new_topic(kafka.bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact")
-        return InThisProcess(tmp_path / "out", ow.KafkaLedger(kafka.bootstrap_servers, topic), monkeypatch)
+        return InThisProcess(
+            tmp_path / "out", ow.KafkaLedger(kafka.bootstrap_servers, topic), monkeypatch
+        )

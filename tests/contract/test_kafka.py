@@ -17,8 +17,12 @@ class KafkaContract(SinkContract):
 
     @pytest.mark.parametrize("carried_out", [True, False])
     @pytest.mark.parametrize("settled", [True, False], ids=["settled", "not settled"])
-    def test_an_abort_without_an_answer_is_no_obstacle(self, kit: KafkaKit, carried_out: bool, settled: bool):
-        """A commit was never sent, so there is no doubt: the next attempt may begin, settled or not."""
+    def test_an_abort_without_an_answer_is_no_obstacle(
+        self, kit: KafkaKit, carried_out: bool, settled: bool
+    ):
+        """A commit was never sent, so there is no doubt: the next attempt may begin, settled or
+        not.
+        """
         process = Process(kit).open()
         process.commit(["first"])
         process.stage(kit.frame(["aborted"]))
@@ -50,5 +54,7 @@ class TestTransactionsV1(KafkaContract):
     """Kafka 3.9.1."""
 
     @pytest.fixture
-    def kit(self, spark: Any, kafka39: LocalKafka, new_topic: Any, read_committed: Any) -> KafkaKit:
+    def kit(
+        self, spark: Any, kafka39: LocalKafka, new_topic: Any, read_committed: Any
+    ) -> KafkaKit:
         return KafkaKit(spark, kafka39, new_topic, read_committed)

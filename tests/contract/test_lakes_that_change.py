@@ -1,4 +1,6 @@
-"""What may become of a table of a lake between the decision and its commit, and what its sinks refuse. On Spark."""
+"""What may become of a table of a lake between the decision and its commit, and what its sinks
+refuse. On Spark.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def decided(kit: LakeKit, values: list[str]) -> Process:
 
 @pytest.mark.fault("lake-published-again")
 def test_a_batch_that_the_table_has_is_not_published_again(kit: LakeKit):
-    """By an older copy, which comes late, also when the table has forgotten how it came by the batch."""
+    """By an older copy, which comes late, also when the table has forgotten how it came by the
+    batch.
+    """
     process = decided(kit, FIRST)
     record = process.target.chain.newest()
     assert record is not None
@@ -128,7 +132,9 @@ def test_files_that_are_gone_while_a_process_waits_to_publish_stop_it_by_name(de
 
 def test_a_table_that_is_moved_while_a_batch_waits_gets_it_there(lake: Any, tmp_path: Path):
     """It is known by its id. Nobody advises what would lose the batch."""
-    was, now, other = (DeltaKit(lake, tmp_path, f"{tmp_path}/{name}") for name in ("was", "now", "other"))
+    was, now, other = (
+        DeltaKit(lake, tmp_path, f"{tmp_path}/{name}") for name in ("was", "now", "other")
+    )
     for kit in (was, other):
         lake.createDataFrame([], "value string").write.format("delta").save(kit.path)
     process = decided(was, FIRST)
@@ -136,13 +142,17 @@ def test_a_table_that_is_moved_while_a_batch_waits_gets_it_there(lake: Any, tmp_
     for resume in ("checkpoint", "keep"):
         astray = Process(other)
         astray.target._policy = SinkPolicy(astray.target._policy.pipeline, resume=resume)
-        with pytest.raises(TableMissing, match=r"is decided and not yet published.*if it was renamed or moved"):
+        with pytest.raises(
+            TableMissing, match=r"is decided and not yet published.*if it was renamed or moved"
+        ):
             astray.open()
     with pytest.raises(TableMissing, match="renamed or moved"):
         process.finish()
     with pytest.raises(TableMissing, match="if it was moved"):
         Process(was).open()
-    lake.createDataFrame([], "value string").write.format("delta").save(was.path)  # a new one in its place
+    lake.createDataFrame([], "value string").write.format("delta").save(
+        was.path
+    )  # a new one in its place
     Process(now).open().commit(SECOND)
     assert now.visible() == Counter(FIRST + SECOND)
     assert was.visible() == other.visible() == Counter()
@@ -159,7 +169,10 @@ def test_a_table_that_was_made_anew_stops_the_pipeline_by_name(kit: LakeKit):
         ).save(kit.path)
     else:
         kit.lake.sql(f"DROP TABLE {kit.table} PURGE")
-        kit.lake.sql(f"CREATE TABLE {kit.table} (value int) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')")
+        kit.lake.sql(
+            f"CREATE TABLE {kit.table} (value int) USING iceberg TBLPROPERTIES "
+            f"('write.wap.enabled'='true')"
+        )
     with pytest.raises(TargetLost):
         Process(kit).open()
 
@@ -169,14 +182,24 @@ def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path:
     columns = "value STRING, s STRUCT<a: INT NOT NULL>, n INT, d DECIMAL(5,2)"
     lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` ({columns}) USING delta PARTITIONED BY (value)")
     kit = DeltaKit(lake, tmp_path, f"{tmp_path}/t")
-    frame = kit.frame(["a"]).selectExpr("value", "struct(1 AS a) AS s", "2 AS n", "CAST(3.5 AS DECIMAL(5,2)) AS d")
+    frame = kit.frame(["a"]).selectExpr(
+        "value", "struct(1 AS a) AS s", "2 AS n", "CAST(3.5 AS DECIMAL(5,2)) AS d"
+    )
     process = Process(kit).open()
     process.newest = process.stage(frame)
     process.attempt.commit()
     features = "'delta.enableTypeWidening'='true', 'delta.columnMapping.mode'='name'"
     for change in (
-        *("ALTER COLUMN s.a COMMENT 'hello'", "ADD COLUMNS (s.b INT, more INT)", "ALTER COLUMN s.a DROP NOT NULL"),
-        *(f"SET TBLPROPERTIES({features})", "ALTER COLUMN n TYPE BIGINT", "ALTER COLUMN d TYPE DECIMAL(10,4)"),
+        *(
+            "ALTER COLUMN s.a COMMENT 'hello'",
+            "ADD COLUMNS (s.b INT, more INT)",
+            "ALTER COLUMN s.a DROP NOT NULL",
+        ),
+        *(
+            f"SET TBLPROPERTIES({features})",
+            "ALTER COLUMN n TYPE BIGINT",
+            "ALTER COLUMN d TYPE DECIMAL(10,4)",
+        ),
         *("RENAME COLUMN n TO renamed", "RENAME COLUMN value TO part"),
     ):
         lake.sql(f"ALTER TABLE delta.`{kit.path}` {change}")
@@ -184,7 +207,12 @@ def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path:
     (row,) = lake.read.format("delta").load(kit.path).collect()
     was = {"part": "a", "s": {"a": 1, "b": None}, "renamed": 2, "d": Decimal("3.5"), "more": None}
     assert row.asDict(recursive=True) == was
-    names = ["value AS part", "named_struct('a', 1, 'b', 2) AS s", "2L AS renamed", "CAST(3 AS DECIMAL(10,4)) AS d"]
+    names = [
+        "value AS part",
+        "named_struct('a', 1, 'b', 2) AS s",
+        "2L AS renamed",
+        "CAST(3 AS DECIMAL(10,4)) AS d",
+    ]
     process.newest = process.stage(kit.frame(["b"]).selectExpr(*names, "4 AS more"))
     process.attempt.commit()
     lake.sql(f"ALTER TABLE delta.`{kit.path}` DROP COLUMN s.b")
@@ -193,7 +221,9 @@ def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path:
 
 
 def test_rows_that_never_met_a_rule_of_the_table_are_not_published_past_it(delta: DeltaKit):
-    """What the error advises publishes them. Those who were decided before rules were noted go as they went."""
+    """What the error advises publishes them. Those who were decided before rules were noted go as
+    they went.
+    """
     add = f"ALTER TABLE delta.`{delta.path}` ADD CONSTRAINT {{}} CHECK (length(value) {{}})"
     delta.lake.sql(add.format("any", ">= 0"))
     record = decided(delta, FIRST).newest
@@ -202,7 +232,9 @@ def test_rows_that_never_met_a_rule_of_the_table_are_not_published_past_it(delta
     for resume in ("checkpoint", "keep"):
         process = Process(delta)
         process.target._policy = SinkPolicy(process.target._policy.pipeline, resume=resume)
-        with pytest.raises(ConfigurationError, match=r"CHECK \(.* < 5\) only since.* DROP CONSTRAINT short, start"):
+        with pytest.raises(
+            ConfigurationError, match=r"CHECK \(.* < 5\) only since.* DROP CONSTRAINT short, start"
+        ):
             process.open()
     assert delta.visible() == Counter()
     delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` DROP CONSTRAINT short")
@@ -218,9 +250,12 @@ def test_rows_that_never_met_a_rule_of_the_table_are_not_published_past_it(delta
 
 @pytest.mark.fault("lake-lost")
 @pytest.mark.parametrize(
-    ("column", "reads"), [("value int", False), ("other string", False), ("value string, more int", True)]
+    ("column", "reads"),
+    [("value int", False), ("other string", False), ("value string, more int", True)],
 )
-def test_a_table_that_was_replaced_since_has_to_read_what_was_staged(iceberg: IcebergKit, column: str, reads: bool):
+def test_a_table_that_was_replaced_since_has_to_read_what_was_staged(
+    iceberg: IcebergKit, column: str, reads: bool
+):
     """It has the same id all the same."""
     decided(iceberg, FIRST)
     wap = "USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')"
@@ -233,12 +268,20 @@ def test_a_table_that_was_replaced_since_has_to_read_what_was_staged(iceberg: Ic
             Process(iceberg).open()
 
 
-def test_a_table_that_was_renamed_since_gets_the_batch(iceberg: IcebergKit, monkeypatch: pytest.MonkeyPatch):
+def test_a_table_that_was_renamed_since_gets_the_batch(
+    iceberg: IcebergKit, monkeypatch: pytest.MonkeyPatch
+):
     """Whatever has its old name now."""
     iceberg.lake.conf.set("spark.sql.catalog.renames", "org.apache.iceberg.spark.SparkCatalog")
-    iceberg.lake.conf.set("spark.sql.catalog.renames.catalog-impl", "org.apache.iceberg.inmemory.InMemoryCatalog")
-    monkeypatch.setattr("pyspark.sql.SparkSession.active", lambda: iceberg.lake)  # it is in the memory of one session
-    create = "CREATE TABLE {} (value string) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')"
+    iceberg.lake.conf.set(
+        "spark.sql.catalog.renames.catalog-impl", "org.apache.iceberg.inmemory.InMemoryCatalog"
+    )
+    monkeypatch.setattr(
+        "pyspark.sql.SparkSession.active", lambda: iceberg.lake
+    )  # it is in the memory of one session
+    create = (
+        "CREATE TABLE {} (value string) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')"
+    )
     before, after, third = (f"renames.shop.{name}" for name in ("before", "after", "third"))
     iceberg.lake.sql("CREATE NAMESPACE renames.shop")
     iceberg.lake.sql(create.format(before))
@@ -260,7 +303,9 @@ def test_a_table_that_was_renamed_since_gets_the_batch(iceberg: IcebergKit, monk
 
 
 def test_columns_may_change_before_what_was_staged_is_published(iceberg: IcebergKit):
-    """So that Iceberg reads it; also what an earlier version has staged, of whose columns nothing is said."""
+    """So that Iceberg reads it; also what an earlier version has staged, of whose columns nothing
+    is said.
+    """
     iceberg.lake.sql(f"ALTER TABLE {iceberg.table} ADD COLUMNS (more int, less int)")
     process = Process(iceberg).open()
     process.stage(iceberg.frame(FIRST).selectExpr("value", "1 AS more", "2 AS less"))
@@ -323,9 +368,13 @@ def test_what_somebody_has_rolled_back_is_not_dropped(iceberg: IcebergKit):
 
 
 def test_dropping_a_snapshot_takes_no_other(iceberg: IcebergKit):
-    """Neither one that is published, nor what the settings of the table or of a branch call old."""
+    """Neither one that is published, nor what the settings of the table or of a branch call
+    old.
+    """
     process = decided(iceberg, FIRST)
-    iceberg.frame(["theirs"]).writeTo(iceberg.table).append()  # so that publishing makes another snapshot
+    iceberg.frame(["theirs"]).writeTo(
+        iceberg.table
+    ).append()  # so that publishing makes another snapshot
     table = process.target._table._table
     decided_one = list(table.staged("contract@").values())
     process.finish()
@@ -376,7 +425,9 @@ def test_what_is_dropped_takes_no_file_that_was_published(iceberg: IcebergKit, v
     """Nothing but the files tells of it, once the snapshot has expired that published them."""
     iceberg.lake.sql(f"DROP TABLE {iceberg.table}")
     settings = f"'write.wap.enabled'='true', 'format-version'='{version}'"
-    iceberg.lake.sql(f"CREATE TABLE {iceberg.table} (value string) USING iceberg TBLPROPERTIES ({settings})")
+    iceberg.lake.sql(
+        f"CREATE TABLE {iceberg.table} (value string) USING iceberg TBLPROPERTIES ({settings})"
+    )
     process = decided(iceberg, FIRST)
     iceberg.frame(["theirs"]).writeTo(iceberg.table).append()
     table = process.target._table._table
@@ -424,7 +475,9 @@ def test_another_ledger_is_refused(kit: LakeKit, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.fault("lake-ledger-restored")
 def test_a_ledger_that_was_put_back_is_refused(kit: LakeKit, tmp_path: Path):
-    """What would be decided anew under a number that the table has would be taken for what it has."""
+    """What would be decided anew under a number that the table has would be taken for what it
+    has.
+    """
     Process(kit).open().commit(FIRST)
     shutil.copytree(tmp_path / "ledger", tmp_path / "kept")
     Process(kit).open().commit(SECOND)
@@ -437,7 +490,9 @@ def test_a_ledger_that_was_put_back_is_refused(kit: LakeKit, tmp_path: Path):
 
 
 @pytest.mark.parametrize("columns", [["value", "1 AS more"], ["value AS another"], ["1 AS value"]])
-def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(kit: LakeKit, columns: list[str]):
+def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(
+    kit: LakeKit, columns: list[str]
+):
     process, before = Process(kit).open(), list(data_files(kit))
     with pytest.raises(BadColumn):
         process.write(kit.frame(FIRST).selectExpr(*columns))
@@ -446,12 +501,22 @@ def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(kit: La
 
 def test_columns_go_by_their_names(lake: Any, tmp_path: Path, kit: LakeKit):
     add = "ADD COLUMNS (length int)"
-    lake.sql(f"ALTER TABLE delta.`{kit.path}` {add}" if isinstance(kit, DeltaKit) else f"ALTER TABLE {kit.table} {add}")
+    lake.sql(
+        f"ALTER TABLE delta.`{kit.path}` {add}"
+        if isinstance(kit, DeltaKit)
+        else f"ALTER TABLE {kit.table} {add}"
+    )
     process = Process(kit).open()
-    process.newest = process.stage(kit.frame(["four"]).selectExpr("length(value) AS length", "value"))
+    process.newest = process.stage(
+        kit.frame(["four"]).selectExpr("length(value) AS length", "value")
+    )
     process.attempt.commit()
     process.finish()
-    table = lake.read.format("delta").load(kit.path) if isinstance(kit, DeltaKit) else lake.table(kit.table)
+    table = (
+        lake.read.format("delta").load(kit.path)
+        if isinstance(kit, DeltaKit)
+        else lake.table(kit.table)
+    )
     assert [row.asDict() for row in table.collect()] == [{"value": "four", "length": 4}]
 
 
@@ -473,7 +538,9 @@ def test_columns_go_by_their_names(lake: Any, tmp_path: Path, kit: LakeKit):
         ("double", "5", True),
     ],
 )
-def test_iceberg_stores_a_value_as_it_is_or_refuses(iceberg: IcebergKit, column: str, value: str, fits: bool):
+def test_iceberg_stores_a_value_as_it_is_or_refuses(
+    iceberg: IcebergKit, column: str, value: str, fits: bool
+):
     """Spark would cut, round, narrow or move it for the table, without a word."""
     iceberg.lake.sql(f"ALTER TABLE {iceberg.table} ADD COLUMNS (more {column})")
     frame = iceberg.frame(["a"]).selectExpr("value", f"{value} AS more")
@@ -486,7 +553,9 @@ def test_iceberg_stores_a_value_as_it_is_or_refuses(iceberg: IcebergKit, column:
 
 
 def test_a_rule_of_the_table_refuses_a_row_before_the_decision(delta: DeltaKit):
-    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ADD CONSTRAINT short CHECK (length(value) < 5)")
+    delta.lake.sql(
+        f"ALTER TABLE delta.`{delta.path}` ADD CONSTRAINT short CHECK (length(value) < 5)"
+    )
     process = Process(delta).open()
     with pytest.raises(RowRefused, match="short") as refused:
         process.write(delta.frame(["a", "a long one"]))
@@ -497,10 +566,14 @@ def test_a_rule_of_the_table_refuses_a_row_before_the_decision(delta: DeltaKit):
 
 def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
     name = "delta.setTransactionRetentionDuration"
-    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` SET TBLPROPERTIES ('{name}'='interval 1 days')")
+    delta.lake.sql(
+        f"ALTER TABLE delta.`{delta.path}` SET TBLPROPERTIES ('{name}'='interval 1 days')"
+    )
     with pytest.raises(ConfigurationError, match="forgotten which batches"):
         Process(delta).open()
-    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` UNSET TBLPROPERTIES ('{name}')")  # as it advises
+    delta.lake.sql(
+        f"ALTER TABLE delta.`{delta.path}` UNSET TBLPROPERTIES ('{name}')"
+    )  # as it advises
     Process(delta).open()
 
 
@@ -511,30 +584,44 @@ def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
         ("value VARCHAR(5)", "column value .* is text of a length"),
     ],
 )
-def test_tables_whose_columns_are_more_than_types_are_refused(lake: Any, tmp_path: Path, columns: str, said: str):
+def test_tables_whose_columns_are_more_than_types_are_refused(
+    lake: Any, tmp_path: Path, columns: str, said: str
+):
     lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` ({columns}) USING delta {_DEFAULTS}")
-    sink = ow.DeltaSink(path=tmp_path / "t", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger"))
+    sink = ow.DeltaSink(
+        path=tmp_path / "t", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
+    )
     with pytest.raises(ConfigurationError, match=said):
         sink.new_target().look()
 
 
-def test_a_table_that_changes_while_a_batch_is_written(delta: DeltaKit, monkeypatch: pytest.MonkeyPatch):
-    """Between two frames; and when one was made to fit, before it is written. Nothing of the batch is decided."""
+def test_a_table_that_changes_while_a_batch_is_written(
+    delta: DeltaKit, monkeypatch: pytest.MonkeyPatch
+):
+    """Between two frames; and when one was made to fit, before it is written. Nothing of the batch
+    is decided.
+    """
     alter = f"ALTER TABLE delta.`{delta.path}` ADD COLUMNS"
     process = Process(delta).open()
     process.write(delta.frame(FIRST))
     delta.lake.sql(f"{alter} (more int)")
-    process.attempt.write(Write(delta.frame(SECOND).selectExpr("value", "1 AS more")), process.next_batch())
+    process.attempt.write(
+        Write(delta.frame(SECOND).selectExpr("value", "1 AS more")), process.next_batch()
+    )
     with pytest.raises(ReportMismatch, match="was changed while a batch was written"):
         process.attempt.prepared()
     process.attempt.abort()
 
     table = process.target._table._table
     fitting = table.fitting
-    monkeypatch.setattr(table, "fitting", lambda frame: (fitting(frame), delta.lake.sql(f"{alter} (last int)"))[0])
+    monkeypatch.setattr(
+        table, "fitting", lambda frame: (fitting(frame), delta.lake.sql(f"{alter} (last int)"))[0]
+    )
     process.begin()
     with pytest.raises(BadColumn, match="last"):
-        process.attempt.write(Write(delta.frame(SECOND).selectExpr("value", "1 AS more")), process.next_batch())
+        process.attempt.write(
+            Write(delta.frame(SECOND).selectExpr("value", "1 AS more")), process.next_batch()
+        )
     assert delta.visible() == Counter()
 
 
@@ -549,7 +636,10 @@ def test_nulls_where_the_table_has_none_are_refused_before_the_decision(lake: An
 
 
 def test_partitions_with_odd_names_are_published_by_another_process(lake: Any, tmp_path: Path):
-    lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` (value STRING, part STRING) USING delta PARTITIONED BY (part)")
+    lake.sql(
+        f"CREATE TABLE delta.`{tmp_path}/t` (value STRING, part STRING) USING delta PARTITIONED "
+        f"BY (part)"
+    )
     kit = DeltaKit(lake, tmp_path, f"{tmp_path}/t")
     odd = ["a b", "12:00", "50%", "x/y", "ü=1", " ", "q?"]
     process = Process(kit).open()
@@ -562,7 +652,9 @@ def test_partitions_with_odd_names_are_published_by_another_process(lake: Any, t
 
 
 @pytest.mark.parametrize("value", ["''", "'__HIVE_DEFAULT_PARTITION__'", "CAST(X'ff' AS STRING)"])
-def test_a_text_that_delta_takes_for_another_partition_is_refused(lake: Any, tmp_path: Path, value: str):
+def test_a_text_that_delta_takes_for_another_partition_is_refused(
+    lake: Any, tmp_path: Path, value: str
+):
     """It has null there, also where the table has none. Null itself is told."""
     kit = partitioned(lake, tmp_path, "STRING")
     process = Process(kit).open()
@@ -580,8 +672,12 @@ def test_a_table_partitioned_by_bytes_is_refused(lake: Any, tmp_path: Path):
     assert not list(data_files(kit))
 
 
-def test_times_that_partition_a_table_by_another_zones_clock_are_refused(lake: Any, tmp_path: Path):
-    """Delta takes what the session's clock says for the JVM's. Nor does a clock tell the hour that it shows twice."""
+def test_times_that_partition_a_table_by_another_zones_clock_are_refused(
+    lake: Any, tmp_path: Path
+):
+    """Delta takes what the session's clock says for the JVM's. Nor does a clock tell the hour that
+    it shows twice.
+    """
     kit, zones = partitioned(lake, tmp_path, "TIMESTAMP"), lake._jvm.java.util.TimeZone
     jvms, sessions = zones.getDefault(), lake.conf.get("spark.sql.session.timeZone")
     frame = kit.frame(["a"]).selectExpr("value", "timestamp'2025-11-02 05:30:00.123456Z' AS part")
@@ -590,7 +686,9 @@ def test_times_that_partition_a_table_by_another_zones_clock_are_refused(lake: A
     try:
         zones.setDefault(zones.getTimeZone("Etc/UTC"))
         lake.conf.set("spark.sql.session.timeZone", "America/New_York")
-        with pytest.raises(ConfigurationError, match=r"timeZone to Etc/UTC, or .*timezone=America/New_York"):
+        with pytest.raises(
+            ConfigurationError, match=r"timeZone to Etc/UTC, or .*timezone=America/New_York"
+        ):
             process.write(frame)
         assert not list(data_files(kit))
         lake.conf.set("spark.sql.session.timeZone", "UTC")
@@ -606,15 +704,22 @@ def test_times_that_partition_a_table_by_another_zones_clock_are_refused(lake: A
     finally:
         zones.setDefault(jvms)
         lake.conf.set("spark.sql.session.timeZone", sessions)
-    written = lake.read.format("delta").load(kit.path).selectExpr("unix_micros(part) AS t").collect()
+    written = (
+        lake.read.format("delta").load(kit.path).selectExpr("unix_micros(part) AS t").collect()
+    )
     assert sorted(row["t"] for row in written) == [1762061400123456, 1762065000000000]
 
 
-@pytest.mark.parametrize("column", ["more timestamp", "more array<struct<at: map<timestamp, int>>>"])
+@pytest.mark.parametrize(
+    "column", ["more timestamp", "more array<struct<at: map<timestamp, int>>>"]
+)
 def test_a_session_that_cuts_timestamps_is_refused(delta: DeltaKit, column: str):
     setting, (name, kind) = "spark.sql.parquet.outputTimestampType", column.split(" ", 1)
     delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ADD COLUMNS ({column})")
-    process, frame = Process(delta).open(), delta.frame(["a"]).selectExpr("value", f"CAST(NULL AS {kind}) AS {name}")
+    process, frame = (
+        Process(delta).open(),
+        delta.frame(["a"]).selectExpr("value", f"CAST(NULL AS {kind}) AS {name}"),
+    )
     before = delta.lake.conf.get(setting)
     try:
         delta.lake.conf.set(setting, "TIMESTAMP_MILLIS")
@@ -628,7 +733,10 @@ def test_a_session_that_cuts_timestamps_is_refused(delta: DeltaKit, column: str)
 
 def test_a_table_that_publishes_at_once_is_refused(iceberg: IcebergKit):
     iceberg.lake.sql(f"ALTER TABLE {iceberg.table} UNSET TBLPROPERTIES ('write.wap.enabled')")
-    with pytest.raises(ConfigurationError, match=r"ALTER TABLE .* SET TBLPROPERTIES \('write\.wap\.enabled'='true'\)"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"ALTER TABLE .* SET TBLPROPERTIES \('write\.wap\.enabled'='true'\)",
+    ):
         Process(iceberg).open()
 
 
@@ -641,13 +749,19 @@ def test_a_branch_or_a_snapshot_is_no_table_to_write_to(iceberg: IcebergKit):
     table.manageSnapshots().createBranch("audit", snapshot).createTag("kept", snapshot).commit()
     assert iceberg.visible() == Counter(FIRST)
     ledger = ow.FolderLedger(iceberg.folder / "of another")
-    for selected in ("branch_audit", "tag_kept", f"snapshot_id_{snapshot}", f"at_timestamp_{2**42}"):
+    for selected in (
+        "branch_audit",
+        "tag_kept",
+        f"snapshot_id_{snapshot}",
+        f"at_timestamp_{2**42}",
+    ):
         sink = ow.IcebergSink(table=f"{iceberg.table}.{selected}", pipeline_id="p", ledger=ledger)
         with pytest.raises(ConfigurationError, match=f"without {selected}"):
             sink.new_target().look()
     iceberg.table = "lake.contract.branch_of_a_bank"
     iceberg.lake.sql(
-        f"CREATE TABLE {iceberg.table} (value string) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')"
+        f"CREATE TABLE {iceberg.table} (value string) USING iceberg TBLPROPERTIES "
+        f"('write.wap.enabled'='true')"
     )
     ow.IcebergSink(table=iceberg.table, pipeline_id="p", ledger=ledger).new_target().look()
 
@@ -658,14 +772,18 @@ def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
         ow.DeltaSink(path=tmp_path / "none", pipeline_id="p", ledger=ledger),
         ow.DeltaSink(table="none_of_it", pipeline_id="p", ledger=ledger),
         ow.IcebergSink(table="lake.none.of_it", pipeline_id="p", ledger=ledger),
-        ow.IcebergSink(table="misspelt.none.of_it", pipeline_id="p", ledger=ledger),  # no such catalog
+        ow.IcebergSink(
+            table="misspelt.none.of_it", pipeline_id="p", ledger=ledger
+        ),  # no such catalog
     ):
         with pytest.raises(TableMissing, match="CREATE TABLE"):
             sink.new_target().look()
 
 
 def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
-    """Each start looks at its table: an outage would end every pipeline with the advice to create it."""
+    """Each start looks at its table: an outage would end every pipeline with the advice to create
+    it.
+    """
     catalog = "spark.sql.catalog.away"
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
     settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": nobody}
@@ -680,8 +798,13 @@ def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
 
 
 def test_a_delta_table_by_its_name(lake: Any, tmp_path: Path):
-    lake.sql(f"CREATE TABLE IF NOT EXISTS by_name (value string) USING delta LOCATION '{tmp_path}/by_name'")
-    sink = ow.DeltaSink(table="by_name", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger"))
+    lake.sql(
+        f"CREATE TABLE IF NOT EXISTS by_name (value string) USING delta LOCATION "
+        f"'{tmp_path}/by_name'"
+    )
+    sink = ow.DeltaSink(
+        table="by_name", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
+    )
     frame = lake.createDataFrame([("a",), ("b",)], "value string")
     stream_of_one(lake, tmp_path, frame, sink)
     try:
@@ -699,10 +822,17 @@ def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
         "iceberg": ow.IcebergSink(table=iceberg.table, pipeline_id="p", ledger=ledger),
         "files": ow.FileSink(path=tmp_path / "files", pipeline_id="p", ledger=ledger),
     }
-    stream_of_one(lake, tmp_path, lake.createDataFrame([("a",), ("b",)], "value string"), ow.FanOut(sinks))
+    stream_of_one(
+        lake, tmp_path, lake.createDataFrame([("a",), ("b",)], "value string"), ow.FanOut(sinks)
+    )
     stream_of_one(lake, tmp_path, lake.createDataFrame([("c",)], "value string"), ow.FanOut(sinks))
     in_files = lake.read.parquet(str(tmp_path / "files"))
-    assert delta.values() == iceberg.values() == Counter(row["value"] for row in in_files.collect()) == Counter("abc")
+    assert (
+        delta.values()
+        == iceberg.values()
+        == Counter(row["value"] for row in in_files.collect())
+        == Counter("abc")
+    )
     newest = ledger.chain(pipeline_id("p")).peek()
     assert newest is not None
     assert newest.state.value == "finished"
@@ -719,16 +849,24 @@ def test_two_sinks_of_a_fan_out_at_one_table_by_two_names_lose_nothing(lake: Any
     }
     sinks |= {
         f"iceberg{number}": ow.IcebergSink(table=table, pipeline_id="p", ledger=ledger)
-        for number, table in enumerate((iceberg.table, iceberg.table.replace(".", ".`", 1).replace(".t", "`.t")))
+        for number, table in enumerate(
+            (iceberg.table, iceberg.table.replace(".", ".`", 1).replace(".t", "`.t"))
+        )
     }
     for value in ("a", "b"):
-        stream_of_one(lake, tmp_path, lake.createDataFrame([(value,)], "value string"), ow.FanOut(sinks))
+        stream_of_one(
+            lake, tmp_path, lake.createDataFrame([(value,)], "value string"), ow.FanOut(sinks)
+        )
     assert delta.values() == iceberg.values() == Counter("aabb")
 
 
-def test_a_session_without_the_formats(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_session_without_the_formats(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Named with what it takes to have them."""
-    monkeypatch.setattr("onceward.spark.tables.delta_table._CLASS", "org.apache.spark.sql.delta.None")
+    monkeypatch.setattr(
+        "onceward.spark.tables.delta_table._CLASS", "org.apache.spark.sql.delta.None"
+    )
     monkeypatch.setattr("onceward.spark.tables.iceberg_table._CLASS", "org.apache.iceberg.None")
     ledger = ow.FolderLedger(tmp_path / "ledger")
     with pytest.raises(ConfigurationError, match=r"no Delta.*ow\.spark_conf"):
@@ -738,7 +876,10 @@ def test_a_session_without_the_formats(spark: Any, tmp_path: Path, monkeypatch: 
 
 
 def partitioned(lake: Any, folder: Path, kind: str) -> DeltaKit:
-    lake.sql(f"CREATE TABLE delta.`{folder}/t` (value STRING, part {kind}) USING delta PARTITIONED BY (part)")
+    lake.sql(
+        f"CREATE TABLE delta.`{folder}/t` (value STRING, part {kind}) USING delta PARTITIONED BY "
+        f"(part)"
+    )
     return DeltaKit(lake, folder, f"{folder}/t")
 
 
@@ -764,7 +905,11 @@ def stream_of_one(lake: Any, folder: Path, frame: Any, sink: Any) -> None:
 
 
 def data_files(kit: LakeKit) -> Iterator[Path]:
-    return Path(kit.path).glob("*.parquet") if isinstance(kit, DeltaKit) else files_of(kit, "data/*.parquet")
+    return (
+        Path(kit.path).glob("*.parquet")
+        if isinstance(kit, DeltaKit)
+        else files_of(kit, "data/*.parquet")
+    )
 
 
 def files_of(kit: LakeKit, pattern: str) -> Iterator[Path]:

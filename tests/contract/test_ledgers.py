@@ -90,7 +90,9 @@ class TestFolder(ChainContract):
         assert len(list(store.chain().history(5))) == 5
 
     def test_of_many_processes_one_wins_each_slot(self, tmp_path: Path) -> None:
-        """Each takes the chain and appends as long as it may; what they all wrote is one chain without a gap."""
+        """Each takes the chain and appends as long as it may; what they all wrote is one chain
+        without a gap.
+        """
         command = [sys.executable, "-c", TAKE_AND_APPEND, str(tmp_path), "40"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         workers = [subprocess.Popen(command, env=environment) for _ in range(4)]
@@ -161,7 +163,9 @@ class TestFolder(ChainContract):
         disk.rename(tmp_path)
         assert chain.newest() == first
 
-    def test_a_chain_that_begins_anew_is_another_one_and_a_copy_is_not(self, store: Store, tmp_path: Path) -> None:
+    def test_a_chain_that_begins_anew_is_another_one_and_a_copy_is_not(
+        self, store: Store, tmp_path: Path
+    ) -> None:
         chain = store.chain()
         append(chain, chain.take())
         identity = chain.identity()
@@ -256,7 +260,9 @@ class DatabaseContract(ChainContract):
         late.join()
         under_way[0].close()
 
-    def test_the_records_of_the_last_batches_are_kept(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_records_of_the_last_batches_are_kept(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(table, "BATCHES_KEPT", 3)
         chain = store.chain()
         newest = chain.take()
@@ -265,7 +271,12 @@ class DatabaseContract(ChainContract):
         decided = append(chain, newest, State.DECIDED)
         finished = chain.progress(replace(decided, state=State.FINISHED))
         kept = [(found.sequence, found.state) for found in store.chain().history()]
-        assert kept == [(5, finished.state), (5, decided.state), (4, finished.state), (3, finished.state)]
+        assert kept == [
+            (5, finished.state),
+            (5, decided.state),
+            (4, finished.state),
+            (3, finished.state),
+        ]
 
     def test_a_chain_that_begins_anew_has_no_records_of_another(
         self, store: Store, ledger: ow.DatabaseLedger, server: LocalPostgres | LocalMySQL
@@ -286,7 +297,9 @@ class DatabaseContract(ChainContract):
     def test_who_is_replaced_after_the_look_appends_nothing(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An append looks first, so that it does not wait for its heir; the update is what counts."""
+        """An append looks first, so that it does not wait for its heir; the update is what
+        counts.
+        """
         old = store.chain()
         first = append(old, old.take())
         second = record(1, old.begin(first))
@@ -383,13 +396,21 @@ class TestDatabase(DatabaseContract):
     def test_several_hosts_and_options_are_libpqs(self, postgres: LocalPostgres) -> None:
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             connection.execute("CREATE SCHEMA IF NOT EXISTS elsewhere")
-        url = postgres.url.replace("127.0.0.1", "127.0.0.1:1,127.0.0.1") + "?options=-csearch_path%3Delsewhere"
+        url = (
+            postgres.url.replace("127.0.0.1", "127.0.0.1:1,127.0.0.1")
+            + "?options=-csearch_path%3Delsewhere"
+        )
         name = f"ledger_{uuid.uuid4().hex[:12]}"
         chain = ow.DatabaseLedger(url, table=name).chain(P)
         append(chain, chain.take())
         chain.close()
-        assert ow.DatabaseLedger(url, table=name).where != ow.DatabaseLedger(postgres.url, table=name).where
-        assert ow.DatabaseLedger(postgres.url, table=f"elsewhere.{name}").chain(P).peek() is not None
+        assert (
+            ow.DatabaseLedger(url, table=name).where
+            != ow.DatabaseLedger(postgres.url, table=name).where
+        )
+        assert (
+            ow.DatabaseLedger(postgres.url, table=f"elsewhere.{name}").chain(P).peek() is not None
+        )
         assert ow.DatabaseLedger(postgres.url, table=name).chain(P).peek() is None
 
     def test_a_takeover_outlasts_a_crash_where_commits_are_not_waited_for(
@@ -405,12 +426,15 @@ class TestDatabase(DatabaseContract):
             old.begin(newest)
         new.begin(newest)
 
-    def test_a_connection_that_broke_between_batches_is_replaced(self, store: Store, postgres: LocalPostgres) -> None:
+    def test_a_connection_that_broke_between_batches_is_replaced(
+        self, store: Store, postgres: LocalPostgres
+    ) -> None:
         chain = store.chain()
         newest = append(chain, chain.take())
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'onceward-%'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name "
+                "LIKE 'onceward-%'"
             )
         append(chain, newest)
 
@@ -434,7 +458,9 @@ class MySQLContract(DatabaseContract):
         new.close()
         old.close()
 
-    def test_a_decision_and_a_takeover_outlast_a_crash(self, ledger: ow.DatabaseLedger, server: LocalMySQL) -> None:
+    def test_a_decision_and_a_takeover_outlast_a_crash(
+        self, ledger: ow.DatabaseLedger, server: LocalMySQL
+    ) -> None:
         old, new = ledger.chain(P), ledger.chain(P)
         newest = append(old, old.take())
         new.take()
@@ -446,7 +472,9 @@ class MySQLContract(DatabaseContract):
         new.close()
         old.close()
 
-    def test_a_connection_that_broke_between_batches_is_replaced(self, store: Store, server: LocalMySQL) -> None:
+    def test_a_connection_that_broke_between_batches_is_replaced(
+        self, store: Store, server: LocalMySQL
+    ) -> None:
         chain = store.chain()
         newest = append(chain, chain.take())
         _end_sessions(server)
@@ -476,7 +504,9 @@ class MySQLContract(DatabaseContract):
         with pytest.raises(ConfigurationError, match=rf"{ledger.table} of .* engine {engine}"):
             ledger.chain(P).peek()
 
-    def test_settings_of_the_server_change_nothing(self, ledger: ow.DatabaseLedger, server: LocalMySQL) -> None:
+    def test_settings_of_the_server_change_nothing(
+        self, ledger: ow.DatabaseLedger, server: LocalMySQL
+    ) -> None:
         """A COMMIT that opens another transaction would keep the row's lock."""
         sql_at(server.url, "SET GLOBAL completion_type = 1")
         sql_at(server.url, "SET GLOBAL sql_mode = ''")
@@ -530,7 +560,9 @@ class MySQLContract(DatabaseContract):
 
 def _end_sessions(server: LocalMySQL) -> None:
     for (number,) in sql_at(
-        server.url, "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'onceward'"
+        server.url,
+        "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = "
+        "'onceward'",
     ):
         sql_at(server.url, f"KILL {number}")
     time.sleep(0.2)
@@ -566,7 +598,10 @@ class TestMariaDB(MySQLContract):
 def test_what_is_no_address_of_mysql_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ConfigurationError, match="no address") as refused:
         ow.DatabaseLedger(url)
-    assert "a-secret" not in f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}"
+    assert (
+        "a-secret"
+        not in f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}"
+    )
 
 
 class TestKafka(ChainContract):
@@ -576,7 +611,9 @@ class TestKafka(ChainContract):
         chains: list[Chain] = []
 
         def chain() -> Chain:
-            chains.append(ow.KafkaLedger(kafka.bootstrap_servers, topic).chain(PipelineId(f"{P}-{topic}")))
+            chains.append(
+                ow.KafkaLedger(kafka.bootstrap_servers, topic).chain(PipelineId(f"{P}-{topic}"))
+            )
             return chains[-1]
 
         yield Store(chain, _no_answer)
@@ -589,7 +626,9 @@ def test_a_chain_in_kafka_is_known_by_its_topics_id(kafka: LocalKafka, new_topic
     found = set()
     for _ in range(2):
         topic = new_topic(kafka.bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact")
-        with closing(ow.KafkaLedger(kafka.bootstrap_servers, topic).chain(PipelineId(f"{P}-{topic}"))) as chain:
+        with closing(
+            ow.KafkaLedger(kafka.bootstrap_servers, topic).chain(PipelineId(f"{P}-{topic}"))
+        ) as chain:
             chain.take()
             found.add(chain.identity())
             assert topic not in chain.identity()

@@ -1,4 +1,6 @@
-"""The contract over the smallest target there is: it shows what the contract itself asks for, in no time."""
+"""The contract over the smallest target there is: it shows what the contract itself asks for, in
+no time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The contract over transactions that tasks prepare, in each kind of database, and with a ledger that is elsewhere."""
+"""The contract over transactions that tasks prepare, in each kind of database, and with a ledger
+that is elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,17 @@ from tasks_here import ArrowFrame, TasksHere
 
 
 class PreparedKit(TwoPhaseKit):
-    """A table of one column. In the place of the class to subclass it has what ends a sink's transactions."""
+    """A table of one column. In the place of the class to subclass it has what ends a sink's
+    transactions.
+    """
 
     table_type = "text NOT NULL"
 
     def __init__(
-        self, server: LocalPostgres | LocalMySQL, spark: SparkSession | None = None, ledger: Ledger | None = None
+        self,
+        server: LocalPostgres | LocalMySQL,
+        spark: SparkSession | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.forgets = False
         self.pipeline = pipeline_id(f"contract-{uuid.uuid4().hex[:10]}")
@@ -81,7 +88,9 @@ class PreparedKit(TwoPhaseKit):
     def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
         if self._spark is not None:
             return super().frame(values, tasks)
-        return ArrowFrame(pa.table({"value": list(values)}, pa.schema([("value", pa.string())])), tasks=tasks)
+        return ArrowFrame(
+            pa.table({"value": list(values)}, pa.schema([("value", pa.string())])), tasks=tasks
+        )
 
     def failing(self, values: Sequence[str]) -> Any:
         if self._spark is not None:
@@ -121,7 +130,9 @@ class PreparedContract(TwoPhaseContract):
 
     @pytest.fixture(autouse=True)
     def _nothing_is_left(self, kit: PreparedKit, _closed: None) -> Iterator[None]:
-        """Whatever was prepared is ended by the next start, and of markers those of the newest batch are left."""
+        """Whatever was prepared is ended by the next start, and of markers those of the newest
+        batch are left.
+        """
         yield
         target = kit.new_target()
         newest = target.open(batch(0))

@@ -68,7 +68,9 @@ def test_an_id_that_becomes_visible_late_is_read(postgres: LocalPostgres, tmp_pa
             with psycopg.connect(postgres.url) as quick:
                 second = table.insert(quick)
             assert second > first
-            held, position = read_all(source, position)  # the quick one's row is there, and waits for the slow one's
+            held, position = read_all(
+                source, position
+            )  # the quick one's row is there, and waits for the slow one's
             slow.commit()
         late, position = read_all(source, position)
     assert len(rows) == 2
@@ -124,7 +126,9 @@ class Log:
         self.path = folder / "log.txt"
         self.path.write_text("".join(f"line {number} of the log\n" for number in range(50)))
         source = example("growing_file").GrowingFile(self.path)
-        self.walk = Walk(SourceKit(None, folder, _schema_of(source), lambda _: None, list, "line"), source, 20)
+        self.walk = Walk(
+            SourceKit(None, folder, _schema_of(source), lambda _: None, list, "line"), source, 20
+        )
 
     def read(self) -> list[str]:
         return self.walk.keys(self.walk.to_the_end())
@@ -134,7 +138,9 @@ def _schema_of(source: Any) -> Any:
     """A kit's ``new_source``, for a walk without a Spark session: Spark alone reads DDL."""
     from pyspark.sql.types import LongType, StringType, StructType
 
-    type(source).schema = StructType().add("at", LongType(), False).add("line", StringType(), False)
+    type(source).schema = (
+        StructType().add("at", LongType(), False).add("line", StringType(), False)
+    )
     return lambda: source
 
 

@@ -1,4 +1,6 @@
-"""The contract over an upsert sink that writes to a real Redis; and what keys, versions and deletes mean there."""
+"""The contract over an upsert sink that writes to a real Redis; and what keys, versions and
+deletes mean there.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,46 @@ import onceward as ow
 from onceward.delivery.redis_writer import TOMBSTONES
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
-from onceward.errors import BadColumn, ConfigurationError, DeliveryRefused, Fenced, RowRefused, Unfinished
+from onceward.errors import (
+    BadColumn,
+    ConfigurationError,
+    DeliveryRefused,
+    Fenced,
+    RowRefused,
+    Unfinished,
+)
 from onceward.ids import pipeline_id
 from onceward_testing import LocalRedis
-from onceward_testing.sink_contract import FIRST, SECOND, Died, Process, TwoPhaseContract, run_batch
+from onceward_testing.sink_contract import (
+    FIRST,
+    SECOND,
+    Died,
+    Process,
+    TwoPhaseContract,
+    run_batch,
+)
 from tasks_here import ArrowFrame, TasksHere
 
 
 class RedisKit(UpsertKit):
     """Hashes below a prefix of their own."""
 
-    def __init__(self, spark: Any, redis: LocalRedis, folder: Path, ledger: Ledger, **settings: Any) -> None:
+    def __init__(
+        self, spark: Any, redis: LocalRedis, folder: Path, ledger: Ledger, **settings: Any
+    ) -> None:
         name = f"contract-{uuid.uuid4().hex[:10]}"
         self.prefix = f"{name}:"
         self.client = redis_client.Redis.from_url(redis.url, decode_responses=True)
-        super().__init__(spark, name, folder, ledger, **{"url": redis.url, "prefix": self.prefix, **settings})
+        super().__init__(
+            spark, name, folder, ledger, **{"url": redis.url, "prefix": self.prefix, **settings}
+        )
 
     def rows(self) -> dict[str, dict[str, str]]:
         found = {key: self.client.hgetall(key) for key in self.client.scan_iter(f"{self.prefix}*")}
         return {
-            key.removeprefix(self.prefix): {name: value for name, value in row.items() if name != "_version"}
+            key.removeprefix(self.prefix): {
+                name: value for name, value in row.items() if name != "_version"
+            }
             for key, row in found.items()
         }
 
@@ -53,7 +75,9 @@ class RedisKitHere(TasksOfUpsertsHere, RedisKit):
     """Tasks run here."""
 
     def tombstones(self) -> list[str]:
-        return sorted(key.rpartition(":")[2] for key in self.client.scan_iter(f"{TOMBSTONES}{self.prefix}*"))
+        return sorted(
+            key.rpartition(":")[2] for key in self.client.scan_iter(f"{TOMBSTONES}{self.prefix}*")
+        )
 
 
 @pytest.mark.once_more
@@ -65,13 +89,17 @@ class TestOnSpark(TwoPhaseContract):
 
 class TestInThisProcess(TwoPhaseContract):
     @pytest.fixture
-    def kit(self, local_redis: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RedisKit:
+    def kit(
+        self, local_redis: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> RedisKit:
         monkeypatch.setattr(task_job, "run", TasksHere().run)
         return RedisKitHere(None, local_redis, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
 
 
 @pytest.fixture
-def here(local_redis: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisKitHere]:
+def here(
+    local_redis: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RedisKitHere]:
     monkeypatch.setattr(task_job, "run", TasksHere().run)
     kit = RedisKitHere(None, local_redis, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
     yield kit
@@ -119,7 +147,9 @@ def test_values_are_written_as_text(here: RedisKitHere):
         "at": pa.array([1_500_000], pa.timestamp("us", "UTC")),
         "parts": pa.array([[{"x": 1}]], pa.list_(pa.struct([("x", pa.int32())]))),
         "bytes": pa.array([[b"\xff"]], pa.list_(pa.binary())),
-        "prices": pa.array([["1E-7", None]], pa.list_(pa.string())).cast(pa.list_(pa.decimal128(20, 10))),
+        "prices": pa.array([["1E-7", None]], pa.list_(pa.string())).cast(
+            pa.list_(pa.decimal128(20, 10))
+        ),
         "floats": [[0.5, float("nan")]],
         "map": pa.array([[("é", [1])]], pa.map_(pa.string(), pa.list_(pa.int32()))),
         "empty": pa.array([[]], pa.map_(pa.string(), pa.int32())),
@@ -129,7 +159,8 @@ def test_values_are_written_as_text(here: RedisKitHere):
         b"id": b"7", b"on": b"true", b"half": b"0.5", b"price": b"1.50", b"tiny": b"0.0000001000",
         b"nothing": b"0.000000000000000000", b"raw": b"\xff\x00", b"day": b"1970-01-01",
         b"at": b"1970-01-01T00:00:01.500000+00:00", b"parts": b'[{"x":1}]', b"bytes": b'["/w=="]',
-        b"prices": b'["0.0000001000",null]', b"floats": b'[0.5,"nan"]', b"map": '{"é":[1]}'.encode(),
+        b"prices": b'["0.0000001000",null]', b"floats": b'[0.5,"nan"]',
+        b"map": '{"é":[1]}'.encode(),
         b"empty": b"{}", b"numbered": b'[[1,"a"]]',
     }  # fmt: skip
 
@@ -146,7 +177,9 @@ def test_keys_of_several_columns_do_not_run_together(here: RedisKitHere):
 @pytest.mark.fault("upsert-late-write")
 @pytest.mark.parametrize("version", [None, "version"])
 def test_a_late_write_of_an_older_copy_changes_nothing(here: RedisKitHere, version: str | None):
-    """It stands still within its delivery; its heir writes the chunk, and the next batch over it."""
+    """It stands still within its delivery; its heir writes the chunk, and the next batch over
+    it.
+    """
     here.settings["version"] = version
     old = Process(here).open()
     target = old.target
@@ -160,7 +193,11 @@ def test_a_late_write_of_an_older_copy_changes_nothing(here: RedisKitHere, versi
     target.deliver = standing_still  # type: ignore[attr-defined]
     with pytest.raises(Fenced):
         here.write(old, id=["a", "b", "c"], value=["old", "old", "old"], version=[7, 7, 7])
-    assert {key: row["value"] for key, row in here.rows().items()} == {"a": "new", "b": "new", "c": "old"}
+    assert {key: row["value"] for key, row in here.rows().items()} == {
+        "a": "new",
+        "b": "new",
+        "c": "old",
+    }
 
 
 @pytest.mark.fault("upsert-late-write")
@@ -186,8 +223,12 @@ def test_what_is_written_again_after_a_death_changes_nothing(here: RedisKitHere,
     assert {key: row["value"] for key, row in here.rows().items()} == {"a": "4", "b": "5"}
 
 
-def test_a_write_of_which_a_server_has_kept_a_part_is_done_whole_when_it_is_repeated(here: RedisKitHere):
-    """It died within the script: new fields were there before the old ones and the tombstone had gone."""
+def test_a_write_of_which_a_server_has_kept_a_part_is_done_whole_when_it_is_repeated(
+    here: RedisKitHere,
+):
+    """It died within the script: new fields were there before the old ones and the tombstone had
+    gone.
+    """
     here.settings["op_column"] = "op"
     process = here.write(id=["a"], value=["1"], note=["old"], op=["c"])
     deliver = process.target.deliver  # type: ignore[attr-defined]
@@ -206,7 +247,9 @@ def test_a_write_of_which_a_server_has_kept_a_part_is_done_whole_when_it_is_repe
     assert here.tombstones() == []
 
 
-def test_a_delete_of_which_a_server_has_kept_a_part_lets_no_late_write_in_between(here: RedisKitHere):
+def test_a_delete_of_which_a_server_has_kept_a_part_lets_no_late_write_in_between(
+    here: RedisKitHere,
+):
     """It died within the script: the tombstone was there before the row had gone."""
     here.settings |= {"op_column": "op", "version": "version"}
     process = here.write(id=["a"], value=["1"], op=["c"], version=[1])
@@ -295,22 +338,31 @@ def decided_and_not_written(here: RedisKitHere, **settings: Any) -> None:
         {"url": None, "prefix": None, "write": print},
     ],
 )
-def test_what_is_decided_is_not_written_by_other_settings(here: RedisKitHere, change: dict[str, Any]):
+def test_what_is_decided_is_not_written_by_other_settings(
+    here: RedisKitHere, change: dict[str, Any]
+):
     decided_and_not_written(here, op_column="op")
     then = here.settings
     here.settings = {**then, **change}
     named = next(name for name in ("prefix", *change) if name in change)
-    with pytest.raises(ConfigurationError, match=f"decided and not delivered.*{named}=.*; this sink has .*{named}="):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"decided and not delivered.*{named}=.*; this sink has .*{named}=",
+    ):
         Process(here).open()
     assert here.tombstones() == []
     here.settings = then
     process = Process(here).open()
     assert here.tombstones() == ["a"]
     here.settings = {**then, **change}
-    assert Process(here).open().newest == process.newest, "nothing is left to be written: they may change"
+    assert Process(here).open().newest == process.newest, (
+        "nothing is left to be written: they may change"
+    )
 
 
-@pytest.mark.parametrize("change", [{"chunk_rows": 7}, {"tombstone_s": 9}, {"commit_timeout_s": 9.0}])
+@pytest.mark.parametrize(
+    "change", [{"chunk_rows": 7}, {"tombstone_s": 9}, {"commit_timeout_s": 9.0}]
+)
 def test_settings_that_say_nothing_of_rows_may_change(here: RedisKitHere, change: dict[str, Any]):
     decided_and_not_written(here, op_column="op")
     here.settings |= change
@@ -352,7 +404,9 @@ def test_what_cannot_be_written_is_refused_before_the_decision(
 
 
 def no_utf8() -> pa.Array:
-    return pa.Array.from_buffers(pa.string(), 1, [*pa.array(["ab"]).buffers()[:2], pa.py_buffer(b"a\xff")])
+    return pa.Array.from_buffers(
+        pa.string(), 1, [*pa.array(["ab"]).buffers()[:2], pa.py_buffer(b"a\xff")]
+    )
 
 
 @pytest.mark.fault("upsert-row-unfit")
@@ -367,7 +421,9 @@ def no_utf8() -> pa.Array:
         pytest.param(pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32())), id="map"),
     ],
 )
-def test_what_python_cannot_hold_is_refused_before_the_decision(here: RedisKitHere, value: pa.Array):
+def test_what_python_cannot_hold_is_refused_before_the_decision(
+    here: RedisKitHere, value: pa.Array
+):
     process = Process(here).open()
     with pytest.raises(RowRefused, match="'odd' that Python cannot hold"):
         process.stage(ArrowFrame(pa.table({"id": ["a"], "odd": value}), tasks=1))
@@ -415,7 +471,9 @@ def test_a_ledger_that_begins_anew_is_noticed_by_what_redis_knows(
 def test_another_batch_at_the_same_place_of_the_ledger_is_not_taken_for_the_same_write(
     here: RedisKitHere, tmp_path: Path, version: str | None, deleted: bool, before: int
 ):
-    """As row 0, 1 or 2 of the first batch there is ``a`` already, of a ledger that is gone; ours has it as row 1."""
+    """As row 0, 1 or 2 of the first batch there is ``a`` already, of a ledger that is gone; ours
+    has it as row 1.
+    """
     here.settings |= {"version": version, "op_column": "op"}
     others = [f"x{number}" for number in range(before - 1)]
     op = ["c"] * len(others) + ["d" if deleted else "c"]
@@ -431,13 +489,19 @@ def test_another_batch_at_the_same_place_of_the_ledger_is_not_taken_for_the_same
     assert here.rows()["a"]["value"] == "2"
 
 
-def test_where_the_users_versions_differ_they_alone_decide_whatever_the_ledger(here: RedisKitHere, tmp_path: Path):
+def test_where_the_users_versions_differ_they_alone_decide_whatever_the_ledger(
+    here: RedisKitHere, tmp_path: Path
+):
     here.settings["version"] = "version"
     process = here.write(id=["x"], value=["1"], version=[1])
     here.write(process, id=["a", "b"], value=["1", "1"], version=[5, 5])
     here.with_another_ledger(tmp_path)
     here.write(id=["a", "b"], value=["older", "newer"], version=[4, 6])
-    assert {key: row["value"] for key, row in here.rows().items()} == {"x": "1", "a": "1", "b": "newer"}
+    assert {key: row["value"] for key, row in here.rows().items()} == {
+        "x": "1",
+        "a": "1",
+        "b": "newer",
+    }
 
 
 def test_what_a_later_chunk_of_the_batch_has_written_stands(here: RedisKitHere):
@@ -454,7 +518,11 @@ def test_what_a_later_chunk_of_the_batch_has_written_stands(here: RedisKitHere):
     here.write(process, id=["a", "b", "a", "c"], value=["1", "2", "3", "4"])
     for chunk in chunks:
         deliver(chunk)
-    assert {key: row["value"] for key, row in here.rows().items()} == {"a": "3", "b": "2", "c": "4"}
+    assert {key: row["value"] for key, row in here.rows().items()} == {
+        "a": "3",
+        "b": "2",
+        "c": "4",
+    }
 
 
 def test_the_server_decides_as_the_rule_says(here: RedisKitHere):
@@ -482,7 +550,9 @@ def test_the_server_decides_as_the_rule_says(here: RedisKitHere):
                 wanted = "refused"
                 with pytest.raises(DeliveryRefused, match=refused.next_step[:20]):
                     write([upsert])
-            assert here.client.hget(f"{here.prefix}k", "is") == wanted.replace("refused", "stored"), (stored, given)
+            assert here.client.hget(f"{here.prefix}k", "is") == wanted.replace(
+                "refused", "stored"
+            ), (stored, given)
             seen.add(wanted)
     assert seen == {"given", "stored", "refused"}
 
@@ -506,7 +576,9 @@ def test_versions_that_count_by_something_else_are_not_compared(
     here.settings = {**ours, **after}
     here.with_another_ledger(tmp_path)
     here.pipeline = pipeline_id(here.settings["pipeline_id"])
-    rows = pa.table({"id": ["a"], "value": pa.array([2], pa.int64()), "version": pa.array([2], pa.int64())})
+    rows = pa.table(
+        {"id": ["a"], "value": pa.array([2], pa.int64()), "version": pa.array([2], pa.int64())}
+    )
     process = Process(here).open()
     process.stage(ArrowFrame(rows, tasks=1))
     process.attempt.commit()
@@ -533,7 +605,9 @@ def test_a_server_that_is_down_is_waited_for_and_one_that_crashed_has_it_all(
 ):
     monkeypatch.setattr(task_job, "run", TasksHere().run)
     with LocalRedis() as server:
-        kit = RedisKitHere(None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=0.3)
+        kit = RedisKitHere(
+            None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=0.3
+        )
         process = kit.write(id=["a"], value=["1"])
         server.kill()
         with pytest.raises(Unfinished, match="chunk 0 of 1"):
@@ -554,11 +628,15 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(here: RedisKitHere
 def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
     page = (Path(__file__).resolve().parents[2] / "docs" / "upsert.md").read_text()
     rights = page.partition("\n## Rights in Redis\n")[2].partition("\n## ")[0]
-    commands = [f"+{name.lower().replace(' ', '|')}" for name in re.findall(r"`([A-Z ]+)`", rights)]
+    commands = [
+        f"+{name.lower().replace(' ', '|')}" for name in re.findall(r"`([A-Z ]+)`", rights)
+    ]
     assert "+evalsha" in commands
     user = f"user-{uuid.uuid4().hex[:10]}"
     keys = [f"~{start}{here.prefix}*" for start in ("", TOMBSTONES)]
-    here.client.execute_command("ACL", "SETUSER", user, "on", ">a-password", "-@all", *keys, *commands)
+    here.client.execute_command(
+        "ACL", "SETUSER", user, "on", ">a-password", "-@all", *keys, *commands
+    )
     address = here.settings["url"].partition("@")[2]
     here.settings |= {"url": f"redis://{user}:a-password@{address}", "op_column": "op"}
     here.write(id=["a", "b"], value=["1", None], op=["c", "d"])
@@ -585,7 +663,10 @@ def test_what_was_closed_is_opened_again(here: RedisKitHere):
     [
         ({"url": "http://somewhere"}, "url="),
         ({"url": "redis://here/0?encoding=latin-1"}, "url=.* encoding in it"),
-        ({"url": "redis://here/0?db=1&decode_responses=&encoding_errors=replace"}, "decode_responses, encoding_errors"),
+        (
+            {"url": "redis://here/0?db=1&decode_responses=&encoding_errors=replace"},
+            "decode_responses, encoding_errors",
+        ),
         ({"url": None}, "url= or write="),
         ({"write": print}, "url= or write="),
         ({"prefix": ""}, "prefix="),
@@ -612,7 +693,12 @@ def test_the_password_is_told_to_nobody(here: RedisKitHere):
 def test_two_that_are_built_alike_are_one(here: RedisKitHere):
     first = ow.UpsertSink(**here.settings)
     assert first._built_with == ow.UpsertSink(**here.settings)._built_with
-    for other in ({"prefix": "other:"}, {"key": "value"}, {"version": "value"}, {"op_column": "value"}):
+    for other in (
+        {"prefix": "other:"},
+        {"key": "value"},
+        {"version": "value"},
+        {"op_column": "value"},
+    ):
         assert first._built_with != ow.UpsertSink(**{**here.settings, **other})._built_with
 
 
@@ -638,11 +724,15 @@ def test_columns_that_are_missing_or_of_other_types_are_named(
 def test_a_function_of_ones_own_writes_to_a_table(here: RedisKitHere, tmp_path: Path):
     """And knows another batch at the same place of the ledger as well as Redis does."""
     with closing(sqlite3.connect(tmp_path / "database", isolation_level=None)) as database:
-        database.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT, mark TEXT, deleted INTEGER)")
+        database.execute(
+            "CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT, mark TEXT, deleted INTEGER)"
+        )
 
         def write(upserts: list[ow.Upsert]) -> None:
             for u in upserts:
-                (mark,) = database.execute("SELECT max(mark) FROM rows WHERE key = ?", (u.key,)).fetchone()
+                (mark,) = database.execute(
+                    "SELECT max(mark) FROM rows WHERE key = ?", (u.key,)
+                ).fetchone()
                 if u.replaces(mark):
                     row = (u.key, None if u.row is None else u.row["value"], u.mark, u.row is None)
                     database.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)", row)

@@ -1,4 +1,6 @@
-"""The contract over an upsert sink that writes to a real OpenSearch; and what versions and deletes mean there."""
+"""The contract over an upsert sink that writes to a real OpenSearch; and what versions and deletes
+mean there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ import onceward as ow
 from onceward.delivery import opensearch_writer
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
-from onceward.errors import BadColumn, ConfigurationError, DeliveryRefused, Fenced, RowRefused, Unfinished
+from onceward.errors import (
+    BadColumn,
+    ConfigurationError,
+    DeliveryRefused,
+    Fenced,
+    RowRefused,
+    Unfinished,
+)
 from onceward_testing import LocalOpenSearch
 from onceward_testing.sink_contract import Process, TwoPhaseContract
 from tasks_here import ArrowFrame, TasksHere
@@ -28,16 +37,24 @@ pytestmark = pytest.mark.once_more  # another server beside Redis, and a downloa
 
 
 class OpenSearchKit(UpsertKit):
-    """Documents in an index of their own, which is gone afterwards: a node has room for a thousand."""
+    """Documents in an index of their own, which is gone afterwards: a node has room for a
+    thousand.
+    """
 
-    def __init__(self, spark: Any, server: LocalOpenSearch, folder: Path, ledger: Ledger, **settings: Any) -> None:
+    def __init__(
+        self, spark: Any, server: LocalOpenSearch, folder: Path, ledger: Ledger, **settings: Any
+    ) -> None:
         name = f"contract-{uuid.uuid4().hex[:10]}"
         self.url = server.url
         self.index = name
-        super().__init__(spark, name, folder, ledger, **{"url": server.url, "index": name, **settings})
+        super().__init__(
+            spark, name, folder, ledger, **{"url": server.url, "index": name, **settings}
+        )
 
     def asked(self, method: str, path: str, body: Any = None) -> Any:
-        return urllib3.request(method, f"{self.url}/{path}", json=body, retries=False, timeout=60).json()
+        return urllib3.request(
+            method, f"{self.url}/{path}", json=body, retries=False, timeout=60
+        ).json()
 
     def make(self, **settings: Any) -> None:
         """The index, instead of the server, or of the sink."""
@@ -69,7 +86,9 @@ class TestOnSpark(TwoPhaseContract):
 @pytest.mark.once_more
 class TestInThisProcess(TwoPhaseContract):
     @pytest.fixture
-    def kit(self, opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenSearchKit:
+    def kit(
+        self, opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> OpenSearchKit:
         monkeypatch.setattr(task_job, "run", TasksHere().run)
         kit = OpenSearchKitHere(None, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
         kit.make()
@@ -77,9 +96,13 @@ class TestInThisProcess(TwoPhaseContract):
 
 
 @pytest.fixture
-def here(opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenSearchKitHere]:
+def here(
+    opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenSearchKitHere]:
     monkeypatch.setattr(task_job, "run", TasksHere().run)
-    kit = OpenSearchKitHere(None, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=30.0)
+    kit = OpenSearchKitHere(
+        None, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=30.0
+    )
     yield kit
     kit.close()
 
@@ -105,7 +128,9 @@ def test_values_are_written_as_json(here: OpenSearchKitHere):
         "raw": [b"\xff\x00"],
         "day": pa.array([0], pa.int32()).cast(pa.date32()),
         "at": pa.array([1_500_000], pa.timestamp("us", "UTC")),
-        "parts": pa.array([[{"x": 1, "y": None}]], pa.list_(pa.struct([("x", pa.int32()), ("y", pa.int32())]))),
+        "parts": pa.array(
+            [[{"x": 1, "y": None}]], pa.list_(pa.struct([("x", pa.int32()), ("y", pa.int32())]))
+        ),
         "map": pa.array([[("é\n", [1])]], pa.map_(pa.string(), pa.list_(pa.int32()))),
         "big": pa.array([2**63 - 1], pa.int64()),
         "nothing": pa.array([None], pa.string()),
@@ -113,17 +138,23 @@ def test_values_are_written_as_json(here: OpenSearchKitHere):
     here.write_frame(None, ArrowFrame(pa.table(columns), tasks=1))
     assert here.rows() == {
         "7": {
-            "id": 7, "on": True, "half": 0.5, "far": "inf", "price": "1.50", "raw": "/wA=", "day": "1970-01-01",
-            "at": "1970-01-01T00:00:01.500000+00:00", "parts": [{"x": 1, "y": None}], "map": {"é\n": [1]},
+            "id": 7, "on": True, "half": 0.5, "far": "inf", "price": "1.50", "raw": "/wA=",
+            "day": "1970-01-01",
+            "at": "1970-01-01T00:00:01.500000+00:00", "parts": [{"x": 1, "y": None}],
+            "map": {"é\n": [1]},
             "big": 2**63 - 1,
         }
     }  # fmt: skip
 
 
-def test_a_chunk_is_sent_in_requests_that_a_server_takes(here: OpenSearchKitHere, monkeypatch: pytest.MonkeyPatch):
+def test_a_chunk_is_sent_in_requests_that_a_server_takes(
+    here: OpenSearchKitHere, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(opensearch_writer, "_REQUEST_BYTES", 200)
     here.settings["chunk_rows"] = 100
-    here.write(id=[str(number) for number in range(20)], value=["é" * number * 10 for number in range(20)])
+    here.write(
+        id=[str(number) for number in range(20)], value=["é" * number * 10 for number in range(20)]
+    )
     assert here.values() == {str(number): "é" * number * 10 for number in range(20)}
 
 
@@ -131,7 +162,9 @@ def test_a_chunk_is_sent_in_requests_that_a_server_takes(here: OpenSearchKitHere
 
 
 def standing_still(here: OpenSearchKitHere, meanwhile: Any, **late: Any) -> None:
-    """An older copy stops within its delivery, its heir writes that chunk, and ``meanwhile`` more; then it goes on."""
+    """An older copy stops within its delivery, its heir writes that chunk, and ``meanwhile`` more;
+    then it goes on.
+    """
     old = Process(here).open()
     deliver = old.target.deliver  # type: ignore[attr-defined]
 
@@ -146,7 +179,9 @@ def standing_still(here: OpenSearchKitHere, meanwhile: Any, **late: Any) -> None
 
 @pytest.mark.fault("upsert-late-write")
 @pytest.mark.parametrize("version", [None, "version"])
-def test_a_late_write_of_an_older_copy_changes_nothing(here: OpenSearchKitHere, version: str | None):
+def test_a_late_write_of_an_older_copy_changes_nothing(
+    here: OpenSearchKitHere, version: str | None
+):
     here.settings["version"] = version
     standing_still(
         here,
@@ -218,7 +253,9 @@ def test_a_column_can_be_the_version(here: OpenSearchKitHere):
 def test_a_column_of_timestamps_counts_microseconds(here: OpenSearchKitHere):
     here.settings["version"] = "version"
     at = pa.array([1_500_000], pa.timestamp("us", "UTC"))
-    here.write_frame(None, ArrowFrame(pa.table({"id": ["a"], "value": ["1"], "version": at}), tasks=1))
+    here.write_frame(
+        None, ArrowFrame(pa.table({"id": ["a"], "value": ["1"], "version": at}), tasks=1)
+    )
     assert here.asked("GET", f"{here.index}/_doc/a")["_version"] == 1_500_000
 
 
@@ -232,13 +269,17 @@ def test_a_ledger_that_begins_anew_is_noticed_where_its_numbers_are_the_smaller_
     process = here.write(id=["a"], value=["1"], op=["c"])
     here.write(process, id=["a"], value=["2"], op=["d" if deleted else "c"])
     here.with_another_ledger(tmp_path)
-    with pytest.raises(DeliveryRefused, match=r"key 'a' .* newer version than the ledger can have given out"):
+    with pytest.raises(
+        DeliveryRefused, match=r"key 'a' .* newer version than the ledger can have given out"
+    ):
         here.write(id=["a"], value=["3"], op=["c"])
     assert here.values() == ({} if deleted else {"a": "2"})
 
 
 def test_a_document_of_somebody_else_is_replaced(here: OpenSearchKitHere):
-    """Also by the first row of the first batch: its version is larger than any that a server counts by itself."""
+    """Also by the first row of the first batch: its version is larger than any that a server
+    counts by itself.
+    """
     for number in range(3):
         here.asked("PUT", f"{here.index}/_doc/a", {"value": f"theirs {number}"})
     here.write(id=["a"], value=["ours"])
@@ -249,7 +290,9 @@ def test_a_document_of_somebody_else_is_replaced(here: OpenSearchKitHere):
 
 
 def gc_deletes(here: OpenSearchKitHere) -> str | None:
-    said: dict[str, str] = here.asked("GET", f"{here.index}/_settings?flat_settings=true")[here.index]["settings"]
+    said: dict[str, str] = here.asked("GET", f"{here.index}/_settings?flat_settings=true")[
+        here.index
+    ]["settings"]
     return said.get("index.gc_deletes")
 
 
@@ -265,7 +308,8 @@ def test_a_delete_leaves_nothing_and_its_version_is_kept(here: OpenSearchKitHere
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(None, "100s"), ("60s", "100s"), ("-1", "100s"), ("99999ms", "100s"), ("1d", "1d")]
+    ("before", "after"),
+    [(None, "100s"), ("60s", "100s"), ("-1", "100s"), ("99999ms", "100s"), ("1d", "1d")],
 )
 def test_the_index_keeps_versions_of_deletes_for_as_long_as_is_asked(
     here: OpenSearchKitHere, before: str | None, after: str
@@ -290,7 +334,9 @@ def test_after_its_time_a_deletes_version_is_forgotten(here: OpenSearchKitHere):
     ends = time.monotonic() + 60
     while not here.rows() and time.monotonic() < ends:
         time.sleep(0.5)
-        here.write(process, id=["a"], value=["late"], op=["u"], version=[4])  # a refresh comes between, in rows()
+        here.write(
+            process, id=["a"], value=["late"], op=["u"], version=[4]
+        )  # a refresh comes between, in rows()
     assert list(here.rows()) == ["a"]
 
 
@@ -301,14 +347,18 @@ def test_after_its_time_a_deletes_version_is_forgotten(here: OpenSearchKitHere):
 def test_a_mapping_conflict_names_the_key_and_the_other_rows_are_written(here: OpenSearchKitHere):
     here.make(mappings={"properties": {"value": {"type": "integer"}}})
     here.settings["chunk_rows"] = 10
-    with pytest.raises(DeliveryRefused, match=r"chunk 0 of 1 .*key 'b' .*\[value\].*and 1 more .*'d'") as caught:
+    with pytest.raises(
+        DeliveryRefused, match=r"chunk 0 of 1 .*key 'b' .*\[value\].*and 1 more .*'d'"
+    ) as caught:
         here.write(id=["a", "b", "c", "d"], value=["1", "not a number", "3", "nor this"])
     assert caught.value.details["keys"] == ["b", "d"]
     assert here.values() == {"a": "1", "c": "3"}
     with pytest.raises(DeliveryRefused, match="key 'b'"):  # nothing is skipped at the next start
         Process(here).open()
     here.asked(
-        "PUT", f"{here.index}/_mapping", {"properties": {"value": {"type": "integer", "ignore_malformed": True}}}
+        "PUT",
+        f"{here.index}/_mapping",
+        {"properties": {"value": {"type": "integer", "ignore_malformed": True}}},
     )
     Process(here).open()
     assert here.values()["b"] == "not a number"
@@ -332,12 +382,18 @@ def test_columns_that_a_document_cannot_have_are_named(here: OpenSearchKitHere):
     sink = ow.UpsertSink(**here.settings)
     for name in ("_id", "_source", "_version"):
         with pytest.raises(BadColumn, match=name):
-            sink.columns.check(StructType([StructField("id", StringType()), StructField(name, StringType())]))
+            sink.columns.check(
+                StructType([StructField("id", StringType()), StructField(name, StringType())])
+            )
 
 
-@pytest.mark.parametrize("rolled", [False, True], ids=["an alias of two indices", "a rollover alias"])
+@pytest.mark.parametrize(
+    "rolled", [False, True], ids=["an alias of two indices", "a rollover alias"]
+)
 def test_an_index_that_leads_to_several_is_refused_by_name(here: OpenSearchKitHere, rolled: bool):
-    """After a rollover a key that is written again would be there twice, and what is deleted would come back."""
+    """After a rollover a key that is written again would be there twice, and what is deleted would
+    come back.
+    """
     alias = f"{here.index}-all"
     here.make(aliases={alias: {"is_write_index": True} if rolled else {}})
     if not rolled:
@@ -355,7 +411,9 @@ def test_what_a_server_blocks_for_a_time_is_waited_for(here: OpenSearchKitHere):
     process = here.write(id=["a"], value=["1"])
     block = {"index.blocks.read_only_allow_delete": True}
     here.asked("PUT", f"{here.index}/_settings", block)
-    unblocking = threading.Timer(1.0, here.asked, ("PUT", f"{here.index}/_settings", dict.fromkeys(block)))
+    unblocking = threading.Timer(
+        1.0, here.asked, ("PUT", f"{here.index}/_settings", dict.fromkeys(block))
+    )
     unblocking.start()
     here.write(process, id=["a"], value=["2"])
     unblocking.join()
@@ -372,8 +430,14 @@ def test_a_server_that_is_killed_in_mid_delivery_is_waited_for_and_has_it_all(
     """Also the versions of what was deleted, as long as they are in its log."""
     monkeypatch.setattr(task_job, "run", TasksHere().run)
     with LocalOpenSearch() as server:
-        settings: dict[str, Any] = {"commit_timeout_s": 1.0, "op_column": "op", "version": "version"}
-        kit = OpenSearchKitHere(None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), **settings)
+        settings: dict[str, Any] = {
+            "commit_timeout_s": 1.0,
+            "op_column": "op",
+            "version": "version",
+        }
+        kit = OpenSearchKitHere(
+            None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), **settings
+        )
         process = kit.write(id=["a", "z"], value=["1", None], op=["c", "d"], version=[1, 9])
         deliver = process.target.deliver  # type: ignore[attr-defined]
 
@@ -384,7 +448,9 @@ def test_a_server_that_is_killed_in_mid_delivery_is_waited_for_and_has_it_all(
 
         process.target.deliver = and_killed  # type: ignore[attr-defined]
         with pytest.raises(Unfinished, match="chunk 1 of 2"):
-            kit.write(process, id=["b", "c", "a"], value=["2", "2", "2"], op=["c"] * 3, version=[2] * 3)
+            kit.write(
+                process, id=["b", "c", "a"], value=["2", "2", "2"], op=["c"] * 3, version=[2] * 3
+            )
         server.start()
         process = Process(kit).open()
         assert kit.values() == {"a": "2", "b": "2", "c": "2"}
@@ -394,7 +460,9 @@ def test_a_server_that_is_killed_in_mid_delivery_is_waited_for_and_has_it_all(
         server.stop()
         server.start()
         kit.write(process, id=["z"], value=["late"], op=["u"], version=[8])
-        assert kit.values()["z"] == "late", "as the page says: of a delete that is in no log any more nobody knows"
+        assert kit.values()["z"] == "late", (
+            "as the page says: of a delete that is in no log any more nobody knows"
+        )
         kit.close()
 
 
@@ -411,8 +479,12 @@ def test_what_was_closed_is_opened_again(here: OpenSearchKitHere):
 # settings
 
 
-@pytest.mark.parametrize("change", [{"index": "elsewhere"}, {"url": "redis://here/0", "index": None, "prefix": "p:"}])
-def test_what_is_decided_is_not_written_into_another_place(here: OpenSearchKitHere, change: dict[str, Any]):
+@pytest.mark.parametrize(
+    "change", [{"index": "elsewhere"}, {"url": "redis://here/0", "index": None, "prefix": "p:"}]
+)
+def test_what_is_decided_is_not_written_into_another_place(
+    here: OpenSearchKitHere, change: dict[str, Any]
+):
     process = Process(here).open()
     process.stage(here.of(id=["a"], value=["1"]))
     process.attempt.commit()

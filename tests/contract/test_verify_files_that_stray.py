@@ -1,4 +1,6 @@
-"""``onceward verify --files`` where the ledger has removed old records, and where others have left things."""
+"""``onceward verify --files`` where the ledger has removed old records, and where others have left
+things.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LAYOUTS = ("batches", "flat")
 
 
 @pytest.fixture(params=LAYOUTS)
-def kit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HereKit:
+def kit(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> HereKit:
     monkeypatch.setattr(folder_ledger, "_KEPT", 8)
     return HereKit(tmp_path, request.param, monkeypatch)
 
@@ -36,7 +40,9 @@ def written(kit: HereKit, batches: int) -> Path:
 
 
 def checked(root: Path, *, what_is_left: bool = False, pipeline_id: str = "contract") -> Findings:
-    return check_files(FilesQuestion(root=root, pipeline_id=pipeline_id, what_is_left=what_is_left))
+    return check_files(
+        FilesQuestion(root=root, pipeline_id=pipeline_id, what_is_left=what_is_left)
+    )
 
 
 def names(findings: Findings) -> list[str]:
@@ -68,7 +74,9 @@ def test_old_entries_that_are_being_removed_are_no_gap(kit: HereKit):
 def test_what_an_owner_has_won_too_late_counts_for_nothing(kit: HereKit):
     root = written(kit, 20)
     late = json.loads(entries(root)[-1].read_text())
-    (entries(root)[0].parent / f"{0:020}.json").write_text(json.dumps(late | {"query_id": "another", "sequence": 3}))
+    (entries(root)[0].parent / f"{0:020}.json").write_text(
+        json.dumps(late | {"query_id": "another", "sequence": 3})
+    )
     assert checked(root, what_is_left=True).verdict == "exactly_once"
 
 
@@ -88,7 +96,8 @@ def test_entries_that_go_while_the_ledger_is_read(kit: HereKit, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "stray", ["top.parquet", "batch=contract@0000000019/part-x.parquet", "x=y@0000000001/part.parquet"]
+    "stray",
+    ["top.parquet", "batch=contract@0000000019/part-x.parquet", "x=y@0000000001/part.parquet"],
 )
 def test_a_stray_file_is_found_though_old_records_are_gone(kit: HereKit, stray: str):
     root = written(kit, 20)
@@ -113,7 +122,11 @@ def test_a_stray_file_is_found_though_old_records_are_gone(kit: HereKit, stray: 
 def test_a_folder_that_looks_like_another_pipelines(kit: HereKit):
     """It is one if its column is ours, and its number has as many digits."""
     root = written(kit, 2)
-    for folder, another in [("batch=q@0000000000", True), ("batch=q@12", False), ("user=joe@0000000012", False)]:
+    for folder, another in [
+        ("batch=q@0000000000", True),
+        ("batch=q@12", False),
+        ("user=joe@0000000012", False),
+    ]:
         (root / folder).mkdir()
         shutil.copy(next(root.rglob("part-*")), root / folder / "part-x.parquet")
         expected = [] if another and kit.layout == "batches" else ["unaccounted-write"]
@@ -174,7 +187,11 @@ class TestByLists:
 
     def test_files_that_no_batch_names(self, root: Path):
         stray = self.of(root, 1).parent / "stray"
-        for line in (f"file://{root}/seen-by-nobody.parquet", f"file://{root}/not-there", "file:///elsewhere/part"):
+        for line in (
+            f"file://{root}/seen-by-nobody.parquet",
+            f"file://{root}/not-there",
+            "file:///elsewhere/part",
+        ):
             stray.write_text(f"{line}\n")
             found = checked(root)
             assert names(found) == ["unaccounted-write"], line
@@ -193,6 +210,10 @@ class TestByLists:
     def test_a_path_on_another_file_system_is_refused(self, root: Path):
         for path in ("hdfs://somewhere/out", "gs://bucket/out"):
             with pytest.raises(WrongUsage):
-                check_files(FilesQuestion(root=path, pipeline_id="contract", ledger=root / "_onceward" / "ledger"))
+                check_files(
+                    FilesQuestion(
+                        root=path, pipeline_id="contract", ledger=root / "_onceward" / "ledger"
+                    )
+                )
         with pytest.raises(WrongUsage, match="no ledger"):
             check_files(FilesQuestion(root="s3://bucket/out", pipeline_id="contract"))

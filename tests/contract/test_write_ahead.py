@@ -1,4 +1,6 @@
-"""The contract over a write-ahead sink that delivers to an HTTP server, which knows no transactions."""
+"""The contract over a write-ahead sink that delivers to an HTTP server, which knows no
+transactions.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,13 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpTarget]:
 
 
 class HttpKit(TwoPhaseKit):
-    """What the server kept under a name of the kit's own. ``deliver`` may be replaced: later sinks have it."""
+    """What the server kept under a name of the kit's own. ``deliver`` may be replaced: later sinks
+    have it.
+    """
 
-    def __init__(self, spark: Any, http: HttpTarget, folder: Path, ledger: Ledger, how: str = "honours") -> None:
+    def __init__(
+        self, spark: Any, http: HttpTarget, folder: Path, ledger: Ledger, how: str = "honours"
+    ) -> None:
         self.name = f"contract-{uuid.uuid4().hex[:10]}"
         self.http, self.how = http, how
         self.store = folder / "store"
@@ -85,7 +91,11 @@ class HttpKit(TwoPhaseKit):
         )
 
     def post(self, chunk: ow.Chunk) -> None:
-        post(self.http.url(self.name, self.how), chunk.key, [row["value"] for row in chunk.to_pylist()])
+        post(
+            self.http.url(self.name, self.how),
+            chunk.key,
+            [row["value"] for row in chunk.to_pylist()],
+        )
 
     def kept(self) -> list[tuple[str, list[str]]]:
         return self.http.kept(self.name, self.how)
@@ -95,7 +105,9 @@ class HttpKit(TwoPhaseKit):
 
 
 class HttpKitHere(HttpKit):
-    """Tasks run here, one after the other, each with a copy of what they get; everything else is as on Spark."""
+    """Tasks run here, one after the other, each with a copy of what they get; everything else is
+    as on Spark.
+    """
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> ArrowFrame:
         return ArrowFrame(pa.table({"value": pa.array(values, pa.string())}), tasks=tasks)
@@ -105,7 +117,9 @@ class HttpKitHere(HttpKit):
 
 
 @pytest.fixture
-def here(http: HttpTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpKitHere]:
+def here(
+    http: HttpTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HttpKitHere]:
     """With a server that ignores keys: every repetition shows."""
     monkeypatch.setattr(task_job, "run", TasksHere().run)
     kit = HttpKitHere(None, http, tmp_path, ow.FolderLedger(tmp_path / "ledger"), how="ignores")
@@ -131,7 +145,12 @@ class TestInThisProcess(TwoPhaseContract):
 class TestWithALedgerInKafka(TwoPhaseContract):
     @pytest.fixture
     def kit(
-        self, kafka: LocalKafka, new_topic: Any, http: HttpTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        kafka: LocalKafka,
+        new_topic: Any,
+        http: HttpTarget,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> HttpKit:
         monkeypatch.setattr(task_job, "run", TasksHere().run)
         topic = new_topic(kafka.bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact")
@@ -162,12 +181,24 @@ def test_a_chunk_has_rows_of_one_frame(here: HttpKitHere):
     process.stage_what_is_written()
     process.attempt.commit()
     Process(here).open()
-    assert [chunk.rows.column("value").to_pylist() for chunk in seen] == [["h", "j"], ["i"], ["h", "j"], ["i"]]
-    assert [(chunk.number, chunk.of, chunk.first_row) for chunk in seen] == [(0, 4, 0), (1, 4, 2), (2, 4, 3), (3, 4, 5)]
+    assert [chunk.rows.column("value").to_pylist() for chunk in seen] == [
+        ["h", "j"],
+        ["i"],
+        ["h", "j"],
+        ["i"],
+    ]
+    assert [(chunk.number, chunk.of, chunk.first_row) for chunk in seen] == [
+        (0, 4, 0),
+        (1, 4, 2),
+        (2, 4, 3),
+        (3, 4, 5),
+    ]
 
 
 def test_no_two_chunks_have_one_key(here: HttpKitHere):
-    """Not even those of a batch that was decided anew under its number, after ledger and checkpoint were restored."""
+    """Not even those of a batch that was decided anew under its number, after ledger and
+    checkpoint were restored.
+    """
     Process(here).open().commit(FIRST)
     here.ledger = ow.FolderLedger(f"{here.ledger.path}-restored")  # type: ignore[attr-defined]
     here.store = here.store.with_name("another-store")
@@ -236,7 +267,9 @@ def test_a_death_repeats_one_chunk_at_most(here: HttpKitHere, at: int, moment: s
     assert list(once.values()) == [["a", "c"], ["e", "g"], ["b", "d"], ["f"]]
     assert here.files() == []
     heir.commit(SECOND)
-    assert Counter(value for values in chunks_of(here)[4 + len(repeated) :] for value in values) == Counter(SECOND)
+    assert Counter(
+        value for values in chunks_of(here)[4 + len(repeated) :] for value in values
+    ) == Counter(SECOND)
 
 
 def test_each_of_many_deaths_repeats_one_chunk_at_most(here: HttpKitHere):
@@ -283,7 +316,9 @@ def test_progress_without_an_answer_repeats_nothing(here: HttpKitHere, carried_o
 @pytest.mark.parametrize("step", [events.PUBLISH, events.DELIVER])
 @pytest.mark.parametrize("phase", ["started", "finished"])
 @pytest.mark.parametrize("what", [OSError("lost on purpose"), Died()], ids=["error", "death"])
-def test_a_fault_while_it_is_published_loses_nothing(here: HttpKitHere, step: str, phase: str, what: BaseException):
+def test_a_fault_while_it_is_published_loses_nothing(
+    here: HttpKitHere, step: str, phase: str, what: BaseException
+):
     run_batch(here, 0, FIRST)
     with fault(step, phase, what), suppress(OSError, Died):
         run_batch(here, 1, SECOND)
@@ -395,7 +430,9 @@ def test_a_target_that_is_down_for_good_stops_the_query_by_name(here: HttpKitHer
     target = here.new_target()
     target.commit_timeout_s = 0.3
     with pytest.raises(Unfinished, match=r"chunk 0 of 4 \(.*nobody listens"):
-        MicroBatches(target, SinkPolicy(here.pipeline)).process([Write(here.frame(FIRST))], batch(0))
+        MicroBatches(target, SinkPolicy(here.pipeline)).process(
+            [Write(here.frame(FIRST))], batch(0)
+        )
     here.deliver = here.post
     run_batch(here, 0, FIRST)
     assert_holds(here, FIRST, 0)
@@ -460,7 +497,9 @@ def _cut(file: Path) -> None:
 
 @pytest.mark.fault("write-ahead-rows-lost")
 @pytest.mark.parametrize("harm", [_remove, _change_a_byte, _cut])
-def test_rows_that_are_lost_are_named_and_nothing_is_delivered(here: HttpKitHere, harm: Callable[[Path], None]):
+def test_rows_that_are_lost_are_named_and_nothing_is_delivered(
+    here: HttpKitHere, harm: Callable[[Path], None]
+):
     Process(here).open().decide(FIRST)
     second = here.files()[1]
     whole = second.read_bytes()
@@ -512,7 +551,8 @@ def test_what_is_lost_is_left_out_if_one_asks_for_it(here: HttpKitHere):
     newest = target.peek()
     assert newest is not None
     target.finish(newest)
-    # Of b, d, f, all in the second file, nothing is left; g is in a chunk with two of them, and keeps its key.
+    # Of b, d, f, all in the second file, nothing is left; g is in a chunk with two of them, and
+    # keeps its key.
     assert chunks_of(here) == [["a", "c", "e"], ["a", "c", "e"], ["g"]]
     assert [key.rpartition("-")[2] for key, _ in here.kept()] == ["0", "0", "1"]
 
@@ -557,7 +597,9 @@ def test_a_store_that_is_no_folder_is_named(here: HttpKitHere):
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["elsewhere", "begun anew"])
-def test_a_start_with_another_ledger_drops_nothing_of_what_the_right_one_has_decided(here: HttpKitHere, gone: bool):
+def test_a_start_with_another_ledger_drops_nothing_of_what_the_right_one_has_decided(
+    here: HttpKitHere, gone: bool
+):
     """With a new checkpoint it would be admitted, as the first start ever."""
     Process(here).open().decide(FIRST)
     ledger, files = here.ledger, here.files()
@@ -612,7 +654,9 @@ def test_a_store_whose_disk_is_not_mounted_is_waited_for(here: HttpKitHere):
 
 def test_pipelines_of_one_store_are_of_ledgers_of_their_own(here: HttpKitHere):
     Process(here).open().commit(FIRST)
-    beside = HttpKitHere(None, here.http, here.store.parent, ow.FolderLedger(here.store.with_name("another")))
+    beside = HttpKitHere(
+        None, here.http, here.store.parent, ow.FolderLedger(here.store.with_name("another"))
+    )
     Process(beside).open().commit(SECOND)
     Process(here).open()
     beside.close()

@@ -21,10 +21,13 @@ from tasks_here import ArrowFrame
 class UpsertKit(TwoPhaseKit):
     """Rows under keys by lot, so that one that is written under two attempts shows twice."""
 
-    def __init__(self, spark: Any, name: str, folder: Path, ledger: Ledger, **settings: Any) -> None:
+    def __init__(
+        self, spark: Any, name: str, folder: Path, ledger: Ledger, **settings: Any
+    ) -> None:
         self.name = name
         self.settings = {
-            "key": "id", "pipeline_id": name, "ledger": ledger, "store": folder / "store", "chunk_rows": 2,
+            "key": "id", "pipeline_id": name, "ledger": ledger, "store": folder / "store",
+            "chunk_rows": 2,
             "commit_timeout_s": 5.0, **settings,
         }  # fmt: skip
         super().__init__(spark, lambda: ow.UpsertSink(**self.settings), self._visible)
@@ -56,8 +59,14 @@ class TasksOfUpsertsHere(UpsertKit):
 
     def of(self, tasks: int = 1, **columns: Any) -> ArrowFrame:
         """In the order in which they are given."""
-        texts = {name: pa.array(column, pa.string()) for name, column in columns.items() if name != "version"}
-        counted = {"version": pa.array(columns["version"], pa.int64())} if "version" in columns else {}
+        texts = {
+            name: pa.array(column, pa.string())
+            for name, column in columns.items()
+            if name != "version"
+        }
+        counted = (
+            {"version": pa.array(columns["version"], pa.int64())} if "version" in columns else {}
+        )
         return ArrowFrame(pa.table({**texts, **counted}), tasks=tasks)
 
     def write(self, process: Process | None = None, **columns: Any) -> Process:
@@ -72,7 +81,9 @@ class TasksOfUpsertsHere(UpsertKit):
         return process.finish()
 
     def die_around_the_second_chunk(self, moment: str) -> None:
-        """Of a batch with a key in two chunks, and twice in one: ``"before"`` it is written, or ``"after"``."""
+        """Of a batch with a key in two chunks, and twice in one: ``"before"`` it is written, or
+        ``"after"``.
+        """
         process = Process(self).open()
         deliver = process.target.deliver  # type: ignore[attr-defined]
 
@@ -88,5 +99,10 @@ class TasksOfUpsertsHere(UpsertKit):
             self.write(process, id=["a", "b", "a", "a", "b"], value=["1", "2", "3", "4", "5"])
 
     def with_another_ledger(self, folder: Path) -> None:
-        """Which begins anew, and its versions with it. The store is another one, too, and has nothing of the first."""
-        self.settings |= {"ledger": ow.FolderLedger(folder / "another"), "store": folder / "another-store"}
+        """Which begins anew, and its versions with it. The store is another one, too, and has
+        nothing of the first.
+        """
+        self.settings |= {
+            "ledger": ow.FolderLedger(folder / "another"),
+            "store": folder / "another-store",
+        }

@@ -1,4 +1,6 @@
-"""The changes of a schema of the test's own, read as Spark would, without Spark: each step by a new process's copy."""
+"""The changes of a schema of the test's own, read as Spark would, without Spark: each step by a
+new process's copy.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class ChangesPlace:
     def advanced(self, limit: int = 1 << 30) -> Any:
         return self.running.advance(self.position, limit)
 
-    def rows(self, start: Any, end: Any, source: MySQLChanges | None = None) -> list[dict[str, Any]]:
+    def rows(
+        self, start: Any, end: Any, source: MySQLChanges | None = None
+    ) -> list[dict[str, Any]]:
         """Of one range, in the order of their positions."""
         planner = source or self.running
         parts = planner.partitions(start, end)
@@ -95,7 +99,9 @@ class ChangesPlace:
         return found
 
     def all_until_stop(self, kind: type[Exception], words: str) -> list[dict[str, Any]]:
-        """Batches until an error of that kind with these words; what a new process would plan is not compared."""
+        """Batches until an error of that kind with these words; what a new process would plan is
+        not compared.
+        """
         found: list[dict[str, Any]] = []
         while True:
             stop: Exception | None = None
@@ -112,8 +118,9 @@ class ChangesPlace:
 
 
 def purge(url: str) -> None:
-    """All binlogs but the newest are gone. MariaDB keeps a file until a checkpoint says that no crash needs it, which
-    comes a moment after a rotation."""
+    """All binlogs but the newest are gone. MariaDB keeps a file until a checkpoint says that no
+    crash needs it, which comes a moment after a rotation.
+    """
     newest = sql_at(url, "SHOW MASTER STATUS")[0][0]
     deadline = time.monotonic() + 30
     while sql_at(url, "SHOW BINARY LOGS")[0][0] != newest:

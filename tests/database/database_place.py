@@ -1,4 +1,6 @@
-"""A pipeline's place in a database, without Spark: its schema, and its batches by one new process after the other."""
+"""A pipeline's place in a database, without Spark: its schema, and its batches by one new process
+after the other.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Place:
         return self.server
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.server.url, autocommit=True, options="-c TimeZone=UTC") as connection:
+        with psycopg.connect(
+            self.server.url, autocommit=True, options="-c TimeZone=UTC"
+        ) as connection:
             cursor = connection.execute(statement.replace("{s}", self.schema), parameters or None)
             return cursor.fetchall() if cursor.description else []
 
@@ -79,14 +83,18 @@ class Place:
         target = self.target(table, **settings)
         name = target.run.settings.table
         writes = [Write(f if isinstance(f, ArrowFrame) else ArrowFrame(f), name) for f in frames]  # type: ignore[arg-type]
-        MicroBatches(target, SinkPolicy(self.pipeline, batch_attempts=attempts)).process(writes, batch(self._batch))
+        MicroBatches(target, SinkPolicy(self.pipeline, batch_attempts=attempts)).process(
+            writes, batch(self._batch)
+        )
         self._batch += 1
         found = target.peek()
         assert found is not None
         return found
 
     def staging(self) -> list[str]:
-        names = self.sql("SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace", self.schema)
+        names = self.sql(
+            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace", self.schema
+        )
         return [name for (name,) in names if name.startswith("onceward_staging")]
 
     def close(self) -> None:
@@ -105,7 +113,9 @@ class MySQLPlace(Place):
         return sql_at(self.server.url, statement.replace("{s}", self.schema), *parameters)
 
     def staging(self) -> list[str]:
-        names = self.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", self.schema)
+        names = self.sql(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", self.schema
+        )
         return [name for (name,) in names if name.startswith("onceward_staging")]
 
     def drop(self) -> None:

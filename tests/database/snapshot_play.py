@@ -1,4 +1,6 @@
-"""A snapshot and its stream, batch by batch, while others write; and what must be true of what came. Without Spark."""
+"""A snapshot and its stream, batch by batch, while others write; and what must be true of what
+came. Without Spark.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ Row = dict[str, Any]
 
 def settings_for(url: str, tables: str, values: Values = "text") -> Settings:
     return settings_of(
-        url=url, tables=tables, starting="latest", max_bytes_per_batch=1 << 30, heartbeat_seconds=60.0, pass_over=(),
+        url=url, tables=tables, starting="latest", max_bytes_per_batch=1 << 30,
+        heartbeat_seconds=60.0, pass_over=(),
         values=values,
     )  # fmt: skip
 
@@ -42,7 +45,9 @@ class SnapshotPlay:
     :param rows: of a chunk. :param chunks: of a batch.
     """
 
-    def __init__(self, server: LocalMySQL, *, rows: int = 50, chunks: int = 3, values: Values = "text") -> None:
+    def __init__(
+        self, server: LocalMySQL, *, rows: int = 50, chunks: int = 3, values: Values = "text"
+    ) -> None:
         self.url = server.url
         self.schema = f"snap_{uuid.uuid4().hex[:10]}"
         sql_at(self.url, f"CREATE DATABASE {self.schema} CHARACTER SET utf8mb4")
@@ -90,7 +95,12 @@ class SnapshotPlay:
                     decoder.feed(event)
             tables += self._pieces(flush, decoder)
         after = start.snapshot and snapshot.advance(
-            self.server, self.settings, start.snapshot, caught_up=True, chunks=self.chunks, rows=self.rows
+            self.server,
+            self.settings,
+            start.snapshot,
+            caught_up=True,
+            chunks=self.chunks,
+            rows=self.rows,
         )
         self.position = replace(end, snapshot=after)
         before_reading()
@@ -108,7 +118,9 @@ class SnapshotPlay:
         self.batch()
         return self
 
-    def _pieces(self, flush: Callable[[Decoder], pa.Table], decoder: Decoder) -> Iterator[pa.Table]:
+    def _pieces(
+        self, flush: Callable[[Decoder], pa.Table], decoder: Decoder
+    ) -> Iterator[pa.Table]:
         """At least one, so that there is a table if nothing came."""
         yield flush(decoder)
         while decoder.holds:
@@ -127,14 +139,17 @@ class SnapshotPlay:
         start = first(self.settings, self.server)
         chunk = snapshot.further(
             self.server.ask, self.server.dialect,
-            snapshot.begun(self.server.ask, self.server.dialect, [(self.schema, table)]), 1, 1 << 30,
+            snapshot.begun(self.server.ask, self.server.dialect, [(self.schema, table)]), 1,
+            1 << 30,
         )["chunks"][0]  # fmt: skip
         found = snapshot.read(self.settings, chunk, start)
         return dict(zip(found["key"].to_pylist(), found["after"].to_pylist(), strict=True))
 
 
 def assert_chained(play: SnapshotPlay, tables: Sequence[str]) -> None:
-    """Each key begins with r or c, each before is the after before it, and the end is what is in the tables."""
+    """Each key begins with r or c, each before is the after before it, and the end is what is in
+    the tables.
+    """
     state: dict[tuple[str, str], str] = {}
     for change in play.changes:
         key, op = (change["table"], change["key"]), change["op"]
@@ -168,7 +183,10 @@ def assert_the_same_again(play: SnapshotPlay, every: int = 1) -> int:
 
 @contextmanager
 def writers(
-    play: SnapshotPlay, statements: Callable[[random.Random], list[str]], count: int = 4, pause: float = 0.01
+    play: SnapshotPlay,
+    statements: Callable[[random.Random], list[str]],
+    count: int = 4,
+    pause: float = 0.01,
 ) -> Iterator[None]:
     """Inside, so many sessions carry out what ``statements`` says, a transaction each time."""
     over = threading.Event()
@@ -178,8 +196,10 @@ def writers(
     def write(seed: int) -> None:
         chosen = random.Random(seed)
         connection = pymysql.connect(
-            host=said.hostname, port=said.port or 3306, user=said.username, password=said.password or "",
-            database=play.schema, charset="utf8mb4", ssl_disabled=True, init_command="SET sql_mode = ''",
+            host=said.hostname, port=said.port or 3306, user=said.username,
+            password=said.password or "",
+            database=play.schema, charset="utf8mb4", ssl_disabled=True,
+            init_command="SET sql_mode = ''",
         )  # fmt: skip
         with connection, connection.cursor() as cursor:
             while not over.wait(pause):

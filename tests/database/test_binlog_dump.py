@@ -1,4 +1,6 @@
-"""The binlogs of real servers, as they send them: every event once, from any place on, and what is wrong by name."""
+"""The binlogs of real servers, as they send them: every event once, from any place on, and what is
+wrong by name.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class Binlogs:
     def __init__(self, server: LocalMySQL) -> None:
         self.server = server
         self.kind = server.kind
-        self.sql("DROP TABLE IF EXISTS filled", "CREATE TABLE filled (id int PRIMARY KEY AUTO_INCREMENT, v longblob)")
+        self.sql(
+            "DROP TABLE IF EXISTS filled",
+            "CREATE TABLE filled (id int PRIMARY KEY AUTO_INCREMENT, v longblob)",
+        )
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         return [sql_at(self.server.url, statement) for statement in statements][-1]
@@ -64,7 +69,9 @@ class Binlogs:
             password=said.password or "" if user is None else "",
         )  # fmt: skip
 
-    def dumped(self, at: tuple[str, int], until: tuple[str, int] | tuple[()] = (), **said: Any) -> list[Event]:
+    def dumped(
+        self, at: tuple[str, int], until: tuple[str, int] | tuple[()] = (), **said: Any
+    ) -> list[Event]:
         with Dump(self.connected(said.pop("user", None)), self.kind, *at, **said) as dump:
             return [event for event in dump.until(*until) if not event.made_up]
 
@@ -79,9 +86,15 @@ class Binlogs:
 
     def in_files(self, at: tuple[str, int], count: int) -> list[Event]:
         """So many from there on: the server may have written more since."""
-        files = sorted(str(name) for (name, *_) in self.sql("SHOW BINARY LOGS") if str(name) >= at[0])
+        files = sorted(
+            str(name) for (name, *_) in self.sql("SHOW BINARY LOGS") if str(name) >= at[0]
+        )
         folder = self.server.folder / "data"
-        events = [one for file in files for one in events_of_file((folder / file).read_bytes(), self.kind, file)]
+        events = [
+            one
+            for file in files
+            for one in events_of_file((folder / file).read_bytes(), self.kind, file)
+        ]
         return [event for event in events if (event.file, event.position) >= at][:count]
 
 
@@ -107,7 +120,10 @@ def at_once(binlogs: Binlogs) -> Iterator[Callable[[str], None]]:
 
 
 def facts(events: list[Event]) -> list[tuple[Any, ...]]:
-    return [(event.kind, event.file, event.position, event.timestamp, bytes(event.body)) for event in events]
+    return [
+        (event.kind, event.file, event.position, event.timestamp, bytes(event.body))
+        for event in events
+    ]
 
 
 def test_a_dump_from_any_event_to_any_other_is_what_the_files_have(binlogs: Binlogs):
@@ -151,7 +167,9 @@ def test_two_dumps_at_once_do_not_end_each_other(binlogs: Binlogs):
     assert sum(event.kind in ROWS for event, _ in pairs) == 30
 
 
-def test_files_with_and_without_checksums_follow_each_other(binlogs: Binlogs, at_once: Callable[[str], None]):
+def test_files_with_and_without_checksums_follow_each_other(
+    binlogs: Binlogs, at_once: Callable[[str], None]
+):
     start = binlogs.end()
     at_once("binlog_checksum = 'NONE'")
     binlogs.filled(2)
@@ -161,7 +179,9 @@ def test_files_with_and_without_checksums_follow_each_other(binlogs: Binlogs, at
     whole = facts(binlogs.dumped(start))
     assert whole == facts(binlogs.in_files(start, len(whole)))
     places = [(event[1], event[2]) for event in whole]
-    at = next(number for number, place in enumerate(places) if place[0] == bare[0] and place[1] > 4)
+    at = next(
+        number for number, place in enumerate(places) if place[0] == bare[0] and place[1] > 4
+    )
     assert facts(binlogs.dumped(places[at + 3], places[-1])) == whole[at + 3 : -1]
 
 
@@ -241,7 +261,9 @@ def test_a_server_that_says_nothing_cannot_be_reached(binlogs: Binlogs):
 
 
 def test_positions_beyond_four_gib_are_read_or_refused(binlogs: Binlogs):
-    """A transaction stands once more in a file, 4 GiB behind itself, as in one that has grown so large."""
+    """A transaction stands once more in a file, 4 GiB behind itself, as in one that has grown so
+    large.
+    """
     binlogs.sql("FLUSH BINARY LOGS")
     start = binlogs.end()
     binlogs.filled(3)
@@ -250,7 +272,9 @@ def test_positions_beyond_four_gib_are_read_or_refused(binlogs: Binlogs):
         with pytest.raises(ServerUnfit, match="4 GiB"):
             binlogs.dumped((start[0], FAR + 4))
         return
-    near = [event for event in binlogs.dumped(start, (binlogs.end()[0], 4)) if event.file == start[0]]
+    near = [
+        event for event in binlogs.dumped(start, (binlogs.end()[0], 4)) if event.file == start[0]
+    ]
     path = binlogs.server.folder / "data" / start[0]
     first = next(event.position for event in near if event.kind == GTID)
     data = path.read_bytes()
@@ -265,7 +289,9 @@ def test_positions_beyond_four_gib_are_read_or_refused(binlogs: Binlogs):
     assert facts(behind) == facts([event for event in near if event.position >= first])
 
 
-def test_a_server_without_gtids_is_read_within_four_gib(binlogs: Binlogs, at_once: Callable[[str], None]):
+def test_a_server_without_gtids_is_read_within_four_gib(
+    binlogs: Binlogs, at_once: Callable[[str], None]
+):
     if binlogs.kind == "mariadb":
         pytest.skip("MariaDB always has them")
     at_once("gtid_mode = 'ON_PERMISSIVE'")

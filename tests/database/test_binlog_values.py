@@ -1,4 +1,6 @@
-"""Values of every type, inserted by a client: what is decoded from the binlog is what another client selects."""
+"""Values of every type, inserted by a client: what is decoded from the binlog is what another
+client selects.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +58,18 @@ class Logged(MySQLPlace):
     def connected(self, **settings: Any) -> Any:
         url = urlsplit(self.server.url)
         return pymysql.connect(
-            host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "", autocommit=True,
+            host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "",
+            autocommit=True,
             charset="utf8mb4", ssl_disabled=True, **settings,
         )  # fmt: skip
 
     def selected(self, map: TableMap) -> list[tuple[bytes | None, ...]]:
         """The bytes that a client gets, untouched."""
         listed = ", ".join(select_expression(column) for column in map.columns)
-        with self.connected(use_unicode=False, conv={}) as connection, connection.cursor() as cursor:
+        with (
+            self.connected(use_unicode=False, conv={}) as connection,
+            connection.cursor() as cursor,
+        ):
             cursor.execute(SESSION)
             cursor.execute(f"SELECT {listed} FROM {self.schema}.{map.table} ORDER BY id")  # noqa: S608
             return list(cursor.fetchall())
@@ -111,14 +117,18 @@ def read(place: Logged, typed: Typed, **settings: Any) -> Read:
     return Read(map, found, snapshot.to_pylist(), place.shown(typed.table))
 
 
-@pytest.mark.parametrize("number", range(6), ids=["numbers", "moments", "texts", "charsets", "own", "mixed"])
+@pytest.mark.parametrize(
+    "number", range(6), ids=["numbers", "moments", "texts", "charsets", "own", "mixed"]
+)
 def test_a_binlogs_row_is_what_a_client_selects(logged: Logged, number: int) -> None:
     typed = tables_of(logged.dialect)[number]
     found = read(logged, typed)
     assert [change["op"] for change in found.changes] == ["c"] * len(typed.rows)
     for change, row in zip(found.changes, found.shown, strict=True):
         values = json.loads(change["after"], parse_float=Decimal, parse_int=Decimal)
-        for (form, kind, _), value, shown in zip(typed.types, list(values.values())[1:], row[1:], strict=True):
+        for (form, kind, _), value, shown in zip(
+            typed.types, list(values.values())[1:], row[1:], strict=True
+        ):
             assert_same(form, kind, value, shown)
     # A snapshot's row is the same text, byte for byte, and has the same key.
     for way in ("key", "after"):
@@ -135,9 +145,13 @@ def assert_same(form: Form, kind: str, value: Any, shown: Any) -> None:
     if shown is None:
         assert value is None, kind
     elif form == "json":
-        assert value == json.loads(text_of(shown).replace("\n", ""), parse_float=Decimal, parse_int=Decimal)
+        assert value == json.loads(
+            text_of(shown).replace("\n", ""), parse_float=Decimal, parse_int=Decimal
+        )
     elif kind == "float":
-        assert float(format(float(value), ".6g")) == float(text_of(shown))  # it is shown with six digits
+        assert float(format(float(value), ".6g")) == float(
+            text_of(shown)
+        )  # it is shown with six digits
     elif form == "number":
         assert value == Decimal(text_of(shown)), kind
     elif form == "bool":
@@ -165,12 +179,16 @@ def address_bytes(kind: str, text: str) -> bytes:
     return uuid.UUID(text).bytes if kind == "uuid" else ipaddress.ip_address(text).packed
 
 
-def test_labels_of_a_charset_that_the_server_does_not_say_are_a_stop(binlog_mysql: LocalMySQL) -> None:
+def test_labels_of_a_charset_that_the_server_does_not_say_are_a_stop(
+    binlog_mysql: LocalMySQL,
+) -> None:
     place = Logged(binlog_mysql)
     create = "CREATE TABLE {s}.t (id int PRIMARY KEY, size enum('größe') CHARACTER SET latin1)"
     events = place.written(create, "INSERT INTO {s}.t VALUES (1, 'größe')")
     decoder = Decoder("mysql", lambda *_: True)
-    with pytest.raises(ChangeUnreadable, match=r"'size' of .*\.t has labels that are not ASCII") as stopped:
+    with pytest.raises(
+        ChangeUnreadable, match=r"'size' of .*\.t has labels that are not ASCII"
+    ) as stopped:
         feed(decoder, events)
     place.drop()
     assert stopped.value.details["reason"] == "row_metadata"

@@ -1,4 +1,6 @@
-"""What only MySQL and MariaDB do with a batch's rows, and must not: looked at by another client."""
+"""What only MySQL and MariaDB do with a batch's rows, and must not: looked at by another
+client.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from database_place import Place
 
 from mysql_client import transaction_at
 from onceward.engine.target import Write
-from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, RowRefused, SendFailed, TableMissing
+from onceward.errors import (
+    BadColumn,
+    ConfigurationError,
+    ContradictoryOptions,
+    RowRefused,
+    SendFailed,
+    TableMissing,
+)
 from onceward.ids import TaskAttempt
 from onceward.sql.ledger.mysql import MySQLSession
 from onceward.sql.mysql import dialect, staging
@@ -38,8 +47,18 @@ TYPES: list[tuple[str, pa.DataType, str, list[Any]]] = [
     ("large_decimal", pa.int64(), "decimal(19)", [-(2**63), 2**63 - 1, None]),
     ("double", pa.float64(), "double", [0.1, 5e-324, -1.7976931348623157e308]),
     ("single_wide", pa.float32(), "double", [1.5, 16_777_216.0, None]),
-    ("price", pa.decimal128(10, 2), "decimal(10,2)", [Decimal("-12345678.90"), Decimal("0.01"), None]),
-    ("tiny_price", pa.decimal128(38, 18), "decimal(40,20)", [Decimal("1E-18"), Decimal("-12345678901234567890"), None]),
+    (
+        "price",
+        pa.decimal128(10, 2),
+        "decimal(10,2)",
+        [Decimal("-12345678.90"), Decimal("0.01"), None],
+    ),
+    (
+        "tiny_price",
+        pa.decimal128(38, 18),
+        "decimal(40,20)",
+        [Decimal("1E-18"), Decimal("-12345678901234567890"), None],
+    ),
     ("count_price", pa.decimal128(9, 0), "int", [Decimal(999_999_999), None, Decimal(-1)]),
     ("name", pa.string(), "text", ["", "Übermaß 😀 \\N \t\r\n\"'\0 \\", None]),
     ("null_name", pa.string(), "text", ["NULL", "\\N", "N"]),
@@ -48,7 +67,12 @@ TYPES: list[tuple[str, pa.DataType, str, list[Any]]] = [
     ("short_raw", pa.binary(), "varbinary(5)", [b"\\\0\t\n ", b"", None]),
     ("day", pa.date32(), "date", [dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
     ("day_time", pa.date32(), "datetime", [dt.date(2026, 1, 2), None, None]),
-    ("moment", pa.timestamp("us", "UTC"), "timestamp(6) NULL", [MOMENT.replace(tzinfo=UTC), None, None]),
+    (
+        "moment",
+        pa.timestamp("us", "UTC"),
+        "timestamp(6) NULL",
+        [MOMENT.replace(tzinfo=UTC), None, None],
+    ),
     ("local", pa.timestamp("us"), "datetime(6)", [MOMENT, dt.datetime(1, 1, 1), None]),
     ("mood", pa.string(), "enum('glad','so, ''so''','1')", ["glad", "so, 'so'", "1"]),
 ]
@@ -65,7 +89,10 @@ def expected(kind: str, value: Any) -> Any:
 
 def test_every_type_comes_back_as_it_was(my_either: Place) -> None:
     listed = ", ".join(f"`{name}` {kind}" for name, _, kind, _ in TYPES)
-    my_either.sql(f"CREATE TABLE {{s}}.t (number integer PRIMARY KEY, {listed}, document json) CHARACTER SET utf8mb4")
+    my_either.sql(
+        f"CREATE TABLE {{s}}.t (number integer PRIMARY KEY, {listed}, document json) CHARACTER "
+        f"SET utf8mb4"
+    )
     table = pa.table(
         {
             "number": pa.array([0, 1, 2], pa.int32()),
@@ -128,7 +155,9 @@ def _casts(place: Place) -> bool:
     ids=str,
 )
 @pytest.mark.fault("database-column-unfit")
-def test_a_column_that_cannot_hold_every_value_is_named(mysql_place: Place, kind: pa.DataType, theirs: str) -> None:
+def test_a_column_that_cannot_hold_every_value_is_named(
+    mysql_place: Place, kind: pa.DataType, theirs: str
+) -> None:
     mysql_place.sql(f"CREATE TABLE {{s}}.t (x {theirs} NULL)")
     with pytest.raises(BadColumn, match=r"'x'.*does not fit"):
         mysql_place.write("t", pa.table({"x": pa.array([None], kind)}))
@@ -140,7 +169,9 @@ def test_a_column_that_cannot_hold_every_value_is_named(mysql_place: Place, kind
     [(pa.list_(pa.int32()), "array<int>"), (pa.decimal128(38, 31), r"decimal\(38,31\)")],
     ids=str,
 )
-def test_a_type_that_no_table_has_is_named(mysql_place: Place, kind: pa.DataType, named: str) -> None:
+def test_a_type_that_no_table_has_is_named(
+    mysql_place: Place, kind: pa.DataType, named: str
+) -> None:
     mysql_place.sql("CREATE TABLE {s}.t (x json)")
     with pytest.raises(BadColumn, match=named):
         mysql_place.write("t", pa.table({"x": pa.array([None], kind)}))
@@ -155,7 +186,9 @@ def test_a_type_that_no_table_has_is_named(mysql_place: Place, kind: pa.DataType
         ("x int, y int AS (x + 1) VIRTUAL", {"y": pa.array([1], pa.int32())}, "'y'.*is generated"),
     ],
 )
-def test_columns_that_do_not_meet_are_named(my_place: Place, columns: str, frame: Any, named: str) -> None:
+def test_columns_that_do_not_meet_are_named(
+    my_place: Place, columns: str, frame: Any, named: str
+) -> None:
     my_place.sql(f"CREATE TABLE {{s}}.t ({columns})")
     with pytest.raises(BadColumn, match=named):
         my_place.write("t", pa.table(frame))
@@ -174,13 +207,19 @@ def test_columns_that_do_not_meet_are_named(my_place: Place, columns: str, frame
         ("x enum('a','b')", "1", "none of its labels"),  # would become 'a'
         ("x enum('a','b')", "A", "none of its labels"),  # would become 'a'
         ("x enum('a','b')", "", "none of its labels"),
-        ("x varchar(9) CHARACTER SET latin1", "😀", "set latin1 has not|Cannot convert"),  # would become ?
+        (
+            "x varchar(9) CHARACTER SET latin1",
+            "😀",
+            "set latin1 has not|Cannot convert",
+        ),  # would become ?
         ("x varchar(9) CHARACTER SET utf8", "😀", "set utf8mb3 has not|Cannot convert"),
         ("x varchar(9) UNIQUE", "ok", "Duplicate entry"),  # LOCAL leaves it out
     ],
 )
 @pytest.mark.fault("database-column-unfit")
-def test_a_text_that_does_not_fit_stops_by_name(my_either: Place, column: str, value: str | None, named: str) -> None:
+def test_a_text_that_does_not_fit_stops_by_name(
+    my_either: Place, column: str, value: str | None, named: str
+) -> None:
     my_either.sql(f"CREATE TABLE {{s}}.t ({column}) CHARACTER SET utf8mb4")
     known = "{}" if "json" in column else "a" if "enum" in column else "ok"
     with pytest.raises(RowRefused, match=named):
@@ -195,10 +234,30 @@ def test_a_text_that_does_not_fit_stops_by_name(my_either: Place, column: str, v
         ("x bigint unsigned", pa.int64(), -1, "Out of range"),
         ("x double", pa.float64(), float("nan"), "infinity or NaN"),
         ("x float", pa.float32(), float("-inf"), "infinity or NaN"),
-        ("x timestamp(6) NULL", pa.timestamp("us", "UTC"), dt.datetime(2039, 1, 1, tzinfo=UTC), "Incorrect datetime"),
-        ("x timestamp(6) NULL", pa.timestamp("us", "UTC"), dt.datetime(1970, 1, 1, tzinfo=UTC), "Incorrect datetime"),
-        ("x int NOT NULL AUTO_INCREMENT PRIMARY KEY", pa.int32(), None, "null in column 'x'"),  # would be counted on
-        ("x timestamp(6) NOT NULL", pa.timestamp("us", "UTC"), None, "null in column 'x'"),  # may become this moment
+        (
+            "x timestamp(6) NULL",
+            pa.timestamp("us", "UTC"),
+            dt.datetime(2039, 1, 1, tzinfo=UTC),
+            "Incorrect datetime",
+        ),
+        (
+            "x timestamp(6) NULL",
+            pa.timestamp("us", "UTC"),
+            dt.datetime(1970, 1, 1, tzinfo=UTC),
+            "Incorrect datetime",
+        ),
+        (
+            "x int NOT NULL AUTO_INCREMENT PRIMARY KEY",
+            pa.int32(),
+            None,
+            "null in column 'x'",
+        ),  # would be counted on
+        (
+            "x timestamp(6) NOT NULL",
+            pa.timestamp("us", "UTC"),
+            None,
+            "null in column 'x'",
+        ),  # may become this moment
     ],
 )
 def test_a_value_that_does_not_fit_stops_by_name(
@@ -210,7 +269,9 @@ def test_a_value_that_does_not_fit_stops_by_name(
     assert my_either.sql("SELECT count(*) FROM {s}.t") == [(0,)]
 
 
-@pytest.mark.parametrize(("theirs", "most"), [("tinyblob", 255), ("blob", 65_535), ("varbinary(3)", 3)])
+@pytest.mark.parametrize(
+    ("theirs", "most"), [("tinyblob", 255), ("blob", 65_535), ("varbinary(3)", 3)]
+)
 def test_bytes_that_are_too_many_stop_by_name(my_either: Place, theirs: str, most: int) -> None:
     """A copy from one kind of blob to another keeps but the last digits of the length."""
     my_either.sql(f"CREATE TABLE {{s}}.t (x {theirs})")
@@ -222,7 +283,11 @@ def test_bytes_that_are_too_many_stop_by_name(my_either: Place, theirs: str, mos
 
 def test_moments_at_the_ends_of_the_servers_time(my_either: Place) -> None:
     my_either.sql("CREATE TABLE {s}.t (x timestamp(6) NULL)")
-    ends = [dt.datetime(1970, 1, 1, 0, 0, 1), dt.datetime(2038, 1, 19, 3, 14, 7), dt.datetime(2026, 3, 29, 1, 30)]
+    ends = [
+        dt.datetime(1970, 1, 1, 0, 0, 1),
+        dt.datetime(2038, 1, 19, 3, 14, 7),
+        dt.datetime(2026, 3, 29, 1, 30),
+    ]
     my_either.write("t", pa.table({"x": pa.array(ends, pa.timestamp("us", "UTC"))}))
     assert {x for (x,) in my_either.sql("SELECT x FROM {s}.t")} == set(ends)
 
@@ -245,7 +310,9 @@ def test_bytes_that_are_no_text_are_refused(my_either: Place) -> None:
 def test_a_zero_stays_a_zero_where_numbers_are_counted(my_either: Place) -> None:
     """Else the server takes it for "the next one"."""
     my_either.sql("CREATE TABLE {s}.t (x int NOT NULL AUTO_INCREMENT PRIMARY KEY, y int)")
-    my_either.write("t", pa.table({"x": pa.array([7, 0], pa.int32()), "y": pa.array([1, 2], pa.int32())}))
+    my_either.write(
+        "t", pa.table({"x": pa.array([7, 0], pa.int32()), "y": pa.array([1, 2], pa.int32())})
+    )
     my_either.write("t", pa.table({"y": pa.array([3], pa.int32())}))
     assert sorted(my_either.sql("SELECT x, y FROM {s}.t")) == [(0, 2), (7, 1), (8, 3)]
 
@@ -255,7 +322,9 @@ def test_a_table_without_transactions_is_refused(my_place: Place, engine: str) -
     my_place.sql(f"CREATE TABLE {{s}}.t (x bigint) ENGINE = {engine}")
     with pytest.raises(ConfigurationError, match=f"engine {engine}"):
         my_place.target("t").open(batch(0))
-    assert my_place.sql("SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'") == [(1,)]
+    assert my_place.sql(
+        "SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'"
+    ) == [(1,)]
 
 
 def test_what_is_no_table_or_the_sinks_own_is_refused(my_place: Place) -> None:
@@ -286,7 +355,12 @@ def test_names_are_quoted(my_either: Place) -> None:
 def test_names_of_tables_are_the_same_if_their_bytes_are(my_either: Place) -> None:
     """To a collation 'a' and 'a ' may be one; the second one is none."""
     my_either.sql("CREATE TABLE {s}.a (id int)")
-    rows = pa.table({"id": pa.array([1, 2], pa.int32()), "table": [f"{my_either.schema}.a", f"{my_either.schema}.a "]})
+    rows = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int32()),
+            "table": [f"{my_either.schema}.a", f"{my_either.schema}.a "],
+        }
+    )
     record = my_either.write(None, rows)
     assert sorted(output.records for output in record.outputs.values()) == [1, 1]
     assert sorted(my_either.sql("SELECT id FROM {s}.a")) == [(1,), (2,)]
@@ -299,7 +373,9 @@ def test_names_of_tables_are_the_same_if_their_bytes_are(my_either: Place) -> No
 
 
 @pytest.mark.fault("database-staging-emptied")
-def test_staged_rows_are_counted(my_place: Place, before_the_move: Callable[[Callable[[], object]], None]) -> None:
+def test_staged_rows_are_counted(
+    my_place: Place, before_the_move: Callable[[Callable[[], object]], None]
+) -> None:
     my_place.sql("CREATE TABLE {s}.t (x bigint)")
 
     def empty() -> None:
@@ -318,13 +394,19 @@ def test_staged_rows_are_counted(my_place: Place, before_the_move: Callable[[Cal
 
 @pytest.mark.parametrize(
     ("theirs", "value"),
-    [("tinyint", 999), ("varchar(2) CHARACTER SET utf8mb4", 1234567), ("bigint NOT NULL DEFAULT 7", None)],
+    [
+        ("tinyint", 999),
+        ("varchar(2) CHARACTER SET utf8mb4", 1234567),
+        ("bigint NOT NULL DEFAULT 7", None),
+    ],
 )
 @pytest.mark.fault("database-load-warns")
 def test_what_a_load_only_warns_of_is_refused(
     my_place: Place, monkeypatch: pytest.MonkeyPatch, theirs: str, value: int | None
 ) -> None:
-    """LOCAL makes 127 of 999, and 0 of a null: here because somebody has changed the staging table."""
+    """LOCAL makes 127 of 999, and 0 of a null: here because somebody has changed the staging
+    table.
+    """
     my_place.sql("CREATE TABLE {s}.t (x bigint)")
     process = Process(my_place).open()  # type: ignore[arg-type]
     begun: Any = process.begin()
@@ -425,11 +507,15 @@ def without_local(my_place: Place) -> Iterator[Place]:
     my_place.sql("SET GLOBAL local_infile = 1")
 
 
-def test_a_server_that_takes_no_loads_is_refused_before_anybody_is_fenced(without_local: Place) -> None:
+def test_a_server_that_takes_no_loads_is_refused_before_anybody_is_fenced(
+    without_local: Place,
+) -> None:
     without_local.sql("CREATE TABLE {s}.t (x bigint)")
     with pytest.raises(ConfigurationError, match="SET GLOBAL local_infile = ON"):
         without_local.target("t").open(batch(0))
-    assert without_local.sql("SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'") == [(1,)]
+    assert without_local.sql(
+        "SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'"
+    ) == [(1,)]
 
 
 HOSTILE = {
@@ -462,7 +548,8 @@ def hostile(my_either: Place) -> Iterator[Place]:
 
 def test_a_servers_settings_change_no_value(hostile: Place) -> None:
     hostile.sql(
-        "CREATE TABLE {s}.t (number bigint PRIMARY KEY, text text, raw blob, at timestamp(6) NULL, v varchar(3))"
+        "CREATE TABLE {s}.t (number bigint PRIMARY KEY, text text, raw blob, at timestamp(6) "
+        "NULL, v varchar(3))"
     )
     moment = dt.datetime(2026, 7, 1, 1, 2, 3, tzinfo=UTC)
     frame = pa.table(
@@ -490,7 +577,12 @@ def test_a_servers_settings_change_no_value(hostile: Place) -> None:
 def keyed(*rows: tuple[Any, ...], names: str = "id value n op") -> pa.Table:
     columns = names.split()
     kinds = {"n": pa.int64(), "value": pa.string()}
-    return pa.table({name: pa.array([row[at] for row in rows], kinds.get(name)) for at, name in enumerate(columns)})
+    return pa.table(
+        {
+            name: pa.array([row[at] for row in rows], kinds.get(name))
+            for at, name in enumerate(columns)
+        }
+    )
 
 
 CHANGES: dict[str, Any] = {"mode": "changes", "key": "id", "order_by": "n"}
@@ -510,10 +602,17 @@ def test_a_value_of_another_unique_index_replaces_no_other_row(my_either: Place)
 
 
 def test_a_key_beside_a_number_that_the_server_counts(my_either: Place) -> None:
-    my_either.sql("CREATE TABLE {s}.t (number int AUTO_INCREMENT PRIMARY KEY, id varchar(9) NOT NULL UNIQUE, n bigint)")
+    my_either.sql(
+        "CREATE TABLE {s}.t (number int AUTO_INCREMENT PRIMARY KEY, id varchar(9) NOT NULL "
+        "UNIQUE, n bigint)"
+    )
     my_either.write("t", keyed(("a", 1), ("b", 1), names="id n"), **UPSERT)
     my_either.write("t", keyed(("b", 2), ("c", 2), names="id n"), **UPSERT)
-    assert my_either.sql("SELECT id, n FROM {s}.t ORDER BY number") == [("a", 1), ("b", 2), ("c", 2)]
+    assert my_either.sql("SELECT id, n FROM {s}.t ORDER BY number") == [
+        ("a", 1),
+        ("b", 2),
+        ("c", 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -526,10 +625,15 @@ def test_a_key_beside_a_number_that_the_server_counts(my_either: Place) -> None:
     ],
 )
 @pytest.mark.fault("database-keys-alike")
-def test_keys_that_are_the_same_to_the_table_are_the_same(my_either: Place, collation: str, same: list[str]) -> None:
-    """'a' and 'A' are one row in most collations; the last of them counts, and a delete of one deletes the other."""
+def test_keys_that_are_the_same_to_the_table_are_the_same(
+    my_either: Place, collation: str, same: list[str]
+) -> None:
+    """'a' and 'A' are one row in most collations; the last of them counts, and a delete of one
+    deletes the other.
+    """
     my_either.sql(
-        f"CREATE TABLE {{s}}.t (id varchar(9) CHARACTER SET {collation.split('_')[0]} COLLATE {collation} PRIMARY KEY, "
+        f"CREATE TABLE {{s}}.t (id varchar(9) CHARACTER SET {collation.split('_')[0]} COLLATE "
+        f"{collation} PRIMARY KEY, "
         "n bigint)"
     )
     rows = [(key, number) for number, key in enumerate(same)]
@@ -540,7 +644,9 @@ def test_keys_that_are_the_same_to_the_table_are_the_same(my_either: Place, coll
     my_either.write("t", keyed((same[-1], 11, "d"), names="id n op"), **CHANGES)
     assert my_either.sql("SELECT n FROM {s}.t") == [(9,)]
     with pytest.raises(RowRefused, match="pass order_by="):
-        my_either.write("t", keyed((same[0], 1), (same[1], 2), names="id n"), mode="upsert", key="id")
+        my_either.write(
+            "t", keyed((same[0], 1), (same[1], 2), names="id n"), mode="upsert", key="id"
+        )
 
 
 def test_an_op_is_what_it_says_letter_by_letter(my_either: Place) -> None:
@@ -567,7 +673,9 @@ def test_a_key_that_the_table_has_not_is_named_before_anybody_is_fenced(
     my_place.sql(f"CREATE TABLE {{s}}.t ({columns})")
     with pytest.raises(BadColumn, match=named):
         my_place.target("t", mode="upsert", key=key).open(batch(0))
-    assert my_place.sql("SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'") == [(1,)]
+    assert my_place.sql(
+        "SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'"
+    ) == [(1,)]
 
 
 def test_rows_of_just_a_key(my_either: Place) -> None:
@@ -613,7 +721,9 @@ def test_a_lock_that_is_waited_for_in_vain_undoes_the_whole_attempt(
 def test_rows_that_could_not_be_brought_leave_the_session_in_transactions(
     my_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bringing rows from the driver is outside of transactions. What comes after it in the same session is not."""
+    """Bringing rows from the driver is outside of transactions. What comes after it in the same
+    session is not.
+    """
 
     def failing(*_: Any) -> None:
         my_place.small = False  # the next attempt is by tasks, and brings nothing
@@ -664,7 +774,10 @@ def test_long_binary_keys_are_told_apart(my_place: Place) -> None:
         )
     rows = pa.table({"id": keys, "v": ["older", "newer", "new"], "n": [1, 2, 1]})
     my_place.write("t", rows, mode="upsert", key="id", order_by="n")
-    assert my_place.sql("SELECT RIGHT(id, 1), v FROM {s}.t ORDER BY id") == [(b"A", "newer"), (b"B", "new")]
+    assert my_place.sql("SELECT RIGHT(id, 1), v FROM {s}.t ORDER BY id") == [
+        (b"A", "newer"),
+        (b"B", "new"),
+    ]
 
 
 def test_a_server_that_sorts_by_less_changes_nothing(my_place: Place) -> None:

@@ -1,4 +1,6 @@
-"""``ow.mysql_changes`` without Spark: ranges, batches and parts over the binlogs of real servers."""
+"""``ow.mysql_changes`` without Spark: ranges, batches and parts over the binlogs of real
+servers.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_small_parts_begin_inside_transactions(place: ChangesPlace):
     place.begin(part_bytes=600)
     for first in (0, 100):
         with_both = [
-            f"INSERT INTO {{s}}.{name} VALUES ({number}, 'x')" for number in range(first, first + 20) for name in "tu"
+            f"INSERT INTO {{s}}.{name} VALUES ({number}, 'x')"
+            for number in range(first, first + 20)
+            for name in "tu"
         ]
         in_one_transaction(place, with_both)
     end = place.advanced()
@@ -88,7 +92,10 @@ def test_small_parts_begin_inside_transactions(place: ChangesPlace):
     assert any("maps" in part for part in parts), "no part begins inside a transaction"
     rows = place.batch()
     assert [(one["table"], one["key"]) for one in rows] == [
-        (name, f'{{"id":{number}}}') for first in (0, 100) for number in range(first, first + 20) for name in "tu"
+        (name, f'{{"id":{number}}}')
+        for first in (0, 100)
+        for number in range(first, first + 20)
+        for name in "tu"
     ]
     assert len({one["gtid"] for one in rows}) == 2
 
@@ -96,7 +103,9 @@ def test_small_parts_begin_inside_transactions(place: ChangesPlace):
 def test_a_batch_ends_where_a_transaction_does(place: ChangesPlace):
     place.begin(max_bytes_per_batch=1000)
     for number in range(8):
-        in_one_transaction(place, [f"INSERT INTO {{s}}.t VALUES ({number}{digit}, 'x')" for digit in range(3)])
+        in_one_transaction(
+            place, [f"INSERT INTO {{s}}.t VALUES ({number}{digit}, 'x')" for digit in range(3)]
+        )
     sizes = []
     while rows := place.batch():
         sizes.append(len(rows))
@@ -109,7 +118,9 @@ def test_a_snapshot_goes_on_where_the_stream_never_catches_up(place: ChangesPlac
     place.sql("INSERT INTO {s}.t VALUES (1, 'there')")
     place.begin(starting="initial", max_bytes_per_batch=1000)
     for number in range(2, 32):
-        in_one_transaction(place, [f"INSERT INTO {{s}}.t VALUES ({number}{digit}, 'x')" for digit in range(3)])
+        in_one_transaction(
+            place, [f"INSERT INTO {{s}}.t VALUES ({number}{digit}, 'x')" for digit in range(3)]
+        )
     rows: list[dict[str, Any]] = []
     while not any(one["op"] == "r" for one in rows):
         end = place.advanced()
@@ -167,7 +178,10 @@ def test_a_snapshot_and_what_follows(place: ChangesPlace):
         ],
         key=str,
     )
-    assert brief(place.restarted().all()) == [("u", "t", row(3, "d"), row(3, "e")), ("d", "u", '{"id":7}', None)]
+    assert brief(place.restarted().all()) == [
+        ("u", "t", row(3, "d"), row(3, "e")),
+        ("d", "u", '{"id":7}', None),
+    ]
     assert place.position["snapshot"] is None
 
 
@@ -178,14 +192,20 @@ def test_starts(place: ChangesPlace):
     place.sql("INSERT INTO {s}.t VALUES (2, 'b')", "FLUSH BINARY LOGS")
     gtid = place.begin().position["gtids"]
     place.sql("INSERT INTO {s}.t VALUES (3, 'c')")
-    first, second, third = (("c", "t", None, row(number, value)) for number, value in ((1, "a"), (2, "b"), (3, "c")))
+    first, second, third = (
+        ("c", "t", None, row(number, value)) for number, value in ((1, "a"), (2, "b"), (3, "c"))
+    )
 
     def read(starting: Any) -> list[Any]:
         return brief(place.begin(starting=starting).all())
 
     assert read("latest") == []
     assert read("earliest")[-3:] == [first, second, third]
-    assert read({"file": beginning["file"], "position": beginning["pos"]}) == [first, second, third]
+    assert read({"file": beginning["file"], "position": beginning["pos"]}) == [
+        first,
+        second,
+        third,
+    ]
     assert read({"file": between["file"], "position": between["pos"]}) == [second, third]
     assert read({"gtid": gtid}) == [third]
     assert read({"gtid": between["gtids"]}) == [second, third]
@@ -198,7 +218,10 @@ def test_a_start_inside_a_transaction_is_refused(place: ChangesPlace):
     at = place.begin().position
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
     after = place.begin().position
-    with pytest.raises(ConfigurationError, match=f"the nearest place between two transactions is .*:{after['pos']}"):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"the nearest place between two transactions is .*:{after['pos']}",
+    ):
         place.begin(starting={"file": at["file"], "position": at["pos"] + 1})
     with pytest.raises(ConfigurationError, match=r"binlog\.009999"):
         place.begin(starting={"file": "binlog.009999", "position": 4})
@@ -331,7 +354,15 @@ def undone(place: ChangesPlace) -> list[tuple[str, str]]:
     into_t = "INSERT INTO {s}.t VALUES "
     in_one_transaction(place, ["BEGIN", f"{into_t} (1, 'a')", "ROLLBACK"])
     in_one_transaction(
-        place, ["BEGIN", f"{into_t} (2, 'b')", "SAVEPOINT s", f"{into_t} (3, 'c')", "ROLLBACK TO s", "COMMIT"]
+        place,
+        [
+            "BEGIN",
+            f"{into_t} (2, 'b')",
+            "SAVEPOINT s",
+            f"{into_t} (3, 'c')",
+            "ROLLBACK TO s",
+            "COMMIT",
+        ],
     )
     place.sql("INSERT INTO {s}.plain VALUES (4)")
     both = [] if has_gtids_of_mysql(place) else [f"{into_t} (5, 'e')"]
@@ -341,7 +372,11 @@ def undone(place: ChangesPlace) -> list[tuple[str, str]]:
 
 def test_what_comes_before_a_stop_goes_through(place: ChangesPlace):
     place.begin()
-    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "DROP TABLE {s}.t", "CREATE TABLE {s}.t (id int PRIMARY KEY)")
+    place.sql(
+        "INSERT INTO {s}.t VALUES (1, 'a')",
+        "DROP TABLE {s}.t",
+        "CREATE TABLE {s}.t (id int PRIMARY KEY)",
+    )
     place.sql("INSERT INTO {s}.t VALUES (2)")
     assert brief(place.batch()) == [("c", "t", None, row(1, "a"))]
     at = stopped(place, "ddl")
@@ -353,7 +388,12 @@ def test_a_statement_in_the_place_of_rows(place: ChangesPlace):
     place.begin()
     in_one_transaction(
         place,
-        ["SET SESSION binlog_format = STATEMENT", "BEGIN", "INSERT INTO {s}.t VALUES (1, 'a')", "COMMIT"],
+        [
+            "SET SESSION binlog_format = STATEMENT",
+            "BEGIN",
+            "INSERT INTO {s}.t VALUES (1, 'a')",
+            "COMMIT",
+        ],
     )
     place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
     at = stopped(place, "statement")
@@ -373,7 +413,9 @@ def test_without_gtids(mysql: LocalMySQL):
         assert [(one["op"], one["gtid"]) for one in place.batch()] == [("c", None), ("d", None)]
         assert place.position["gtids"] is None
         assert brief(emptied_and_copied(place)) == EMPTIED_AND_COPIED
-        place.sql("CREATE TABLE {s}.plain (id int PRIMARY KEY) ENGINE = MyISAM", "DELETE FROM {s}.t")
+        place.sql(
+            "CREATE TABLE {s}.plain (id int PRIMARY KEY) ENGINE = MyISAM", "DELETE FROM {s}.t"
+        )
         assert len(place.batch()) == 1
         assert undone(place) == [("t", '{"id":2}'), ("plain", '{"id":4}'), ("plain", '{"id":6}')]
     finally:
@@ -412,17 +454,27 @@ def test_a_replica_of_another_name_is_one(place: ChangesPlace):
     with closing(Server(place.source()._settings)) as server:
         assert not server.is_replica()
         said = "MASTER_HOST = '127.0.0.1', MASTER_PORT = 1"
-        place.sql(f"CHANGE MASTER TO {said} FOR CHANNEL 'named'" if is_mysql else f"CHANGE MASTER 'named' TO {said}")
+        place.sql(
+            f"CHANGE MASTER TO {said} FOR CHANNEL 'named'"
+            if is_mysql
+            else f"CHANGE MASTER 'named' TO {said}"
+        )
         try:
             assert server.is_replica()
         finally:
-            place.sql("RESET SLAVE ALL FOR CHANNEL 'named'" if is_mysql else "RESET SLAVE 'named' ALL")
+            place.sql(
+                "RESET SLAVE ALL FOR CHANNEL 'named'" if is_mysql else "RESET SLAVE 'named' ALL"
+            )
 
 
 def test_a_login_without_rights(place: ChangesPlace):
     user = f"u{place.schema[-10:]}"
-    place.sql(f"CREATE USER {user} IDENTIFIED BY 'secret_of_user'", f"GRANT SELECT ON {{s}}.* TO {user}")
-    url = place.url.replace("onceward:", f"{user}:").replace(place.url.split(":")[2].split("@")[0], "secret_of_user")
+    place.sql(
+        f"CREATE USER {user} IDENTIFIED BY 'secret_of_user'", f"GRANT SELECT ON {{s}}.* TO {user}"
+    )
+    url = place.url.replace("onceward:", f"{user}:").replace(
+        place.url.split(":")[2].split("@")[0], "secret_of_user"
+    )
 
     def refusal() -> ServerUnfit:
         with pytest.raises(ServerUnfit) as unfit:
@@ -439,13 +491,19 @@ def test_a_login_without_rights(place: ChangesPlace):
         place.sql(f"GRANT REPLICA MONITOR ON *.* TO {user}")
     assert refusal().details["unfit"] == [f"{place.schema}.t"]
     place.sql(f"GRANT SELECT ON {{s}}.t TO {user}")
-    assert source_of(url, tables=f"{place.schema}.t").start()["server"] == place.begin().position["server"]
+    assert (
+        source_of(url, tables=f"{place.schema}.t").start()["server"]
+        == place.begin().position["server"]
+    )
 
 
 def test_a_table_that_is_not_there(place: ChangesPlace):
     with pytest.raises(ServerUnfit, match="no such table"):
         place.begin(tables=[f"{place.schema}.t", f"{place.schema}.missing"])
-    for pattern in (f"{place.schema}.missing*", f"{place.schema}*.t_*"):  # it can match nothing, and would say nothing
+    for pattern in (
+        f"{place.schema}.missing*",
+        f"{place.schema}*.t_*",
+    ):  # it can match nothing, and would say nothing
         with pytest.raises(ServerUnfit, match="no such table") as unfit:
             place.begin(tables=[f"{place.schema}.t", pattern])
         assert unfit.value.details["unfit"] == [pattern]
@@ -454,7 +512,9 @@ def test_a_table_that_is_not_there(place: ChangesPlace):
 
 
 def test_what_a_foreign_key_changes(place: ChangesPlace):
-    place.sql("CREATE TABLE {s}.child (id int, FOREIGN KEY (id) REFERENCES {s}.t (id) ON DELETE CASCADE)")
+    place.sql(
+        "CREATE TABLE {s}.child (id int, FOREIGN KEY (id) REFERENCES {s}.t (id) ON DELETE CASCADE)"
+    )
     with pytest.raises(ServerUnfit, match="no binlog") as unfit:
         place.begin()
     allowed = f"cascade:{place.schema}.child"
@@ -468,14 +528,18 @@ def test_a_foreign_key_that_comes_later_stops_at_its_place(place: ChangesPlace):
     place.begin()
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "INSERT INTO {s}.child VALUES (10, 1)")
     place.sql(
-        "ALTER TABLE {s}.child ADD CONSTRAINT k FOREIGN KEY (p) REFERENCES {s}.t (id) ON DELETE CASCADE",
+        "ALTER TABLE {s}.child ADD CONSTRAINT k FOREIGN KEY (p) REFERENCES {s}.t (id) ON DELETE "
+        "CASCADE",
         "DELETE FROM {s}.t WHERE id = 1",
         "ALTER TABLE {s}.child DROP FOREIGN KEY k",
     )
     assert [one["table"] for one in place.batch()] == ["t", "child"]
     at = stopped(place, "cascade")
     assert brief(place.restarted(pass_over=[at]).all()) == [("d", "t", row(1, "a"), None)]
-    place.sql("CREATE TABLE {s}.grandchild (id int, FOREIGN KEY (id) REFERENCES {s}.t (id) ON UPDATE SET NULL)")
+    place.sql(
+        "CREATE TABLE {s}.grandchild (id int, FOREIGN KEY (id) REFERENCES {s}.t (id) ON UPDATE "
+        "SET NULL)"
+    )
     stopped(place, "cascade")
     place.restarted(pass_over=[at, f"cascade:{place.schema}.grandchild"])
     place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
@@ -490,10 +554,13 @@ def test_what_is_not_fit_behind_a_definition_stops_before_it(place: ChangesPlace
     in_one_transaction(
         place,
         ["SET SESSION sql_log_bin = 0",
-         "ALTER TABLE {s}.child ADD CONSTRAINT k FOREIGN KEY (p) REFERENCES {s}.t (id) ON DELETE CASCADE"],
+         "ALTER TABLE {s}.child ADD CONSTRAINT k FOREIGN KEY (p) REFERENCES {s}.t (id) ON DELETE "
+         "CASCADE"],
     )  # fmt: skip
     place.sql("ALTER TABLE {s}.t ADD COLUMN w int", "INSERT INTO {s}.t VALUES (2, 'b', 3)")
-    assert brief(place.all_until_stop(ServerUnfit, "foreign key k")) == [("c", "t", None, row(1, "a"))]
+    assert brief(place.all_until_stop(ServerUnfit, "foreign key k")) == [
+        ("c", "t", None, row(1, "a"))
+    ]
     place.sql("ALTER TABLE {s}.child DROP FOREIGN KEY k")
     assert brief(place.all()) == [("c", "t", None, '{"id":2,"v":"b","w":3}')]
 
@@ -511,7 +578,9 @@ def test_a_lost_session_means_another_look(place: ChangesPlace):
     assert place.all() == []
 
 
-def test_a_server_is_looked_at_every_now_and_then(place: ChangesPlace, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_is_looked_at_every_now_and_then(
+    place: ChangesPlace, monkeypatch: pytest.MonkeyPatch
+):
     """What changes without a word in the binlog, and without a new session."""
     monkeypatch.setattr(requirements, "_EVERY_SECONDS", 0.0)
     monkeypatch.setattr(requirements, "_PAUSES", 0)
@@ -532,7 +601,9 @@ def login(place: ChangesPlace, *grants: str) -> str:
     if place.server.kind == "mariadb":
         place.sql(f"GRANT REPLICA MONITOR ON *.* TO {user}")
     place.sql(*(f"GRANT SELECT ON {one} TO {user}" for one in grants))
-    return place.url.replace("onceward:", f"{user}:").replace(place.url.split(":")[2].split("@")[0], "a_password")
+    return place.url.replace("onceward:", f"{user}:").replace(
+        place.url.split(":")[2].split("@")[0], "a_password"
+    )
 
 
 def test_tables_that_are_not_seen_are_named(place: ChangesPlace):
@@ -548,7 +619,10 @@ def test_tables_that_are_not_seen_are_named(place: ChangesPlace):
         sql_at(root, f"REVOKE ALL, GRANT OPTION FROM {user}")
         url = login_again(place, user)
     sql_at(root, f"GRANT SELECT ON {place.schema}.t TO {user}")
-    assert source_of(url, tables=f"{place.schema}.t", starting="initial").start()["snapshot"] is not None
+    assert (
+        source_of(url, tables=f"{place.schema}.t", starting="initial").start()["snapshot"]
+        is not None
+    )
 
 
 def login_again(place: ChangesPlace, user: str) -> str:
@@ -567,7 +641,9 @@ def test_changes_of_a_table_that_may_not_be_seen_are_named(place: ChangesPlace):
     sql_at(root, f"REVOKE SELECT ON {place.schema}.* FROM {user}")
     sql_at(root, f"GRANT SELECT ON {place.schema}.t TO {user}")
     sql_at(root, f"INSERT INTO {place.schema}.more VALUES (1)")
-    assert brief(place.all_until_stop(ServerUnfit, f"SELECT on {place.schema}.")) == [("c", "t", None, row(1, "a"))]
+    assert brief(place.all_until_stop(ServerUnfit, f"SELECT on {place.schema}.")) == [
+        ("c", "t", None, row(1, "a"))
+    ]
     sql_at(root, f"GRANT SELECT ON {place.schema}.* TO {user}")
     assert brief(place.all()) == [("c", "more", None, '{"id":1}')]
 
@@ -597,15 +673,22 @@ def test_statements_on_other_tables_pass_unless_they_reach_one_that_is_read(plac
         "CREATE TABLE {s}_far.a (id int PRIMARY KEY)",
         "CREATE TABLE {s}_far.b (id int PRIMARY KEY)",
         "CREATE VIEW {s}_far.v AS SELECT id, v FROM {s}.t",
-        "CREATE TRIGGER {s}_far.g AFTER INSERT ON {s}_far.b FOR EACH ROW INSERT INTO {s}.t VALUES (NEW.id, 'by b')",
+        "CREATE TRIGGER {s}_far.g AFTER INSERT ON {s}_far.b FOR EACH ROW INSERT INTO {s}.t VALUES "
+        "(NEW.id, 'by b')",
     )
     place.begin()
     as_statements = "SET SESSION binlog_format = STATEMENT"
-    in_one_transaction(place, [as_statements, "INSERT INTO {s}_far.a VALUES (1)", "DELETE FROM {s}_far.a WHERE id > 0"])
+    in_one_transaction(
+        place,
+        [as_statements, "INSERT INTO {s}_far.a VALUES (1)", "DELETE FROM {s}_far.a WHERE id > 0"],
+    )
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
     assert brief(place.all()) == [("c", "t", None, row(1, "a"))]
     passed = list[str]()
-    for reaching in ("INSERT INTO {s}_far.v VALUES (2, 'by v')", "INSERT INTO {s}_far.b VALUES (3)"):
+    for reaching in (
+        "INSERT INTO {s}_far.v VALUES (2, 'by v')",
+        "INSERT INTO {s}_far.b VALUES (3)",
+    ):
         in_one_transaction(place, [as_statements, reaching])
         passed.append(stopped(place, "statement"))
         place.restarted(pass_over=passed)
@@ -620,13 +703,24 @@ def test_an_xa_transaction_of_other_tables_is_passed_over(place: ChangesPlace):
         name = f"'{place.schema}{end}'"
         written = "INSERT INTO {s}_far.a VALUES (1)"
         in_one_transaction(
-            place, [f"XA START {name}", written, f"XA END {name}", f"XA PREPARE {name}", f"XA {end} {name}"]
+            place,
+            [
+                f"XA START {name}",
+                written,
+                f"XA END {name}",
+                f"XA PREPARE {name}",
+                f"XA {end} {name}",
+            ],
         )
-        place.sql("DELETE FROM {s}_far.a", "DELETE FROM {s}.t", "INSERT INTO {s}.t VALUES (1, 'a')")
+        place.sql(
+            "DELETE FROM {s}_far.a", "DELETE FROM {s}.t", "INSERT INTO {s}.t VALUES (1, 'a')"
+        )
         assert brief(place.restarted().all())[-1] == ("c", "t", None, row(1, "a"))
 
 
-def test_a_table_with_system_versions_is_refused_and_read_once_it_has_none(binlog_mariadb: LocalMySQL):
+def test_a_table_with_system_versions_is_refused_and_read_once_it_has_none(
+    binlog_mariadb: LocalMySQL,
+):
     """What is deleted stays in it as history: there is no change that says so."""
     place = ChangesPlace(binlog_mariadb)
     place.sql("CREATE TABLE {s}.v (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
@@ -647,13 +741,20 @@ def test_an_errors_advice_followed_to_the_letter_loses_the_row_that_it_names(pla
     place.begin(values="debezium")
     days = ", ".join(f"({n}, '{'0000-00-00' if n == 7 else '2024-01-31'}')" for n in range(100))
     in_one_transaction(
-        place, ["SET sql_mode = ''", f"INSERT INTO {{s}}.orders VALUES {days}", "INSERT INTO {s}.t VALUES (1, 'a')"]
+        place,
+        [
+            "SET sql_mode = ''",
+            f"INSERT INTO {{s}}.orders VALUES {days}",
+            "INSERT INTO {s}.t VALUES (1, 'a')",
+        ],
     )
     with pytest.raises(ChangeUnreadable) as stop:
         place.batch()
     place.sql("UPDATE {s}.orders SET d = '2024-01-31' WHERE id = 7")
     names = list[str]()
-    for _ in range(2):  # the row that was bad, and the change that made it good, which says what it was before
+    for _ in range(
+        2
+    ):  # the row that was bad, and the change that made it good, which says what it was before
         at = str(stop.value.details["at"])
         assert f'this one row by pass_over=["{at}"]' in stop.value.next_step
         names.append(at)
@@ -662,7 +763,9 @@ def test_an_errors_advice_followed_to_the_letter_loses_the_row_that_it_names(pla
             with pytest.raises(ChangeUnreadable) as stop:
                 place.all()
     keys = [(one["table"], one["key"]) for one in place.all()]
-    assert keys == [("orders", f'{{"id":{n}}}') for n in range(100) if n != 7] + [("t", '{"id":1}')]
+    assert keys == [("orders", f'{{"id":{n}}}') for n in range(100) if n != 7] + [
+        ("t", '{"id":1}')
+    ]
 
 
 def in_one_transaction(place: ChangesPlace, statements: list[str]) -> None:

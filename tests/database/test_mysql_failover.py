@@ -37,22 +37,31 @@ class Pair:
 
     def follow(self) -> None:
         said = urlsplit(self.old.url)
-        how = "MASTER_AUTO_POSITION = 1" if self.old.kind == "mysql" else "MASTER_SSL = 0, MASTER_USE_GTID = slave_pos"
+        how = (
+            "MASTER_AUTO_POSITION = 1"
+            if self.old.kind == "mysql"
+            else "MASTER_SSL = 0, MASTER_USE_GTID = slave_pos"
+        )
         self.on_new(
-            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {self.old.port}, MASTER_USER = 'onceward', "
+            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {self.old.port}, "
+            f"MASTER_USER = 'onceward', "
             f"MASTER_PASSWORD = '{said.password}', MASTER_CONNECT_RETRY = 1, {how}",
             "START SLAVE",
         )
 
     def forget(self) -> None:
-        """What a server's first start wrote into its binlog, which would come before the other's in its domain."""
+        """What a server's first start wrote into its binlog, which would come before the other's
+        in its domain.
+        """
         self.on_new("RESET MASTER")
 
     def caught_up(self) -> None:
         """All of the old server is on the new one."""
         if self.old.kind == "mysql":
             (done,) = sql_at(self.old.url, "SELECT @@GLOBAL.gtid_executed")[0]
-            assert sql_at(self.new.url, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 60)", done) == [(0,)]
+            assert sql_at(self.new.url, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 60)", done) == [
+                (0,)
+            ]
         else:
             (done,) = sql_at(self.old.url, "SELECT @@GLOBAL.gtid_binlog_pos")[0]
             assert sql_at(self.new.url, "SELECT MASTER_GTID_WAIT(%s, 60)", done) == [(0,)]
@@ -71,7 +80,10 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with ExitStack() as stack:
         old, new = (
             stack.enter_context(
-                LocalMySQL(request.param, {"server-id": number, "log-bin": "binlog", **SETTINGS[request.param]})
+                LocalMySQL(
+                    request.param,
+                    {"server-id": number, "log-bin": "binlog", **SETTINGS[request.param]},
+                )
             )
             for number in "12"
         )
@@ -157,7 +169,9 @@ def test_a_range_over_the_change(pair: Pair, place: ChangesPlace):
 
 
 def test_a_transaction_that_the_new_server_lacks(pair: Pair, place: ChangesPlace):
-    """A replica may only have to catch up: that passes. A server that replicates no other will never have it."""
+    """A replica may only have to catch up: that passes. A server that replicates no other will
+    never have it.
+    """
     place.begin()
     pair.on_new("STOP SLAVE")
     try:
@@ -191,7 +205,9 @@ def test_the_new_server_has_purged_what_was_not_read(pair: Pair, place: ChangesP
 
 
 def test_a_transaction_of_its_own_before_what_was_read(pair: Pair, place: ChangesPlace):
-    """It stands where those before it and behind it were read: it comes, and they do not come again."""
+    """It stands where those before it and behind it were read: it comes, and they do not come
+    again.
+    """
     place.begin()
     pair.on_new(f"INSERT INTO {place.schema}.t VALUES (100, 'its own')")
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
@@ -200,7 +216,10 @@ def test_a_transaction_of_its_own_before_what_was_read(pair: Pair, place: Change
     place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
     pair.caught_up()
     pair.promoted(place)
-    assert brief(place.restarted().all()) == [("c", "t", None, row(100, "its own")), ("c", "t", None, row(2, "b"))]
+    assert brief(place.restarted().all()) == [
+        ("c", "t", None, row(100, "its own")),
+        ("c", "t", None, row(2, "b")),
+    ]
 
 
 def test_without_gtids_there_is_no_place(pair: Pair, place: ChangesPlace):
@@ -219,7 +238,11 @@ def test_a_server_that_dies_and_comes_back(pair: Pair, place: ChangesPlace):
     parts = place.running.partitions(place.position, end)
     pair.old.kill()
     try:
-        for ask in (place.advanced, lambda: place.running.read_partition(parts[0]), place.source().start):
+        for ask in (
+            place.advanced,
+            lambda: place.running.read_partition(parts[0]),
+            place.source().start,
+        ):
             with pytest.raises(ServerUnreachable):
                 ask()
     finally:
@@ -253,7 +276,9 @@ def missing(pair: Pair, done: str) -> Any:
 
 
 def test_a_mariadb_with_its_own_defaults_and_a_write_of_the_replicas_own():
-    """gtid_strict_mode is off: 0-2-101 stands before 0-1-101, and both are read, there and behind a failover."""
+    """gtid_strict_mode is off: 0-2-101 stands before 0-1-101, and both are read, there and behind
+    a failover.
+    """
     with LocalMySQL("mariadb", binlog=True) as old, LocalMySQL("mariadb", replica_of=old) as new:
         here = ChangesPlace(old)
         new.wait_for(old)
@@ -273,9 +298,18 @@ def test_a_mariadb_with_its_own_defaults_and_a_write_of_the_replicas_own():
         here.url = new.url
         assert brief(here.restarted().all()) == [("c", "t", None, row(3, "c"))]
         # A counter that goes back on the server that is read: new transactions all the same.
-        sql_at(new.url, f"SET STATEMENT gtid_seq_no = 2 FOR INSERT INTO {here.schema}.t VALUES (4, 'd')")
-        sql_at(new.url, f"SET STATEMENT gtid_seq_no = 1 FOR INSERT INTO {here.schema}.t VALUES (5, 'e')")
-        assert brief(here.restarted().all()) == [("c", "t", None, row(4, "d")), ("c", "t", None, row(5, "e"))]
+        sql_at(
+            new.url,
+            f"SET STATEMENT gtid_seq_no = 2 FOR INSERT INTO {here.schema}.t VALUES (4, 'd')",
+        )
+        sql_at(
+            new.url,
+            f"SET STATEMENT gtid_seq_no = 1 FOR INSERT INTO {here.schema}.t VALUES (5, 'e')",
+        )
+        assert brief(here.restarted().all()) == [
+            ("c", "t", None, row(4, "d")),
+            ("c", "t", None, row(5, "e")),
+        ]
         here.url = old.url
         with pytest.raises(SourceReplaced, match=r"lacks|cannot be told"):
             here.restarted().advanced()
@@ -297,7 +331,11 @@ def test_binlogs_of_another_name_follow_in_the_same_index(kind: Any):
     gtids = {"gtid-mode": "OFF", "enforce-gtid-consistency": "OFF"} if kind == "mysql" else {}
     with LocalMySQL(kind, gtids, binlog=True) as server:
         place = ChangesPlace(server).begin()
-        place.sql("INSERT INTO {s}.t VALUES (1, 'a')", *["FLUSH BINARY LOGS"] * 3, "INSERT INTO {s}.t VALUES (2, 'b')")
+        place.sql(
+            "INSERT INTO {s}.t VALUES (1, 'a')",
+            *["FLUSH BINARY LOGS"] * 3,
+            "INSERT INTO {s}.t VALUES (2, 'b')",
+        )
         first = place.batch()
         place.sql("INSERT INTO {s}.t VALUES (3, 'c')")
         starts_with(server, {"log-bin": "other", "log-bin-index": "binlog.index"})
@@ -316,7 +354,11 @@ def test_binlogs_of_another_name_follow_in_the_same_index(kind: Any):
 def test_binlogs_of_another_name_in_another_index_are_found_by_gtids():
     with LocalMySQL(binlog=True) as server:
         place = ChangesPlace(server).begin()
-        place.sql("INSERT INTO {s}.t VALUES (1, 'a')", *["FLUSH BINARY LOGS"] * 4, "INSERT INTO {s}.t VALUES (2, 'b')")
+        place.sql(
+            "INSERT INTO {s}.t VALUES (1, 'a')",
+            *["FLUSH BINARY LOGS"] * 4,
+            "INSERT INTO {s}.t VALUES (2, 'b')",
+        )
         first = place.batch()
         starts_with(server, {"log-bin": "other"})
         place.sql("INSERT INTO {s}.t VALUES (3, 'c')")
@@ -330,12 +372,17 @@ def test_binlogs_of_another_name_in_another_index_are_found_by_gtids():
 
 
 def test_gtids_that_are_used_again_are_not_taken_for_read():
-    """RESET MASTER, and then as many transactions as before: they have the names of those that were read."""
+    """RESET MASTER, and then as many transactions as before: they have the names of those that
+    were read.
+    """
     with LocalMySQL(binlog=True) as server:
         place = ChangesPlace(server).begin()
         place.sql(*["FLUSH BINARY LOGS"] * 4, "INSERT INTO {s}.t VALUES (1, 'a')")
         assert len(place.batch()) == 1
-        place.sql("RESET MASTER", *[f"INSERT INTO {{s}}.t VALUES ({number}, 'b')" for number in range(2, 9)])
+        place.sql(
+            "RESET MASTER",
+            *[f"INSERT INTO {{s}}.t VALUES ({number}, 'b')" for number in range(2, 9)],
+        )
         with pytest.raises(SourceReplaced, match="reset"):
             place.restarted().advanced()
 
@@ -343,17 +390,22 @@ def test_gtids_that_are_used_again_are_not_taken_for_read():
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 @pytest.mark.parametrize("starting", ["latest", "initial", "earliest"])
 def test_what_a_replica_was_made_of_counts_as_read(kind: Any, starting: str):
-    """It was made of a dump, and has in its binlogs what came since; then the address leads to the primary, whose
-    binlogs begin at the beginning."""
+    """It was made of a dump, and has in its binlogs what came since; then the address leads to the
+    primary, whose binlogs begin at the beginning.
+    """
     with LocalMySQL(kind, binlog=True) as primary, LocalMySQL(kind, binlog=True) as replica:
         place = ChangesPlace(primary)
-        place.sql("INSERT INTO {s}.t VALUES (1, 'old'), (2, 'gone')", "DELETE FROM {s}.t WHERE id = 2")
+        place.sql(
+            "INSERT INTO {s}.t VALUES (1, 'old'), (2, 'gone')", "DELETE FROM {s}.t WHERE id = 2"
+        )
         variable = "gtid_executed" if kind == "mysql" else "gtid_binlog_pos"
         ((done,),) = sql_at(primary.url, f"SELECT @@GLOBAL.{variable}")
         place.url = replica.url
         place.sql("CREATE DATABASE {s}", "CREATE TABLE {s}.t (id int PRIMARY KEY, v varchar(40))")
         place.sql("INSERT INTO {s}.t VALUES (1, 'old')", "RESET MASTER")
-        place.sql(f"SET GLOBAL {'gtid_purged' if kind == 'mysql' else 'gtid_slave_pos'} = '{done}'")
+        place.sql(
+            f"SET GLOBAL {'gtid_purged' if kind == 'mysql' else 'gtid_slave_pos'} = '{done}'"
+        )
         replica.follow(primary)
         place.begin(starting=starting)
         assert [one["op"] for one in place.all()] == (["r"] if starting == "initial" else [])
@@ -368,9 +420,14 @@ def test_what_a_replica_was_made_of_counts_as_read(kind: Any, starting: str):
 
 
 def test_a_replica_that_does_not_log_what_it_applies_is_refused_in_mid_run():
-    """The address leads to it while the query runs: the session is lost, and the next one sees another server."""
+    """The address leads to it while the query runs: the session is lost, and the next one sees
+    another server.
+    """
     silent = {"log-slave-updates": "0"}
-    with LocalMySQL(binlog=True) as primary, LocalMySQL(settings=silent, replica_of=primary) as replica:
+    with (
+        LocalMySQL(binlog=True) as primary,
+        LocalMySQL(settings=silent, replica_of=primary) as replica,
+    ):
         place = ChangesPlace(primary)
         replica.wait_for(primary)
         place.begin()
@@ -380,9 +437,13 @@ def test_a_replica_that_does_not_log_what_it_applies_is_refused_in_mid_run():
         source = place.running
         assert source._session is not None
         source._session.close()
-        source._settings = replace(source._settings, said=source_of(replica.url, tables="a.b")._settings.said)
+        source._settings = replace(
+            source._settings, said=source_of(replica.url, tables="a.b")._settings.said
+        )
         place.all_until_stop(ServerUnfit, "in no binlog of its own")
-        source._settings = replace(source._settings, said=source_of(primary.url, tables="a.b")._settings.said)
+        source._settings = replace(
+            source._settings, said=source_of(primary.url, tables="a.b")._settings.said
+        )
         assert source._session is not None
         source._session.close()
         assert place.all() == []
@@ -391,7 +452,10 @@ def test_a_replica_that_does_not_log_what_it_applies_is_refused_in_mid_run():
 
 
 def test_a_mariadb_that_was_made_of_a_later_dump_is_refused():
-    with LocalMySQL("mariadb", binlog=True) as primary, LocalMySQL("mariadb", binlog=True) as replica:
+    with (
+        LocalMySQL("mariadb", binlog=True) as primary,
+        LocalMySQL("mariadb", binlog=True) as replica,
+    ):
         place = ChangesPlace(primary).begin()
         place.sql("INSERT INTO {s}.t VALUES (1, 'not read')")
         ((done,),) = sql_at(primary.url, "SELECT @@GLOBAL.gtid_binlog_pos")

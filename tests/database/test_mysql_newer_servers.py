@@ -1,4 +1,6 @@
-"""``ow.mysql_changes`` on newer MySQLs than the tests share: 8.0.33, and the newest that Debian has."""
+"""``ow.mysql_changes`` on newer MySQLs than the tests share: 8.0.33, and the newest that Debian
+has.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,22 @@ def place(request: pytest.FixtureRequest) -> Iterator[ChangesPlace]:
     """Its transactions are compressed."""
     chosen: dict[str, Any] = {"version": request.param}
     if request.param == "newest":
-        chosen = {"home": newest_mysql.home() or pytest.skip("no MySQL of Debian's for this machine")}
+        chosen = {
+            "home": newest_mysql.home() or pytest.skip("no MySQL of Debian's for this machine")
+        }
     settings = {"binlog-transaction-compression": "ON", "max-allowed-packet": "128M"}
     with LocalMySQL(settings=settings, binlog=True, **chosen) as server:
         yield ChangesPlace(server)
 
 
 def test_a_snapshot_and_changes_come_to_what_the_table_has(place: ChangesPlace):
-    """Single rows, many, keys that change, one event of more than 16 MB, and a GTID with a tag where there are some."""
-    place.sql("CREATE TABLE {s}.big (id int PRIMARY KEY, v longtext)", "INSERT INTO {s}.t VALUES (1, 'a'), (2, NULL)")
+    """Single rows, many, keys that change, one event of more than 16 MB, and a GTID with a tag
+    where there are some.
+    """
+    place.sql(
+        "CREATE TABLE {s}.big (id int PRIMARY KEY, v longtext)",
+        "INSERT INTO {s}.t VALUES (1, 'a'), (2, NULL)",
+    )
     place.begin(starting="initial", tables=f"{place.schema}.*")
     state = applied({}, place.batch())
     tagged = sql_at(place.url, "SELECT VERSION() >= '8.3' AND VERSION() NOT LIKE '8.0%'") == [(1,)]
@@ -57,7 +66,8 @@ def with_tag(place: ChangesPlace, name: str) -> None:
     """One transaction more, under a GTID of that kind."""
     url = urlsplit(place.url)
     connection = pymysql.connect(
-        host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "", autocommit=True,
+        host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "",
+        autocommit=True,
         ssl_disabled=True,
     )  # fmt: skip
     with connection, connection.cursor() as cursor:

@@ -1,4 +1,6 @@
-"""A snapshot in chunks of keys, read while four others write, and the stream around it: nothing twice, nothing lost."""
+"""A snapshot in chunks of keys, read while four others write, and the stream around it: nothing
+twice, nothing lost.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ Played = Callable[..., SnapshotPlay]
 
 TABLES = {
     "numbers": "a int, b bigint unsigned, v int, w varchar(40), PRIMARY KEY (a, b)",
-    "names": "name varchar(30) COLLATE utf8mb4_general_ci, n decimal(6,2), v int, w text, PRIMARY KEY (name, n)",
-    "moments": "at datetime(3), v int, w varchar(40) CHARACTER SET latin1, raw varbinary(9), PRIMARY KEY (raw, at)",
+    "names": "name varchar(30) COLLATE utf8mb4_general_ci, n decimal(6,2), v int, w text, PRIMARY "
+    "KEY (name, n)",
+    "moments": "at datetime(3), v int, w varchar(40) CHARACTER SET latin1, raw varbinary(9), "
+    "PRIMARY KEY (raw, at)",
 }
 BIG = 1 << 63
 LETTERS = ("a", "A", "ä", "b", "B ", "ß", "ss", "z", "Z", "é", "e", "10", "9", "_", "")
@@ -45,8 +49,22 @@ TYPES: dict[str, tuple[str, list[str]]] = {
     "z": ("int(8) zerofill", ["42", "0"]),
     "bi": ("bigint", [str(-(1 << 63)), str((1 << 63) - 1)]),
     "bu": ("bigint unsigned", [str((1 << 64) - 1), "0"]),
-    "f": ("float", ["0.1", "-0.0", "16777217", "1.401298464324817e-45", "3.4028234663852886e38", "1e10"]),
-    "d": ("double", ["0.1", "-0.0", "1.7976931348623157e308", "5e-324", "123456789012345680000", "1e15", "1e16"]),
+    "f": (
+        "float",
+        ["0.1", "-0.0", "16777217", "1.401298464324817e-45", "3.4028234663852886e38", "1e10"],
+    ),
+    "d": (
+        "double",
+        [
+            "0.1",
+            "-0.0",
+            "1.7976931348623157e308",
+            "5e-324",
+            "123456789012345680000",
+            "1e15",
+            "1e16",
+        ],
+    ),
     "d3": ("double(12,3)", ["12345.678", "-0.5"]),
     "n": ("decimal(10,4)", ["-12.3400", "0", "0.0001"]),
     "nz": ("decimal(8,2) zerofill", ["1.5", "0"]),
@@ -62,8 +80,14 @@ TYPES: dict[str, tuple[str, list[str]]] = {
     "t": ("time", ["'-838:59:59'", "'00:00:00'", "'00:00:01'"]),
     "t3": ("time(3)", ["'12:34:56.789'", "'-00:00:00.001'"]),
     "dm": ("datetime", ["'2024-01-31 10:00:00'", "'0000-00-00 00:00:00'"]),
-    "d6": ("datetime(6)", ["'2024-01-31 10:00:00.000001'", "'2024-00-00 00:00:00'", "'9999-12-31 23:59:59.999999'"]),
-    "ts": ("timestamp NULL", ["'2024-01-31 10:00:00'", "'0000-00-00 00:00:00'", "'2038-01-19 03:14:07'"]),
+    "d6": (
+        "datetime(6)",
+        ["'2024-01-31 10:00:00.000001'", "'2024-00-00 00:00:00'", "'9999-12-31 23:59:59.999999'"],
+    ),
+    "ts": (
+        "timestamp NULL",
+        ["'2024-01-31 10:00:00'", "'0000-00-00 00:00:00'", "'2038-01-19 03:14:07'"],
+    ),
     "t2": ("timestamp(2) NULL", ["'2024-01-31 10:00:00.12'"]),
     "c": ("char(10)", ["'ab  '", "''"]),
     "vc": ("varchar(300)", ["'tab\\t nl\\n q\\\" b\\\\ \\0 😀'", "''", "'trailing  '"]),
@@ -110,12 +134,19 @@ def key_values(table: str, chosen: random.Random) -> tuple[str, str]:
     if table == "numbers":
         return str(chosen.randrange(-9, 9)), str(chosen.choice((0, BIG)) + chosen.randrange(20))
     if table == "names":
-        return f"'{chosen.choice(LETTERS)}{chosen.choice(LETTERS)}'", str(chosen.randrange(-20, 20) / 4)
-    return f"'2024-01-{chosen.randrange(1, 9):02} 10:00:00.{chosen.randrange(3)}'", f"X'{chosen.randrange(256):02x}'"
+        return f"'{chosen.choice(LETTERS)}{chosen.choice(LETTERS)}'", str(
+            chosen.randrange(-20, 20) / 4
+        )
+    return (
+        f"'2024-01-{chosen.randrange(1, 9):02} 10:00:00.{chosen.randrange(3)}'",
+        f"X'{chosen.randrange(256):02x}'",
+    )
 
 
 def condition(table: str, values: tuple[str, str]) -> str:
-    return " AND ".join(f"{name} = {value}" for name, value in zip(COLUMNS[table], values, strict=True))
+    return " AND ".join(
+        f"{name} = {value}" for name, value in zip(COLUMNS[table], values, strict=True)
+    )
 
 
 def transaction(chosen: random.Random) -> list[str]:
@@ -127,28 +158,42 @@ def transaction(chosen: random.Random) -> list[str]:
         kind, v = chosen.random(), chosen.randrange(1 << 30)
         if kind < 0.35:
             rows = ", ".join(
-                f"({', '.join(key_values(table, chosen))}, {v + n}, 'ä{v}\"\\\\')" for n in range(chosen.choice((1, 3)))
+                f"({', '.join(key_values(table, chosen))}, {v + n}, 'ä{v}\"\\\\')"
+                for n in range(chosen.choice((1, 3)))
             )
             statements.append(
-                f"INSERT INTO {table} ({', '.join(names)}, v, w) VALUES {rows} ON DUPLICATE KEY UPDATE v = {v}"
+                f"INSERT INTO {table} ({', '.join(names)}, v, w) VALUES {rows} ON DUPLICATE KEY "
+                f"UPDATE v = {v}"
             )
         elif kind < 0.6:
             statements.append(f"DELETE FROM {table} WHERE {condition(table, values)}")
         elif kind < 0.8:
-            new = ", ".join(f"{name} = {value}" for name, value in zip(names, key_values(table, chosen), strict=True))
-            statements.append(f"UPDATE {table} SET {new}, v = {v} WHERE {condition(table, values)}")
+            new = ", ".join(
+                f"{name} = {value}"
+                for name, value in zip(names, key_values(table, chosen), strict=True)
+            )
+            statements.append(
+                f"UPDATE {table} SET {new}, v = {v} WHERE {condition(table, values)}"
+            )
         elif kind < 0.9:
             first, value = names[0], values[0]
             statements.append(f"UPDATE {table} SET v = {v} WHERE {first} = {value}")
         elif table == "numbers":
-            # Each row moves to the key of the one before it: deletions and creations of the same keys in one event.
-            statements.append(f"UPDATE numbers SET a = a + 1 WHERE b = {values[1]} ORDER BY a DESC")
+            # Each row moves to the key of the one before it: deletions and creations of the same
+            # keys in one event.
+            statements.append(
+                f"UPDATE numbers SET a = a + 1 WHERE b = {values[1]} ORDER BY a DESC"
+            )
         else:
-            statements.append(f"REPLACE INTO {table} ({', '.join(names)}, v) VALUES ({', '.join(values)}, {v})")
+            statements.append(
+                f"REPLACE INTO {table} ({', '.join(names)}, v) VALUES ({', '.join(values)}, {v})"
+            )
     return statements
 
 
-@pytest.fixture(params=["binlog_mysql", pytest.param("binlog_mariadb", marks=pytest.mark.once_more)])
+@pytest.fixture(
+    params=["binlog_mysql", pytest.param("binlog_mariadb", marks=pytest.mark.once_more)]
+)
 def played(request: pytest.FixtureRequest) -> Iterator[Played]:
     server: LocalMySQL = request.getfixturevalue(request.param)
     made: list[SnapshotPlay] = []
@@ -173,8 +218,12 @@ def filled(play: SnapshotPlay, seed: int = 7, count: int = 200) -> SnapshotPlay:
     chosen = random.Random(seed)
     for table, columns in TABLES.items():
         play.sql(f"CREATE TABLE {{s}}.{table} ({columns})")
-        rows = ", ".join(f"({', '.join(key_values(table, chosen))}, {n}, 'first')" for n in range(count))
-        play.sql(f"INSERT IGNORE INTO {{s}}.{table} ({', '.join(COLUMNS[table])}, v, w) VALUES {rows}")
+        rows = ", ".join(
+            f"({', '.join(key_values(table, chosen))}, {n}, 'first')" for n in range(count)
+        )
+        play.sql(
+            f"INSERT IGNORE INTO {{s}}.{table} ({', '.join(COLUMNS[table])}, v, w) VALUES {rows}"
+        )
     return play
 
 
@@ -220,7 +269,9 @@ def test_a_snapshot_while_much_is_written(played: Played) -> None:
 
 
 def test_what_happens_before_a_chunk_is_read_is_undone(played: Played) -> None:
-    """All is changed, moved and deleted between the end of the batch and its tasks, in another binlog already."""
+    """All is changed, moved and deleted between the end of the batch and its tasks, in another
+    binlog already.
+    """
     play = played(rows=4, chunks=2)
     play.sql(
         "CREATE TABLE {s}.t (id int PRIMARY KEY, v int)",
@@ -236,7 +287,9 @@ def test_what_happens_before_a_chunk_is_read_is_undone(played: Played) -> None:
             "INSERT INTO {s}.t VALUES (2, 22), (7, 77)",
         )
     )
-    assert [change["after"] for change in play.changes] == [f'{{"id":{n},"v":{n}}}' for n in range(1, 9)]
+    assert [change["after"] for change in play.changes] == [
+        f'{{"id":{n},"v":{n}}}' for n in range(1, 9)
+    ]
     play.all()
     assert_the_same_again(play)
     assert_chained(play, ["t"])
@@ -246,12 +299,18 @@ def test_what_happens_before_a_chunk_is_read_is_undone(played: Played) -> None:
 def test_of_a_table_that_is_emptied_the_touched_rows_come(played: Played, statement: str) -> None:
     """What nobody touched between is gone, and the stream will say so."""
     play = played(rows=10)
-    play.sql("CREATE TABLE {s}.t (id int PRIMARY KEY, v int)", "INSERT INTO {s}.t VALUES (1, 1), (2, 2), (3, 3)")
+    play.sql(
+        "CREATE TABLE {s}.t (id int PRIMARY KEY, v int)",
+        "INSERT INTO {s}.t VALUES (1, 1), (2, 2), (3, 3)",
+    )
     play.begin()
     again = "CREATE TABLE IF NOT EXISTS {s}.t (id int PRIMARY KEY, v int)"
     play.batch(
         before_reading=lambda: play.sql(
-            "UPDATE {s}.t SET v = 20 WHERE id = 2", statement, again, "INSERT INTO {s}.t VALUES (3, 30)"
+            "UPDATE {s}.t SET v = 20 WHERE id = 2",
+            statement,
+            again,
+            "INSERT INTO {s}.t VALUES (3, 30)",
         )
     )
     assert [change["after"] for change in play.changes] == ['{"id":2,"v":2}']
@@ -260,10 +319,15 @@ def test_of_a_table_that_is_emptied_the_touched_rows_come(played: Played, statem
 def test_a_table_that_is_gone_is_the_streams_to_tell_of(played: Played) -> None:
     play = played(rows=1, chunks=1)
     for table in "abc":
-        play.sql(f"CREATE TABLE {{s}}.{table} (id int PRIMARY KEY, v int)", f"INSERT INTO {{s}}.{table} VALUES (1, 1)")
+        play.sql(
+            f"CREATE TABLE {{s}}.{table} (id int PRIMARY KEY, v int)",
+            f"INSERT INTO {{s}}.{table} VALUES (1, 1)",
+        )
     play.begin()
     play.batch(before_reading=lambda: play.sql("DROP TABLE {s}.a", "DROP TABLE {s}.b"))
-    state = snapshot.advance(play.server, play.settings, play.position.snapshot, caught_up=True, rows=1)
+    state = snapshot.advance(
+        play.server, play.settings, play.position.snapshot, caught_up=True, rows=1
+    )
     assert state is not None
     assert {tuple(chunk["table"]) for chunk in snapshot.chunks_of(state)} == {(play.schema, "c")}
 
@@ -271,20 +335,31 @@ def test_a_table_that_is_gone_is_the_streams_to_tell_of(played: Played) -> None:
 def test_columns_that_come_and_go_meanwhile(played: Played) -> None:
     """A row is as its next change will say that it was."""
     play = played(rows=10)
-    play.sql("CREATE TABLE {s}.t (id int PRIMARY KEY, v int)", "INSERT INTO {s}.t VALUES (1, 1), (2, 2), (3, 3)")
+    play.sql(
+        "CREATE TABLE {s}.t (id int PRIMARY KEY, v int)",
+        "INSERT INTO {s}.t VALUES (1, 1), (2, 2), (3, 3)",
+    )
     play.begin()
     play.batch(
         before_reading=lambda: play.sql(
-            "UPDATE {s}.t SET v = 10 WHERE id = 1", "ALTER TABLE {s}.t ADD COLUMN w int DEFAULT 7, DROP COLUMN v"
+            "UPDATE {s}.t SET v = 10 WHERE id = 1",
+            "ALTER TABLE {s}.t ADD COLUMN w int DEFAULT 7, DROP COLUMN v",
         )
     )
     found = {change["key"]: change["after"] for change in play.changes}
-    assert found == {'{"id":1}': '{"id":1,"v":1}', '{"id":2}': '{"id":2,"w":7}', '{"id":3}': '{"id":3,"w":7}'}
+    assert found == {
+        '{"id":1}': '{"id":1,"v":1}',
+        '{"id":2}': '{"id":2,"w":7}',
+        '{"id":3}': '{"id":3,"w":7}',
+    }
 
 
 def test_another_primary_key_ends_the_snapshot(played: Played) -> None:
     play = played(rows=1, chunks=1)
-    play.sql("CREATE TABLE {s}.t (id int PRIMARY KEY, v int)", "INSERT INTO {s}.t VALUES (1, 1), (2, 2), (3, 3)")
+    play.sql(
+        "CREATE TABLE {s}.t (id int PRIMARY KEY, v int)",
+        "INSERT INTO {s}.t VALUES (1, 1), (2, 2), (3, 3)",
+    )
     play.begin().batch()
     play.sql("ALTER TABLE {s}.t DROP PRIMARY KEY, ADD PRIMARY KEY (id, v)")
     with pytest.raises(ChangeUnreadable, match="primary key"):
@@ -304,7 +379,9 @@ def test_another_primary_key_ends_the_snapshot(played: Played) -> None:
         ("id int PRIMARY KEY | ENGINE = MyISAM", "engine is MyISAM"),
     ],
 )
-def test_a_table_that_cannot_be_snapshot_is_named(played: Played, columns: str, named: str) -> None:
+def test_a_table_that_cannot_be_snapshot_is_named(
+    played: Played, columns: str, named: str
+) -> None:
     play = played()
     columns, _, options = columns.partition(" | ")
     play.sql(f"CREATE TABLE {{s}}.t ({columns}) {options}")
@@ -331,16 +408,21 @@ def test_texts_are_in_the_order_of_the_server(played: Played, collation: str) ->
         pytest.skip("MariaDB has no such collation")
     charset = collation.partition("_")[0]
     play.sql(
-        f"CREATE TABLE {{s}}.t (k varchar(9) CHARACTER SET {charset} COLLATE {collation}, n time, PRIMARY KEY (k, n))"
+        f"CREATE TABLE {{s}}.t (k varchar(9) CHARACTER SET {charset} COLLATE {collation}, n time, "
+        f"PRIMARY KEY (k, n))"
     )
     chosen = random.Random(3)
     for _ in range(3):
         rows = (
-            f"('{chosen.choice(LETTERS)}{chosen.choice(LETTERS)}', '{chosen.choice('- ')}10:00:01')" for _ in range(90)
+            f"('{chosen.choice(LETTERS)}{chosen.choice(LETTERS)}', "
+            f"'{chosen.choice('- ')}10:00:01')"
+            for _ in range(90)
         )
         play.sql(f"INSERT IGNORE INTO {{s}}.t VALUES {', '.join(rows)}")
     play.begin()
-    state = snapshot.advance(play.server, play.settings, play.position.snapshot, caught_up=True, chunks=100, rows=7)
+    state = snapshot.advance(
+        play.server, play.settings, play.position.snapshot, caught_up=True, chunks=100, rows=7
+    )
     assert state is not None
     (described_key,) = {str(chunk["key"]) for chunk in state["chunks"]}
     key = key_of(state["chunks"][0]["key"])
@@ -348,15 +430,22 @@ def test_texts_are_in_the_order_of_the_server(played: Played, collation: str) ->
     columns = [pa.array([row[place] for row in found], pa.string()) for place in range(2)]
     for number, chunk in enumerate(state["chunks"][:-1], start=1):
         expected = [place >= 7 * number for place in range(len(found))]
-        assert behind(key, chunk["up_to"], columns, play.server.ask).tolist() == expected, (chunk, described_key)
+        assert behind(key, chunk["up_to"], columns, play.server.ask).tolist() == expected, (
+            chunk,
+            described_key,
+        )
     play.all()
     assert_chained(play, ["t"])
 
 
 def test_chunks_are_looked_up_in_the_index(played: Played) -> None:
     play = played()
-    play.sql("CREATE TABLE {s}.t (a int, b varchar(9), c date, v int, KEY (v), PRIMARY KEY (a, b, c))")
-    rows = ", ".join(f"({n // 100}, 'k{n // 10 % 10}', '2024-01-{n % 10 + 1:02}', 1)" for n in range(1000))
+    play.sql(
+        "CREATE TABLE {s}.t (a int, b varchar(9), c date, v int, KEY (v), PRIMARY KEY (a, b, c))"
+    )
+    rows = ", ".join(
+        f"({n // 100}, 'k{n // 10 % 10}', '2024-01-{n % 10 + 1:02}', 1)" for n in range(1000)
+    )
     play.sql(f"INSERT INTO {{s}}.t VALUES {rows}", "ANALYZE TABLE {s}.t")
     key = described(play.server.ask, play.server.dialect, play.schema, "t").key
     condition = within(key, ["4", b"k4".hex(), "2024-01-03"], ["4", b"k8".hex(), "2024-01-07"])
@@ -374,7 +463,11 @@ def test_a_binlog_that_is_purged_meanwhile_is_named(played: Played) -> None:
         if play.server.dialect == "mariadb":
             play.sql("SET GLOBAL slave_connections_needed_for_purge = 0")
         play.sql("UPDATE {s}.t SET v = 2", "FLUSH BINARY LOGS")
-        wait_until(lambda: play.sql(f"PURGE BINARY LOGS TO '{play.server.end().file}'") == [] and is_gone())
+        wait_until(
+            lambda: (
+                play.sql(f"PURGE BINARY LOGS TO '{play.server.end().file}'") == [] and is_gone()
+            )
+        )
 
     def is_gone() -> bool:
         """MariaDB keeps a binlog until its tables' own log is that far."""
@@ -389,7 +482,10 @@ def test_a_row_is_the_same_whichever_way_it_comes(played: Played) -> None:
     mariadb = play.server.dialect == "mariadb"
     types = {**TYPES, **(MARIADBS if mariadb else {})}
     columns = ", ".join(f"`{name}` {kind}" for name, (kind, _) in types.items())
-    play.sql(f"CREATE TABLE {{s}}.t (id int AUTO_INCREMENT PRIMARY KEY, {columns}) CHARACTER SET utf8mb4")
+    play.sql(
+        f"CREATE TABLE {{s}}.t (id int AUTO_INCREMENT PRIMARY KEY, {columns}) CHARACTER SET "
+        f"utf8mb4"
+    )
     play.begin().all()
     for place in range(max(len(values) for _, values in types.values())):
         said = {name: values[place] for name, (_, values) in types.items() if place < len(values)}
@@ -411,7 +507,9 @@ def test_rows_of_any_length_are_read(played: Played) -> None:
         texts = " UNION ALL ".join(f"SELECT REPEAT('x', {length}), NULL" for length in lengths)
         for block_bytes in (64, 1 << 20):
             found = [
-                len(text) for columns in rows_of(connection, texts, block_bytes) for text in columns[0].to_pylist()
+                len(text)
+                for columns in rows_of(connection, texts, block_bytes)
+                for text in columns[0].to_pylist()
             ]
             assert tuple(found) == lengths
         assert list(rows_of(connection, "SELECT 1 FROM dual WHERE 1 = 0")) == []
@@ -429,7 +527,9 @@ def test_a_server_that_gives_no_names_cannot_be_snapshot(played: Played) -> None
 
 
 def test_a_view_waits_for_what_is_in_the_binlog_and_not_committed(played: Played) -> None:
-    """What it is to see is named by a transaction that comes when the first wait for it is over."""
+    """What it is to see is named by a transaction that comes when the first wait for it is
+    over.
+    """
     play = played()
     if play.server.dialect == "mariadb":
         pytest.skip("MariaDB's views know their place")

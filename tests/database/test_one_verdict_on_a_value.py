@@ -1,4 +1,6 @@
-"""One verdict on a value, whoever writes it: tasks, the driver (of small batches), or tasks that prepare (``xa``)."""
+"""One verdict on a value, whoever writes it: tasks, the driver (of small batches), or tasks that
+prepare (``xa``).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ LEAST_US, MOST_US = -210_866_803_200_000_000, 2**63 - 1
 
 ODD: dict[str, tuple[pa.Array, str, str | None]] = {
     "the year 10000": (at(YEAR_10000_US, MOMENT), "timestamptz", "10000-01-01 00:00:00+00"),
-    "the year 10000 without a zone": (at(YEAR_10000_US + 1, US), "timestamp", "10000-01-01 00:00:00.000001"),
+    "the year "
+    "10000 without a zone": (at(YEAR_10000_US + 1, US), "timestamp",
+    "10000-01-01 00:00:00.000001"),
     "1 BC": (at(FIRST_OF_1_BC_US + 1, MOMENT), "timestamptz", "0001-01-01 00:00:00.000001+00 BC"),
     "a microsecond before 1970": (at(-1, US), "timestamp", "1969-12-31 23:59:59.999999"),
     "the first moment": (at(LEAST_US, US), "timestamp", "4714-11-24 00:00:00 BC"),
@@ -93,7 +97,9 @@ def stored(place: Place, rows: pa.Table, writer: str, as_text: str) -> str | Non
 WRITERS = ["tasks", "the driver", "tasks that prepare"]
 
 
-def judged_otherwise(place: Place, odd: dict[str, tuple[pa.Array, str, str | None]], writer: str, as_text: str) -> Any:
+def judged_otherwise(
+    place: Place, odd: dict[str, tuple[pa.Array, str, str | None]], writer: str, as_text: str
+) -> Any:
     wrong: dict[str, Any] = {}
     for name, (values, kind, expected) in odd.items():
         for left in ("t", "ledger", "ledger_batches"):
@@ -112,9 +118,11 @@ def test_every_odd_value_is_judged_alike_in_postgresql(place: Place, writer: str
 
 
 MY_ODD: dict[str, tuple[pa.Array, str, str | None]] = {
-    "the year 10000": (pa.array([253_402_300_800_000_000]).cast(pa.timestamp("us")), "datetime(6)", None),
+    "the year 10000": (pa.array([253_402_300_800_000_000]).cast(pa.timestamp("us")), "datetime(6)",
+    None),
     "the last moment": (
-        pa.array([253_402_300_799_999_999]).cast(pa.timestamp("us")), "datetime(6)", "9999-12-31 23:59:59.999999",
+        pa.array([253_402_300_799_999_999]).cast(pa.timestamp("us")), "datetime(6)", "9999-12-31 "
+                                                                                     "23:59:59.999999",
     ),
     "1 BC": (pa.array([-62_167_219_200_000_000]).cast(pa.timestamp("us")), "datetime(6)", None),
     "a moment that timestamps have not": (
@@ -133,7 +141,9 @@ MY_ODD: dict[str, tuple[pa.Array, str, str | None]] = {
         pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xffb"], pa.binary()).buffers()),
         "varchar(9) CHARACTER SET utf8mb4", None,
     ),
-    "a character that the column has not": (pa.array(["\N{GRINNING FACE}"]), "varchar(9) CHARACTER SET utf8mb3", None),
+    "a character that "
+    "the column has not": (pa.array(["\N{GRINNING FACE}"]), "varchar(9) CHARACTER SET utf8mb3",
+    None),
     "bytes too many": (pa.array([b"1234"], pa.binary()), "varbinary(3)", None),
     "no document": (pa.array(["{"]), "json", None),
 }  # fmt: skip
@@ -146,5 +156,7 @@ def test_every_odd_value_is_judged_alike_in_mysql(my_place: Place, writer: str) 
 
 
 @pytest.mark.slow  # and the other writers show the same
-def test_every_odd_value_is_judged_alike_by_tasks_that_prepare_in_mariadb(mariadb_place: Place) -> None:
+def test_every_odd_value_is_judged_alike_by_tasks_that_prepare_in_mariadb(
+    mariadb_place: Place,
+) -> None:
     assert judged_otherwise(mariadb_place, MY_ODD, WRITERS[2], "CAST(x AS char)") == {}

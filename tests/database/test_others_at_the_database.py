@@ -1,4 +1,6 @@
-"""What others do to the database while a pipeline runs: locks, limits, servers that stand still, refused commits."""
+"""What others do to the database while a pipeline runs: locks, limits, servers that stand still,
+refused commits.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from onceward import patience
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.errors import CommitInDoubt, ConfigurationError, OncewardError, RowRefused, SendFailed
+from onceward.errors import (
+    CommitInDoubt,
+    ConfigurationError,
+    OncewardError,
+    RowRefused,
+    SendFailed,
+)
 from onceward.spark.batch.job import JobInterrupted
 from onceward.sql.ledger import overdue
 from onceward.sql.ledger import table as ledger_table
@@ -50,7 +58,9 @@ class Running:
         self.number = 0
 
     def write(self, rows: pa.Table) -> None:
-        self._batches.process([Write(ArrowFrame(rows), f"{self.place.schema}.t")], batch(self.number))  # type: ignore[arg-type]
+        self._batches.process(
+            [Write(ArrowFrame(rows), f"{self.place.schema}.t")], batch(self.number)
+        )  # type: ignore[arg-type]
         self.number += 1
 
 
@@ -88,8 +98,12 @@ def test_a_dump_that_reads_a_staging_table_holds_no_decision_up(
     assert anywhere.staging() == []
 
 
-def test_rows_are_counted_for_as_long_as_it_takes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's limit on the ledger's statements is none on those that handle all rows of a batch."""
+def test_rows_are_counted_for_as_long_as_it_takes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's limit on the ledger's statements is none on those that handle all rows of a
+    batch.
+    """
     monkeypatch.setattr(ledger_table, "_STATEMENT_MS", 1_000)
     place.sql("CREATE TABLE {s}.t (value bigint)")
     prepared = attempt.DatabaseAttempt.prepared
@@ -136,7 +150,9 @@ def test_a_batch_locks_the_partitions_that_it_writes_to_and_no_others(
     assert locked == [(1,)]
 
 
-def test_a_prepared_transaction_locks_the_partitions_that_it_writes_to_and_no_others(place: Place) -> None:
+def test_a_prepared_transaction_locks_the_partitions_that_it_writes_to_and_no_others(
+    place: Place,
+) -> None:
     partitioned(place)
     found = Prepared(place)
     target = found.new_target()
@@ -166,12 +182,14 @@ def standby_is_gone(place: Place) -> Iterator[Callable[[bool], None]]:
     def gone(is_gone: bool) -> None:
         with psycopg.connect(place.server.url, autocommit=True) as connection:
             connection.execute("SET synchronous_commit = local")
-            connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{'gone' if is_gone else names}'")
+            connection.execute(
+                f"ALTER SYSTEM SET synchronous_standby_names = '{'gone' if is_gone else names}'"
+            )
             connection.execute("SELECT pg_reload_conf()")
             deadline = time.monotonic() + 30
-            while (connection.execute("SHOW synchronous_standby_names").fetchone() or ("",))[0] != (
-                "gone" if is_gone else names
-            ):
+            while (connection.execute("SHOW synchronous_standby_names").fetchone() or ("",))[
+                0
+            ] != ("gone" if is_gone else names):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
 
@@ -200,14 +218,19 @@ def test_a_commit_that_waits_for_a_standby_that_is_gone_is_in_doubt(
     assert stored(place) == [1, 2, 3]
 
 
-def test_a_query_that_is_stopped_waits_for_no_commit(place: Place, standby_is_gone: Callable[[bool], None]) -> None:
+def test_a_query_that_is_stopped_waits_for_no_commit(
+    place: Place, standby_is_gone: Callable[[bool], None]
+) -> None:
     """And the next start asks the ledger what has become of it."""
     place.sql("CREATE TABLE {s}.t (value bigint)")
     place.small = True
     running = Running(place)
     running.write(values(1))
     standby_is_gone(True)
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'onceward%' AND wait_event = 'SyncRep'"
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'onceward%' AND "
+        "wait_event = 'SyncRep'"
+    )
 
     def stop() -> None:
         if place.sql(waiting) != [(0,)]:
@@ -222,7 +245,9 @@ def test_a_query_that_is_stopped_waits_for_no_commit(place: Place, standby_is_go
     assert stored(place) == [1, 2]
 
 
-def test_a_server_process_that_stands_still_is_left_for_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_process_that_stands_still_is_left_for_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its kernel answers keepalives all the while."""
     monkeypatch.setattr(overdue, "READ_SECONDS", 1.0)
     place.sql("CREATE TABLE {s}.t (value bigint)")
@@ -230,7 +255,8 @@ def test_a_server_process_that_stands_still_is_left_for_another(place: Place, mo
     running = Running(place)
     running.write(values(1))
     ((pid,),) = place.sql(
-        "SELECT pid FROM pg_stat_activity WHERE application_name = %s", f"onceward-{place.pipeline}"[:63]
+        "SELECT pid FROM pg_stat_activity WHERE application_name = %s",
+        f"onceward-{place.pipeline}"[:63],
     )
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -247,7 +273,8 @@ def test_a_tasks_session_whose_server_process_stands_still_is_replaced(
     running = Running(place)
     running.write(values(1))
     monkeypatch.setattr(staging, "STATEMENT_SECONDS", 1.0)
-    # Earlier tests of this worker may have left sessions; the task's is the one that was used last.
+    # Earlier tests of this worker may have left sessions; the task's is the one that was used
+    # last.
     ((pid,),) = place.sql(
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'onceward' AND state = 'idle'"
         " ORDER BY state_change DESC LIMIT 1"
@@ -260,7 +287,9 @@ def test_a_tasks_session_whose_server_process_stands_still_is_replaced(
     assert stored(place) == [1, 2]
 
 
-def test_a_commit_that_waits_for_a_backups_lock_is_in_doubt(my_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_waits_for_a_backups_lock_is_in_doubt(
+    my_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FLUSH TABLES WITH READ LOCK, as backups take it."""
     my_place.sql("CREATE TABLE {s}.t (value bigint)")
     my_place.small = True
@@ -272,7 +301,9 @@ def test_a_commit_that_waits_for_a_backups_lock_is_in_doubt(my_place: Place, mon
     with contextlib.ExitStack() as backup:
 
         def under_the_lock() -> None:
-            backup.enter_context(transaction_at(my_place.server.url, "FLUSH TABLES WITH READ LOCK"))
+            backup.enter_context(
+                transaction_at(my_place.server.url, "FLUSH TABLES WITH READ LOCK")
+            )
             commit()
 
         monkeypatch.setattr(running.target.run.chain, "commit", under_the_lock)
@@ -298,19 +329,40 @@ TOO_LARGE = "Transaction of size 300000000 exceeds specified limit 150000000."
     ("refused", "expected"),
     [
         (
-            my_refusal(3100, f"Error on observer while running replication hook 'before_commit'. {TOO_LARGE}"),
+            my_refusal(
+                3100,
+                f"Error on observer while running replication hook 'before_commit'. {TOO_LARGE}",
+            ),
             RowRefused,
         ),
-        (my_refusal(1180, "Got error 5 'Maximum writeset size exceeded' during COMMIT"), RowRefused),
-        (my_refusal(1197, "Multi-statement transaction required more than 'max_binlog_cache_size' bytes"), RowRefused),
-        (my_refusal(3101, "Plugin instructed the server to rollback the current transaction."), SendFailed),
-        (my_refusal(1213, "Deadlock found when trying to get lock; try restarting transaction"), SendFailed),
+        (
+            my_refusal(1180, "Got error 5 'Maximum writeset size exceeded' during COMMIT"),
+            RowRefused,
+        ),
+        (
+            my_refusal(
+                1197,
+                "Multi-statement transaction required more than 'max_binlog_cache_size' bytes",
+            ),
+            RowRefused,
+        ),
+        (
+            my_refusal(3101, "Plugin instructed the server to rollback the current transaction."),
+            SendFailed,
+        ),
+        (
+            my_refusal(1213, "Deadlock found when trying to get lock; try restarting transaction"),
+            SendFailed,
+        ),
         (my_refusal(1290, "The MySQL server is running with the --read-only option"), SendFailed),
     ],
     ids=lambda value: str(value.args[0]) if isinstance(value, Exception) else "",
 )
 def test_a_commit_that_mysql_refuses_is_told_in_its_words(
-    mysql_place: Place, monkeypatch: pytest.MonkeyPatch, refused: Exception, expected: type[OncewardError]
+    mysql_place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Exception,
+    expected: type[OncewardError],
 ) -> None:
     _a_refused_commit(mysql_place, monkeypatch, refused, expected)
 
@@ -318,20 +370,36 @@ def test_a_commit_that_mysql_refuses_is_told_in_its_words(
 @pytest.mark.parametrize(
     ("refused", "expected"),
     [
-        (psycopg.errors.ForeignKeyViolation("insert or update on table t violates a foreign key"), RowRefused),
-        (psycopg.errors.SerializationFailure("could not serialize access due to concurrent update"), SendFailed),
+        (
+            psycopg.errors.ForeignKeyViolation(
+                "insert or update on table t violates a foreign key"
+            ),
+            RowRefused,
+        ),
+        (
+            psycopg.errors.SerializationFailure(
+                "could not serialize access due to concurrent update"
+            ),
+            SendFailed,
+        ),
         (psycopg.errors.DiskFull("could not extend file"), SendFailed),
     ],
     ids=lambda value: str(getattr(value, "sqlstate", "")),
 )
 def test_a_commit_that_postgresql_refuses_is_told_in_its_words(
-    place: Place, monkeypatch: pytest.MonkeyPatch, refused: Exception, expected: type[OncewardError]
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Exception,
+    expected: type[OncewardError],
 ) -> None:
     _a_refused_commit(place, monkeypatch, refused, expected)
 
 
 def _a_refused_commit(
-    place: Place, monkeypatch: pytest.MonkeyPatch, refused: Exception, expected: type[OncewardError]
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Exception,
+    expected: type[OncewardError],
 ) -> None:
     place.sql("CREATE TABLE {s}.t (value bigint)")
     running = Running(place)
@@ -358,7 +426,9 @@ def _a_refused_commit(
     assert stored(place) == [1]
 
 
-def test_a_batch_larger_than_a_transaction_may_be_is_written_once_the_limit_is_raised(mysql_place: Place) -> None:
+def test_a_batch_larger_than_a_transaction_may_be_is_written_once_the_limit_is_raised(
+    mysql_place: Place,
+) -> None:
     mysql_place.sql("CREATE TABLE {s}.t (value bigint)")
     ((limit,),) = mysql_place.sql("SELECT @@max_binlog_cache_size")
     mysql_place.sql("SET GLOBAL max_binlog_cache_size = 4096")
@@ -377,7 +447,8 @@ def test_a_batch_larger_than_a_transaction_may_be_is_written_once_the_limit_is_r
 def test_a_trigger_that_raises_stops_the_query_until_it_is_changed(place: Place) -> None:
     place.sql("CREATE TABLE {s}.t (value bigint)")
     place.sql(
-        "CREATE FUNCTION {s}.no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not on a Sunday'; END $$; "
+        "CREATE FUNCTION {s}.no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not on a "
+        "Sunday'; END $$; "
         "CREATE TRIGGER no BEFORE INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.no()"
     )
     running = Running(place)
@@ -423,8 +494,12 @@ def test_a_task_that_finds_no_connection_left_tries_again(
     assert stored(my_place) == [1]
 
 
-def test_a_server_that_takes_no_writes_any_more_is_left_for_another(my_place: Place, login: str) -> None:
-    """After a failover the old session may lead to what is a standby now, and a new one to the new primary."""
+def test_a_server_that_takes_no_writes_any_more_is_left_for_another(
+    my_place: Place, login: str
+) -> None:
+    """After a failover the old session may lead to what is a standby now, and a new one to the new
+    primary.
+    """
     my_place.sql("CREATE TABLE {s}.t (value bigint)")
     my_place.url = as_login(my_place, login)
     my_place.small = True
@@ -461,7 +536,9 @@ def test_another_server_is_looked_at_before_it_is_used(my_place: Place) -> None:
     assert stored(my_place) == [1, 2]
 
 
-def test_a_ledger_that_a_crash_would_empty_now_is_refused_by_the_next_session(place: Place) -> None:
+def test_a_ledger_that_a_crash_would_empty_now_is_refused_by_the_next_session(
+    place: Place,
+) -> None:
     place.sql("CREATE TABLE {s}.t (value bigint)")
     running = Running(place)
     running.write(values(1))
@@ -481,7 +558,9 @@ OF_THE_SESSION = "SELECT name FROM pg_settings WHERE source = 'session'"
 
 
 def test_nothing_is_set_for_longer_than_a_transaction(place: Place) -> None:
-    """A pooler for transactions gives each transaction to a session of its own, which other programs get next."""
+    """A pooler for transactions gives each transaction to a session of its own, which other
+    programs get next.
+    """
     place.sql("CREATE TABLE {s}.t (value interval)")
     running = Running(place)
     spans = pa.table({"value": ["1 day", "2 days"]})

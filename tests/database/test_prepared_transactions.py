@@ -1,4 +1,6 @@
-"""What becomes of rows that tasks write straight into a table, in transactions that they prepare; by another client."""
+"""What becomes of rows that tasks write straight into a table, in transactions that they prepare;
+by another client.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,16 @@ class Prepared:
         return self.targets[-1]
 
     def frame(self, values: Any, tasks: int = 2) -> ArrowFrame:
-        rows = values if isinstance(values, pa.Table) else pa.table({"value": pa.array(values, pa.string())})
+        rows = (
+            values
+            if isinstance(values, pa.Table)
+            else pa.table({"value": pa.array(values, pa.string())})
+        )
         return ArrowFrame(rows, tasks=tasks)
 
-    def write(self, values: Any, number: int = 0, attempts: int = 1, **settings: Any) -> PreparedTarget:
+    def write(
+        self, values: Any, number: int = 0, attempts: int = 1, **settings: Any
+    ) -> PreparedTarget:
         target = self.new_target(**settings)
         batches = MicroBatches(target, SinkPolicy(self.pipeline, batch_attempts=attempts))
         batches.process([Write(self.frame(values), None)], batch(number))
@@ -69,7 +77,10 @@ class Prepared:
         return PreparedTransactions(self.sink().settings).recover()
 
     def values(self) -> list[Any]:
-        return sorted(value for (value,) in self.place.sql(f"SELECT value FROM {{s}}.{self.table}"))  # noqa: S608
+        return sorted(
+            value
+            for (value,) in self.place.sql(f"SELECT value FROM {{s}}.{self.table}")  # noqa: S608
+        )
 
 
 @pytest.fixture
@@ -77,7 +88,10 @@ def in_place(place: Place) -> Iterator[Prepared]:
     yield from _made(place)
 
 
-MY_SERVERS = (pytest.param("newer_mysql_place", id="MySQL"), pytest.param("mariadb_place", id="MariaDB"))
+MY_SERVERS = (
+    pytest.param("newer_mysql_place", id="MySQL"),
+    pytest.param("mariadb_place", id="MariaDB"),
+)
 
 
 @pytest.fixture(params=MY_SERVERS)
@@ -112,7 +126,9 @@ def names_of(record: Any) -> list[str]:
 
 @pytest.mark.fault("prepared-ended")
 @pytest.mark.parametrize("somebody", ["commits", "rolls back"])
-def test_what_somebody_has_ended_is_told_by_its_marker(in_any_place: Prepared, somebody: str) -> None:
+def test_what_somebody_has_ended_is_told_by_its_marker(
+    in_any_place: Prepared, somebody: str
+) -> None:
     """Decided, and then the driver died. One of the transactions is not there any more."""
     in_any_place.place.sql(TABLE)
     record = Process(in_any_place).open().decide(["a", "b"])
@@ -133,13 +149,17 @@ def test_what_somebody_has_ended_is_told_by_its_marker(in_any_place: Prepared, s
     transactions.close()
 
 
-def test_markers_are_kept_until_the_batch_is_finished_and_no_longer(in_any_place: Prepared) -> None:
+def test_markers_are_kept_until_the_batch_is_finished_and_no_longer(
+    in_any_place: Prepared,
+) -> None:
     in_any_place.place.sql(TABLE)
     process = Process(in_any_place).open()
     first = names_of(process.decide(["a", "b"]))
 
     def markers() -> set[str]:
-        return {name for (name,) in in_any_place.place.sql("SELECT name FROM {s}.onceward_prepared")}
+        return {
+            name for (name,) in in_any_place.place.sql("SELECT name FROM {s}.onceward_prepared")
+        }
 
     assert markers() == set()
     process.finish()
@@ -152,7 +172,9 @@ def test_markers_are_kept_until_the_batch_is_finished_and_no_longer(in_any_place
 
 @pytest.mark.fault("prepared-late")
 def test_what_a_task_prepares_late_is_rolled_back(in_any_place: Prepared) -> None:
-    """By a task that was given up: it is in no report, its attempt is aborted or decided without it."""
+    """By a task that was given up: it is in no report, its attempt is aborted or decided without
+    it.
+    """
     in_any_place.place.sql(TABLE)
     process = Process(in_any_place).open()
     process.commit(["a", "b"])
@@ -187,7 +209,9 @@ def _task(number: int) -> TaskAttempt:
     return TaskAttempt(number, 0, 1_000 + number)
 
 
-def test_another_ledgers_transactions_are_left_alone(in_any_place: Prepared, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_ledgers_transactions_are_left_alone(
+    in_any_place: Prepared, caplog: pytest.LogCaptureFixture
+) -> None:
     in_any_place.place.sql(TABLE)
     Process(in_any_place).open().stage(in_any_place.frame(["theirs"]))
     theirs = in_any_place.prepared()
@@ -196,12 +220,15 @@ def test_another_ledgers_transactions_are_left_alone(in_any_place: Prepared, cap
     with caplog.at_level(logging.WARNING, "onceward"):
         target = PreparedTarget(
             ow.DatabaseSink(
-                url=in_any_place.place.server.url, pipeline_id=in_any_place.pipeline, xa=True, ledger_table=other,
+                url=in_any_place.place.server.url, pipeline_id=in_any_place.pipeline, xa=True,
+                ledger_table=other,
                 table=f"{in_any_place.place.schema}.t",
             ).settings
         )  # fmt: skip
         in_any_place.targets.append(target)
-        MicroBatches(target, SinkPolicy(in_any_place.pipeline)).process([Write(in_any_place.frame(["a"]))], batch(0))
+        MicroBatches(target, SinkPolicy(in_any_place.pipeline)).process(
+            [Write(in_any_place.frame(["a"]))], batch(0)
+        )
     assert in_any_place.prepared() == theirs
     assert "by that of another ledger" in caplog.text
     Process(in_any_place).open().begin()
@@ -228,10 +255,14 @@ def test_a_task_that_was_left_shares_no_transaction(in_any_place: Prepared) -> N
 def test_of_tasks_that_wait_for_each_other_one_gives_up(
     in_any_place: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One key in two tasks: the second waits for the first, which is prepared and waits for the decision."""
+    """One key in two tasks: the second waits for the first, which is prepared and waits for the
+    decision.
+    """
     in_any_place.place.sql("CREATE TABLE {s}.t (value varchar(20) PRIMARY KEY)")
     monkeypatch.setattr(preparing, "_SETTINGS", ("SET LOCAL lock_timeout = '300ms'",))
-    session = mysql_preparing._SESSION.replace("innodb_lock_wait_timeout = 60", "innodb_lock_wait_timeout = 1")
+    session = mysql_preparing._SESSION.replace(
+        "innodb_lock_wait_timeout = 60", "innodb_lock_wait_timeout = 1"
+    )
     monkeypatch.setattr(mysql_preparing, "_SESSION", session)
     with pytest.raises((SendFailed, RowRefused)):
         in_any_place.write(["same", "same"])
@@ -251,7 +282,11 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
         found = landing(self, *said)
         if not changed:
             changed.append(True)
-            modify = "MODIFY value" if in_any_place.place.server.url[:2] in ("my", "ma") else "ALTER value TYPE"
+            modify = (
+                "MODIFY value"
+                if in_any_place.place.server.url[:2] in ("my", "ma")
+                else "ALTER value TYPE"
+            )
             in_any_place.place.sql(f"ALTER TABLE {{s}}.t {modify} double precision")
         return found
 
@@ -267,10 +302,17 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
 
 @pytest.mark.parametrize(
     "change",
-    ["TRUNCATE {s}.t", "DROP TABLE {s}.t", "RENAME TABLE {s}.t TO {s}.before", "ALTER TABLE {s}.t ADD COLUMN note int"],
+    [
+        "TRUNCATE {s}.t",
+        "DROP TABLE {s}.t",
+        "RENAME TABLE {s}.t TO {s}.before",
+        "ALTER TABLE {s}.t ADD COLUMN note int",
+    ],
     ids=lambda change: change.split()[0],
 )
-def test_nobody_changes_a_table_while_its_rows_are_prepared(in_my_place: Prepared, change: str) -> None:
+def test_nobody_changes_a_table_while_its_rows_are_prepared(
+    in_my_place: Prepared, change: str
+) -> None:
     """Also when the sessions that prepared them are gone."""
     place = in_my_place.place
     place.sql(TABLE)
@@ -281,7 +323,9 @@ def test_nobody_changes_a_table_while_its_rows_are_prepared(in_my_place: Prepare
     assert in_my_place.values() == ["b", "c"]
 
 
-def test_a_server_that_lets_tables_go_from_under_prepared_rows_is_refused(mysql_place: Place) -> None:
+def test_a_server_that_lets_tables_go_from_under_prepared_rows_is_refused(
+    mysql_place: Place,
+) -> None:
     """MySQL 8.0.12 lets anybody drop them, and says of XA COMMIT that it has committed."""
     mysql_place.sql(TABLE)
     with pytest.raises(ConfigurationError, match=r"8\.0\.12.*8\.0\.30 or later"):
@@ -293,7 +337,9 @@ def test_a_server_that_lets_tables_go_from_under_prepared_rows_is_refused(mysql_
 
 
 @pytest.mark.parametrize("died", ["before the second has published", "before anything is noted"])
-def test_two_in_a_fan_out_leave_each_others_alone(in_place: Prepared, tmp_path: Path, died: str) -> None:
+def test_two_in_a_fan_out_leave_each_others_alone(
+    in_place: Prepared, tmp_path: Path, died: str
+) -> None:
     """They prepare in one attempt of one pipeline, and each lists what the other has prepared."""
     in_place.place.sql(TABLE)
     in_place.place.sql("CREATE TABLE {s}.u (value varchar(20))")
@@ -301,7 +347,9 @@ def test_two_in_a_fan_out_leave_each_others_alone(in_place: Prepared, tmp_path: 
     ledger = ow.FolderLedger(tmp_path / "ledger")
 
     def target() -> Any:
-        return ow.FanOut({"t": in_place.sink(ledger=ledger), "u": other.sink(ledger=ledger)}).new_target()
+        return ow.FanOut(
+            {"t": in_place.sink(ledger=ledger), "u": other.sink(ledger=ledger)}
+        ).new_target()
 
     def write(number: int, target: Any, *values: str) -> None:
         writes = [Write(in_place.frame(list(values)), name) for name in ("@t", "@u")]
@@ -328,7 +376,9 @@ def test_two_in_a_fan_out_leave_each_others_alone(in_place: Prepared, tmp_path: 
     assert in_place.prepared() == []
 
 
-def test_a_frame_goes_to_the_sinks_own_table(in_place: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_goes_to_the_sinks_own_table(
+    in_place: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sink_module, "must_be_a_frame", lambda frame: None)
     sink, frame = in_place.sink(), in_place.frame(["a"])
     assert sink._checked(frame, None) == sink._checked(frame, sink.settings.table)  # type: ignore[arg-type]
@@ -344,20 +394,43 @@ def test_every_type_comes_back_as_it_was(in_place: Prepared, straight: bool) -> 
     place = in_place.place
     place.sql("CREATE TYPE {s}.mood AS ENUM ('glad', 'sad')")
     place.sql("CREATE DOMAIN {s}.money_amount AS numeric(12,2) CHECK (value > 0)")
-    same = ("large_numeric", "count_price", "day_time", "document", "text_document", "id", "address", "at", "mood")
+    same = (
+        "large_numeric",
+        "count_price",
+        "day_time",
+        "document",
+        "text_document",
+        "id",
+        "address",
+        "at",
+        "mood",
+    )
     told = [one for one in (*TYPES, *LISTS) if not straight or one[0] not in same]
-    place.sql(f"CREATE TABLE {{s}}.t (number int DEFAULT 7, {', '.join(f'{one[0]} {one[2]}' for one in told[::-1])})")
+    place.sql(
+        f"CREATE TABLE {{s}}.t (number int DEFAULT 7, "
+        f"{', '.join(f'{one[0]} {one[2]}' for one in told[::-1])})"
+    )
     target = in_place.new_target()
-    landing = _landing(target, rows := pa.table({name: pa.array(values, kind) for name, kind, _, values in told}))
+    landing = _landing(
+        target, rows := pa.table({name: pa.array(values, kind) for name, kind, _, values in told})
+    )
     assert (landing.straight is not None) is straight
     in_place.write(rows)
     columns = ", ".join(one[0] for one in told)
     found = place.sql(f"SELECT {columns} FROM {{s}}.t")  # noqa: S608
-    wanted = list(zip(*([expected(kind, value) for value in values] for _, _, kind, values in told), strict=True))
+    wanted = list(
+        zip(
+            *([expected(kind, value) for value in values] for _, _, kind, values in told),
+            strict=True,
+        )
+    )
     assert [row for row in found if row not in wanted] == []
     assert [row for row in wanted if row not in found] == []
     assert len(found) == len(wanted)
-    names = place.sql("SELECT relname FROM pg_class WHERE relname LIKE 'onceward\\_rows\\_%%' AND true = %s", True)
+    names = place.sql(
+        "SELECT relname FROM pg_class WHERE relname LIKE 'onceward\\_rows\\_%%' AND true = %s",
+        True,
+    )
     assert names == []
 
 
@@ -377,7 +450,9 @@ def test_spaces_beyond_the_column_are_not_cut(in_place: Prepared) -> None:
 def test_a_table_with_rules_is_refused_by_name(in_place: Prepared) -> None:
     in_place.place.sql(TABLE)
     in_place.place.sql("CREATE TABLE {s}.log (value text)")
-    in_place.place.sql("CREATE RULE log AS ON INSERT TO {s}.t DO ALSO INSERT INTO {s}.log VALUES (NEW.value)")
+    in_place.place.sql(
+        "CREATE RULE log AS ON INSERT TO {s}.t DO ALSO INSERT INTO {s}.log VALUES (NEW.value)"
+    )
     with pytest.raises(ConfigurationError, match="has rules"):
         in_place.write(["a"])
     in_place.place.sql("DROP RULE log ON {s}.t")
@@ -388,8 +463,12 @@ def test_a_table_with_rules_is_refused_by_name(in_place: Prepared) -> None:
 def test_a_trigger_that_leaves_rows_out_is_not_believed(in_place: Prepared) -> None:
     place = in_place.place
     place.sql(TABLE)
-    place.sql("CREATE FUNCTION {s}.skip() RETURNS trigger AS 'BEGIN RETURN NULL; END' LANGUAGE plpgsql")
-    place.sql("CREATE TRIGGER skip BEFORE INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.skip()")
+    place.sql(
+        "CREATE FUNCTION {s}.skip() RETURNS trigger AS 'BEGIN RETURN NULL; END' LANGUAGE plpgsql"
+    )
+    place.sql(
+        "CREATE TRIGGER skip BEFORE INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.skip()"
+    )
     with pytest.raises(RowRefused, match="the server took 0"):
         in_place.write(["a", "b"])
     assert in_place.prepared() == []
@@ -414,9 +493,16 @@ def test_a_server_that_keeps_none_is_refused_before_anybody_is_fenced(
 ) -> None:
     found = Prepared(own_server("0"))
     found.place.sql(TABLE)
-    with pytest.raises(ConfigurationError, match=r"max_prepared_transactions = 0.*ALTER SYSTEM SET"):
+    with pytest.raises(
+        ConfigurationError, match=r"max_prepared_transactions = 0.*ALTER SYSTEM SET"
+    ):
         found.write(["a"])
-    assert found.place.sql("SELECT relname FROM pg_class WHERE relname LIKE '%%ledger%%' AND true = %s", True) == []
+    assert (
+        found.place.sql(
+            "SELECT relname FROM pg_class WHERE relname LIKE '%%ledger%%' AND true = %s", True
+        )
+        == []
+    )
 
 
 def test_a_crash_of_the_server_takes_nothing_and_its_room_is_named(
@@ -426,7 +512,9 @@ def test_a_crash_of_the_server_takes_nothing_and_its_room_is_named(
     found.place.sql(TABLE)
     target = found.new_target()
     batches = MicroBatches(target, SinkPolicy(found.pipeline, batch_attempts=1))
-    with pytest.raises(SendFailed, match=r"maximum number of prepared transactions .*max_prepared_transactions"):
+    with pytest.raises(
+        SendFailed, match=r"maximum number of prepared transactions .*max_prepared_transactions"
+    ):
         batches.process([Write(found.frame(["a", "b", "c"], tasks=3), None)], batch(0))
     assert found.prepared() == []
     target.close()
@@ -446,8 +534,10 @@ def test_a_crash_of_the_server_takes_nothing_and_its_room_is_named(
 
 def test_texts_of_every_kind_come_back_as_they_were(in_my_place: Prepared) -> None:
     in_my_place.place.sql(
-        "CREATE TABLE {s}.t (number int NOT NULL AUTO_INCREMENT PRIMARY KEY, value varchar(20) CHARACTER SET utf8mb4, "
-        "raw varbinary(4), document json, mood enum('glad','1') CHARACTER SET utf8mb4, day datetime)"
+        "CREATE TABLE {s}.t (number int NOT NULL AUTO_INCREMENT PRIMARY KEY, value varchar(20) "
+        "CHARACTER SET utf8mb4, "
+        "raw varbinary(4), document json, mood enum('glad','1') CHARACTER SET utf8mb4, day "
+        "datetime)"
     )
     rows = pa.table(
         {
@@ -478,7 +568,9 @@ def test_texts_of_every_kind_come_back_as_they_were(in_my_place: Prepared) -> No
         ("varchar(3) CHARACTER SET utf8mb4 CHECK (value > 'b')", "a", "writing to table"),
     ],
 )
-def test_what_a_load_would_change_is_refused(in_my_place: Prepared, column: str, value: str | None, named: str) -> None:
+def test_what_a_load_would_change_is_refused(
+    in_my_place: Prepared, column: str, value: str | None, named: str
+) -> None:
     if "CHECK" in column and in_my_place.place.server.url.startswith("mysql"):
         pytest.skip("8.0.12 has no checks")
     in_my_place.place.sql(f"CREATE TABLE {{s}}.t (value {column})")
@@ -494,7 +586,9 @@ def test_texts_in_another_character_set_are_the_same_texts(in_my_place: Prepared
     assert in_my_place.values() == ["\\N\t", "ü" * 255]
 
 
-def test_a_login_that_may_not_list_is_refused_before_anybody_is_fenced(newer_mysql_place: Place) -> None:
+def test_a_login_that_may_not_list_is_refused_before_anybody_is_fenced(
+    newer_mysql_place: Place,
+) -> None:
     newer_mysql_place.sql(TABLE)
     login = newer_mysql_place.schema[-10:]
     newer_mysql_place.sql(f"CREATE USER '{login}'@'%' IDENTIFIED BY 'pw'")

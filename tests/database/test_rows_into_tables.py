@@ -14,7 +14,14 @@ import pyarrow as pa
 import pytest
 from database_place import Place
 
-from onceward.errors import BadColumn, ContradictoryOptions, Fenced, RowRefused, SendFailed, TableMissing
+from onceward.errors import (
+    BadColumn,
+    ContradictoryOptions,
+    Fenced,
+    RowRefused,
+    SendFailed,
+    TableMissing,
+)
 from onceward.ids import TaskAttempt
 from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import connection_words
@@ -38,8 +45,18 @@ TYPES: list[tuple[str, pa.DataType, str, list[Any]]] = [
     ("single", pa.float32(), "real", [1.5, float("inf"), None]),
     ("single_wide", pa.float32(), "double precision", [1.5, float("-inf"), None]),
     ("double", pa.float64(), "double precision", [0.1, 5e-324, None]),
-    ("price", pa.decimal128(10, 2), "numeric(10,2)", [Decimal("-12345678.90"), Decimal("0.01"), None]),
-    ("wide_price", pa.decimal128(38, 18), "numeric", [Decimal("12345678901234567890.123456789012345678"), None, None]),
+    (
+        "price",
+        pa.decimal128(10, 2),
+        "numeric(10,2)",
+        [Decimal("-12345678.90"), Decimal("0.01"), None],
+    ),
+    (
+        "wide_price",
+        pa.decimal128(38, 18),
+        "numeric",
+        [Decimal("12345678901234567890.123456789012345678"), None, None],
+    ),
     ("count_price", pa.decimal128(9, 0), "integer", [Decimal(999_999_999), None, Decimal(-1)]),
     ("name", pa.string(), "text", ["", "Übermaß 😀 \\N \t\n\"'", None]),
     ("short_name", pa.string(), "varchar(5)", ["Maße ", "", None]),
@@ -102,7 +119,10 @@ def test_every_type_comes_back_as_it_was(either: Place, lists: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "theirs"),
     [
-        (pa.int64(), "double precision"),  # the widths agree: a binary COPY would store 2.5e-323 for 5
+        (
+            pa.int64(),
+            "double precision",
+        ),  # the widths agree: a binary COPY would store 2.5e-323 for 5
         (pa.float64(), "bigint"),
         (pa.string(), "bigint"),
         (pa.int64(), "integer"),
@@ -126,7 +146,9 @@ def test_every_type_comes_back_as_it_was(either: Place, lists: bool) -> None:
     ],
     ids=str,
 )
-def test_a_column_that_cannot_hold_every_value_is_named(place: Place, kind: pa.DataType, theirs: str) -> None:
+def test_a_column_that_cannot_hold_every_value_is_named(
+    place: Place, kind: pa.DataType, theirs: str
+) -> None:
     place.sql(f"CREATE TABLE {{s}}.t (x {theirs})")
     with pytest.raises(BadColumn, match=r"'x'.*does not fit"):
         place.write("t", pa.table({"x": pa.array([None], kind)}))
@@ -139,19 +161,32 @@ def test_a_column_that_cannot_hold_every_value_is_named(place: Place, kind: pa.D
         ("x text", {"y": ["a"]}, "no column 'y'"),
         ("x text", {"X": ["a"]}, r"rename it to 'x'"),
         ("x text, y text NOT NULL", {"x": ["a"]}, "no column 'y', which"),
-        ("x text, y text GENERATED ALWAYS AS (x || x) STORED", {"x": ["a"], "y": ["b"]}, "'y'.*is generated"),
-        ("x text, y integer GENERATED ALWAYS AS IDENTITY", {"x": ["a"], "y": [1]}, "'y'.*is generated"),
+        (
+            "x text, y text GENERATED ALWAYS AS (x || x) STORED",
+            {"x": ["a"], "y": ["b"]},
+            "'y'.*is generated",
+        ),
+        (
+            "x text, y integer GENERATED ALWAYS AS IDENTITY",
+            {"x": ["a"], "y": [1]},
+            "'y'.*is generated",
+        ),
     ],
 )
 @pytest.mark.fault("database-column-unfit")
-def test_columns_that_do_not_meet_are_named(place: Place, columns: str, frame: dict[str, Any], named: str) -> None:
+def test_columns_that_do_not_meet_are_named(
+    place: Place, columns: str, frame: dict[str, Any], named: str
+) -> None:
     place.sql(f"CREATE TABLE {{s}}.t ({columns})")
     with pytest.raises(BadColumn, match=named):
         place.write("t", pa.table(frame))
 
 
 def test_defaults_and_identities_are_the_servers(either: Place) -> None:
-    either.sql("CREATE TABLE {s}.t (n integer GENERATED ALWAYS AS IDENTITY, x text, y text NOT NULL DEFAULT 'd')")
+    either.sql(
+        "CREATE TABLE {s}.t (n integer GENERATED ALWAYS AS IDENTITY, x text, y text NOT NULL "
+        "DEFAULT 'd')"
+    )
     either.write("t", pa.table({"x": ["a"]}))
     assert either.sql("SELECT * FROM {s}.t") == [(1, "a", "d")]
 
@@ -159,7 +194,11 @@ def test_defaults_and_identities_are_the_servers(either: Place) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "named"),
     [
-        ("varchar(3)", "abc ", "'x' has 4 characters"),  # an assignment cuts spaces, and says nothing
+        (
+            "varchar(3)",
+            "abc ",
+            "'x' has 4 characters",
+        ),  # an assignment cuts spaces, and says nothing
         ("varchar(3)", "abcd", "'x' has 4 characters"),
         ("uuid", "no uuid", "invalid input syntax for type uuid"),
         ("jsonb", "{", "invalid input syntax for type json"),
@@ -168,10 +207,14 @@ def test_defaults_and_identities_are_the_servers(either: Place) -> None:
     ],
 )
 @pytest.mark.fault("database-column-unfit")
-def test_a_value_that_does_not_fit_stops_by_name(either: Place, kind: str, value: str, named: str) -> None:
+def test_a_value_that_does_not_fit_stops_by_name(
+    either: Place, kind: str, value: str, named: str
+) -> None:
     either.sql(f"CREATE TABLE {{s}}.t (x {kind})")
     with pytest.raises(RowRefused, match=named):
-        either.write("t", pa.table({"x": ["ok" if "varchar" in kind else None, value]}), attempts=3)
+        either.write(
+            "t", pa.table({"x": ["ok" if "varchar" in kind else None, value]}), attempts=3
+        )
     assert either.sql("SELECT count(*) FROM {s}.t") == [(0,)]
     assert either.staging() == []
 
@@ -182,7 +225,9 @@ def test_a_trigger_that_leaves_rows_out_is_not_believed(either: Place) -> None:
         "CREATE FUNCTION {s}.drop_it() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN IF new.x = 'b' THEN RETURN NULL; END IF; RETURN new; END $$"
     )
-    either.sql("CREATE TRIGGER t BEFORE INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.drop_it()")
+    either.sql(
+        "CREATE TRIGGER t BEFORE INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.drop_it()"
+    )
     with pytest.raises(RowRefused, match=r"of 2 rows .* took 1: a trigger"):
         either.write("t", pa.table({"x": ["a", "b"]}))
     assert either.sql("SELECT * FROM {s}.t") == []
@@ -246,7 +291,9 @@ def test_what_a_crash_left_is_dropped_by_the_next_start_and_nothing_else(place: 
 
 
 @pytest.mark.fault("database-two-owners")
-def test_an_older_copy_drops_nothing_of_its_heirs(anywhere: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_copy_drops_nothing_of_its_heirs(
+    anywhere: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has taken the chain, and stands still before it drops what is left."""
     anywhere.sql("CREATE TABLE {s}.t (x bigint)")
     zombie, heir = anywhere.target("t"), Process(anywhere)  # type: ignore[arg-type]
@@ -281,7 +328,10 @@ def test_a_worker_keeps_its_connection_and_replaces_one_that_broke(place: Place)
     (kept,) = staging.sessions.kept.values()
     place.write("t", pa.table({"x": [3, 4]}))
     assert list(staging.sessions.kept.values()) == [kept]
-    place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'onceward'")
+    place.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
+        "'onceward'"
+    )
     place.write("t", pa.table({"x": [5, 6]}))
     assert list(staging.sessions.kept.values()) != [kept]
     assert sorted(place.sql("SELECT * FROM {s}.t")) == [(n,) for n in range(1, 7)]
@@ -292,14 +342,26 @@ def test_a_worker_keeps_its_connection_and_replaces_one_that_broke(place: Place)
 
 def ids(*rows: tuple[Any, ...], names: str = "id value n") -> pa.Table:
     columns = names.split()
-    kinds = {"id": pa.int32(), "value": pa.string(), "n": pa.int64(), "op": pa.string(), "table": pa.string()}
-    return pa.table({name: pa.array([row[at] for row in rows], kinds[name]) for at, name in enumerate(columns)})
+    kinds = {
+        "id": pa.int32(),
+        "value": pa.string(),
+        "n": pa.int64(),
+        "op": pa.string(),
+        "table": pa.string(),
+    }
+    return pa.table(
+        {name: pa.array([row[at] for row in rows], kinds[name]) for at, name in enumerate(columns)}
+    )
 
 
 def test_upsert_adds_or_replaces_and_leaves_other_columns(either_anywhere: Place) -> None:
-    either_anywhere.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, value text, kept varchar(9) DEFAULT 'k')")
+    either_anywhere.sql(
+        "CREATE TABLE {s}.t (id bigint PRIMARY KEY, value text, kept varchar(9) DEFAULT 'k')"
+    )
     either_anywhere.sql("INSERT INTO {s}.t VALUES (1, 'old', 'mine'), (9, 'nine', 'mine')")
-    either_anywhere.write("t", ids((1, "new", 1), (2, "two", 1)), mode="upsert", key="id", order_by="n")
+    either_anywhere.write(
+        "t", ids((1, "new", 1), (2, "two", 1)), mode="upsert", key="id", order_by="n"
+    )
     assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [
         (1, "new", "mine"),
         (2, "two", "k"),
@@ -311,7 +373,9 @@ def test_the_last_of_a_key_stays(either_anywhere: Place) -> None:
     either_anywhere.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value text, n bigint)")
     rows = [(k, f"{k}-{n}", n) for n in (3, 7, 5) for k in range(4)]
     either_anywhere.write("t", ids(*rows), mode="upsert", key=["id"], order_by=["n"])
-    assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [(k, f"{k}-7", 7) for k in range(4)]
+    assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [
+        (k, f"{k}-7", 7) for k in range(4)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +386,9 @@ def test_the_last_of_a_key_stays(either_anywhere: Place) -> None:
         ([(None, "a", 1)], "n", "have no key: null in id"),
     ],
 )
-def test_which_row_stays_is_never_chance(either_anywhere: Place, rows: Any, order_by: str | None, named: str) -> None:
+def test_which_row_stays_is_never_chance(
+    either_anywhere: Place, rows: Any, order_by: str | None, named: str
+) -> None:
     either_anywhere.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value text, n bigint)")
     with pytest.raises(RowRefused, match=named):
         either_anywhere.write("t", ids(*rows), mode="upsert", key="id", order_by=order_by)
@@ -353,7 +419,11 @@ def test_changes_are_applied_in_order_per_key(either_anywhere: Place) -> None:
     ]
     settings = {"mode": "changes", "key": "id", "order_by": "n"}
     either_anywhere.write("t", ids(*changes, names="id value n op"), **settings)
-    assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, "uno"), (3, "two"), (5, "five")]
+    assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [
+        (1, "uno"),
+        (3, "two"),
+        (5, "five"),
+    ]
     with pytest.raises(RowRefused, match="value in column 'op'"):
         either_anywhere.write("t", ids((1, "x", 1, "truncate"), names="id value n op"), **settings)
     with pytest.raises(RowRefused, match="value in column 'op'"):
@@ -394,11 +464,21 @@ def test_a_table_that_is_missing_or_none_is_named_before_anybody_is_fenced(place
 def test_rows_name_their_tables_and_all_become_true_at_once(either_anywhere: Place) -> None:
     for name in ("a", "b"):
         either_anywhere.sql(f"CREATE TABLE {{s}}.{name} (id integer, value text)")
-    rows = ids(*[(n, f"{n}", f"{either_anywhere.schema}.{'ab'[n % 2]}") for n in range(10)], names="id value table")
+    rows = ids(
+        *[(n, f"{n}", f"{either_anywhere.schema}.{'ab'[n % 2]}") for n in range(10)],
+        names="id value table",
+    )
     record = either_anywhere.write(None, rows)
-    assert {name.split(".")[1]: output.records for name, output in record.outputs.items()} == {"a": 5, "b": 5}
+    assert {name.split(".")[1]: output.records for name, output in record.outputs.items()} == {
+        "a": 5,
+        "b": 5,
+    }
     assert sorted(either_anywhere.sql("SELECT id FROM {s}.b")) == [(n,) for n in range(1, 10, 2)]
-    bad = ids((1, "x", f"{either_anywhere.schema}.a"), (2, "y", f"{either_anywhere.schema}.c"), names="id value table")
+    bad = ids(
+        (1, "x", f"{either_anywhere.schema}.a"),
+        (2, "y", f"{either_anywhere.schema}.c"),
+        names="id value table",
+    )
     with pytest.raises(TableMissing, match=r"\.c does not exist"):
         either_anywhere.write(None, bad)
     assert len(either_anywhere.sql("SELECT * FROM {s}.a")) == 5
@@ -406,7 +486,9 @@ def test_rows_name_their_tables_and_all_become_true_at_once(either_anywhere: Pla
         either_anywhere.write(None, ids((1, "x", None), names="id value table"))
 
 
-@pytest.mark.parametrize("name", ["ledger", "ledger_batches", "onceward_ledger", '"onceward_staging_x"'])
+@pytest.mark.parametrize(
+    "name", ["ledger", "ledger_batches", "onceward_ledger", '"onceward_staging_x"']
+)
 def test_rows_do_not_reach_the_ledger(place: Place, name: str) -> None:
     place.sql("CREATE TABLE {s}.t (id integer, value text)")
     place.write("t", ids((1, "x"), names="id value"))
@@ -419,10 +501,18 @@ def test_rows_do_not_reach_the_ledger(place: Place, name: str) -> None:
 def test_names_are_quoted(either: Place) -> None:
     odd = 'a "b"; -- %s é'
     quoted = '"' + odd.replace('"', '""') + '"'
-    either.sql(f"CREATE TABLE {{s}}.{quoted} ({quoted} text PRIMARY KEY, n bigint)".replace("%", "%"))
+    either.sql(
+        f"CREATE TABLE {{s}}.{quoted} ({quoted} text PRIMARY KEY, n bigint)".replace("%", "%")
+    )
     frame = pa.table({odd: ["x"], "n": pa.array([1], pa.int64())})
     either.write(quoted, frame)
-    either.write(quoted, pa.table({odd: ["x"], "n": pa.array([2], pa.int64())}), mode="upsert", key=odd, order_by="n")
+    either.write(
+        quoted,
+        pa.table({odd: ["x"], "n": pa.array([2], pa.int64())}),
+        mode="upsert",
+        key=odd,
+        order_by="n",
+    )
     assert either.sql(f"TABLE {{s}}.{quoted}") == [("x", 2)]
 
 
@@ -441,10 +531,17 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
 
 
 def test_a_delete_takes_no_other_rows_of_the_batch_along(anywhere: Place) -> None:
-    """In the stream's order row 2 has left its parent before that is deleted. If it has not, somebody has to say so."""
+    """In the stream's order row 2 has left its parent before that is deleted. If it has not,
+    somebody has to say so.
+    """
     cascade = "REFERENCES {s}.t(id) ON DELETE CASCADE"
-    anywhere.sql(f"CREATE TABLE {{s}}.t (id bigint PRIMARY KEY, parent bigint, FOREIGN KEY (parent) {cascade})")
-    anywhere.sql(f"CREATE TABLE {{s}}.items (item bigint, node bigint, FOREIGN KEY (node) {cascade})")
+    anywhere.sql(
+        f"CREATE TABLE {{s}}.t (id bigint PRIMARY KEY, parent bigint, FOREIGN KEY (parent) "
+        f"{cascade})"
+    )
+    anywhere.sql(
+        f"CREATE TABLE {{s}}.items (item bigint, node bigint, FOREIGN KEY (node) {cascade})"
+    )
     anywhere.sql("INSERT INTO {s}.t VALUES (1, NULL), (3, NULL)")
     anywhere.sql("INSERT INTO {s}.t VALUES (2, 1)")
     anywhere.sql("INSERT INTO {s}.items VALUES (10, 2)")

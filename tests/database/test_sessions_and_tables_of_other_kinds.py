@@ -1,4 +1,6 @@
-"""Settings of a database, a role or a URL, and kinds of tables, under which rows could change or vanish in silence."""
+"""Settings of a database, a role or a URL, and kinds of tables, under which rows could change or
+vanish in silence.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import pytest
 from database_place import Place
 
 import onceward as ow
-from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, OncewardError, RowRefused
+from onceward.errors import (
+    BadColumn,
+    ConfigurationError,
+    ContradictoryOptions,
+    OncewardError,
+    RowRefused,
+)
 from onceward.sql.postgresql import staging
 from onceward_testing.sink_contract import Process, batch
 from tasks_here import ArrowFrame
@@ -40,7 +48,10 @@ def hostile(either: Place) -> Iterator[Place]:
 
 
 def test_a_roles_settings_change_no_value(hostile: Place) -> None:
-    hostile.sql("CREATE TABLE {s}.t (text text, raw bytea, number bigint, day date, span interval, at timestamptz)")
+    hostile.sql(
+        "CREATE TABLE {s}.t (text text, raw bytea, number bigint, day date, span interval, at "
+        "timestamptz)"
+    )
     moment = dt.datetime(2026, 7, 1, 1, 2, 3, tzinfo=dt.timezone.utc)
     frame = pa.table(
         {
@@ -54,7 +65,9 @@ def test_a_roles_settings_change_no_value(hostile: Place) -> None:
     )
     hostile.write("t", frame)
     hostile.sql("ALTER ROLE postgres RESET ALL")
-    found = hostile.sql("SELECT text, raw, number, day, span::text, at FROM {s}.t ORDER BY number NULLS LAST")
+    found = hostile.sql(
+        "SELECT text, raw, number, day, span::text, at FROM {s}.t ORDER BY number NULLS LAST"
+    )
     assert found == [
         ("Üé€", b"\x00\xff\\", 1, dt.date(2026, 2, 1), "-1 days +02:03:04", moment),
         ("NULL", b"", 2, None, None, None),
@@ -66,7 +79,12 @@ def test_a_roles_settings_change_no_value(hostile: Place) -> None:
 def keyed(*rows: tuple[Any, ...], names: str = "id value n op") -> pa.Table:
     columns = names.split()
     kinds = {"n": pa.int64(), "value": pa.string()}
-    return pa.table({name: pa.array([row[at] for row in rows], kinds.get(name)) for at, name in enumerate(columns)})
+    return pa.table(
+        {
+            name: pa.array([row[at] for row in rows], kinds.get(name))
+            for at, name in enumerate(columns)
+        }
+    )
 
 
 CHANGES = {"mode": "changes", "key": "id", "order_by": "n"}
@@ -78,7 +96,10 @@ CHANGES = {"mode": "changes", "key": "id", "order_by": "n"}
 )
 def test_keys_with_an_equality_of_their_own_are_refused(place: Place, kind: str) -> None:
     """A delete of 'B' would leave 'b'."""
-    place.sql("CREATE COLLATION {s}.any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    place.sql(
+        "CREATE COLLATION {s}.any_case (provider = icu, locale = 'und-u-ks-level2', deterministic "
+        "= false)"
+    )
     if kind == "citext":
         try:
             place.sql("CREATE EXTENSION IF NOT EXISTS citext")
@@ -90,7 +111,9 @@ def test_keys_with_an_equality_of_their_own_are_refused(place: Place, kind: str)
 
 
 @pytest.mark.parametrize("name", ["ledger", " ledger", '"ledger"', "onceward_x", ' "onceward_x"'])
-def test_rows_cannot_name_the_sinks_own_tables_however_they_spell_them(either: Place, name: str) -> None:
+def test_rows_cannot_name_the_sinks_own_tables_however_they_spell_them(
+    either: Place, name: str
+) -> None:
     either.sql("CREATE TABLE {s}.t (pipeline text)")
     either.write("t", pa.table({"pipeline": ["p"]}))
     either.sql("CREATE TABLE {s}.onceward_x (LIKE {s}.ledger)")
@@ -129,7 +152,9 @@ def test_tables_that_a_crash_empties_are_refused(place: Place) -> None:
     with pytest.raises(ConfigurationError, match=r"ledger.*not logged"):
         place.write("u", pa.table({"x": [2]}))
     with pytest.raises(ConfigurationError, match="not a usable name"):
-        ow.DatabaseSink(url=place.postgres.url, table="t", pipeline_id="p", ledger_table="pg_temp.l")
+        ow.DatabaseSink(
+            url=place.postgres.url, table="t", pipeline_id="p", ledger_table="pg_temp.l"
+        )
 
 
 def test_a_partition_on_another_server_is_refused(place: Place) -> None:
@@ -140,7 +165,9 @@ def test_a_partition_on_another_server_is_refused(place: Place) -> None:
     place.sql("CREATE TABLE {s}.t (x bigint) PARTITION BY LIST (x)")
     place.sql("CREATE TABLE {s}.here PARTITION OF {s}.t FOR VALUES IN (1)")
     place.write("t", pa.table({"x": [1]}))
-    place.sql(f"CREATE FOREIGN TABLE {{s}}.there PARTITION OF {{s}}.t FOR VALUES IN (2) SERVER {wrapper}")
+    place.sql(
+        f"CREATE FOREIGN TABLE {{s}}.there PARTITION OF {{s}}.t FOR VALUES IN (2) SERVER {wrapper}"
+    )
     with pytest.raises(ConfigurationError, match="lies elsewhere"):
         place.write("t", pa.table({"x": [1]}))
     place.sql(f"DROP FOREIGN DATA WRAPPER {wrapper} CASCADE")
@@ -158,17 +185,24 @@ def test_what_a_table_does_not_carry_out_is_noticed(either: Place) -> None:
     either.sql(TRIGGER % "DELETE")
     with pytest.raises(RowRefused, match=r"1 rows of table .* are still there"):
         either.write("t", keyed((1, None, 1, "d")), **CHANGES)
-    either.sql("DROP TABLE {s}.t; DROP FUNCTION {s}.keep; CREATE TABLE {s}.t (id bigint PRIMARY KEY, value text)")
+    either.sql(
+        "DROP TABLE {s}.t; DROP FUNCTION {s}.keep; CREATE TABLE {s}.t (id bigint PRIMARY KEY, "
+        "value text)"
+    )
     either.sql("INSERT INTO {s}.t VALUES (1, 'old'), (9, 'x')")
     either.sql(TRIGGER % "UPDATE")
     with pytest.raises(RowRefused, match=r"of 1 rows .* took 0"):
         either.write("t", keyed((1, "new", 1, "u"), (9, None, 2, "d")), **CHANGES)
-    either.sql("DROP TABLE {s}.t; DROP FUNCTION {s}.keep; CREATE TABLE {s}.t (id bigint PRIMARY KEY)")
+    either.sql(
+        "DROP TABLE {s}.t; DROP FUNCTION {s}.keep; CREATE TABLE {s}.t (id bigint PRIMARY KEY)"
+    )
     either.write("t", keyed((1, 1), names="id n"), mode="upsert", key="id", order_by="n")
     either.write("t", keyed((1, 2), names="id n"), mode="upsert", key="id", order_by="n")
     either.sql(TRIGGER % "INSERT")
     with pytest.raises(RowRefused, match=r"of 2 rows .* took 0"):
-        either.write("t", keyed((1, 3), (2, 3), names="id n"), mode="upsert", key="id", order_by="n")
+        either.write(
+            "t", keyed((1, 3), (2, 3), names="id n"), mode="upsert", key="id", order_by="n"
+        )
     either.sql("CREATE TABLE {s}.r (x bigint)")
     either.sql("CREATE RULE away AS ON INSERT TO {s}.r DO INSTEAD NOTHING")
     with pytest.raises(ConfigurationError, match="INSTEAD"):
@@ -183,7 +217,9 @@ def test_a_table_that_others_inherit_from_has_no_key(place: Place) -> None:
 
 
 def listed(values: pa.Array) -> pa.Table:
-    return pa.table({"many": pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)})
+    return pa.table(
+        {"many": pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,22 +227,31 @@ def listed(values: pa.Array) -> pa.Table:
     [(pa.date32(), -(2**31)), (pa.date32(), 2**31 - 1), (pa.timestamp("us"), -(2**63) + 1)],
     ids=str,
 )
-def test_a_moment_that_the_server_has_not_is_refused(place: Place, kind: pa.DataType, number: int) -> None:
+def test_a_moment_that_the_server_has_not_is_refused(
+    place: Place, kind: pa.DataType, number: int
+) -> None:
     """Its COPY would make infinity of it, or another day; and the worker's session is given up."""
     place.sql(f"CREATE TABLE {{s}}.t (x {'date' if pa.types.is_date(kind) else 'timestamp'})")
     whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
     moments = pa.array([number], whole).cast(kind)
     with pytest.raises(OncewardError, match="4713 BC"):
         place.write("t", pa.table({"x": moments}))
-    place.sql("ALTER TABLE {s}.t ADD COLUMN many " + ("date[]" if pa.types.is_date(kind) else "timestamp[]"))
+    place.sql(
+        "ALTER TABLE {s}.t ADD COLUMN many "
+        + ("date[]" if pa.types.is_date(kind) else "timestamp[]")
+    )
     with pytest.raises(OncewardError, match="4713 BC"):
         place.write("t", listed(moments))
     assert place.staging() == []
 
 
-def test_a_copy_that_fails_leaves_no_session_in_the_middle_of_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_fails_leaves_no_session_in_the_middle_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.sql("CREATE TABLE {s}.t (x text)")
-    monkeypatch.setattr(staging, "storable", lambda rows: rows)  # nobody looks at the values but the server
+    monkeypatch.setattr(
+        staging, "storable", lambda rows: rows
+    )  # nobody looks at the values but the server
     with pytest.raises(RowRefused, match="0x00"):
         place.write("t", pa.table({"x": ["a\0"]}))
     assert staging.sessions.kept == {}
@@ -247,7 +292,9 @@ def test_a_value_that_one_key_gives_up_another_may_take_later(either: Place) -> 
     assert sorted(either.sql("TABLE {s}.t")) == [(1, "x"), (2, "y")]
 
 
-def test_a_frame_that_has_nothing_to_write_and_a_key_that_is_not_written_are_refused(place: Place) -> None:
+def test_a_frame_that_has_nothing_to_write_and_a_key_that_is_not_written_are_refused(
+    place: Place,
+) -> None:
     place.sql("CREATE TABLE {s}.t (x bigint)")
     with pytest.raises(BadColumn, match="no column for table"):
         place.write(None, pa.table({"table": [f"{place.schema}.t"]}))

@@ -20,7 +20,9 @@ def family(place: Place, *tables: tuple[str, str]) -> None:
     for name, parent in tables:
         place.sql(f"CREATE TABLE {{s}}.{name} (id bigint PRIMARY KEY, parent bigint)")
         if parent:
-            place.sql(f"ALTER TABLE {{s}}.{name} ADD FOREIGN KEY (parent) REFERENCES {{s}}.{parent} (id)")
+            place.sql(
+                f"ALTER TABLE {{s}}.{name} ADD FOREIGN KEY (parent) REFERENCES {{s}}.{parent} (id)"
+            )
 
 
 def rows(place: Place, *told: tuple[Any, ...]) -> pa.Table:
@@ -40,14 +42,22 @@ def ids(place: Place, table: str) -> list[tuple[Any, ...]]:
     return sorted(place.sql(f"SELECT id, parent FROM {{s}}.{table}"))  # noqa: S608
 
 
-@pytest.mark.parametrize("names", [("orders", "linesof", "parts"), ("z", "m", "a"), ("a", "m", "z")], ids=str)
-def test_parents_are_written_before_their_children(either_anywhere: Place, names: tuple[str, str, str]) -> None:
+@pytest.mark.parametrize(
+    "names", [("orders", "linesof", "parts"), ("z", "m", "a"), ("a", "m", "z")], ids=str
+)
+def test_parents_are_written_before_their_children(
+    either_anywhere: Place, names: tuple[str, str, str]
+) -> None:
     first, second, third = names
     family(either_anywhere, (first, ""), (second, first), (third, second))
     told = [(third, 3, 2), (first, 1, None), (second, 2, 1), (third, 4, 2)]
     for order in (told, [told[2], told[0], told[3], told[1]]):
         either_anywhere.write(None, rows(either_anywhere, *order))
-        assert [ids(either_anywhere, name) for name in names] == [[(1, None)], [(2, 1)], [(3, 2), (4, 2)]]
+        assert [ids(either_anywhere, name) for name in names] == [
+            [(1, None)],
+            [(2, 1)],
+            [(3, 2), (4, 2)],
+        ]
         for name in reversed(names):
             either_anywhere.sql(f"DELETE FROM {{s}}.{name}")  # noqa: S608
 
@@ -61,8 +71,13 @@ def test_frames_for_parents_may_come_after_those_for_their_children(place: Place
     from onceward_testing.sink_contract import batch
     from tasks_here import ArrowFrame
 
-    child, parent = (rows(place, told).drop_columns("table") for told in (("c", 2, 1), ("p", 1, None)))
-    writes = [Write(ArrowFrame(child), f"{place.schema}.c"), Write(ArrowFrame(parent), f"{place.schema}.p")]  # type: ignore[arg-type]
+    child, parent = (
+        rows(place, told).drop_columns("table") for told in (("c", 2, 1), ("p", 1, None))
+    )
+    writes = [
+        Write(ArrowFrame(child), f"{place.schema}.c"),
+        Write(ArrowFrame(parent), f"{place.schema}.p"),
+    ]  # type: ignore[arg-type]
     MicroBatches(target, SinkPolicy(place.pipeline, batch_attempts=1)).process(writes, batch(0))
     assert ids(place, "c") == [(2, 1)]
 
@@ -71,11 +86,17 @@ def test_children_are_deleted_before_their_parents(either_anywhere: Place) -> No
     place = either_anywhere
     family(place, ("a", ""), ("b", "a"))
     place.write(
-        None, rows(place, ("a", 1, None, "c"), ("a", 2, None, "c"), ("b", 3, 1, "c"), ("b", 4, 2, "c")), **CHANGES
+        None,
+        rows(place, ("a", 1, None, "c"), ("a", 2, None, "c"), ("b", 3, 1, "c"), ("b", 4, 2, "c")),
+        **CHANGES,
     )
     # in the source's order: a child is deleted, its parent too, another one comes with its parent
     place.write(
-        None, rows(place, ("b", 3, None, "d"), ("a", 1, None, "d"), ("a", 5, None, "c"), ("b", 6, 5, "c")), **CHANGES
+        None,
+        rows(
+            place, ("b", 3, None, "d"), ("a", 1, None, "d"), ("a", 5, None, "c"), ("b", 6, 5, "c")
+        ),
+        **CHANGES,
     )
     assert (ids(place, "a"), ids(place, "b")) == ([(2, None), (5, None)], [(4, 2), (6, 5)])
     # a child gets another parent, and its old one is deleted
@@ -91,7 +112,9 @@ def test_a_value_of_a_deleted_row_may_be_taken_by_a_new_one(either_anywhere: Pla
     family(place, ("a", ""), ("b", "a"))
     place.sql("CREATE UNIQUE INDEX once ON {s}.b (parent)")
     place.write(None, rows(place, ("a", 1, None, "c"), ("b", 3, 1, "c")), **CHANGES)
-    place.write(None, rows(place, ("b", 3, None, "d"), ("b", 4, 1, "c"), ("a", 1, None, "u")), **CHANGES)
+    place.write(
+        None, rows(place, ("b", 3, None, "d"), ("b", 4, 1, "c"), ("a", 1, None, "u")), **CHANGES
+    )
     assert ids(place, "b") == [(4, 1)]
 
 
@@ -139,7 +162,9 @@ DELETES = pa.table(
 
 
 @pytest.mark.parametrize("then", ["policy", "role"])
-def test_a_delete_of_a_row_that_a_policy_hides_is_no_success(either: Place, writer: str, then: str) -> None:
+def test_a_delete_of_a_row_that_a_policy_hides_is_no_success(
+    either: Place, writer: str, then: str
+) -> None:
     with pytest.raises(ConfigurationError, match="row-level security") as found:
         either.write("t", DELETES, **CHANGES)
     assert either.sql("SELECT count(*) FROM {s}.t") == [(2,)]
@@ -162,7 +187,9 @@ def test_a_policy_that_comes_in_mid_run_is_seen(either: Place, writer: str) -> N
     assert either.sql("SELECT id FROM {s}.t") == [(2,)]
 
 
-def test_a_row_that_a_policy_hides_is_not_replaced_without_a_word(either: Place, writer: str) -> None:
+def test_a_row_that_a_policy_hides_is_not_replaced_without_a_word(
+    either: Place, writer: str
+) -> None:
     news = pa.table({"id": pa.array([2], pa.int64()), "tenant": ["a"]})
     with pytest.raises(Exception, match="row-level security"):
         either.write("t", news, mode="upsert", key="id")

@@ -1,4 +1,6 @@
-"""``onceward verify`` about tables: every way to be wrong that can be made for real, and none accused that is well."""
+"""``onceward verify`` about tables: every way to be wrong that can be made for real, and none
+accused that is well.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,14 @@ def rows(*values: int) -> pa.Table:
 
 def verified(place: Place, *options: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "onceward_verify", "--database-url", place.postgres.url]
-    command += ["--pipeline-id", place.pipeline, "--ledger-table", f"{place.schema}.ledger", "--output", "json"]
+    command += [
+        "--pipeline-id",
+        place.pipeline,
+        "--ledger-table",
+        f"{place.schema}.ledger",
+        "--output",
+        "json",
+    ]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     answer: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == answer["exit_status"] == STATUS[answer["verdict"]], done.stderr
@@ -104,9 +113,12 @@ def test_more_rows_of_a_batch_than_it_is_told_to_have_written(place: Place):
     place.sql("CREATE TABLE {s}.t (value bigint)")
     place.sql(
         "CREATE FUNCTION {s}.twice() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF pg_trigger_depth() = 1 THEN INSERT INTO {s}.t VALUES (NEW.value); END IF; RETURN NULL; END $$"
+        "IF pg_trigger_depth() = 1 THEN INSERT INTO {s}.t VALUES (NEW.value); END IF; RETURN "
+        "NULL; END $$"
     )
-    place.sql("CREATE TRIGGER twice AFTER INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.twice()")
+    place.sql(
+        "CREATE TRIGGER twice AFTER INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.twice()"
+    )
     place.write("t", rows(1, 2))
     assert anomalies(verified(place)) == {"duplicate-write"}
 
@@ -127,12 +139,16 @@ def test_replaced_and_deleted_rows_are_no_loss_and_others_are_not_excused(place:
 
     def changes(at: int, **ops: str) -> pa.Table:
         ids = pa.array([int(name[1:]) for name in ops], pa.int64())
-        return pa.table({"id": ids, "at": pa.array([at] * len(ops), pa.int64()), "op": list(ops.values())})
+        return pa.table(
+            {"id": ids, "at": pa.array([at] * len(ops), pa.int64()), "op": list(ops.values())}
+        )
 
     place.write("t", changes(0, _1="c", _2="c", _3="c"), **keyed)
     place.write("t", changes(1, _1="u", _2="d"), **keyed)
     answer = verified(place)
-    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), "a lost row would look the same"
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), (
+        "a lost row would look the same"
+    )
     assert answer["facts"]["tables"][f"{place.schema}.t"]["replaced_rows"] == 3
     assert verified(place, "--what-is-left")["verdict"] == "exactly_once"
     place.sql("UPDATE {s}.t SET at = 9 WHERE id = 3")
@@ -157,7 +173,11 @@ def test_a_batch_replaces_no_more_rows_than_it_has(place: Place):
 
 
 @pytest.mark.parametrize(
-    "change", ["ALTER TABLE {s}.t ALTER value TYPE numeric", "ALTER TABLE {s}.t ADD u uuid DEFAULT gen_random_uuid()"]
+    "change",
+    [
+        "ALTER TABLE {s}.t ALTER value TYPE numeric",
+        "ALTER TABLE {s}.t ADD u uuid DEFAULT gen_random_uuid()",
+    ],
 )
 def test_a_table_that_was_rewritten_is_not_accused(three: Place, change: str):
     three.sql(change)
@@ -177,7 +197,10 @@ def test_a_rewritten_table_that_has_fewer_rows_is(three: Place):
 def test_a_table_and_a_part_of_it(place: Place):
     place.sql("CREATE TABLE {s}.t (value bigint) PARTITION BY RANGE (value)")
     for low in (0, 10):
-        place.sql(f"CREATE TABLE {{s}}.t{low} PARTITION OF {{s}}.t FOR VALUES FROM ({low}) TO ({low + 10})")
+        place.sql(
+            f"CREATE TABLE {{s}}.t{low} PARTITION OF {{s}}.t FOR VALUES FROM ({low}) TO "
+            f"({low + 10})"
+        )
     named = [f"{place.schema}.{name}" for name in ("t", "t", "t10")]
     place.write(None, pa.table({"value": pa.array([1, 11, 12], pa.int64()), "table": named}))
     assert verified(place)["verdict"] == "exactly_once"
@@ -198,7 +221,8 @@ def test_a_ledger_of_files_is_not_taken_for_one_of_tables(place: Place):
     newest = chain.take()
     files = {"version": 1, "format": "json", "committables": []}
     made = LedgerRecord(
-        place.pipeline, 0, BatchId("q", 0), (), chain.begin(newest), {"files": Output("files", 1, 0, files)}, 0,
+        place.pipeline, 0, BatchId("q", 0), (), chain.begin(newest),
+        {"files": Output("files", 1, 0, files)}, 0,
         State.DECIDED,
     )  # fmt: skip
     chain.append(made)
@@ -207,7 +231,9 @@ def test_a_ledger_of_files_is_not_taken_for_one_of_tables(place: Place):
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
 
 
-def test_what_the_ledger_has_removed_is_not_asked_for(three: Place, monkeypatch: pytest.MonkeyPatch):
+def test_what_the_ledger_has_removed_is_not_asked_for(
+    three: Place, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(table, "BATCHES_KEPT", 2)
     three.write("t", rows(9))
     three.write("t", rows(10))
@@ -238,7 +264,8 @@ def test_rows_that_a_policy_hides_are_not_called_lost(three: Place):
     try:
         server = three.postgres.url.split("@")[1]
         done = subprocess.run(
-            [sys.executable, "-m", "onceward_verify", "--database-url", f"postgresql://{role}:x@{server}",
+            [sys.executable, "-m", "onceward_verify", "--database-url",
+            f"postgresql://{role}:x@{server}",
              "--pipeline-id", three.pipeline, "--ledger-table", f"{three.schema}.ledger"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -264,7 +291,11 @@ def test_a_pipeline_that_runs_on_is_seen_as_of_one_moment(three: Place):
         (["--database-url", "mysql://nobody@127.0.0.1:1/x"], 69, "does not let us in"),
         (["--database-url", "postgresql://nobody@127.0.0.1:1/x"], 69, "does not let us in"),
         (["--database-url", "postgresql://a@b/c", "--topic", "t"], 64, "leave one of them out"),
-        (["--database-url", "postgresql://a@b/c", "--expect-caught-up"], 64, "--bootstrap-servers"),
+        (
+            ["--database-url", "postgresql://a@b/c", "--expect-caught-up"],
+            64,
+            "--bootstrap-servers",
+        ),
         ([], 64, "nothing says where to look"),
     ],
 )
@@ -283,7 +314,9 @@ def test_a_pipeline_or_a_ledger_that_is_not_there(three: Place, postgres: LocalP
 
 
 def test_rows_of_transactions_that_tasks_have_prepared(place: Place):
-    """Each batch by itself, as its transactions' names end with their numbers; and decided is not yet committed."""
+    """Each batch by itself, as its transactions' names end with their numbers; and decided is not
+    yet committed.
+    """
     place.sql("CREATE TABLE {s}.t (value bigint)")
     target = PreparedTarget(place.sink("t", xa=True).settings)
     batches = MicroBatches(target, SinkPolicy(place.pipeline, batch_attempts=1))
@@ -296,7 +329,9 @@ def test_rows_of_transactions_that_tasks_have_prepared(place: Place):
     assert anomalies(verified(place)) == {"unaccounted-write"}
     assert verified(place, "--shared-table")["verdict"] == "exactly_once"
     place.sql("DELETE FROM {s}.t WHERE value = 1")
-    assert anomalies(verified(place)) == {"lost-write", "unaccounted-write"}, "as many rows as before, and others"
+    assert anomalies(verified(place)) == {"lost-write", "unaccounted-write"}, (
+        "as many rows as before, and others"
+    )
     assert anomalies(verified(place, "--since", "sequence:1")) == {"unaccounted-write"}
     target.close()
 
@@ -306,7 +341,10 @@ def test_what_is_decided_and_not_committed_accuses_nobody(place: Place):
     target = PreparedTarget(place.sink("t", xa=True).settings)
     batches = MicroBatches(target, SinkPolicy(place.pipeline, batch_attempts=1))
     target.commit_timeout_s = 0.0
-    commit, target.committer.commit = target.committer.commit, lambda name: CommitResult.RETRY_LATER  # type: ignore[method-assign]
+    commit, target.committer.commit = (
+        target.committer.commit,
+        lambda name: CommitResult.RETRY_LATER,
+    )  # type: ignore[method-assign]
     with pytest.raises(Unfinished):
         batches.process([Write(ArrowFrame(rows(1, 2)), None)], batch(0))  # type: ignore[arg-type]
     answer = verified(place)
@@ -315,15 +353,21 @@ def test_what_is_decided_and_not_committed_accuses_nobody(place: Place):
     assert record is not None
     for name in record.outputs["prepared"].data["committables"]:
         commit(name)
-    assert verified(place)["verdict"] == "exactly_once", "committed, and only the ledger does not say so yet"
+    assert verified(place)["verdict"] == "exactly_once", (
+        "committed, and only the ledger does not say so yet"
+    )
     target.close()
 
 
 def test_a_fan_out_into_two_tables_is_accused_of_nothing(place: Place):
-    """One sink decides by its own transaction; tasks of the other prepare theirs, which are committed afterwards."""
+    """One sink decides by its own transaction; tasks of the other prepare theirs, which are
+    committed afterwards.
+    """
     place.sql("CREATE TABLE {s}.t (value bigint); CREATE TABLE {s}.u (value bigint)")
     ledger = ow.DatabaseLedger(place.server.url, f"{place.schema}.ledger")
-    target = ow.FanOut({"t": place.sink("t"), "u": place.sink("u", xa=True, ledger=ledger)}).new_target()
+    target = ow.FanOut(
+        {"t": place.sink("t"), "u": place.sink("u", xa=True, ledger=ledger)}
+    ).new_target()
     for number in range(2):
         frame = ArrowFrame(rows(number, number))
         writes = [Write(frame, "@u"), Write(frame, f"{place.schema}.t")]  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""``onceward verify`` about tables of MySQL and MariaDB, whose rows can be counted and not be told apart."""
+"""``onceward verify`` about tables of MySQL and MariaDB, whose rows can be counted and not be told
+apart.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,24 @@ def rows(*values: int) -> pa.Table:
     return pa.table({"value": pa.array(values, pa.int64())})
 
 
-def asked(place: Place, *options: str, url: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def asked(
+    place: Place, *options: str, url: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "onceward_verify", "--database-url", url or place.server.url]
-    command += ["--pipeline-id", place.pipeline, "--ledger-table", f"{place.schema}.ledger", *options]
+    command += [
+        "--pipeline-id",
+        place.pipeline,
+        "--ledger-table",
+        f"{place.schema}.ledger",
+        *options,
+    ]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **environment},
     )
 
 
@@ -77,7 +92,9 @@ def test_a_pipeline_that_is_well(three: Place):
 
 def test_what_people_read_claims_no_more_than_was_counted(three: Place):
     said = asked(three).stdout
-    assert said.startswith(f"EXACTLY ONCE, BY TOTALS: pipeline {three.pipeline}: there are as many rows as 3 batches")
+    assert said.startswith(
+        f"EXACTLY ONCE, BY TOTALS: pipeline {three.pipeline}: there are as many rows as 3 batches"
+    )
     assert "a lost one that one too many outweighs would not be seen" in said
     assert "are visible exactly as they were committed" not in said
 
@@ -94,11 +111,16 @@ def test_a_row_that_is_gone(three: Place, since: Sequence[str]):
 
 
 def test_a_row_that_is_there_once_more(three: Place):
-    """As a writer leaves it that repeats what it did not know to be done, or as another one's: nobody can tell."""
+    """As a writer leaves it that repeats what it did not know to be done, or as another one's:
+    nobody can tell.
+    """
     three.sql("INSERT INTO {s}.t VALUES (3)")
     answer = verified(three)
     assert anomalies(answer) == ["unaccounted-write"]
-    assert "7 rows are there, and batches are told to have written 6" in answer["anomalies"][0]["detail"]
+    assert (
+        "7 rows are there, and batches are told to have written 6"
+        in answer["anomalies"][0]["detail"]
+    )
 
 
 def test_what_others_write_as_well_cannot_be_judged(three: Place):
@@ -132,7 +154,9 @@ def test_of_an_upsert_there_are_bounds(my_place: Place):
     my_place.write("t", rows(3, 4), mode="upsert", key="value")
     assert "it has 4 rows, and it may have 3 to 5" in not_covered(verified(my_place))
     my_place.sql("DELETE FROM {s}.t WHERE value > 3")
-    assert verified(my_place, "--what-is-left")["verdict"] == "inconclusive", "the lost one may have been replaced"
+    assert verified(my_place, "--what-is-left")["verdict"] == "inconclusive", (
+        "the lost one may have been replaced"
+    )
     my_place.sql("DELETE FROM {s}.t WHERE value > 2")
     assert anomalies(verified(my_place)) == ["lost-write"]
     my_place.sql("INSERT INTO {s}.t VALUES (11), (12), (13), (14)")
@@ -149,17 +173,23 @@ def test_of_changes_there_are_bounds(my_place: Place):
     assert anomalies(verified(my_place)) == ["unaccounted-write"]
 
 
-def test_where_it_begins_later_earlier_rows_cannot_be_told_from_those_that_are_asked_for(three: Place):
+def test_where_it_begins_later_earlier_rows_cannot_be_told_from_those_that_are_asked_for(
+    three: Place,
+):
     assert "which are of earlier ones" in not_covered(verified(three, "--since", "sequence:1"))
     assert verified(three, "--since", "sequence:0")["verdict"] == "exactly_once"
 
 
-def test_what_the_ledger_has_removed_leaves_no_total(three: Place, monkeypatch: pytest.MonkeyPatch):
+def test_what_the_ledger_has_removed_leaves_no_total(
+    three: Place, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(table, "BATCHES_KEPT", 2)
     three.write("t", rows(9))
     three.write("t", rows(10))
     answer = verified(three, "--what-is-left")
-    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), "older rows could outweigh a lost one"
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), (
+        "older rows could outweigh a lost one"
+    )
     assert "which are of earlier ones" in not_covered(answer)
     three.sql("DELETE FROM {s}.t")
     assert anomalies(verified(three)) == ["lost-write"]
@@ -179,7 +209,9 @@ def test_each_table_by_itself_however_it_is_spelled(my_place: Place):
     }
     my_place.sql("INSERT INTO {s}.t VALUES (9)")
     my_place.sql(f"DELETE FROM {{s}}.{odd}")  # noqa: S608
-    assert anomalies(verified(my_place)) == ["lost-write", "unaccounted-write"], "one does not make up for the other"
+    assert anomalies(verified(my_place)) == ["lost-write", "unaccounted-write"], (
+        "one does not make up for the other"
+    )
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE {s}.t", "RENAME TABLE {s}.t TO {s}.u"])
@@ -189,7 +221,9 @@ def test_a_table_that_is_gone(three: Place, change: str):
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
 
 
-@pytest.mark.parametrize("instead", ["VIEW {s}.t AS SELECT * FROM {s}.u", "TABLE {s}.t (value bigint) ENGINE = MyISAM"])
+@pytest.mark.parametrize(
+    "instead", ["VIEW {s}.t AS SELECT * FROM {s}.u", "TABLE {s}.t (value bigint) ENGINE = MyISAM"]
+)
 def test_what_has_no_snapshot_is_not_counted(three: Place, instead: str):
     three.sql("RENAME TABLE {s}.t TO {s}.u")
     three.sql(f"CREATE {instead}")
@@ -206,7 +240,10 @@ def test_transactions_that_tasks_prepare_are_counted(mariadb_place: Place):
     batches.process([Write(ArrowFrame(rows(1, 2)), None)], batch(0))  # type: ignore[arg-type]
     assert verified(mariadb_place)["verdict"] == "exactly_once"
     target.commit_timeout_s = 0.0
-    commit, target.committer.commit = target.committer.commit, lambda name: CommitResult.RETRY_LATER  # type: ignore[method-assign]
+    commit, target.committer.commit = (
+        target.committer.commit,
+        lambda name: CommitResult.RETRY_LATER,
+    )  # type: ignore[method-assign]
     with pytest.raises(Unfinished):
         batches.process([Write(ArrowFrame(rows(3, 4)), None)], batch(1))  # type: ignore[arg-type]
     answer = verified(mariadb_place)
@@ -220,14 +257,18 @@ def test_transactions_that_tasks_prepare_are_counted(mariadb_place: Place):
 
 
 def test_nobody_waits_for_the_checker(three: Place):
-    """Not even who alters a table that it has counted; and it does not take what it sees then for its snapshot."""
+    """Not even who alters a table that it has counted; and it does not take what it sees then for
+    its snapshot.
+    """
     with MySQL(three.server.url) as database:
         counted = database.table(f"{three.schema}.t")
         assert counted is not None
         assert database.rows(counted) == {0: 6}
         three.sql("INSERT INTO {s}.t VALUES (7)")
         assert database.rows(counted) == {0: 6}
-        altering = threading.Thread(target=three.sql, args=("ALTER TABLE {s}.t ADD more bigint, ALGORITHM = COPY",))
+        altering = threading.Thread(
+            target=three.sql, args=("ALTER TABLE {s}.t ADD more bigint, ALGORITHM = COPY",)
+        )
         altering.start()
         altering.join(30)
         assert not altering.is_alive()
@@ -236,7 +277,9 @@ def test_nobody_waits_for_the_checker(three: Place):
 
 
 def test_a_pipeline_that_runs_on_is_seen_as_of_one_moment(three: Place):
-    """What is not committed yet is not there: neither its record nor its rows. And nobody waits for the other."""
+    """What is not committed yet is not there: neither its record nor its rows. And nobody waits
+    for the other.
+    """
     with transaction_at(three.server.url, f"INSERT INTO {three.schema}.t VALUES (99)"):  # noqa: S608
         assert verified(three)["verdict"] == "exactly_once"
 
@@ -264,10 +307,19 @@ def test_the_password_may_stand_in_the_environment(three: Place):
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://a@b", "mariadb://a@b:x/c", "mysql://a@b/c?no=1", "mysql://a@b/c?ssl_disabled=?"]
+    "url",
+    ["mysql://a@b", "mariadb://a@b:x/c", "mysql://a@b/c?no=1", "mysql://a@b/c?ssl_disabled=?"],
 )
 def test_an_address_that_is_none(url: str):
-    command = [sys.executable, "-m", "onceward_verify", "--pipeline-id", "p", "--database-url", url]
+    command = [
+        sys.executable,
+        "-m",
+        "onceward_verify",
+        "--pipeline-id",
+        "p",
+        "--database-url",
+        url,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 64, done
     assert "no address of a MySQL" in done.stderr

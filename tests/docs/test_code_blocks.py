@@ -1,8 +1,9 @@
-"""Every code block of the pages runs: Python and the new side of a diff on the shared broker, commands by the CLI.
+"""Every code block of the pages runs: Python and the new side of a diff on the shared broker,
+commands by the CLI.
 
-A page's blocks run in order and share their names, as a reader would type them. Only what a page cannot know is put in:
-addresses, topics of the test's own, folders. What is not run stands in :data:`ONLY_PARSED`, each with its reason;
-``tests/tidy/test_pages_are_true.py`` parses these, too.
+A page's blocks run in order and share their names, as a reader would type them. Only what a page
+cannot know is put in: addresses, topics of the test's own, folders. What is not run stands in
+:data:`ONLY_PARSED`, each with its reason; ``tests/tidy/test_pages_are_true.py`` parses these, too.
 """
 
 from __future__ import annotations
@@ -47,12 +48,22 @@ from onceward_testing import (
 from running_jobs import running
 
 TOPICS = (
-    *("people", "people-clean", "people-traced", "people-rejected", "people-small", "people-large"),
+    *(
+        "people",
+        "people-clean",
+        "people-traced",
+        "people-rejected",
+        "people-small",
+        "people-large",
+    ),
     "people-dead-letters",
 )
 
 ONLY_PARSED = {
-    ("docs/guarantees.md", "LocalKafka(proxied=True)"): "a cluster of its own; tests/broker/test_proxy.py has one",
+    (
+        "docs/guarantees.md",
+        "LocalKafka(proxied=True)",
+    ): "a cluster of its own; tests/broker/test_proxy.py has one",
     (
         "docs/configuration.md",
         "secure_people =",
@@ -63,8 +74,10 @@ ONLY_PARSED = {
 NOT_RUN = {
     "make": "installs or tests the repository; that the target exists is checked",
     "pip": "installs packages",
-    "python": "builds an environment, or is part of the first job (test_first_job) or of an example (tests/examples)",
-    "spark-submit": "test_first_job submits the README's job by the first line; the others need a cluster or a network",
+    "python": "builds an environment, or is part of the first job (test_first_job) or of an "
+    "example (tests/examples)",
+    "spark-submit": "test_first_job submits the README's job by the first line; the others need a "
+    "cluster or a network",
     "onceward broker": "runs until it is interrupted; test_first_job",
 }
 """Commands that are not run, and why."""
@@ -75,7 +88,9 @@ COMMAND_SECONDS = 120
 class Reader:
     """Goes through one page."""
 
-    def __init__(self, spark: Any, kafka: LocalKafka, folder: Path, new_topic: Callable[..., str]) -> None:
+    def __init__(
+        self, spark: Any, kafka: LocalKafka, folder: Path, new_topic: Callable[..., str]
+    ) -> None:
         self.spark, self.servers, self.folder = spark, kafka.bootstrap_servers, folder
         self.topics = {name: new_topic(self.servers, 2, prefix=name) for name in TOPICS}
         self.ids = uuid.uuid4().hex[:8]
@@ -85,12 +100,18 @@ class Reader:
         self.ran: list[Block] = []
 
     def fit(self, text: str) -> str:
-        """Python with what a page cannot know: addresses, folders, and in quotes the topics and ids of this test."""
+        """Python with what a page cannot know: addresses, folders, and in quotes the topics and
+        ids of this test.
+        """
         text = re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, text)
         text = text.replace("postgresql://shop:secret@database/shop", self.url)
         text = text.replace("mysql://shop:secret@database/shop", self.mysql_url)
-        text = re.sub(r'(?<=checkpointLocation", ")[^"]+', lambda found: self.checkpoint(found[0]), text)
-        text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt")).replace('"/data/', f'"{self.folder}/')
+        text = re.sub(
+            r'(?<=checkpointLocation", ")[^"]+', lambda found: self.checkpoint(found[0]), text
+        )
+        text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt")).replace(
+            '"/data/', f'"{self.folder}/'
+        )
         text = re.sub(r'(?<=pipeline_id=")[\w-]+', lambda found: self.own(found[0]), text)
         for name, topic in self.topics.items():
             text = re.sub(rf"""(?<=["']){name}(?=["'])""", topic, text)
@@ -98,7 +119,9 @@ class Reader:
 
     def fit_words(self, words: list[str]) -> list[str]:
         """The same for the words of a command."""
-        fitted = [re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, word) for word in words]
+        fitted = [
+            re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, word) for word in words
+        ]
         for place, before in enumerate(words[:-1], start=1):
             if before.endswith("topic"):
                 fitted[place] = self.topics[words[place]]
@@ -146,13 +169,21 @@ class Reader:
             self.begin()
 
     def begin(self) -> None:
-        """The first pipeline of the configuration page, for pages that speak of one that has run."""
+        """The first pipeline of the configuration page, for pages that speak of one that has
+        run.
+        """
         first = next(block for block in markdown.blocks(ROOT / "docs" / "configuration.md"))
         self.run(first, first.text)
 
     def begin_what_is_judged(self, page: Path, pipeline: str) -> None:
-        """The pipeline of a ``verify`` command: of this page if it has one of that name, else the first one."""
-        named = [b for b in markdown.blocks(page) if b.language == "python" and f'pipeline_id="{pipeline}"' in b.text]
+        """The pipeline of a ``verify`` command: of this page if it has one of that name, else the
+        first one.
+        """
+        named = [
+            b
+            for b in markdown.blocks(page)
+            if b.language == "python" and f'pipeline_id="{pipeline}"' in b.text
+        ]
         if named and named[0] not in self.ran:
             self.run(named[0], named[0].text)
         elif not self.ran:
@@ -187,13 +218,17 @@ def reader(
 
 def certificate(folder: Path) -> str:
     """An authority's certificate, as a broker with TLS would have one."""
-    arguments = "req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -days 2 -keyout key.pem -out ca.pem"
+    arguments = (
+        "req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -days 2 -keyout key.pem -out ca.pem"
+    )
     subprocess.run(["openssl", *arguments.split()], cwd=folder, check=True, capture_output=True)
     return (folder / "ca.pem").read_text()
 
 
 def python_to_run(page: Path) -> list[Block]:
-    """The page's Python, but for :data:`ONLY_PARSED`; README and migration page have tests of their own."""
+    """The page's Python, but for :data:`ONLY_PARSED`; README and migration page have tests of
+    their own.
+    """
     if page.name in (
         "README.md",
         "migration.md",
@@ -216,18 +251,30 @@ def python_to_run(page: Path) -> list[Block]:
 
 def commands(page: Path) -> list[str]:
     """The lines of the page's shell blocks, without comments, continued lines joined."""
-    shell = [block.text.replace("\\\n", " ") for block in markdown.blocks(page) if block.language == "bash"]
+    shell = [
+        block.text.replace("\\\n", " ")
+        for block in markdown.blocks(page)
+        if block.language == "bash"
+    ]
     lines = [line for text in shell for line in text.splitlines()]
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 def commands_to_run(page: Path) -> list[str]:
     if page.parent in (ROOT, ROOT / "examples") or page.name == "mysql.md":
-        return []  # about jobs that the reader has started: test_first_job, tests/examples, test_the_mysql_page_runs
-    return [line for line in commands(page) if not line.startswith(tuple(f"{start} " for start in NOT_RUN))]
+        # about jobs that the reader has started: test_first_job, tests/examples,
+        # test_the_mysql_page_runs
+        return []
+    return [
+        line
+        for line in commands(page)
+        if not line.startswith(tuple(f"{start} " for start in NOT_RUN))
+    ]
 
 
-@pytest.mark.parametrize("page", list(filter(python_to_run, markdown.pages())), ids=markdown.name_of)
+@pytest.mark.parametrize(
+    "page", list(filter(python_to_run, markdown.pages())), ids=markdown.name_of
+)
 def test_python_blocks_run(page: Path, reader: Reader):
     for block in python_to_run(page):
         reader.run(block, block.text)
@@ -250,7 +297,9 @@ def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres, mysql: 
                 connection.execute(block.text)
             elif block.language == "python":
                 reader.run(block, block.text)
-        orders = connection.execute("SELECT customer FROM orders ORDER BY partition, position").fetchall()
+        orders = connection.execute(
+            "SELECT customer FROM orders ORDER BY partition, position"
+        ).fetchall()
         customers = connection.execute("SELECT count(*) FROM customers").fetchall()
     assert sorted(name for (name,) in orders) == sorted(reader.fed)
     assert customers == [(len(reader.fed),)]
@@ -261,7 +310,10 @@ def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres, mysql: 
 def test_the_mysql_page_runs(reader: Reader, postgres: LocalPostgres, binlog_mysql: LocalMySQL):
     """From its statements to the copy, through its doctor; then what comes after the snapshot."""
     shop, copy = f"shop_{reader.ids}", f"page_{reader.ids}"
-    url, login = f"mysql://cdc_{reader.ids}:a%20password@127.0.0.1:{binlog_mysql.port}", f"cdc_{reader.ids}"
+    url, login = (
+        f"mysql://cdc_{reader.ids}:a%20password@127.0.0.1:{binlog_mysql.port}",
+        f"cdc_{reader.ids}",
+    )
     reader.url = f"{postgres.url}?options=-csearch_path%3D{copy}"
 
     def fitted(text: str) -> str:
@@ -269,11 +321,17 @@ def test_the_mysql_page_runs(reader: Reader, postgres: LocalPostgres, binlog_mys
         return re.sub(
             r"\bcdc\b",
             login,
-            text.replace("shop.orders", f"{shop}.orders").replace("DATABASE shop", f"DATABASE {shop}"),
+            text.replace("shop.orders", f"{shop}.orders").replace(
+                "DATABASE shop", f"DATABASE {shop}"
+            ),
         )
 
-    [theirs, ours] = [b.text for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "sql"]
-    [job, going_on, servers] = [b for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "python"]
+    [theirs, ours] = [
+        b.text for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "sql"
+    ]
+    [job, going_on, servers] = [
+        b for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "python"
+    ]
     for statement in filter(str.strip, fitted(theirs).split(";\n")):
         sql_at(binlog_mysql.url, statement)
     [doctor] = commands(ROOT / "docs" / "mysql.md")
@@ -290,21 +348,31 @@ def test_the_mysql_page_runs(reader: Reader, postgres: LocalPostgres, binlog_mys
         ):
             sql_at(binlog_mysql.url, fitted(change))
         reader.run(job, fitted(job.text))
-        found = connection.execute("SELECT id, customer, amount::text FROM orders ORDER BY id").fetchall()
+        found = connection.execute(
+            "SELECT id, customer, amount::text FROM orders ORDER BY id"
+        ).fetchall()
     assert found == [(1, "Ada", "0.10"), (3, "Alan", "1000000000.00")]
     reader.run(going_on, fitted(going_on.text))
-    assert "LocalMySQL(replica_of=primary)" in servers.text  # tests/broker/test_local_mysql.py has the same
+    assert (
+        "LocalMySQL(replica_of=primary)" in servers.text
+    )  # tests/broker/test_local_mysql.py has the same
 
 
 def test_the_write_ahead_page_runs(reader: Reader):
-    [job] = [block for block in markdown.blocks(ROOT / "docs" / "write-ahead.md") if block.language == "python"]
+    [job] = [
+        block
+        for block in markdown.blocks(ROOT / "docs" / "write-ahead.md")
+        if block.language == "python"
+    ]
     with HttpTarget(reader.folder) as http:
         reader.run(job, job.text.replace("http://crm.example/people", http.url("people")))
         kept = http.kept("people")
     assert sorted(row["name"] for _, rows in kept for row in rows) == sorted(reader.fed)
 
 
-def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis, opensearch: LocalOpenSearch):
+def test_the_upsert_page_runs(
+    reader: Reader, local_redis: LocalRedis, opensearch: LocalOpenSearch
+):
     with closing(Redis.from_url(local_redis.url, decode_responses=True)) as redis:
         for block in markdown.blocks(ROOT / "docs" / "upsert.md"):
             if block.language == "python":
@@ -314,8 +382,12 @@ def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis, opensearc
                 for prefix in ("customer:", "current:"):
                     text = text.replace(f'"{prefix}"', f'"{reader.own(prefix)}:"')
                 reader.run(block, text)
-        names = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('customer:')}:*")}
-        current = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('current:')}:*")}
+        names = {
+            redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('customer:')}:*")
+        }
+        current = {
+            redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('current:')}:*")
+        }
     found = f"{opensearch.url}/{reader.own('customers')}"
     urllib3.request("POST", f"{found}/_refresh", timeout=60)
     hits = urllib3.request("GET", f"{found}/_search?size=1000", timeout=60).json()["hits"]["hits"]
@@ -327,20 +399,26 @@ def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis, opensearc
 
 
 def test_the_avro_page_runs(reader: Reader, registry: LocalRegistry):
-    """With a registry that has neither login nor TLS; what the topic has besides Avro is put aside."""
+    """With a registry that has neither login nor TLS; what the topic has besides Avro is put
+    aside.
+    """
     topic = reader.topics["people"]
     fields = [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}]
     schema = {"type": "record", "name": f"P{reader.ids}", "fields": fields}
     number = onceward.SchemaRegistry(registry.url).register(f"{topic}-value", json.dumps(schema))
     producer = Producer({"bootstrap.servers": reader.servers})
     producer.produce(
-        topic, key="ada", value=b"\x00" + number.to_bytes(4, "big") + write(schema, {"name": "Ada", "age": 36})
+        topic,
+        key="ada",
+        value=b"\x00" + number.to_bytes(4, "big") + write(schema, {"name": "Ada", "age": 36}),
     )
     assert producer.flush(60) == 0
     for block in markdown.blocks(ROOT / "docs" / "avro.md"):
         if block.language == "python":
             text = block.text.replace("https://registry:8081", registry.url)
-            reader.run(block, text.replace('        "ssl.ca.location": "/etc/kafka/ca.crt",\n', ""))
+            reader.run(
+                block, text.replace('        "ssl.ca.location": "/etc/kafka/ca.crt",\n', "")
+            )
     assert reader.names["known"].keys() == {reader.names["person_id"]}
     assert [m.value for m in read_topic(reader.servers, reader.topics["people-clean"])] == [b"ADA"]
     assert sorted(
@@ -352,12 +430,16 @@ def test_the_avro_page_runs(reader: Reader, registry: LocalRegistry):
 def test_the_debezium_page_runs(
     reader: Reader, binlog_mysql: LocalMySQL, postgres: LocalPostgres, registry: LocalRegistry
 ):
-    """From a place in the binlog, because its tables are on a server with others; topics and copy are there before."""
+    """From a place in the binlog, because its tables are on a server with others; topics and copy
+    are there before.
+    """
     [(file, place, *_)] = sql_at(binlog_mysql.url, "SHOW MASTER STATUS")
     database, topic = f"page_{reader.ids}", f"prod.page_{reader.ids}.orders"
     sql_at(binlog_mysql.url, f"CREATE DATABASE {database}")
     shop = binlog_mysql.url.replace("/test?", f"/{database}?")
-    sql_at(shop, "CREATE TABLE orders (id bigint PRIMARY KEY, total decimal(10,2), placed datetime)")
+    sql_at(
+        shop, "CREATE TABLE orders (id bigint PRIMARY KEY, total decimal(10,2), placed datetime)"
+    )
     sql_at(shop, "INSERT INTO orders VALUES (1, 1.10, '2024-02-29 12:00:00'), (2, 2, NULL)")
     sql_at(shop, "UPDATE orders SET total = 12.3 WHERE id = 1")
     sql_at(shop, "DELETE FROM orders WHERE id = 2")
@@ -368,13 +450,24 @@ def test_the_debezium_page_runs(
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {database}")
         connection.execute(f"SET search_path = {database}")
-        connection.execute("CREATE TABLE orders_copy (id bigint PRIMARY KEY, total numeric, placed timestamp)")
+        connection.execute(
+            "CREATE TABLE orders_copy (id bigint PRIMARY KEY, total numeric, placed timestamp)"
+        )
         [to_kafka, as_avro, to_postgres, back] = (
-            block for block in markdown.blocks(ROOT / "docs" / "debezium.md") if block.language == "python"
+            block
+            for block in markdown.blocks(ROOT / "docs" / "debezium.md")
+            if block.language == "python"
         )
         begin = f'starting={{"file": "{file}", "position": {place}}}, tables='
-        for block in (to_kafka, back, as_avro, to_postgres):  # the third topic's records are another format's
-            text = block.text.replace("https://registry:8081", registry.url).replace("tables=", begin)
+        for block in (
+            to_kafka,
+            back,
+            as_avro,
+            to_postgres,
+        ):  # the third topic's records are another format's
+            text = block.text.replace("https://registry:8081", registry.url).replace(
+                "tables=", begin
+            )
             text = text.replace("shop.", f"{database}.")
             reader.run(block, f"{text}\n\nquery = start()" if block is as_avro else text)
         copied = connection.execute("SELECT id, total, placed::text FROM orders_copy").fetchall()
@@ -383,7 +476,11 @@ def test_the_debezium_page_runs(
     framed = [m for m in records if bytes(m.key or b"")[:1] == b"\0"]
     texts = [m for m in records if m not in framed]
     assert sorted(m.key for m in texts) == [b'{"id":1}'] * 2 + [b'{"id":2}'] * 3
-    assert [m.value and json.loads(m.value)["op"] for m in texts if m.key == b'{"id":2}'] == ["c", "d", None]
+    assert [m.value and json.loads(m.value)["op"] for m in texts if m.key == b'{"id":2}'] == [
+        "c",
+        "d",
+        None,
+    ]
     assert sorted(bytes(m.value or b"")[:1] for m in framed) == [b"", *[b"\0"] * 4]
     totals = [m.value for m in read_topic(reader.servers, reader.topics["people-clean"])]
     assert sorted(totals) == [b"1.10", b"12.30", b"2.00"]
@@ -391,14 +488,20 @@ def test_the_debezium_page_runs(
 
 def test_the_lake_page_runs(reader: Reader, lake: Any):
     """In a session like the one that its first block makes."""
-    [session, *blocks] = [b for b in markdown.blocks(ROOT / "docs" / "delta-and-iceberg.md") if b.language == "python"]
+    [session, *blocks] = [
+        b
+        for b in markdown.blocks(ROOT / "docs" / "delta-and-iceberg.md")
+        if b.language == "python"
+    ]
     assert ".getOrCreate()" in session.text
     exec(session.text.partition("spark = (")[0], reader.names)  # noqa: S102
     reader.spark = reader.names["spark"] = lake
     for block in blocks:
         reader.run(block, block.text.replace("delta.`/data/", f"delta.`{reader.folder}/"))
     for table in ("in_delta", "in_iceberg"):
-        assert sorted(row["person"] for row in reader.names[table].collect()) == sorted(reader.fed), table
+        assert sorted(row["person"] for row in reader.names[table].collect()) == sorted(
+            reader.fed
+        ), table
 
 
 def test_the_readmes_job_runs(reader: Reader):
@@ -410,8 +513,14 @@ def test_the_readmes_job_runs(reader: Reader):
 
 
 def test_the_migration_page_moves_exactly_once(reader: Reader):
-    """Spark's own sink, the new one on its checkpoint, and another checkpoint after the loss of that: in page order."""
-    diff, lost = [b for b in markdown.blocks(ROOT / "docs" / "migration.md") if b.language in ("diff", "python")]
+    """Spark's own sink, the new one on its checkpoint, and another checkpoint after the loss of
+    that: in page order.
+    """
+    diff, lost = [
+        b
+        for b in markdown.blocks(ROOT / "docs" / "migration.md")
+        if b.language in ("diff", "python")
+    ]
     assert (diff.language, lost.language) == ("diff", "python")
     reader.run(diff, markdown.old_side(diff.text))
     reader.feed()
@@ -422,14 +531,20 @@ def test_the_migration_page_moves_exactly_once(reader: Reader):
 
 
 def assert_once(reader: Reader, *, upper: bool = False) -> None:
-    visible = [str(record.value, "utf-8") for record in read_topic(reader.servers, reader.topics["people-clean"])]
+    visible = [
+        str(record.value, "utf-8")
+        for record in read_topic(reader.servers, reader.topics["people-clean"])
+    ]
     verdict = exactly_once(
-        [person.upper() for person in reader.fed], visible if upper else [value.upper() for value in visible]
+        [person.upper() for person in reader.fed],
+        visible if upper else [value.upper() for value in visible],
     )
     assert verdict.holds, verdict
 
 
-@pytest.mark.parametrize("page", list(filter(commands_to_run, markdown.pages())), ids=markdown.name_of)
+@pytest.mark.parametrize(
+    "page", list(filter(commands_to_run, markdown.pages())), ids=markdown.name_of
+)
 def test_commands_run(page: Path, reader: Reader):
     for line in commands_to_run(page):
         reader.command(line, page)
@@ -438,6 +553,12 @@ def test_commands_run(page: Path, reader: Reader):
 def test_the_lists_of_exemptions_only_shrink():
     every = [block for page in markdown.pages() for block in markdown.blocks(page)]
     lines = [line for page in markdown.pages() for line in commands(page)]
-    unused = [place for place in ONLY_PARSED if not any(b.page == place[0] and place[1] in b.text for b in every)]
-    unused += [start for start in NOT_RUN if not any(line.startswith(f"{start} ") for line in lines)]
+    unused = [
+        place
+        for place in ONLY_PARSED
+        if not any(b.page == place[0] and place[1] in b.text for b in every)
+    ]
+    unused += [
+        start for start in NOT_RUN if not any(line.startswith(f"{start} ") for line in lines)
+    ]
     assert unused == []

@@ -1,8 +1,9 @@
-"""The README's first job, typed into an empty folder: its commands as they stand, and ``kill -9`` in the middle.
+"""The README's first job, typed into an empty folder: its commands as they stand, and ``kill -9``
+in the middle.
 
-All that differs from the page is the port, which is a free one. The folder has nothing in it, and the job is a process
-of its own: started by ``python`` without the environment activated, and by ``spark-submit`` with it, since that looks
-for PySpark in the ``python3`` of the path.
+All that differs from the page is the port, which is a free one. The folder has nothing in it, and
+the job is a process of its own: started by ``python`` without the environment activated, and by
+``spark-submit`` with it, since that looks for PySpark in the ``python3`` of the path.
 """
 
 from __future__ import annotations
@@ -43,19 +44,27 @@ class Newcomer:
         self.folder, self.port, self.servers = folder, port, f"localhost:{port}"
         self.activated = False
         self.started: list[subprocess.Popen[str]] = []
-        [job] = [block for block in markdown.blocks(ROOT / "README.md") if block.language == "python"]
+        [job] = [
+            block for block in markdown.blocks(ROOT / "README.md") if block.language == "python"
+        ]
         (folder / "job.py").write_text(self.fit(job.text))
 
     def fit(self, text: str) -> str:
         return re.sub(r"\b9092\b", str(self.port), text)
 
     def environment(self) -> dict[str, str]:
-        """With the virtual environment's ``bin`` on the path only if it is activated; what is run is named in full."""
+        """With the virtual environment's ``bin`` on the path only if it is activated; what is run
+        is named in full.
+        """
         others = [folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) != BIN]
         path = [str(BIN), *others] if self.activated else others
         ours = ("PYSPARK", "SPARK", "VIRTUAL_ENV")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return {**kept, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if "src" in p)}
+        return {
+            **kept,
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if "src" in p),
+        }
 
     def words(self, line: str) -> list[str]:
         words = shlex.split(self.fit(line), comments=True)
@@ -63,7 +72,8 @@ class Newcomer:
 
     def run(self, line: str) -> str:
         done = subprocess.run(
-            self.words(line), cwd=self.folder, env=self.environment(), capture_output=True, text=True, check=False,
+            self.words(line), cwd=self.folder, env=self.environment(), capture_output=True,
+            text=True, check=False,
             timeout=DEADLINE_SECONDS,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -72,7 +82,8 @@ class Newcomer:
     def start(self, line: str) -> subprocess.Popen[str]:
         with (self.folder / f"{len(self.started)}.log").open("w") as log:
             process = subprocess.Popen(
-                self.words(line), cwd=self.folder, env=self.environment(), stdout=log, stderr=log, text=True,
+                self.words(line), cwd=self.folder, env=self.environment(), stdout=log, stderr=log,
+                text=True,
                 start_new_session=True,
             )  # fmt: skip
         self.started.append(process)
@@ -83,7 +94,9 @@ class Newcomer:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
 
-    def wait(self, condition: Callable[[], bool], process: subprocess.Popen[str], what: str) -> None:
+    def wait(
+        self, condition: Callable[[], bool], process: subprocess.Popen[str], what: str
+    ) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             log = (self.folder / f"{self.started.index(process)}.log").read_text()
@@ -101,7 +114,9 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
     person = Newcomer(tmp_path, port)
     [line] = lines("README.md", "onceward broker")
     broker = person.start(line)
-    person.wait(lambda: str(port) in (tmp_path / "0.log").read_text(), broker, "the broker's address")
+    person.wait(
+        lambda: str(port) in (tmp_path / "0.log").read_text(), broker, "the broker's address"
+    )
     yield person
     for process in person.started[1:]:
         if process.poll() is None:
@@ -111,15 +126,21 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
 
 
 def submit_line(newcomer: Newcomer) -> str:
-    """The first of the deploying page, ``$(onceward jars --submit)`` filled in as a shell would."""
+    """The first of the deploying page, ``$(onceward jars --submit)`` filled in as a shell
+    would.
+    """
     line = lines("docs/deploying.md", "spark-submit $(onceward jars --submit)")[0]
-    return line.replace("$(onceward jars --submit)", newcomer.run("onceward jars --submit").strip())
+    return line.replace(
+        "$(onceward jars --submit)", newcomer.run("onceward jars --submit").strip()
+    )
 
 
 @pytest.mark.parametrize("launcher", ["python", "spark-submit"])
 def test_the_first_job_survives_a_kill(launcher: str, newcomer: Newcomer):
     newcomer.activated = launcher == "spark-submit"
-    line = lines("README.md", "python job.py")[0] if launcher == "python" else submit_line(newcomer)
+    line = (
+        lines("README.md", "python job.py")[0] if launcher == "python" else submit_line(newcomer)
+    )
     [send], [verify] = lines("README.md", "python -c"), lines("README.md", "onceward verify")
 
     newcomer.run(send)

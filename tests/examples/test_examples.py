@@ -1,4 +1,6 @@
-"""Every example runs as it stands, on the shared broker, is stopped and started again, and shows each result once."""
+"""Every example runs as it stands, on the shared broker, is stopped and started again, and shows
+each result once.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,21 @@ BEGIN_MS = int(time.time() * 1000) // MINUTE_MS * MINUTE_MS  # older records wou
 class Stage:
     """The shared broker, with the topics of one example."""
 
-    def __init__(self, spark: Any, kafka: LocalKafka, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.spark, self.servers, self.folder, self.patch = spark, kafka.bootstrap_servers, folder, patch
+    def __init__(
+        self, spark: Any, kafka: LocalKafka, folder: Path, patch: pytest.MonkeyPatch
+    ) -> None:
+        self.spark, self.servers, self.folder, self.patch = (
+            spark,
+            kafka.bootstrap_servers,
+            folder,
+            patch,
+        )
 
     def create(self, *topics: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.servers})
-        for created in admin.create_topics([NewTopic(name, num_partitions=2) for name in topics]).values():
+        for created in admin.create_topics(
+            [NewTopic(name, num_partitions=2) for name in topics]
+        ).values():
             created.result(30)
 
     def send(self, topic: str, records: list[tuple[str, str, int]]) -> None:
@@ -44,13 +55,24 @@ class Stage:
 
     def run(self, script: str, *options: str) -> None:
         """Runs the file as a program until it has read everything."""
-        arguments = [script, "--bootstrap-servers", self.servers, "--checkpoint", str(self.folder / script), *options]
+        arguments = [
+            script,
+            "--bootstrap-servers",
+            self.servers,
+            "--checkpoint",
+            str(self.folder / script),
+            *options,
+        ]
         self.patch.setattr(sys, "argv", arguments)
-        with running(self.spark, lambda: runpy.run_path(str(EXAMPLES / script), run_name="__main__")) as query:
+        with running(
+            self.spark, lambda: runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        ) as query:
             query.processAllAvailable()
 
     def read(self, topic: str) -> list[tuple[str, str]]:
-        return [(str(r.key, "utf-8"), str(r.value, "utf-8")) for r in read_topic(self.servers, topic)]
+        return [
+            (str(r.key, "utf-8"), str(r.value, "utf-8")) for r in read_topic(self.servers, topic)
+        ]
 
 
 @pytest.fixture
@@ -87,7 +109,11 @@ def test_events_go_to_the_topic_of_their_kind(stage: Stage):
         stage.run("route_by_topic.py")
 
     for topic in ("click", "view", "other"):
-        wanted = [event for event, kind in zip(events, kinds, strict=True) if kind.replace("boo", "other") == topic]
+        wanted = [
+            event
+            for event, kind in zip(events, kinds, strict=True)
+            if kind.replace("boo", "other") == topic
+        ]
         verdict = exactly_once(wanted, stage.read(f"events-{topic}"))
         assert verdict.holds, verdict
 
@@ -95,13 +121,19 @@ def test_events_go_to_the_topic_of_their_kind(stage: Stage):
 def test_both_halves_of_each_transfer_appear_once(stage: Stage):
     stage.create("transfers", "credits")
     booked = [(f"a{n % 7}", f"b{n % 3}", n + 1) for n in range(40)]
-    transfers = [json.dumps({"from": payer, "to": payee, "cents": cents}) for payer, payee, cents in booked]
+    transfers = [
+        json.dumps({"from": payer, "to": payee, "cents": cents}) for payer, payee, cents in booked
+    ]
     for half in (transfers[:25], transfers[25:]):
         stage.send("transfers", [("", transfer, BEGIN_MS) for transfer in half])
         stage.run("two_frames.py")
 
-    debits = exactly_once([(payer, str(-cents)) for payer, _, cents in booked], stage.read("debits"))
-    credit = exactly_once([(payee, str(cents)) for _, payee, cents in booked], stage.read("credits"))
+    debits = exactly_once(
+        [(payer, str(-cents)) for payer, _, cents in booked], stage.read("debits")
+    )
+    credit = exactly_once(
+        [(payee, str(cents)) for _, payee, cents in booked], stage.read("credits")
+    )
     assert debits.holds, debits
     assert credit.holds, credit
 
@@ -119,17 +151,29 @@ def test_each_event_of_the_outbox_goes_to_its_topic_once_and_in_order(
         for begin in (0, 30, 60):
             for number in range(begin, begin + 30):
                 payload = json.dumps({"n": number, "text": "é"}, ensure_ascii=False)
-                event = (f"{number:036}", kinds[number % 3 // 2], f"k{number % 5}", f"type {number % 2}", payload)
+                event = (
+                    f"{number:036}",
+                    kinds[number % 3 // 2],
+                    f"k{number % 5}",
+                    f"type {number % 2}",
+                    payload,
+                )
                 insert = ("INSERT INTO outbox VALUES (%s, %s, %s, %s, %s)", *event)
                 # What is gone again before the query is there, it could not see.
-                delete = [("DELETE FROM outbox WHERE id = %s", event[0])] if begin and number % 2 else []
+                delete = (
+                    [("DELETE FROM outbox WHERE id = %s", event[0])]
+                    if begin and number % 2
+                    else []
+                )
                 transact_at(mysql.url, insert, *delete, commit=number % 7 < 6)
                 published += [event] if number % 7 < 6 else []
             stage.run("outbox_events.py", "--mysql", mysql.url, "--table", "test.outbox")
             sql_at(mysql.url, "DELETE FROM outbox WHERE aggregate_id = 'k1'")
     for kind in kinds:
         wanted = [event for event in published if event[1] == kind]
-        read = [_event(message) for message in read_committed(stage.servers, f"outbox.event.{kind}")]
+        read = [
+            _event(message) for message in read_committed(stage.servers, f"outbox.event.{kind}")
+        ]
         assert exactly_once([event[0] for event in wanted], [event[0] for event in read]).holds
         for key in {event[2] for event in wanted}:
             assert [(*event[:1], *event[2:]) for event in wanted if event[2] == key] == [
@@ -143,7 +187,12 @@ def _event(message: Message) -> tuple[str, ...]:
     """Id, key, type and payload."""
     headers = {name: bytes(value or b"").decode() for name, value in message.headers() or []}
     assert headers.keys() == {"id", "type"}
-    return headers["id"], str(message.key(), "utf-8"), headers["type"], str(message.value(), "utf-8")
+    return (
+        headers["id"],
+        str(message.key(), "utf-8"),
+        headers["type"],
+        str(message.value(), "utf-8"),
+    )
 
 
 def test_the_test_of_ones_own_pipeline(
@@ -155,7 +204,9 @@ def test_the_test_of_ones_own_pipeline(
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """The names of an example's module, whose own folder is on the path as pytest puts it there."""
+    """The names of an example's module, whose own folder is on the path as pytest puts it
+    there.
+    """
     monkeypatch.syspath_prepend(str(EXAMPLES / "own_pipeline_test"))
     yield lambda path: runpy.run_path(str(EXAMPLES / path))
     sys.modules.pop("pipeline", None)

@@ -1,8 +1,8 @@
 """What a mutant is: a patch that breaks one promise, and the tests that must notice.
 
-Used by ``run.py``, which runs them, and by ``tests/tidy``, which sees that they still apply. A mutant is one file,
-``NN-name.patch``: a header of ``Word: text`` lines, then a unified diff against ``src/`` with little context, so that
-edits nearby do not matter. The words:
+Used by ``run.py``, which runs them, and by ``tests/tidy``, which sees that they still apply. A
+mutant is one file, ``NN-name.patch``: a header of ``Word: text`` lines, then a unified diff
+against ``src/`` with little context, so that edits nearby do not matter. The words:
 
 * ``Breaks``: the promise, and how it is broken.
 * ``List``: which of the mutants that PROMISES demands it is; missing for the others.
@@ -82,11 +82,13 @@ class Mutant:
         )
 
     def apply(self, folder: Path, original: Path = ROOT) -> list[Path]:
-        """Change the copy of ``src`` in ``folder``; returns the files that now differ from the ``original``.
+        """Change the copy of ``src`` in ``folder``; returns the files that now differ from the
+        ``original``.
 
         :raises PatchDoesNotApply: with git's own words.
         """
-        # Inside a repository git would take the paths for those of the repository, and skip them without a word.
+        # Inside a repository git would take the paths for those of the repository, and skip them
+        # without a word.
         environment = {name: value for name, value in os.environ.items() if name != "GIT_DIR"}
         environment["GIT_CEILING_DIRECTORIES"] = str(folder.resolve().parent)
         done = subprocess.run(
@@ -95,7 +97,11 @@ class Mutant:
         )  # fmt: skip
         if done.returncode != 0:
             raise PatchDoesNotApply(f"{self.path.name}: {done.stderr.strip()}")
-        changed = [folder / name for name in self.files if (folder / name).read_text() != (original / name).read_text()]
+        changed = [
+            folder / name
+            for name in self.files
+            if (folder / name).read_text() != (original / name).read_text()
+        ]
         if len(changed) != len(self.files):
             raise PatchDoesNotApply(f"{self.path.name}: applied, but the files are as before")
         return changed

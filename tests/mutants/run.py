@@ -1,12 +1,13 @@
 """``make mutants``: break the code in known ways, one by one. Some test must notice each.
 
-First the control: every test that is named as a killer must pass on a copy of the code as it is. Then for each mutant:
-a copy of its own, the patch, and the tests that its header names, level by level. A test kills when it fails, or hangs,
-in its own body; what fails while it is set up, and a fault that never fired, count as nothing. The table of who killed
-whom goes to ``docs/mutants.md``.
+First the control: every test that is named as a killer must pass on a copy of the code as it is.
+Then for each mutant: a copy of its own, the patch, and the tests that its header names, level by
+level. A test kills when it fails, or hangs, in its own body; what fails while it is set up, and a
+fault that never fired, count as nothing. The table of who killed whom goes to ``docs/mutants.md``.
 
-The working tree is never touched, and what the tests import is the copy, in Spark's Python workers, too (``witness``).
-Exit status: 0 all killed; 1 a mutant survived; 2 a patch does not apply, the control failed, or the wrong code ran.
+The working tree is never touched, and what the tests import is the copy, in Spark's Python
+workers, too (``witness``). Exit status: 0 all killed; 1 a mutant survived; 2 a patch does not
+apply, the control failed, or the wrong code ran.
 """
 
 from __future__ import annotations
@@ -25,13 +26,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mutant import CODE_THAT_CANNOT_RUN, CONTROLS, DEMANDED, LEVELS, ROOT, Mutant, PatchDoesNotApply, mutants
+from mutant import (
+    CODE_THAT_CANNOT_RUN,
+    CONTROLS,
+    DEMANDED,
+    LEVELS,
+    ROOT,
+    Mutant,
+    PatchDoesNotApply,
+    mutants,
+)
 from witness import REPORT, SOURCE
 
 TABLE = ROOT / "docs" / "mutants.md"
 TEST_LIMIT_SECONDS = {"unit": 60, "broker": 150}
-"""How long one test may take, once its brokers and Spark are there. The slowest takes a tenth of it; whoever takes
-longer hangs."""
+"""How long one test may take, once its brokers and Spark are there. The slowest takes a tenth of
+it; whoever takes longer hangs.
+"""
 RUN_LIMIT_SECONDS = {"unit": 300, "broker": 600}
 """How long a whole run may take, should a test hang in a way that pytest cannot end."""
 
@@ -111,7 +122,9 @@ class Workshop:
                 self._make(mutant, home)
             for level in levels:
                 if mutant.tests[level]:
-                    verdict.trials[level] = trial = self._once(home, level, mutant.tests[level], level)
+                    verdict.trials[level] = trial = self._once(
+                        home, level, mutant.tests[level], level
+                    )
                     self._confirm(mutant, trial, level)
         except (PatchDoesNotApply, Invalid, SyntaxError) as error:
             verdict.invalid = str(error)
@@ -120,12 +133,22 @@ class Workshop:
     def _make(self, mutant: Mutant, home: Path) -> None:
         new = home.with_name(f"{home.name}.new")
         shutil.rmtree(new, ignore_errors=True)
-        shutil.copytree(self._base / "src", new / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            self._base / "src", new / "src", ignore=shutil.ignore_patterns("__pycache__")
+        )
         for file in mutant.apply(new, self._base):
             compile(file.read_text(), str(file), "exec")
         new.rename(home)
 
-    def _once(self, home: Path, name: str, nodes: Sequence[str], level: str, *, stop_at_first: bool = True) -> Trial:
+    def _once(
+        self,
+        home: Path,
+        name: str,
+        nodes: Sequence[str],
+        level: str,
+        *,
+        stop_at_first: bool = True,
+    ) -> Trial:
         """As :meth:`_run`, or what it found the last time."""
         known = home / f"{name}.json"
         if known.exists():
@@ -135,7 +158,8 @@ class Workshop:
         return trial
 
     def _confirm(self, mutant: Mutant, trial: Trial, level: str) -> None:
-        """A test may hang because of the mutant, or because the machine is busy: ask again without the mutant.
+        """A test may hang because of the mutant, or because the machine is busy: ask again without
+        the mutant.
 
         :raises Invalid: it hangs there, too.
         """
@@ -145,19 +169,31 @@ class Workshop:
         if again.killer or again.noise:
             raise Invalid(f"{trial.killer} hung, and hangs without the mutant, too")
 
-    def _run(self, home: Path, name: str, nodes: Sequence[str], level: str, *, stop_at_first: bool = True) -> Trial:
+    def _run(
+        self,
+        home: Path,
+        name: str,
+        nodes: Sequence[str],
+        level: str,
+        *,
+        stop_at_first: bool = True,
+    ) -> Trial:
         report, log = home / f"{name}.jsonl", home / f"{name}.log"
         report.write_text("")
         folder = home / "tmp"
         folder.mkdir(exist_ok=True)
         command = [
-            sys.executable, "-m", "pytest", "-q", "-p", "witness", "-p", "no:cacheprovider", "-W", "ignore",
-            f"--timeout={TEST_LIMIT_SECONDS[level]}", "-o", "timeout_func_only=true", f"--basetemp={folder / name}",
+            sys.executable, "-m", "pytest", "-q", "-p", "witness", "-p", "no:cacheprovider", "-W",
+            "ignore",
+            f"--timeout={TEST_LIMIT_SECONDS[level]}", "-o", "timeout_func_only=true",
+            f"--basetemp={folder / name}",
             *(["-x"] if stop_at_first else []), *nodes,
         ]  # fmt: skip
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(home / "src"), str(self._base / "tests" / "mutants")]),
+            "PYTHONPATH": os.pathsep.join(
+                [str(home / "src"), str(self._base / "tests" / "mutants")]
+            ),
             "PYTHONDONTWRITEBYTECODE": "1",
             SOURCE: str(home / "src"),
             REPORT: str(report),
@@ -166,7 +202,12 @@ class Workshop:
             raise Invalid("interrupted")
         with log.open("w") as out:
             process = subprocess.Popen(
-                command, cwd=self._base, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=self._base,
+                env=environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             self._running.add(process)
             try:
@@ -187,7 +228,9 @@ def _snapshot(base: Path) -> None:
     unfinished = base.with_name("unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     for name in ("src", "examples", "tests"):
-        shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "pyproject.toml", unfinished)
     unfinished.rename(base)
 
@@ -200,19 +243,32 @@ def _tell(text: str) -> None:
 
 def _judged(report: Path, status: int | None, log: Path) -> Trial:
     lines = [json.loads(line) for line in report.read_text().splitlines()]
-    passed = [line["test"] for line in lines if line["when"] == "call" and line["outcome"] == "passed"]
+    passed = [
+        line["test"] for line in lines if line["when"] == "call" and line["outcome"] == "passed"
+    ]
     noise: list[str] = []
     for line in lines:
         if line["outcome"] != "failed":
             continue
-        if line["when"] == "call" and not line["invalid"] and line["error"] not in CODE_THAT_CANNOT_RUN:
+        if (
+            line["when"] == "call"
+            and not line["invalid"]
+            and line["error"] not in CODE_THAT_CANNOT_RUN
+        ):
             return Trial(line["test"], line["hung"], len(passed))
-        noise.append(f"{line['test']} ({'INVALID' if line['invalid'] else line['error'] or line['when']})")
+        noise.append(
+            f"{line['test']} ({'INVALID' if line['invalid'] else line['error'] or line['when']})"
+        )
     if status is None:
         begun = [line["test"] for line in lines if line["when"] == "setup"]
         ended = {line["test"] for line in lines if line["when"] == "call"}
         hanging = [test for test in begun if test not in ended]
-        return Trial(hanging[0] if hanging else None, True, len(passed), () if hanging else ("the run never ended",))
+        return Trial(
+            hanging[0] if hanging else None,
+            True,
+            len(passed),
+            () if hanging else ("the run never ended",),
+        )
     if status not in (0, 1):
         raise Invalid(f"pytest ended with {status}: {log.read_text()[-600:]}")
     if not passed and not noise:
@@ -230,7 +286,11 @@ def _say(verdict: Verdict, seconds: float) -> None:
         return
     _tell(f"{'killed' if verdict.killed else 'SURVIVED':9} {name} ({seconds:.0f} s)")
     for level, trial in verdict.trials.items():
-        how = f"{trial.killer}{' (hung)' if trial.hung else ''}" if trial.killer else f"{trial.passed} passed"
+        how = (
+            f"{trial.killer}{' (hung)' if trial.hung else ''}"
+            if trial.killer
+            else f"{trial.passed} passed"
+        )
         _tell(f"          {level}: {how} {' '.join(trial.noise)}".rstrip())
 
 
@@ -273,8 +333,10 @@ def table(verdicts: Sequence[Verdict]) -> str:
     fakes = [f"* `{v.mutant.name}`" for v in verdicts if not v.mutant.tests["broker"]]
     killed = f"{sum(v.killed for v in verdicts)} of {len(verdicts)} killed."
     parts = [
-        _PREFACE, "## The mutants that the promises name\n", _rows(demanded), "## More of them\n", _rows(others),
-        "## Killed without a broker only\n", _FAKES, "\n".join(fakes) + "\n", "## In all\n", killed + "\n",
+        _PREFACE, "## The mutants "
+                  "that the promises name\n", _rows(demanded), "## More of them\n", _rows(others),
+        "## Killed "
+        "without a broker only\n", _FAKES, "\n".join(fakes) + "\n", "## In all\n", killed + "\n",
     ]  # fmt: skip
     return "\n".join(parts)
 
@@ -293,16 +355,30 @@ def _rows(verdicts: Sequence[Verdict]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Break the code in known ways: some test must notice each.")
-    parser.add_argument("names", nargs="*", help="run these only (numbers or names); the table is not written then")
-    parser.add_argument("--level", choices=LEVELS, help="run the tests of this level only; the table is not written")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants under trial at the same time (2)")
-    parser.add_argument("--keep", type=Path, help="work in this folder and leave it; go on there if it exists")
+    parser = argparse.ArgumentParser(
+        description="Break the code in known ways: some test must notice each."
+    )
+    parser.add_argument(
+        "names", nargs="*", help="run these only (numbers or names); the table is not written then"
+    )
+    parser.add_argument(
+        "--level",
+        choices=LEVELS,
+        help="run the tests of this level only; the table is not written",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="mutants under trial at the same time (2)"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="work in this folder and leave it; go on there if it exists"
+    )
     options = parser.parse_args()
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
         return _trials(Workshop(options.keep.resolve()), options)
-    with tempfile.TemporaryDirectory(prefix="onceward-mutants-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="onceward-mutants-", ignore_cleanup_errors=True
+    ) as folder:
         return _trials(Workshop(Path(folder).resolve()), options)
 
 
@@ -320,7 +396,12 @@ def _trials(workshop: Workshop, options: argparse.Namespace) -> int:
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     try:
-        workshop.control({level: sorted({n for mutant in chosen for n in mutant.tests[level]}) for level in levels})
+        workshop.control(
+            {
+                level: sorted({n for mutant in chosen for n in mutant.tests[level]})
+                for level in levels
+            }
+        )
     except Invalid as error:
         _tell(f"INVALID: {error}")
         return 2
@@ -345,7 +426,11 @@ def _summary(verdicts: Sequence[Verdict], whole: bool) -> int:
     alive = [v.mutant.name for v in verdicts if not v.invalid and not v.killed]
     idle = [f"{v.mutant.name} ({level})" for v in verdicts if v.killed for level in v.idle]
     _tell(f"{sum(v.killed for v in verdicts)} of {len(verdicts)} mutants killed")
-    for what, names in (("INVALID", invalid), ("SURVIVED", alive), ("killed, but a level did not notice", idle)):
+    for what, names in (
+        ("INVALID", invalid),
+        ("SURVIVED", alive),
+        ("killed, but a level did not notice", idle),
+    ):
         if names:
             _tell(f"{what}: {', '.join(names)}")
     if invalid:

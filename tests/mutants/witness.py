@@ -1,6 +1,8 @@
-"""A pytest plugin that sees to it that the code under trial is what runs, and writes down what became of each test.
+"""A pytest plugin that sees to it that the code under trial is what runs, and writes down what
+became of each test.
 
-Loaded by ``run.py`` with ``-p witness``; runs in the pytest process, and a moment in one of Spark's Python workers.
+Loaded by ``run.py`` with ``-p witness``; runs in the pytest process, and a moment in one of
+Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import pytest
 SOURCE = "ONCEWARD_TRIAL_SOURCE"
 REPORT = "ONCEWARD_TRIAL_REPORT"
 WRONG_CODE = 70
-"""Exit status when another copy of the package was imported: then nothing that the tests say counts."""
+"""Exit status when another copy of the package was imported: then nothing that the tests say
+counts.
+"""
 
 
 def where(_: object = None) -> str:
@@ -45,13 +49,17 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 
 def _error_of(report: pytest.TestReport) -> str:
-    """Return the class of the exception that failed the test; "" if it passed, or pytest does not say."""
+    """Return the class of the exception that failed the test; "" if it passed, or pytest does not
+    say.
+    """
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message).partition(":")[0].strip() if crash is not None else ""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    from fault_table import is_invalid  # there by now; this plugin is loaded before pytest knows the tests' folder
+    from fault_table import (
+        is_invalid,
+    )  # there by now; this plugin is loaded before pytest knows the tests' folder
 
     with Path(os.environ[REPORT]).open("a") as file:
         line = {

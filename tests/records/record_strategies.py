@@ -1,4 +1,6 @@
-"""Records for the tests of `records`: strategies, and the way from plain records to columns and back."""
+"""Records for the tests of `records`: strategies, and the way from plain records to columns and
+back.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +40,32 @@ record_lists = st.lists(plain_records, min_size=1, max_size=150)
 
 def columns_of(records: Sequence[Plain], *, padded: bool = False) -> RecordColumns:
     """The columns of ``records``; ``padded`` makes them slices of larger arrays."""
-    rows = [Plain(b"before", b"x" * 50), *records, Plain(b"after", b"y")] if padded else list(records)
+    rows = (
+        [Plain(b"before", b"x" * 50), *records, Plain(b"after", b"y")] if padded else list(records)
+    )
     stamps = [NOW if row.timestamp is None else row.timestamp for row in rows]
-    listed = [[{"key": name, "value": value} for name, value in row.headers] or None for row in rows]
+    listed = [
+        [{"key": name, "value": value} for name, value in row.headers] or None for row in rows
+    ]
     columns = RecordColumns(
-        key=pa.array([row.key for row in rows], pa.binary()) if any(row.key is not None for row in rows) else None,
+        key=pa.array([row.key for row in rows], pa.binary())
+        if any(row.key is not None for row in rows)
+        else None,
         value=pa.array([row.value for row in rows], pa.binary()),
         headers=pa.array(listed, HEADERS_TYPE) if any(row.headers for row in rows) else None,
-        timestamp_ms=None if all(row.timestamp is None for row in rows) else np.array(stamps, np.int64),
+        timestamp_ms=None
+        if all(row.timestamp is None for row in rows)
+        else np.array(stamps, np.int64),
     )
     return columns.slice(1, len(records)) if padded else columns
 
 
-def on_the_wire(fragments: Sequence[Fragment], *, base_sequence: int = 0, transactional: bool = True) -> bytes:
-    """The stamped batches of ``fragments`` with consecutive sequences and, as a broker would set them, offsets."""
+def on_the_wire(
+    fragments: Sequence[Fragment], *, base_sequence: int = 0, transactional: bool = True
+) -> bytes:
+    """The stamped batches of ``fragments`` with consecutive sequences and, as a broker would set
+    them, offsets.
+    """
     out, sequence, offset = b"", base_sequence, 0
     for fragment in fragments:
         batch = b"".join(stamp(fragment, IDENTITY, sequence, transactional=transactional))
@@ -63,8 +77,12 @@ def on_the_wire(fragments: Sequence[Fragment], *, base_sequence: int = 0, transa
 def as_plain(record: Any) -> Plain:
     """A record of `kafka.records.reader` or of kafka-python, whose timestamp is always set."""
     stamped = record.timestamp_ms if hasattr(record, "timestamp_ms") else record.timestamp
-    return Plain(record.key, record.value, tuple((name, value) for name, value in record.headers), stamped)
+    return Plain(
+        record.key, record.value, tuple((name, value) for name, value in record.headers), stamped
+    )
 
 
 def expected(records: Sequence[Plain]) -> list[Plain]:
-    return [row if row.timestamp is not None else row._replace(timestamp=NOW_MS) for row in records]
+    return [
+        row if row.timestamp is not None else row._replace(timestamp=NOW_MS) for row in records
+    ]

@@ -1,4 +1,6 @@
-"""No batch passes its size limit; what Kafka cannot take is refused by size, limit and column, never with its data."""
+"""No batch passes its size limit; what Kafka cannot take is refused by size, limit and column,
+never with its data.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from record_strategies import NOW_MS, Plain, as_plain, columns_of, expected, on_the_wire, record_lists
+from record_strategies import (
+    NOW_MS,
+    Plain,
+    as_plain,
+    columns_of,
+    expected,
+    on_the_wire,
+    record_lists,
+)
 
 from onceward.errors import BadColumn, ConfigurationError, RecordTooLarge
 from onceward.kafka.records.batch import HEADER_BYTES, encode_fragments
@@ -23,12 +33,17 @@ def encode(columns, *, codec=Codec.NONE, batch_bytes=1000, **more):
 
 
 LARGEST = 2_000
-"""No record of ``record_lists`` is larger: its key, its value and four headers have 300 bytes each, and names of 24."""
+"""No record of ``record_lists`` is larger: its key, its value and four headers have 300 bytes
+each, and names of 24.
+"""
 
 
 @given(record_lists, st.sampled_from(list(Codec)), st.integers(LARGEST, 5000))
 def test_no_batch_passes_the_limit(records, codec, batch_bytes):
-    assert all(f.size <= batch_bytes for f in encode(columns_of(records), codec=codec, batch_bytes=batch_bytes))
+    assert all(
+        f.size <= batch_bytes
+        for f in encode(columns_of(records), codec=codec, batch_bytes=batch_bytes)
+    )
 
 
 def test_batches_are_filled():
@@ -40,10 +55,16 @@ def test_batches_are_filled():
 
 def test_a_record_of_exactly_the_limit_passes_and_one_byte_more_does_not():
     (fragment,) = encode(columns_of([Plain(None, b"v" * 500)]))
-    assert encode(columns_of([Plain(None, b"v" * 500)]), batch_bytes=fragment.size)[0].size == fragment.size
+    assert (
+        encode(columns_of([Plain(None, b"v" * 500)]), batch_bytes=fragment.size)[0].size
+        == fragment.size
+    )
     with pytest.raises(RecordTooLarge) as refused:
         encode(columns_of([Plain(None, b"v" * 500)]), batch_bytes=fragment.size - 1)
-    assert refused.value.details == {"record_bytes": fragment.size, "limit_bytes": fragment.size - 1}
+    assert refused.value.details == {
+        "record_bytes": fragment.size,
+        "limit_bytes": fragment.size - 1,
+    }
     assert "max.request.size" in refused.value.next_step
 
 
@@ -52,13 +73,19 @@ def test_a_record_above_batch_bytes_travels_alone():
     records = [Plain(b"k", b"small"), Plain(b"k", b"x" * 5_000), Plain(b"k", b"small")]
     fragments = encode(columns_of(records), batch_bytes=1_000, record_bytes=6_000)
     assert [fragment.count for fragment in fragments] == [1, 1, 1]
-    assert [as_plain(r) for b in read_batches(on_the_wire(fragments)) for r in b.records] == expected(records)
+    assert [
+        as_plain(r) for b in read_batches(on_the_wire(fragments)) for r in b.records
+    ] == expected(records)
     with pytest.raises(RecordTooLarge):
         encode(columns_of(records), batch_bytes=1_000, record_bytes=5_000)
 
 
 def test_a_record_too_large_between_others_is_refused_without_telling_its_data():
-    records = [Plain(b"k", b"small"), Plain(b"secret-key", b"secret" * 1000), Plain(b"k", b"small")]
+    records = [
+        Plain(b"k", b"small"),
+        Plain(b"secret-key", b"secret" * 1000),
+        Plain(b"k", b"small"),
+    ]
     with pytest.raises(RecordTooLarge) as refused:
         encode(columns_of(records))
     assert "secret" not in str(refused.value)
@@ -128,7 +155,9 @@ def test_bytes_that_lie_under_nulls_are_not_written():
 def test_records_that_arrow_could_not_hold_are_refused_before_encoding():
     huge = (1 << 31) - 100
     value = pa.Array.from_buffers(
-        pa.binary(), 1, [None, pa.py_buffer(np.array([0, huge], np.int32)), pa.foreign_buffer(1, huge, None)]
+        pa.binary(),
+        1,
+        [None, pa.py_buffer(np.array([0, huge], np.int32)), pa.foreign_buffer(1, huge, None)],
     )  # never read: an address that would crash
     with pytest.raises(RecordTooLarge):
         encode(RecordColumns(pa.array([b"k" * 200], pa.binary()), value), batch_bytes=1_000_000)

@@ -1,4 +1,6 @@
-"""What is encoded is read back the same, by our reader and by kafka-python's, whatever the codec and the shapes."""
+"""What is encoded is read back the same, by our reader and by kafka-python's, whatever the codec
+and the shapes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords
-from record_strategies import IDENTITY, NOW_MS, Plain, as_plain, columns_of, expected, on_the_wire, record_lists
+from record_strategies import (
+    IDENTITY,
+    NOW_MS,
+    Plain,
+    as_plain,
+    columns_of,
+    expected,
+    on_the_wire,
+    record_lists,
+)
 
 from onceward.kafka.records.batch import encode_fragments, encode_partitions, next_sequence, stamp
 from onceward.kafka.records.checksum import ContentChecksum
@@ -16,19 +27,27 @@ from onceward.kafka.records.reader import read_batches
 
 
 def encode(records, codec=Codec.NONE, batch_bytes=1_000_000, *, padded=False):
-    return encode_fragments(columns_of(records, padded=padded), codec=codec, batch_bytes=batch_bytes, now_ms=NOW_MS)
+    return encode_fragments(
+        columns_of(records, padded=padded), codec=codec, batch_bytes=batch_bytes, now_ms=NOW_MS
+    )
 
 
 @given(record_lists, st.sampled_from(Codec), st.integers(1500, 20_000), st.booleans())
 def test_our_reader_reads_what_was_encoded(records, codec, batch_bytes, padded):
     batches = list(read_batches(on_the_wire(encode(records, codec, batch_bytes, padded=padded))))
     assert [as_plain(record) for batch in batches for record in batch.records] == expected(records)
-    assert [record.offset for batch in batches for record in batch.records] == list(range(len(records)))
+    assert [record.offset for batch in batches for record in batch.records] == list(
+        range(len(records))
+    )
 
 
 @given(record_lists, st.sampled_from(Codec), st.integers(1500, 20_000))
 def test_kafka_pythons_reader_reads_what_was_encoded(records, codec, batch_bytes):
-    if codec in (Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):  # kafka-python needs packages for these that we do without
+    if codec in (
+        Codec.SNAPPY,
+        Codec.LZ4,
+        Codec.ZSTD,
+    ):  # kafka-python needs packages for these that we do without
         codec = Codec.GZIP
     read = []
     memory = MemoryRecords(on_the_wire(encode(records, codec, batch_bytes)))
@@ -63,18 +82,27 @@ def test_the_checksum_is_that_of_the_plain_records(records, batch_bytes, padded)
     combined = ContentChecksum.EMPTY
     for fragment in encode(records, batch_bytes=batch_bytes, padded=padded):
         combined = ContentChecksum.combine(combined, fragment.checksum)
-    assert combined == ContentChecksum.of_records((row.key, row.value, row.headers) for row in records)
+    assert combined == ContentChecksum.of_records(
+        (row.key, row.value, row.headers) for row in records
+    )
 
 
 @given(record_lists, st.data())
 def test_encoding_all_partitions_at_once_equals_one_call_for_each(records, data):
     import numpy as np
 
-    partitions = np.array(data.draw(st.lists(st.sampled_from([0, 1, 7]), min_size=len(records), max_size=len(records))))
+    partitions = np.array(
+        data.draw(
+            st.lists(st.sampled_from([0, 1, 7]), min_size=len(records), max_size=len(records))
+        )
+    )
     columns = columns_of(records)
     settings = {"codec": Codec.NONE, "batch_bytes": 2000, "now_ms": NOW_MS}
     at_once = encode_partitions(columns, partitions, **settings)
-    one_by_one = [(p, encode_fragments(rows, **settings)) for p, rows in group_by_partition(columns, partitions)]
+    one_by_one = [
+        (p, encode_fragments(rows, **settings))
+        for p, rows in group_by_partition(columns, partitions)
+    ]
     assert [p for p, _ in at_once] == [p for p, _ in one_by_one]
     for (_, ours), (_, theirs) in zip(at_once, one_by_one, strict=True):
         # Where batches part may differ by a few bytes of estimate; what is in them may not.
@@ -90,10 +118,20 @@ def test_offset_deltas_of_every_width_count_up(count):
     assert [(r.offset, r.value) for r in batch.records] == [(i, b"%d" % i) for i in range(count)]
 
 
-@pytest.mark.parametrize("size", [0, 1, 11, 12, 13, 63, 64, 65, 8190, 8191, 8192, 8193, 1_048_576, 2_000_000])
+@pytest.mark.parametrize(
+    "size", [0, 1, 11, 12, 13, 63, 64, 65, 8190, 8191, 8192, 8193, 1_048_576, 2_000_000]
+)
 def test_lengths_of_every_width_survive(size):
-    records = [Plain(b"k" * size, b"v" * size, (("h", b"w" * size),)), Plain(b"", None), Plain(None, b"v" * size)]
-    read = [r for b in read_batches(on_the_wire(encode(records, batch_bytes=9_000_000))) for r in b.records]
+    records = [
+        Plain(b"k" * size, b"v" * size, (("h", b"w" * size),)),
+        Plain(b"", None),
+        Plain(None, b"v" * size),
+    ]
+    read = [
+        r
+        for b in read_batches(on_the_wire(encode(records, batch_bytes=9_000_000)))
+        for r in b.records
+    ]
     assert [as_plain(r) for r in read] == expected(records)
 
 

@@ -1,4 +1,6 @@
-"""Columns of any Arrow shape become the one shape that encoding works on, or are refused by name."""
+"""Columns of any Arrow shape become the one shape that encoding works on, or are refused by
+name.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,21 @@ def rows_of(columns):
     keys = [None] * count if columns.key is None else columns.key.to_pylist()
     listed = [None] * count if columns.headers is None else columns.headers.to_pylist()
     stamps = [NOW] * count if columns.timestamp_ms is None else columns.timestamp_ms.tolist()
-    return list(zip(keys, columns.value.to_pylist(), [one or [] for one in listed], stamps, strict=True))
+    return list(
+        zip(keys, columns.value.to_pylist(), [one or [] for one in listed], stamps, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view(), pa.string_view()]
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+    ],
 )
 @pytest.mark.parametrize("chunked", [False, True])
 def test_every_kind_of_bytes_and_text_is_taken(kind, chunked):
@@ -39,12 +51,17 @@ def test_every_kind_of_bytes_and_text_is_taken(kind, chunked):
 
 
 def test_fixed_size_bytes_nothing_but_nulls_and_no_chunks_are_taken():
-    assert RecordColumns.of(pa.array([b"ab", None], pa.binary(2))).value.to_pylist() == [b"ab", None]
+    assert RecordColumns.of(pa.array([b"ab", None], pa.binary(2))).value.to_pylist() == [
+        b"ab",
+        None,
+    ]
     assert RecordColumns.of(pa.nulls(2)).value.to_pylist() == [None, None]
     assert len(RecordColumns.of(pa.chunked_array([], pa.string()))) == 0
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.binary()), pa.timestamp("us"), pa.bool_()])
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.list_(pa.binary()), pa.timestamp("us"), pa.bool_()]
+)
 @pytest.mark.parametrize("name", ["key", "value"])
 def test_other_types_are_refused_by_name(kind, name):
     columns = {"value": pa.nulls(2, pa.binary()), name: pa.nulls(2, kind)}
@@ -60,7 +77,9 @@ def test_headers_of_another_type_are_refused():
 
 def test_headers_with_large_types_are_taken():
     kind = pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
-    columns = RecordColumns.of(pa.nulls(1, pa.binary()), headers=pa.array([[{"key": "k", "value": b"v"}]], kind))
+    columns = RecordColumns.of(
+        pa.nulls(1, pa.binary()), headers=pa.array([[{"key": "k", "value": b"v"}]], kind)
+    )
     assert columns.headers.type == HEADERS_TYPE
     assert columns.headers.to_pylist() == [[{"key": "k", "value": b"v"}]]
 
@@ -68,20 +87,30 @@ def test_headers_with_large_types_are_taken():
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Asia/Shanghai"])
 def test_timestamps_of_any_unit_and_zone_become_milliseconds(unit, zone):
-    moment = datetime.datetime(2024, 6, 7, 8, 9, 10, tzinfo=datetime.timezone.utc if zone else None)
+    moment = datetime.datetime(
+        2024, 6, 7, 8, 9, 10, tzinfo=datetime.timezone.utc if zone else None
+    )
     stamps = pa.array([moment, None], pa.timestamp(unit, zone))
     wanted = int(moment.replace(tzinfo=datetime.timezone.utc).timestamp() * 1000)
-    assert RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=stamps).timestamp_ms.tolist() == [wanted, NOW]
+    assert RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=stamps).timestamp_ms.tolist() == [
+        wanted,
+        NOW,
+    ]
 
 
 def test_milliseconds_are_cut_not_rounded():
     stamps = pa.array([1_999, 2_000], pa.timestamp("us"))
-    assert RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=stamps).timestamp_ms.tolist() == [1, 2]
+    assert RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=stamps).timestamp_ms.tolist() == [
+        1,
+        2,
+    ]
 
 
 def test_plain_integers_are_milliseconds():
     for stamps in (pa.array([7, 8]), pa.chunked_array([[7], [8]]), np.array([7, 8])):
-        assert RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=stamps).timestamp_ms.tolist() == [7, 8]
+        assert RecordColumns.of(
+            pa.nulls(2, pa.binary()), timestamp=stamps
+        ).timestamp_ms.tolist() == [7, 8]
     with pytest.raises(BadColumn, match="'timestamp'"):
         RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=pa.array(["1", "2"]))
 
@@ -108,7 +137,9 @@ def test_take_and_slice_pick_rows(records, data):
 
 
 def test_the_payload_is_counted_for_the_slice_alone():
-    columns = RecordColumns(pa.array([b"k", b"kk"], pa.binary()), pa.array([b"vvv", b"vvvv"], pa.binary()))
+    columns = RecordColumns(
+        pa.array([b"k", b"kk"], pa.binary()), pa.array([b"vvv", b"vvvv"], pa.binary())
+    )
     assert columns.nbytes == 10
     assert columns.slice(1, 1).nbytes == 6
     assert columns.slice(1, 0).nbytes == 0

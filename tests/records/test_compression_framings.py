@@ -1,4 +1,6 @@
-"""Kafka's framings, to the byte where the format fixes them, and decompression that cannot be talked into memory."""
+"""Kafka's framings, to the byte where the format fixes them, and decompression that cannot be
+talked into memory.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,14 @@ LIMIT = 10_000_000
 def sample(size, seed=1):
     """Half text, half noise: compressible, and with blocks that are not."""
     rng = random.Random(seed)
-    return b"".join(rng.choice((b"exactly once ", rng.randbytes(13))) for _ in range(size // 13 + 1))[:size]
+    return b"".join(
+        rng.choice((b"exactly once ", rng.randbytes(13))) for _ in range(size // 13 + 1)
+    )[:size]
 
 
-@given(st.binary(max_size=3000) | st.integers(0, 400_000).map(sample), st.sampled_from(list(Codec)))
+@given(
+    st.binary(max_size=3000) | st.integers(0, 400_000).map(sample), st.sampled_from(list(Codec))
+)
 def test_what_was_compressed_comes_back(data, codec):
     assert decompress(codec, compress(codec, data), max(len(data), 1)) == data
 
@@ -50,7 +56,14 @@ def test_levels_are_taken(codec, levels):
 
 @pytest.mark.parametrize(
     ("codec", "level"),
-    [(Codec.GZIP, 0), (Codec.GZIP, 10), (Codec.LZ4, 18), (Codec.ZSTD, 23), (Codec.SNAPPY, 1), (Codec.NONE, 1)],
+    [
+        (Codec.GZIP, 0),
+        (Codec.GZIP, 10),
+        (Codec.LZ4, 18),
+        (Codec.ZSTD, 23),
+        (Codec.SNAPPY, 1),
+        (Codec.NONE, 1),
+    ],
 )
 def test_levels_out_of_range_are_refused(codec, level):
     with pytest.raises(ConfigurationError, match="level"):
@@ -82,7 +95,10 @@ def test_snappy_is_framed_as_snappy_java_does():
         blocks.append(framed[at + 4 : at + 4 + size])
         at += 4 + size
     assert len(blocks) == 4  # 32 KiB each
-    assert b"".join(pa.Codec("snappy").decompress(b, 32768, asbytes=True) for b in blocks[:3]) == data[: 3 * 32768]
+    assert (
+        b"".join(pa.Codec("snappy").decompress(b, 32768, asbytes=True) for b in blocks[:3])
+        == data[: 3 * 32768]
+    )
 
 
 def test_raw_snappy_as_librdkafka_writes_it_is_read():
@@ -92,7 +108,9 @@ def test_raw_snappy_as_librdkafka_writes_it_is_read():
 
 def test_lz4_frames_have_independent_blocks_and_the_right_header_checksum():
     framed = compress(Codec.LZ4, sample(200_000))
-    assert framed[:7].hex() == "04224d18604082"  # magic, version 1 + independent blocks, 64 KiB, xxHash32 >> 8
+    assert (
+        framed[:7].hex() == "04224d18604082"
+    )  # magic, version 1 + independent blocks, 64 KiB, xxHash32 >> 8
     at, blocks = 7, 0
     while size := struct.unpack_from("<I", framed, at)[0] & 0x7FFF_FFFF:
         at += 4 + size

@@ -35,11 +35,15 @@ def test_the_empty_checksum_changes_nothing(records):
 def test_stretches_of_any_length_combine(size):
     first, second = b"first" * 7, bytes(range(251)) * (size // 251 + 1)
     second = second[:size]
-    assert Stretch.of(first).then(Stretch.of(second)) == Stretch(crc32c.crc32c(first + second), 35 + size)
+    assert Stretch.of(first).then(Stretch.of(second)) == Stretch(
+        crc32c.crc32c(first + second), 35 + size
+    )
 
 
 def test_it_is_what_the_documentation_says():
-    checksum = ContentChecksum.of_records([(b"k", None, None), (None, b"value", [("h", b"x"), ("n", None)])])
+    checksum = ContentChecksum.of_records(
+        [(b"k", None, None), (None, b"value", [("h", b"x"), ("n", None)])]
+    )
     wanted = [
         struct.pack(">iiii", 1, -1, -1, 5),
         b"k",
@@ -59,7 +63,10 @@ def of_one(key, value):
 
 
 def test_long_headers_take_longer_lengths():
-    assert headers_section([("n" * 70, b"v" * 9000)]) == b"\x02\x8c\x01" + b"n" * 70 + b"\xd0\x8c\x01" + b"v" * 9000
+    assert (
+        headers_section([("n" * 70, b"v" * 9000)])
+        == b"\x02\x8c\x01" + b"n" * 70 + b"\xd0\x8c\x01" + b"v" * 9000
+    )
 
 
 @given(record_lists)
@@ -69,7 +76,9 @@ def test_it_goes_through_json_and_pickle(records):
     assert pickle.loads(pickle.dumps(checksum)) == checksum  # noqa: S301 - our own bytes
 
 
-@pytest.mark.parametrize("items", [[], [[1, 2]] * 3, [[1, 2, 3]] * 4, [[-1, 0]] * 4, [[1 << 32, 0]] * 4, [[0, -1]] * 4])
+@pytest.mark.parametrize(
+    "items", [[], [[1, 2]] * 3, [[1, 2, 3]] * 4, [[-1, 0]] * 4, [[1 << 32, 0]] * 4, [[0, -1]] * 4]
+)
 def test_lists_that_are_no_checksum_are_refused(items):
     with pytest.raises(ValueError, match="content checksum"):
         ContentChecksum.from_list(items)

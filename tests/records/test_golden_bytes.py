@@ -1,4 +1,5 @@
-"""Bytes that real clients wrote: the Java client's builder of Kafka 4.3.1, and librdkafka by way of a broker's log.
+"""Bytes that real clients wrote: the Java client's builder of Kafka 4.3.1, and librdkafka by way
+of a broker's log.
 
 `golden/make_golden.py` says how they were made.
 """
@@ -45,13 +46,20 @@ def records():
 
 
 def test_an_uncompressed_batch_is_the_java_clients_byte_for_byte():
-    (fragment,) = encode_fragments(columns_of(records()), codec=Codec.NONE, batch_bytes=1_000_000, now_ms=0)
-    assert b"".join(stamp(fragment, IDENTITY, 345, transactional=True)).hex() == golden()["java"]["none"]
+    (fragment,) = encode_fragments(
+        columns_of(records()), codec=Codec.NONE, batch_bytes=1_000_000, now_ms=0
+    )
+    assert (
+        b"".join(stamp(fragment, IDENTITY, 345, transactional=True)).hex()
+        == golden()["java"]["none"]
+    )
 
 
 def test_a_batch_is_librdkafkas_byte_for_byte_but_for_what_the_broker_and_the_producer_set():
     (theirs,) = read_batches(unhex(golden()["librdkafka"]["none"]))
-    (fragment,) = encode_fragments(columns_of(records()), codec=Codec.NONE, batch_bytes=1_000_000, now_ms=0)
+    (fragment,) = encode_fragments(
+        columns_of(records()), codec=Codec.NONE, batch_bytes=1_000_000, now_ms=0
+    )
     nobody = ProducerIdentity(theirs.producer_id, theirs.producer_epoch)
     ours = b"".join(stamp(fragment, nobody, theirs.base_sequence, transactional=False))
     leader_epoch = slice(12, 16)
@@ -70,7 +78,9 @@ def test_batches_of_real_clients_are_read(client, codec):
         assert batch.is_transactional
 
 
-@pytest.mark.parametrize(("name", "kind"), [("commit", ControlType.COMMIT), ("abort", ControlType.ABORT)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("commit", ControlType.COMMIT), ("abort", ControlType.ABORT)]
+)
 def test_transaction_markers_are_read(name, kind):
     (marker,) = read_batches(unhex(golden()["java"][name]))
     assert marker.is_control

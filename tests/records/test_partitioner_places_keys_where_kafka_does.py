@@ -1,4 +1,6 @@
-"""Keys land where the Java client, kafka-python and librdkafka put them; records without a key spread evenly."""
+"""Keys land where the Java client, kafka-python and librdkafka put them; records without a key
+spread evenly.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,18 @@ def hashes(keys):
 
 
 def test_murmur2_gives_the_vectors_of_the_java_clients_own_test():
-    assert np.array(hashes(list(JAVA_VECTORS)), np.uint32).astype(np.int32).tolist() == list(JAVA_VECTORS.values())
+    assert np.array(hashes(list(JAVA_VECTORS)), np.uint32).astype(np.int32).tolist() == list(
+        JAVA_VECTORS.values()
+    )
 
 
-@given(st.lists(st.binary(max_size=40) | st.integers(0, 2000).map(lambda n: b"k" * n), min_size=1, max_size=80))
+@given(
+    st.lists(
+        st.binary(max_size=40) | st.integers(0, 2000).map(lambda n: b"k" * n),
+        min_size=1,
+        max_size=80,
+    )
+)
 def test_murmur2_equals_kafka_pythons(keys):
     assert hashes(keys) == [kafka_python_murmur2(key) & 0xFFFF_FFFF for key in keys]
 
@@ -69,7 +79,10 @@ def test_the_partition_is_the_positive_hash_modulo_the_count(partition_count):
 
 def test_slices_of_a_column_are_hashed_by_their_own_rows():
     keys = pa.array([b"not this", b"abc", b"foobar", b"nor this"], pa.binary()).slice(1, 2)
-    assert murmur2(keys).astype(np.int32).tolist() == [JAVA_VECTORS[b"abc"], JAVA_VECTORS[b"foobar"]]
+    assert murmur2(keys).astype(np.int32).tolist() == [
+        JAVA_VECTORS[b"abc"],
+        JAVA_VECTORS[b"foobar"],
+    ]
 
 
 def test_no_keys_at_all_and_no_rows_at_all():
@@ -78,7 +91,11 @@ def test_no_keys_at_all_and_no_rows_at_all():
     assert assign_partitions(None, 5, 4, 2).tolist() == [2, 3, 0, 1, 2]
 
 
-@given(st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 100))
+@given(
+    st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=60),
+    st.integers(1, 9),
+    st.integers(0, 100),
+)
 def test_rows_without_a_key_go_round_and_rows_with_one_stay(keys, partition_count, first):
     column = pa.array(keys, pa.binary())
     assigned = assign_partitions(column, len(keys), partition_count, first)
@@ -109,4 +126,7 @@ def test_rows_of_one_partition_are_not_copied():
 
 
 def test_no_rows_make_no_groups():
-    assert group_by_partition(columns_of([Plain(b"a", b"b")]).slice(0, 0), np.empty(0, np.int32)) == []
+    assert (
+        group_by_partition(columns_of([Plain(b"a", b"b")]).slice(0, 0), np.empty(0, np.int32))
+        == []
+    )

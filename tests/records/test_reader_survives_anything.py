@@ -1,4 +1,6 @@
-"""The reader against hostile bytes: CorruptRecords or right answers, within the memory that the input justifies."""
+"""The reader against hostile bytes: CorruptRecords or right answers, within the memory that the
+input justifies.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ LIMIT = 1_000_000
 
 def wire(codec=Codec.NONE, batch_bytes=400):
     return on_the_wire(
-        encode_fragments(columns_of(RECORDS), codec=codec, batch_bytes=batch_bytes, now_ms=NOW_MS), base_sequence=3
+        encode_fragments(columns_of(RECORDS), codec=codec, batch_bytes=batch_bytes, now_ms=NOW_MS),
+        base_sequence=3,
     )
 
 
@@ -41,13 +44,25 @@ def patched(batch, at, kind, value):
 def one_batch(body, *, count, last_delta=None, attributes=0):
     """A well-formed header around ``body`` as the records section."""
     inner = struct.pack(
-        ">hiqqqhii", attributes, count - 1 if last_delta is None else last_delta, 5, 9, -1, -1, -1, count
+        ">hiqqqhii",
+        attributes,
+        count - 1 if last_delta is None else last_delta,
+        5,
+        9,
+        -1,
+        -1,
+        -1,
+        count,
     )
     return with_crc(struct.pack(">qiibI", 0, 9 + len(inner) + len(body), -1, 2, 0) + inner + body)
 
 
 def read_all(data, **options):
-    return [record for batch in read_batches(data, limit_bytes=LIMIT, **options) for record in batch.records]
+    return [
+        record
+        for batch in read_batches(data, limit_bytes=LIMIT, **options)
+        for record in batch.records
+    ]
 
 
 def test_every_cut_gives_the_whole_batches_before_it():
@@ -76,8 +91,14 @@ def test_mutations_are_refused_or_read(codec, data):
         elif how == "insert":
             mutated[at:at] = data.draw(st.binary(max_size=4))
         else:
-            mutated[at : at + 4] = data.draw(st.sampled_from([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80" * 4]))
-    candidate = with_crc(bytes(mutated)) if data.draw(st.booleans()) and len(mutated) > 21 else bytes(mutated)
+            mutated[at : at + 4] = data.draw(
+                st.sampled_from([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80" * 4])
+            )
+    candidate = (
+        with_crc(bytes(mutated))
+        if data.draw(st.booleans()) and len(mutated) > 21
+        else bytes(mutated)
+    )
     tracemalloc.start()
     try:
         read_all(candidate, check_crc=data.draw(st.booleans()))
@@ -162,7 +183,10 @@ def test_records_that_cannot_be_are_named(record, reason):
 
 def test_compressed_records_may_not_pass_the_limit():
     (fragment,) = encode_fragments(
-        columns_of([Plain(None, bytes(3_000_000))]), codec=Codec.ZSTD, batch_bytes=4_000_000, now_ms=0
+        columns_of([Plain(None, bytes(3_000_000))]),
+        codec=Codec.ZSTD,
+        batch_bytes=4_000_000,
+        now_ms=0,
     )
     with pytest.raises(CorruptRecords, match="beyond 1000000"):
         read_all(on_the_wire([fragment]))

@@ -1,4 +1,6 @@
-"""Our batches through a real broker, which takes them apart to validate them, to librdkafka and the Java consumer."""
+"""Our batches through a real broker, which takes them apart to validate them, to librdkafka and
+the Java consumer.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,33 @@ BATCH_BYTES = 900_000  # below message.max.bytes
 
 
 def produce(bootstrap_server, topic, batch):
-    """One Produce request, version 7 (the first that may carry zstd), over a plain socket. Returns the error code."""
+    """One Produce request, version 7 (the first that may carry zstd), over a plain socket. Returns
+    the error code.
+    """
     name = struct.pack(">h", len(topic)) + topic.encode()
     body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + name
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
     request = struct.pack(">hhih", 0, 7, 1, -1) + body
     host, port = bootstrap_server.split(",")[0].split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection, connection.makefile("rb") as answers:
+    with (
+        socket.create_connection((host, int(port)), timeout=30) as connection,
+        connection.makefile("rb") as answers,
+    ):
         connection.sendall(struct.pack(">i", len(request)) + request)
         answer = answers.read(*struct.unpack(">i", answers.read(4)))
-    error_at = 4 + 4 + len(name) + 4 + 4  # correlation id, one topic, its name, one partition, its index
+    error_at = (
+        4 + 4 + len(name) + 4 + 4
+    )  # correlation id, one topic, its name, one partition, its index
     return struct.unpack_from(">h", answer, error_at)[0]
 
 
 def produce_all(kafka, topic, records, codec, level=None):
     fragments = encode_fragments(
-        columns_of(records), codec=codec, batch_bytes=BATCH_BYTES, now_ms=1_700_000_000_000, compression_level=level
+        columns_of(records),
+        codec=codec,
+        batch_bytes=BATCH_BYTES,
+        now_ms=1_700_000_000_000,
+        compression_level=level,
     )
     assert {fragment.codec for fragment in fragments} == {codec}
     for fragment in fragments:
@@ -54,7 +67,9 @@ def test_librdkafka_reads_every_edge_of_the_format(any_kafka, new_topic, read_co
     topic = new_topic(any_kafka.bootstrap_servers)
     produce_all(any_kafka, topic, golden_records(), codec)
     read = [
-        Plain(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1])
+        Plain(
+            message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1]
+        )
         for message in read_committed(any_kafka.bootstrap_servers, topic)
     ]
     assert read == golden_records()
@@ -72,40 +87,67 @@ def test_the_java_client_reads_batches_of_many_blocks(kafka, topic, codec):
     records = [Plain(b"%d" % (i % 13), b"line %d " % i * (i % 37 + 1)) for i in range(6000)]
     name = topic()
     fragments = produce_all(kafka, name, records, codec)
-    # kafka-dump-log reads the stored bytes, which the broker keeps as they came, with the client's own record classes.
-    printed = kafka.kafka_tool("kafka-dump-log", "--print-data-log", "--files", str(stored_segment(kafka, name)))
+    # kafka-dump-log reads the stored bytes, which the broker keeps as they came, with the client's
+    # own record classes.
+    printed = kafka.kafka_tool(
+        "kafka-dump-log", "--print-data-log", "--files", str(stored_segment(kafka, name))
+    )
     batches = [line for line in printed.splitlines() if line.startswith("baseOffset: ")]
     assert len(batches) == len(fragments)
-    assert all(f"compresscodec: {codec.name.lower()} " in line and "isvalid: true" in line for line in batches)
-    payloads = [line.partition(" payload: ")[2] for line in printed.splitlines() if " payload: " in line]
+    assert all(
+        f"compresscodec: {codec.name.lower()} " in line and "isvalid: true" in line
+        for line in batches
+    )
+    payloads = [
+        line.partition(" payload: ")[2] for line in printed.splitlines() if " payload: " in line
+    ]
     assert payloads == [record.value.decode() for record in records]
 
 
-@pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, 9), (Codec.LZ4, 17), (Codec.ZSTD, 22), (Codec.ZSTD, -5)])
+@pytest.mark.parametrize(
+    ("codec", "level"), [(Codec.GZIP, 9), (Codec.LZ4, 17), (Codec.ZSTD, 22), (Codec.ZSTD, -5)]
+)
 def test_batches_of_the_extreme_levels_are_read(kafka, topic, read_committed, codec, level):
     records = [Plain(None, b"line %d " % i * 30) for i in range(3000)]
     name = topic()
     produce_all(kafka, name, records, codec, level)
-    assert [m.value() for m in read_committed(kafka.bootstrap_servers, name)] == [record.value for record in records]
+    assert [m.value() for m in read_committed(kafka.bootstrap_servers, name)] == [
+        record.value for record in records
+    ]
 
 
 def test_the_broker_refuses_a_batch_whose_bytes_were_changed(kafka, topic):
-    (fragment,) = encode_fragments(columns_of([Plain(b"k", b"v")]), codec=Codec.NONE, batch_bytes=1000, now_ms=1)
+    (fragment,) = encode_fragments(
+        columns_of([Plain(b"k", b"v")]), codec=Codec.NONE, batch_bytes=1000, now_ms=1
+    )
     batch = bytearray(b"".join(stamp(fragment, WITHOUT_IDEMPOTENCE, -1, transactional=False)))
     batch[-2] ^= 1
     corrupt_message = 2
     assert produce(kafka.bootstrap_servers, topic(), bytes(batch)) == corrupt_message
 
 
-def test_keys_land_where_librdkafka_puts_them_with_the_java_partitioner(kafka, topic, read_committed):
+def test_keys_land_where_librdkafka_puts_them_with_the_java_partitioner(
+    kafka, topic, read_committed
+):
     name = topic(7)
-    keys = [*(b"key-%d" % i for i in range(500)), *(b"x" * i for i in range(1, 40)), "schlüssel".encode(), b""]
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})
+    keys = [
+        *(b"key-%d" % i for i in range(500)),
+        *(b"x" * i for i in range(1, 40)),
+        "schlüssel".encode(),
+        b"",
+    ]
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"}
+    )
     for key in keys:
         producer.produce(name, key=key, value=b"v")
     assert producer.flush(30) == 0
-    theirs = {message.key(): message.partition() for message in read_committed(kafka.bootstrap_servers, name)}
-    # librdkafka takes an empty key for none ("murmur2_random: NULL keys are randomly partitioned"); Java hashes it.
+    theirs = {
+        message.key(): message.partition()
+        for message in read_committed(kafka.bootstrap_servers, name)
+    }
+    # librdkafka takes an empty key for none ("murmur2_random: NULL keys are randomly
+    # partitioned"); Java hashes it.
     ours = dict(zip(keys, partition_of_keys(pa.array(keys, pa.binary()), 7).tolist(), strict=True))
     assert len(theirs) == len(keys)
     assert {key: theirs[key] for key in keys if key} == {key: ours[key] for key in keys if key}

@@ -1,4 +1,6 @@
-"""``python -m simulation``: see ``--help``. Exit status 0: no violation; 1: there is one; 2: it could not be run."""
+"""``python -m simulation``: see ``--help``. Exit status 0: no violation; 1: there is one; 2: it
+could not be run.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def _one(options: argparse.Namespace) -> int:
 
 def _summary(outcome: Outcome) -> None:
     _say(
-        f"{outcome.batches} batches, {outcome.steps} steps, {outcome.seconds:.1f} s of virtual time, "
+        f"{outcome.batches} batches, {outcome.steps} steps, {outcome.seconds:.1f} s of virtual "
+        f"time, "
         f"faults: {', '.join(f'{kind}@{place}' for kind, place in outcome.fired) or 'none'}; "
         f"ended with: {', '.join(outcome.stops) or 'nothing'}"
     )
@@ -100,7 +103,8 @@ def _many(options: argparse.Namespace) -> int:
     if not options.quiet:
         _say("")
     _say(
-        f"{tally.seeds:,} seeds, {tally.batches:,} batches, {tally.batches / campaign.seconds:,.0f} a second, "
+        f"{tally.seeds:,} seeds, {tally.batches:,} batches, "
+        f"{tally.batches / campaign.seconds:,.0f} a second, "
         f"{sum(tally.fired.values()):,} faults, {len(tally.violations)} violation(s)"
     )
     if campaign.next_seed <= campaign.last:
@@ -170,19 +174,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", default="1-2000", metavar="1-100000", help="a range of seeds")
     parser.add_argument("--jobs", type=int, default=2, help="OS processes")
     parser.add_argument("--minutes", type=float, help="no new seeds after so many minutes")
-    parser.add_argument("--report", type=Path, help="write what was found to this file, as Markdown")
-    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first violation")
+    parser.add_argument(
+        "--report", type=Path, help="write what was found to this file, as Markdown"
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="do not stop at the first violation"
+    )
     parser.add_argument("--quiet", action="store_true", help="no line of progress")
-    parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="a failing seed is not made shorter")
+    parser.add_argument(
+        "--no-shrink",
+        dest="shrink",
+        action="store_false",
+        help="a failing seed is not made shorter",
+    )
     parser.add_argument("--pipeline", choices=[*swarm.pipelines()], help="this kind only")
     parser.add_argument("--seed", type=int, help="this one seed")
     parser.add_argument("--show", action="store_true", help="its timeline, routine folded")
     parser.add_argument("--whole", action="store_true", help="its timeline, every line")
-    parser.add_argument("--change", metavar="batches=3,tasks=1", help="other values than the seed's")
+    parser.add_argument(
+        "--change", metavar="batches=3,tasks=1", help="other values than the seed's"
+    )
     parser.add_argument("--off", metavar="net:held,…", help="these kinds of faults are off")
     parser.add_argument("--without", metavar="net:held@7,…", help="without these faults")
-    parser.add_argument("--only", metavar="net:held@7,…", help="these faults and no others; none: no faults")
-    parser.add_argument("--aim", metavar="net:held|commit", help="this kind of fault, in this step of the engine")
+    parser.add_argument(
+        "--only", metavar="net:held@7,…", help="these faults and no others; none: no faults"
+    )
+    parser.add_argument(
+        "--aim", metavar="net:held|commit", help="this kind of fault, in this step of the engine"
+    )
     return parser
 
 

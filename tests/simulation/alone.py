@@ -32,7 +32,10 @@ def world(seed: int, odds: Mapping[str, float] | None = None, tell: Any = None) 
 def standing_in(stand_ins: list[tuple[str, str, Any]]) -> Iterator[None]:
     """The names of the product's modules mean what the simulation says, until this is left."""
     owners = [importlib.import_module(module) for module, _, _ in stand_ins]
-    before = [(owner, name, getattr(owner, name)) for owner, (_, name, _) in zip(owners, stand_ins, strict=True)]
+    before = [
+        (owner, name, getattr(owner, name))
+        for owner, (_, name, _) in zip(owners, stand_ins, strict=True)
+    ]
     for owner, (_, name, value) in zip(owners, stand_ins, strict=True):
         setattr(owner, name, value)
     try:
@@ -43,7 +46,9 @@ def standing_in(stand_ins: list[tuple[str, str, Any]]) -> Iterator[None]:
 
 
 def run_to_the_end(sim: Sim, *stories: Callable[[], None]) -> None:
-    """Each of ``stories`` is a thread of nobody's process; when all have ended, the simulation has."""
+    """Each of ``stories`` is a thread of nobody's process; when all have ended, the simulation
+    has.
+    """
     left = [len(stories)]
 
     def told(story: Callable[[], None]) -> None:

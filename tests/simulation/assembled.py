@@ -1,4 +1,6 @@
-"""The product in its simulated world: what ``run.simulate`` builds for a seed, and what that does to the OS process."""
+"""The product in its simulated world: what ``run.simulate`` builds for a seed, and what that does
+to the OS process.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,15 @@ from simulation.spark import stand_ins
 from simulation.spark.world import World
 from simulation.swarm import Setting
 
-# What the product keeps in a process from one run to the next. Simulated processes share it, by keys of their own.
-_KEPT: tuple[Any, ...] = (runs._open, runs._memories, runs._homes, client._shared, kafka_clusters._known)
+# What the product keeps in a process from one run to the next. Simulated processes share it, by
+# keys of their own.
+_KEPT: tuple[Any, ...] = (
+    runs._open,
+    runs._memories,
+    runs._homes,
+    client._shared,
+    kafka_clusters._known,
+)
 
 log = logging.getLogger("onceward")
 _replaced: list[tuple[Any, str, Any]] = []
@@ -36,7 +45,9 @@ def build(sim: Sim, setting: Setting) -> World:
 
 
 def install() -> None:
-    """What stands in for the world's parts is put where it belongs, in this OS process; once is enough."""
+    """What stands in for the world's parts is put where it belongs, in this OS process; once is
+    enough.
+    """
     if _replaced:
         return
     _replaced.append((coverage, "_plain", coverage._plain))
@@ -67,5 +78,7 @@ def uninstall() -> None:
 def _modules_with_stand_ins() -> list[Any]:
     """Those of the parts of the world that are no servers: the lists named ``STAND_INS`` there."""
     names = [name for _, name, _ in pkgutil.walk_packages(parts.__path__, "simulation.world.")]
-    found = [importlib.import_module(name) for name in sorted(names) if name.endswith(".stand_ins")]
+    found = [
+        importlib.import_module(name) for name in sorted(names) if name.endswith(".stand_ins")
+    ]
     return [module for module in found if hasattr(module, "STAND_INS")]

@@ -1,4 +1,6 @@
-"""Many seeds in several OS processes: dealt in blocks, counted, and stopped at the first violation."""
+"""Many seeds in several OS processes: dealt in blocks, counted, and stopped at the first
+violation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from simulation.run import simulate
 
 BLOCK = 100
 _GARBAGE = 50
-"""Seeds between two collections: what a story leaves behind goes in circles; to look for it in mid-story takes time."""
+"""Seeds between two collections: what a story leaves behind goes in circles; to look for it in
+mid-story takes time.
+"""
 
 
 class Block:
@@ -97,7 +101,9 @@ class Campaign:
         self._minutes = minutes
         self._told = told
         self._began = time.monotonic()
-        self._done: dict[int, int] = {}  # blocks that are through: their first seed, and the one behind their last
+        self._done: dict[
+            int, int
+        ] = {}  # blocks that are through: their first seed, and the one behind their last
 
     @property
     def seconds(self) -> float:
@@ -126,7 +132,9 @@ class Campaign:
 
     def _blocks(self) -> Iterator[Block]:
         for first in range(self.first, self.last + 1, BLOCK):
-            yield Block(first, min(first + BLOCK - 1, self.last), self.pipeline, stop=not self.keep_going)
+            yield Block(
+                first, min(first + BLOCK - 1, self.last), self.pipeline, stop=not self.keep_going
+            )
 
     def _count(self, block: Block, result: tuple[Tally, float, int]) -> None:
         tally, seconds, last = result
@@ -143,7 +151,9 @@ class Campaign:
 
 
 def _begin() -> None:
-    """In a new OS process: what was imported stays for good, and is not looked through for garbage."""
+    """In a new OS process: what was imported stays for good, and is not looked through for
+    garbage.
+    """
     import simulation.assembled  # noqa: F401 - before it is frozen
 
     gc.collect()

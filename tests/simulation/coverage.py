@@ -1,8 +1,8 @@
-"""What the seeds have met: (step, fault) pairs of the engine, rows of the error table, errors that stopped a query,
-states of the coordinator. And what none of them has.
+"""What the seeds have met: (step, fault) pairs of the engine, rows of the error table, errors that
+stopped a query, states of the coordinator. And what none of them has.
 
-Rows of the error table are counted where they are looked up: ``install`` puts tables in the place of those in
-``onceward.kafka.wire.error_table`` that note who asks.
+Rows of the error table are counted where they are looked up: ``install`` puts tables in the place
+of those in ``onceward.kafka.wire.error_table`` that note who asks.
 """
 
 from __future__ import annotations
@@ -131,19 +131,31 @@ class Tally:
 
 
 def all_pairs() -> list[tuple[str, str]]:
-    """Every step of the engine with every kind of fault that may happen in it. A broker's refusals are counted by the
-    rows of the error table instead, and a driver that ends at a step is no pair with any other."""
+    """Every step of the engine with every kind of fault that may happen in it. A broker's refusals
+    are counted by the rows of the error table instead, and a driver that ends at a step is no pair
+    with any other.
+    """
     pairs = {
-        (step, kind) for kind in swarm.faults() for step in swarm.steps_of(kind, (*STEPS, BETWEEN)) if step
+        (step, kind) for kind in swarm.faults() for step in swarm.steps_of(kind,
+        (*STEPS, BETWEEN)) if step
     }  # fmt: skip
     return sorted(pairs)
 
 
 def answered_rows() -> list[Row]:
-    """The rows that some broker can come to give us, as the model of Kafka has it; of the others it says why not."""
+    """The rows that some broker can come to give us, as the model of Kafka has it; of the others
+    it says why not.
+    """
     from simulation.world.kafka.faults import ANSWERS, GIVEN
 
-    return sorted({(api, code) for listed in (ANSWERS, GIVEN) for api, codes in listed.items() for code in codes})
+    return sorted(
+        {
+            (api, code)
+            for listed in (ANSWERS, GIVEN)
+            for api, codes in listed.items()
+            for code in codes
+        }
+    )
 
 
 def all_rows() -> list[Row]:
@@ -153,10 +165,18 @@ def all_rows() -> list[Row]:
 
 CANNOT: tuple[tuple[str, str, str], ...] = (
     ("crash:spark.*", "!between", "Spark dies there, before or behind the engine's steps"),
-    ("*:timed", "!between", "drawn when Spark hands the batch over; the time that it then takes may lie in any step"),
+    (
+        "*:timed",
+        "!between",
+        "drawn when Spark hands the batch over; the time that it then takes may lie in any step",
+    ),
     ("user:checkpoint restored", "*", "somebody does it while no copy runs"),
     ("user:commit log lost", "*", "somebody does it while no copy runs"),
-    ("*:check.failed", "check", "reports and book differ only where the engine is wrong: two that meet end the job"),
+    (
+        "*:check.failed",
+        "check",
+        "reports and book differ only where the engine is wrong: two that meet end the job",
+    ),
     ("*:finish.failed", "finish", "nothing is asked of anybody in it"),
     ("spark:output lost", "!send replay between", "drawn when a job begins"),
     ("spark:task slow", "!send lease", "of tasks that write"),
@@ -166,19 +186,39 @@ CANNOT: tuple[tuple[str, str, str], ...] = (
     ("target:file lost", "!publish", "of what is prepared and decided"),
     ("line:refused", "abort", "no task begins any more"),
     ("line:slow", "abort", "the lines are hung up before anything is said on them"),
-    ("line:*", "!send lease abort", "tasks and the sequencer speak while rows are sent, and a little longer"),
+    (
+        "line:*",
+        "!send lease abort",
+        "tasks and the sequencer speak while rows are sent, and a little longer",
+    ),
     ("net:*", "admit replay check finish deliver", "no broker is asked"),
     ("kafka:follower lags", "admit plan check finish", "nothing is appended"),
     ("kafka:short fetch", "!open ledger", "nothing is fetched"),
     ("kafka:state log slow", "admit replay check finish deliver", "no coordinator appends"),
-    ("kafka:expired id lingers", "!between", "an id is idle between batches, and asked about when the next one begins"),
+    (
+        "kafka:expired id lingers",
+        "!between",
+        "an id is idle between batches, and asked about when the next one begins",
+    ),
     ("fs:torn listing", "send", "folders are listed by the driver"),
     ("fs:no space", "admit", "nothing is written"),
-    ("fs:power failure", "admit", "the ledger is in memory by then, and the disk that may lose something is its own"),
+    (
+        "fs:power failure",
+        "admit",
+        "the ledger is in memory by then, and the disk that may lose something is its own",
+    ),
     ("fs:*", "replay plan lease check offsets ledger deliver abort finish", "no file is touched"),
-    ("db:lingers", "!send", "a driver's session lingers when the driver is gone, and its step with it"),
+    (
+        "db:lingers",
+        "!send",
+        "a driver's session lingers when the driver is gone, and its step with it",
+    ),
     ("db:*", "admit replay finish", "the database is not asked"),
-    ("db:refused", "plan ledger move commit publish abort between", "connections are there already"),
+    (
+        "db:refused",
+        "plan ledger move commit publish abort between",
+        "connections are there already",
+    ),
     ("db:commit *", "move", "the transaction goes on behind it"),
     ("db:commit held", "abort", "what is taken back is not committed"),
     ("db:commit lost", "abort", "what is taken back is not committed"),
@@ -199,18 +239,38 @@ CANNOT: tuple[tuple[str, str, str], ...] = (
     ("target:refuses", "open send publish", "an answer to a delivery"),
     ("target:rot", "open send publish", "of what is delivered"),
 )
-"""Pairs that no story can meet: kinds, steps (``!``: all but these), and why. ``*`` stands for anything."""
+"""Pairs that no story can meet: kinds, steps (``!``: all but these), and why. ``*`` stands for
+anything.
+"""
 
 ROWS_THAT_CANNOT: tuple[tuple[str, tuple[int, ...], str], ...] = (
-    ("*", (17, 37, 38, 40, 42, 50, 12, 24, 21), "of settings that no seed draws; tests on real brokers ask each"),
+    (
+        "*",
+        (17, 37, 38, 40, 42, 50, 12, 24, 21),
+        "of settings that no seed draws; tests on real brokers ask each",
+    ),
     ("Fetch", (1,), "of a ledger that retention has cut off"),
     ("DescribeConfigs", (3,), "a topic is there before it is described, and none is deleted"),
-    ("AddPartitionsToTxn", (3, 55), "topics are known by then, and none is deleted; 55 comes beside another refusal"),
-    ("TxnOffsetCommit", (47, 48, 49), "rare, and met by long runs only: an owner is replaced between two requests"),
-    ("AddOffsetsToTxn", (49,), "rare likewise: an id expires between two requests of a transaction"),
+    (
+        "AddPartitionsToTxn",
+        (3, 55),
+        "topics are known by then, and none is deleted; 55 comes beside another refusal",
+    ),
+    (
+        "TxnOffsetCommit",
+        (47, 48, 49),
+        "rare, and met by long runs only: an owner is replaced between two requests",
+    ),
+    (
+        "AddOffsetsToTxn",
+        (49,),
+        "rare likewise: an id expires between two requests of a transaction",
+    ),
     ("Produce", (45, 48, 49), "rare likewise"),
 )
-"""Rows of the error table that no story can meet, though a broker could answer so: APIs, codes, and why."""
+"""Rows of the error table that no story can meet, though a broker could answer so: APIs, codes,
+and why.
+"""
 
 
 def why_not(kind: str, step: str) -> str | None:

@@ -1,7 +1,9 @@
-"""In which pipelines a mutant is looked for, by the place of its patch; and which of them are none of its business.
+"""In which pipelines a mutant is looked for, by the place of its patch; and which of them are none
+of its business.
 
-Nothing here is fitted to a mutant but the kind of pipeline and the groups of faults, which are those of the whole
-place, and the user's function where only one kind of function comes there. Seeds, odds and settings are the swarm's.
+Nothing here is fitted to a mutant but the kind of pipeline and the groups of faults, which are
+those of the whole place, and the user's function where only one kind of function comes there.
+Seeds, odds and settings are the swarm's.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ PLACES: Sequence[Place] = (
     ("wire/", ("kafka", "two_phase"), (*_WIRE, "crash:")),
     ("errors", _KAFKA, (*_COPIES, *_WIRE)),
 )
-"""The first that a patched file begins with tells the pipelines that come there, and the groups of faults that a place
-like that is about: every third seed draws from these only."""
+"""The first that a patched file begins with tells the pipelines that come there, and the groups of
+faults that a place like that is about: every third seed draws from these only.
+"""
 
 USERS: Mapping[str, str] = {
     "72": "two sinks",
@@ -76,10 +79,27 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "137": ("user:second copy", "net:request lost", "net:answer lost", "net:black hole"),
     "125": ("db:crash", "db:read only"),
 }
-_WHILE_CUT_OFF = {"trouble_seconds": 120.0, "request_timeout_ms": 1000, "delivery_timeout_ms": 8000}
+_WHILE_CUT_OFF = {
+    "trouble_seconds": 120.0,
+    "request_timeout_ms": 1000,
+    "delivery_timeout_ms": 8000,
+}
 _ELSEWHERE = {"at_home": False, **_WHILE_CUT_OFF}
-_BY_TASKS = {"server": "postgresql", "driver_records": 0, "mode": "append", "shuffle": True, "tasks": 4, "slots": 1}
-_ONE_PARTITION = {"rows": 8, "source_partitions": 3, "topics": 1, "output_partitions": 1, "tasks": 1}
+_BY_TASKS = {
+    "server": "postgresql",
+    "driver_records": 0,
+    "mode": "append",
+    "shuffle": True,
+    "tasks": 4,
+    "slots": 1,
+}
+_ONE_PARTITION = {
+    "rows": 8,
+    "source_partitions": 3,
+    "topics": 1,
+    "output_partitions": 1,
+    "tasks": 1,
+}
 _SHUFFLED = {"shuffle": True, "by_chance": True, "stateful": False, "tasks": 4, "slots": 1}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "3-": _ELSEWHERE,
@@ -91,15 +111,18 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "43": {"batch_attempts": 3},
     "137": {"transaction_version": 1},
 }
-"""By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
-deposed leader is believed only by a start that comes when more was committed, before the world heals, and only where no
-consumer group on the same cluster tells that. A staging table is there only where tasks write to it, and only
-PostgreSQL's is emptied by a crash."""
+"""By their numbers, too: what a place is about would be too much for a story that takes three
+things in one order. A deposed leader is believed only by a start that comes when more was
+committed, before the world heals, and only where no consumer group on the same cluster tells that.
+A staging table is there only where tasks write to it, and only PostgreSQL's is emptied by a crash.
+"""
 
 PIPELINES: Mapping[str, Sequence[str]] = {
     "125": ("database",),
 }
-"""By their numbers, of those that come to the place: where tasks prepare transactions there are no staging tables."""
+"""By their numbers, of those that come to the place: where tasks prepare transactions there are no
+staging tables.
+"""
 
 _BYTES = "bytes and columns: rows of the simulation are names of records"
 _LAKE = "the table formats' own libraries are not simulated"
@@ -107,9 +130,14 @@ _NO_SOURCE = "the simulated source is a range of offsets; what it is made of is 
 _CHECKER = "the checker's, which reads real logs and tables; the simulation has a judge of its own"
 _SQL = "the server's own types, sorting and SQL, which the model of a database does not have"
 _SERVER = "what that server does with a request is not simulated"
-_SETTING = "a setting is refused when a sink is built or a session is looked at; no setting here is one of these"
+_SETTING = (
+    "a setting is refused when a sink is built or a session is looked at; no setting here "
+    "is one of these"
+)
 _RESUME = 'no simulated operator leaves anything out by resume="keep"'
-_TRIGGERS = "no table here has triggers or rules, is changed by anybody else, or loses what it has logged"
+_TRIGGERS = (
+    "no table here has triggers or rules, is changed by anybody else, or loses what it has logged"
+)
 _STRANGERS = "nobody but the pipeline touches its folders here"
 _LETTERS = "formats and dead letters are not simulated: no record here is poison"
 
@@ -154,18 +182,24 @@ SEEN_THROUGH: Mapping[str, str] = {
     "08": "nothing asks for that abort: the engine has a rule of its own (44)",
     "22": "the reports are compared with the sequencer's book, too",
     "21": "the reports are compared with the sequencer's book, too",
-    "26": "what such a task sends is of its old epoch, which brokers refuse: time is lost, nothing else",
+    "26": "what such a task sends is of its old epoch, which brokers refuse: time is lost, "
+    "nothing else",
     "28": "its next attempt ends the epoch (13), or its report is missing (21)",
-    "41": "the batch is in the ledger, whoever has written it: nothing is lost, and the next step is refused",
+    "41": "the batch is in the ledger, whoever has written it: nothing is lost, and the next step "
+    "is refused",
     "72": "the engine refuses a second call before admission is asked (45)",
     "99": "to take the chain back is what a start does: nothing is lost or doubled",
     "152": "a folder that lies there has files in it, and rename(2) replaces no such folder",
     "30": "the next attempt is refused in its turn: time is lost, nothing else",
-    "88": "when the job has ended, shuffles are asked what they have lost: the batch runs again, and time is lost",
-    "54": "whoever is refused before its time waits for the newer copy to show itself, and is fenced then (60): time "
+    "88": "when the job has ended, shuffles are asked what they have lost: the batch runs again, "
+    "and time is lost",
+    "54": "whoever is refused before its time waits for the newer copy to show itself, and is "
+    "fenced then (60): time "
     "is lost, nothing else",
-    "138": "a coordinator has to die between a claim that it has carried out and its repetition, a tenth of a second "
+    "138": "a coordinator has to die between a claim that it has carried out and its repetition, "
+    "a tenth of a second "
     "later; then the next start goes on: time is lost, nothing else",
-    "107": "it is published before anything is dropped, and to drop what is published does nothing",
+    "107": "it is published before anything is dropped, and to drop what is published does "
+    "nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""

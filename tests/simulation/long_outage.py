@@ -1,7 +1,8 @@
 """A day on which everything that a pipeline leans on is away in turn, for longer than any timeout.
 
-The real ``ow.supervise`` in virtual time, over the real engine in the simulated world. A process is never started
-again: what is alive at the end has been all day. For Spark's ``StreamingQuery`` stands :class:`Supervised`.
+The real ``ow.supervise`` in virtual time, over the real engine in the simulated world. A process
+is never started again: what is alive at the end has been all day. For Spark's ``StreamingQuery``
+stands :class:`Supervised`.
 """
 
 from __future__ import annotations
@@ -31,14 +32,27 @@ from simulation.world.files.tree import Tree
 from simulation.world.network import Connections
 from simulation.world.targets.calls import Server
 
-BROKERS, SOURCE, REGISTRY, IDENTITY, CATALOG = "brokers", "source", "registry", "identity provider", "catalog"
-CHECKPOINT, LEDGER, TARGET, DATABASE = "disk of the checkpoint", "disk of the ledger", "target", "database"
+BROKERS, SOURCE, REGISTRY, IDENTITY, CATALOG = (
+    "brokers",
+    "source",
+    "registry",
+    "identity provider",
+    "catalog",
+)
+CHECKPOINT, LEDGER, TARGET, DATABASE = (
+    "disk of the checkpoint",
+    "disk of the ledger",
+    "target",
+    "database",
+)
 EVERYWHERE = (SOURCE, REGISTRY, CATALOG, CHECKPOINT)
 
 _RECORDS = 12
 _WELL = 90.0
 _BACK = 3_600.0
-"""How long it may take until all is caught up again: pauses grow up to five minutes, and a transaction may be open."""
+"""How long it may take until all is caught up again: pauses grow up to five minutes, and a
+transaction may be open.
+"""
 
 
 class SourceAway(Exception):
@@ -46,10 +60,16 @@ class SourceAway(Exception):
 
 
 class Supervised:
-    """As much of a ``StreamingQuery`` as ``ow.supervise`` asks, over the simulated query, which has a thread."""
+    """As much of a ``StreamingQuery`` as ``ow.supervise`` asks, over the simulated query, which
+    has a thread.
+    """
 
     def __init__(
-        self, world: LongOutage, process: Process, query: Query, function: Callable[[Frame, int], None]
+        self,
+        world: LongOutage,
+        process: Process,
+        query: Query,
+        function: Callable[[Frame, int], None],
     ) -> None:
         self.id = self.name = query.checkpoint.query_id
         self.runId = query.run_id
@@ -99,7 +119,9 @@ class LongOutage(World):
     :param seconds: for which each of ``dependencies`` is away.
     """
 
-    def __init__(self, sim: Sim, setting: Any, dependencies: Sequence[str], seconds: float) -> None:
+    def __init__(
+        self, sim: Sim, setting: Any, dependencies: Sequence[str], seconds: float
+    ) -> None:
         self.away = ""
         self.starts_in: dict[str, int] = {}
         """Of each dependency: how often the query was started while it was away."""
@@ -129,7 +151,9 @@ class LongOutage(World):
         self._stop_listening()
 
     def _feed(self) -> None:
-        """Records come meanwhile. The source grows by itself, whether or not anybody can read it."""
+        """Records come meanwhile. The source grows by itself, whether or not anybody can read
+        it.
+        """
         for number in range(_RECORDS):
             self.source._ends[number % self.source.partitions] += 1
 
@@ -146,7 +170,9 @@ class LongOutage(World):
         deadline = self.sim.now + _BACK
         while not holds():
             assert self._gave_up is None, f"{why}: the supervisor gave up: {self._gave_up!r}"
-            assert self.sim.now < deadline, f"{why}, an hour later; the last error: {self.starts[-1].error!r}"
+            assert self.sim.now < deadline, (
+                f"{why}, an hour later; the last error: {self.starts[-1].error!r}"
+            )
             self.sim.sleep(1.0)
 
     def _goes_away(self, dependency: str) -> None:
@@ -164,8 +190,9 @@ class LongOutage(World):
                 self.cluster.restart(node)
 
     def judge(self) -> Iterable[str]:
-        """What is written, and where. Whether an error had a reason the judge cannot know: these outages are not drawn
-        by lot."""
+        """What is written, and where. Whether an error had a reason the judge cannot know: these
+        outages are not drawn by lot.
+        """
         return [violation for violation in super().judge() if not violation.startswith("I11 ")]
 
     # ── the driver ──
@@ -182,7 +209,9 @@ class LongOutage(World):
                 self.starts[-1].over_at = self.sim.now
                 begun = self._started(process, Query(self, process, self.checkpoint, self.plan))
             if self.away == REGISTRY:
-                raise RegistryUnreachable("the schema registry does not answer", next_step="see that it is up")
+                raise RegistryUnreachable(
+                    "the schema registry does not answer", next_step="see that it is up"
+                )
             if not sinks:
                 self.operator.define(begun.query.checkpoint)
                 sinks.append(self.pipeline.sink(self))
@@ -190,9 +219,13 @@ class LongOutage(World):
 
             def through_others(frame: Frame, batch_id: int) -> None:
                 if self.away == REGISTRY:
-                    raise RegistryUnreachable("the schema registry does not answer", next_step="see that it is up")
+                    raise RegistryUnreachable(
+                        "the schema registry does not answer", next_step="see that it is up"
+                    )
                 if self.away == CATALOG:
-                    raise TableMissing("the catalog knows no table", next_step="see that it is the right one")
+                    raise TableMissing(
+                        "the catalog knows no table", next_step="see that it is the right one"
+                    )
                 function(frame, batch_id)
 
             return Supervised(self, process, begun.query, through_others)
@@ -217,19 +250,26 @@ def doors() -> Iterator[None]:
     def ends(source: Source, real: Any = Source.ends) -> Any:
         if away() == SOURCE and current().here is not current().outside:
             raise SourceAway(
-                "Timeout of 60000ms expired before the position for partition source-0 could be determined"
+                "Timeout of 60000ms expired before the position for partition source-0 could be "
+                "determined"
             )
         return real(source)
 
-    def submit(connections: Connections, request: Any, *others: Any, real: Any = Connections.submit) -> Any:
+    def submit(
+        connections: Connections, request: Any, *others: Any, real: Any = Connections.submit
+    ) -> Any:
         if away() != IDENTITY:
             return real(connections, request, *others)
         future = Future(current())
-        refused = AuthenticationFailed("the token endpoint does not answer", next_step="see to the identity provider")
+        refused = AuthenticationFailed(
+            "the token endpoint does not answer", next_step="see to the identity provider"
+        )
         current().after(0.01, future.settle, None, refused)
         return future
 
-    def door(tree: Tree, what: str, path: str, *, writes: bool = False, real: Any = Tree.door) -> Any:
+    def door(
+        tree: Tree, what: str, path: str, *, writes: bool = False, real: Any = Tree.door
+    ) -> Any:
         if current().here is not current().outside:
             of_ledger = path.startswith("/ledger")
             if (away() == LEDGER and of_ledger) or (away() == CHECKPOINT and not of_ledger):
@@ -244,7 +284,8 @@ def doors() -> Iterator[None]:
 
     with ExitStack() as stack:
         for owner, name, gate in (
-            (Source, "ends", ends), (Connections, "submit", submit), (Tree, "door", door), (Server, "ask", ask),
+            (Source, "ends", ends), (Connections, "submit", submit), (Tree, "door", door),
+            (Server, "ask", ask),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(owner, name, gate))
         yield

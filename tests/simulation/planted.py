@@ -1,4 +1,6 @@
-"""What a test spoils, to see that the simulation finds it: a line of the product, or a world in which all was right."""
+"""What a test spoils, to see that the simulation finds it: a line of the product, or a world in
+which all was right.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,20 @@ from simulation.spark.world import World
 
 @contextmanager
 def planted(owner: Any, name: str, before: str, after: str) -> Iterator[None]:
-    """Inside, the function or method ``name`` of ``owner`` has ``after`` where it says ``before``."""
+    """Inside, the function or method ``name`` of ``owner`` has ``after`` where it says
+    ``before``.
+    """
     function = owner.__dict__[name]
     source = textwrap.dedent(inspect.getsource(function))
     assert before in source, f"{owner.__name__}.{name} does not say {before!r} any more"
     source = source.replace(before, after).replace("super()", "super(_owner, self)")
     made: dict[str, Any] = {}
     flags = annotations.compiler_flag
-    exec(compile(source, f"<planted in {name}>", "exec", flags=flags), {**function.__globals__, "_owner": owner}, made)  # noqa: S102
+    exec(
+        compile(source, f"<planted in {name}>", "exec", flags=flags),
+        {**function.__globals__, "_owner": owner},
+        made,
+    )
     setattr(owner, name, made[name])
     try:
         yield
@@ -59,4 +67,6 @@ def ended(pipeline: str, **change: Any) -> tuple[Outcome, World]:
 def _with(setting: swarm.Setting, odds: Mapping[str, float] | None) -> swarm.Setting:
     if odds is None:
         return setting
-    return swarm.Setting(setting.seed, setting.pipeline, setting.batches, dict(odds), None, {}, setting.options)
+    return swarm.Setting(
+        setting.seed, setting.pipeline, setting.batches, dict(odds), None, {}, setting.options
+    )

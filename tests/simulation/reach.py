@@ -1,7 +1,9 @@
-"""Stories that are told in order to meet something: each kind of fault in each step of the engine, every refusal.
+"""Stories that are told in order to meet something: each kind of fault in each step of the engine,
+every refusal.
 
-First a few stories for each step, in which several kinds of faults are aimed at it, each in turn and not often; then,
-for what none of them has met, stories that are aimed at it alone. ``python -m simulation.reach`` tells what is not met.
+First a few stories for each step, in which several kinds of faults are aimed at it, each in turn
+and not often; then, for what none of them has met, stories that are aimed at it alone. ``python -m
+simulation.reach`` tells what is not met.
 """
 
 from __future__ import annotations
@@ -54,15 +56,18 @@ class Reach:
 
     def _setting(self, pipeline: str, aim: tuple[str, str]) -> Setting:
         self._seed += 1
-        return swarm.draw(self._seed, pipeline, aim).changed(batches=BATCHES, trouble_seconds=_TROUBLE_SECONDS)
+        return swarm.draw(self._seed, pipeline, aim).changed(
+            batches=BATCHES, trouble_seconds=_TROUBLE_SECONDS
+        )
 
     def _tell(self, setting: Setting) -> None:
         self.tally.add(simulate_setting(setting))
 
 
 def of_step(step: str, *, cannot: bool = False) -> tuple[Reach, list[Pair]]:
-    """Every kind of fault in that step, by whichever pipeline; and what was not met. ``step`` "": brokers' refusals, in
-    any. ``cannot``: what is known to be impossible is tried, too."""
+    """Every kind of fault in that step, by whichever pipeline; and what was not met. ``step`` "":
+    brokers' refusals, in any. ``cannot``: what is known to be impossible is tried, too.
+    """
     reach = Reach()
     open_pairs: dict[str, list[str]] = {}  # kind → pipelines that may meet it
     for pipeline in swarm.pipelines():
@@ -71,7 +76,11 @@ def of_step(step: str, *, cannot: bool = False) -> tuple[Reach, list[Pair]]:
             for kind, where in swarm.part_of(pipeline).aims
             if where == step and (cannot or coverage.why_not(kind, step) is None)
         ]
-        reach.together(pipeline, step, [k for k in kinds if swarm.own_step(k) is None and not reach.met(k, step)])
+        reach.together(
+            pipeline,
+            step,
+            [k for k in kinds if swarm.own_step(k) is None and not reach.met(k, step)],
+        )
         for kind in kinds:
             open_pairs.setdefault(kind, []).append(pipeline)
     missing = [

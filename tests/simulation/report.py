@@ -16,7 +16,9 @@ from simulation.campaign import Campaign
 HERE = Path(__file__).resolve().parent
 
 
-def markdown(campaign: Campaign, title: str = "Simulation: the protocol, one seed after the other") -> str:
+def markdown(
+    campaign: Campaign, title: str = "Simulation: the protocol, one seed after the other"
+) -> str:
     tally = campaign.tally
     pairs, rows = coverage.all_pairs(), coverage.all_rows()
     unmet_pairs, unmet_rows = coverage.never(tally.pairs, pairs), coverage.never(tally.rows, rows)
@@ -24,14 +26,18 @@ def markdown(campaign: Campaign, title: str = "Simulation: the protocol, one see
         ("date", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")),
         ("commit", commit()),
         ("seeds", f"{campaign.first} to {campaign.next_seed - 1}, {tally.seeds:,} in all"),
-        ("batches of", ", ".join(f"{kind} {n:,}" for kind, n in sorted(tally.by_pipeline.items()))),
+        ("batches of",
+        ", ".join(f"{kind} {n:,}" for kind, n in sorted(tally.by_pipeline.items()))),
         ("batches committed", f"{tally.batches:,}"),
-        ("batches a second", f"{tally.batches / max(campaign.seconds, 1e-9):,.0f} in {campaign.jobs} process(es)"),
+        ("batches a second", f"{tally.batches / max(campaign.seconds, 1e-9):,.0f} in "
+                             f"{campaign.jobs} process(es)"),
         ("CPU for a batch", f"{campaign.cpu_seconds / max(tally.batches, 1) * 1e6:,.0f} µs"),
         ("time", f"{campaign.seconds:,.0f} s; {tally.seconds / 86_400:,.1f} days of virtual time"),
         ("machine", f"{os.cpu_count()} cores, Python {platform.python_version()}"),
-        ("steps", f"{tally.steps:,}; the longest story {tally.longest[0]:,} (seed {tally.longest[1]})"),
-        ("faults", f"{sum(tally.fired.values()):,} of {len(tally.fired)} kinds; stories without any {tally.calm:,}"),
+        ("steps", f"{tally.steps:,}; the longest story {tally.longest[0]:,} (seed "
+                  f"{tally.longest[1]})"),
+        ("faults", f"{sum(tally.fired.values()):,} of {len(tally.fired)} kinds; stories without "
+                   f"any {tally.calm:,}"),
         ("(step, fault) pairs met", f"{len(pairs) - len(unmet_pairs)} of {len(pairs)}"),
         ("rows of the error table met", f"{len(rows) - len(unmet_rows)} of {len(rows)}"),
         ("violations", len(tally.violations)),
@@ -42,8 +48,14 @@ def markdown(campaign: Campaign, title: str = "Simulation: the protocol, one see
             "## Violations",
             _table(("what", "told again by"), [(v[0], f"`{c}`") for _, c, v in tally.violations]),
         ]
-    parts += ["## Faults that happened", _table(("kind", "times"), [(k, f"{n:,}") for k, n in _sorted(tally.fired)])]
-    parts += ["## What stopped a query", _table(("error", "times"), [(k, f"{n:,}") for k, n in _sorted(tally.stops)])]
+    parts += [
+        "## Faults that happened",
+        _table(("kind", "times"), [(k, f"{n:,}") for k, n in _sorted(tally.fired)]),
+    ]
+    parts += [
+        "## What stopped a query",
+        _table(("error", "times"), [(k, f"{n:,}") for k, n in _sorted(tally.stops)]),
+    ]
     met = [(" ".join(map(str, one)), f"{n:,}") for one, n in _sorted(tally.met)]
     if met:
         parts += ["## What else was met", _table(("what", "stories"), met)]
@@ -52,7 +64,9 @@ def markdown(campaign: Campaign, title: str = "Simulation: the protocol, one see
 
 
 def never_met(campaign: Campaign) -> str:
-    """Kinds of faults that never happened, pairs and rows that were not met; by step and by request."""
+    """Kinds of faults that never happened, pairs and rows that were not met; by step and by
+    request.
+    """
     tally = campaign.tally
     kinds = coverage.never(tally.fired, swarm.faults())
     pairs: dict[str, list[str]] = {}
@@ -69,7 +83,11 @@ def never_met(campaign: Campaign) -> str:
 
 def commit() -> str:
     found = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short=12", "HEAD"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return found.stdout.strip() or "unknown"
 
@@ -80,4 +98,6 @@ def _sorted(counter: Counter[Any]) -> list[tuple[Any, int]]:
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )

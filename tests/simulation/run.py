@@ -1,7 +1,8 @@
 """One seed, one story: the world is built, lives with faults, heals, catches up, and is judged.
 
-The same seed gives the same story in every process, to the last byte of its timeline: whatever is drawn comes from the
-seed, and nothing hangs on the order of a set, on a clock or on what ran before (``test_same_seed_same_story``).
+The same seed gives the same story in every process, to the last byte of its timeline: whatever is
+drawn comes from the seed, and nothing hangs on the order of a set, on a clock or on what ran
+before (``test_same_seed_same_story``).
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ class World(Protocol):
     """What a story needs of the world; ``simulation.assembled`` is the product's."""
 
     def live(self) -> None:
-        """The whole story, in a task of nobody's: set up, ``setting.batches`` batches with faults, ``lots.calm``,
-        healing, until the pipeline has caught up or stopped for good, and what is under way has ended."""
+        """The whole story, in a task of nobody's: set up, ``setting.batches`` batches with faults,
+        ``lots.calm``, healing, until the pipeline has caught up or stopped for good, and what is
+        under way has ended.
+        """
 
     def committed(self) -> int:
         """How many batches were decided."""
@@ -74,7 +77,9 @@ class Outcome:
         """Of virtual time."""
         self.violations: list[str] = []
         self.broken: BaseException | None = None
-        """The simulation itself failed, which is a violation, too: it has to be mended before it says anything."""
+        """The simulation itself failed, which is a violation, too: it has to be mended before it
+        says anything.
+        """
         self.fired: list[Fired] = []
         self.pairs: list[tuple[str, str]] = []
         """Of each of these faults, in which step of the engine it happened, and its kind."""
@@ -88,7 +93,9 @@ class Outcome:
         return frozenset(violation.split()[0].rstrip(":") for violation in self.violations)
 
     def command(self, faults: Sequence[Fired] | None = None) -> str:
-        """What tells that story again, with exactly these faults; None: with those that the seed draws, if it did."""
+        """What tells that story again, with exactly these faults; None: with those that the seed
+        draws, if it did.
+        """
         setting = self.setting
         if faults is None and not setting.drawn:
             faults = self.fired
@@ -97,11 +104,16 @@ class Outcome:
             words.append(f"--aim {shlex.quote('|'.join(setting.aim))}")
         changes = {name: value for name, value in setting.changes.items() if name != "off"}
         if changes:
-            words.append("--change " + shlex.quote(",".join(f"{name}={value}" for name, value in changes.items())))
+            words.append(
+                "--change "
+                + shlex.quote(",".join(f"{name}={value}" for name, value in changes.items()))
+            )
         if setting.changes.get("off"):
             words.append("--off " + shlex.quote(",".join(setting.changes["off"])))
         if faults is not None:
-            words.append("--only " + (shlex.quote(",".join(map(name_of, faults))) if faults else "none"))
+            words.append(
+                "--only " + (shlex.quote(",".join(map(name_of, faults))) if faults else "none")
+            )
         return " ".join([*words, "--show"])
 
 
@@ -118,8 +130,10 @@ def simulate(
 ) -> Outcome:
     """The story of ``seed``, and what became of it.
 
-    :param pipeline: of this kind, whatever the seed says. :param aim: at this kind of fault in this step, likewise.
-    :param change: values of the setting that are not the seed's (``batches``, ``off``, and names of its options).
+    :param pipeline: of this kind, whatever the seed says. :param aim: at this kind of fault in
+        this step, likewise.
+    :param change: values of the setting that are not the seed's (``batches``, ``off``, and names
+        of its options).
     :param without: faults that do not happen. :param only: faults of which alone each happens.
     :param tell: hears what happens: when, who, what.
     :param build: makes the world; None: the world of the product.
@@ -139,7 +153,9 @@ def simulate_setting(
     """The story of a setting."""
     outcome = Outcome(setting)
     most = setting.options.get("most_faults", 1_000)
-    lots = Lots(setting.seed, setting.odds, without=without, exactly=only, aims=setting.aims, most=most)
+    lots = Lots(
+        setting.seed, setting.odds, without=without, exactly=only, aims=setting.aims, most=most
+    )
     sim = Sim(lots, tell)
     enter(sim)
     install(sim)
@@ -156,9 +172,14 @@ def simulate_setting(
         try:
             sim.run()
             outcome.violations += world.judge()
-        except Stuck as stuck:  # no more is said of a story without an end: it would be found unfinished everywhere
+        except Stuck as stuck:
+            # no more is said of a story without an end: it would be found unfinished everywhere
             outcome.violations.append(f"I8 liveness: {stuck}")
-        outcome.batches, outcome.stops, outcome.met = world.committed(), list(world.stops()), list(world.met())
+        outcome.batches, outcome.stops, outcome.met = (
+            world.committed(),
+            list(world.stops()),
+            list(world.met()),
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told with its seed
         outcome.broken = error
         outcome.violations.append(f"simulation broken: {error!r}")

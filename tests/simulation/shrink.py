@@ -1,9 +1,10 @@
 """From a seed that fails to the shortest story that fails in the same way.
 
-Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", TSE 2002) over the faults
-that happened, and one setting after the other made simpler: fewer batches, partitions, tasks, … Faults are moved to
-earlier opportunities of their kind, too, to fit into fewer batches. A candidate counts if it violates an invariant that
-the seed has violated; each round begins anew after something has gone, until nothing more can.
+Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", TSE
+2002) over the faults that happened, and one setting after the other made simpler: fewer batches,
+partitions, tasks, … Faults are moved to earlier opportunities of their kind, too, to fit into
+fewer batches. A candidate counts if it violates an invariant that the seed has violated; each
+round begins anew after something has gone, until nothing more can.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ MOST_RUNS = 1_500
 
 
 class Shrunk:
-    """The shortest story found. ``faults`` None: as the seed draws them, because naming them tells another story."""
+    """The shortest story found. ``faults`` None: as the seed draws them, because naming them tells
+    another story.
+    """
 
-    def __init__(self, outcome: Outcome, changes: dict[str, Any], faults: list[Fired] | None, runs: int) -> None:
+    def __init__(
+        self, outcome: Outcome, changes: dict[str, Any], faults: list[Fired] | None, runs: int
+    ) -> None:
         self.outcome = outcome
         self.changes = changes
         self.faults = faults
@@ -98,10 +103,14 @@ class _Shrinking:
         return progress
 
     def _earlier(self) -> bool:
-        """Faults at earlier opportunities: all together, for they may hang on each other, then two, then one by one."""
+        """Faults at earlier opportunities: all together, for they may hang on each other, then
+        two, then one by one.
+        """
         progress = False
         count = len(self._faults or ())
-        together = [(one, other) for other in range(count) for one in range(other)] if count <= 12 else []
+        together = (
+            [(one, other) for other in range(count) for one in range(other)] if count <= 12 else []
+        )
         for numbers in [tuple(range(count)), *together, *((number,) for number in range(count))]:
             for numerator, denominator in ((1, 2), (3, 4), (7, 8)):
                 while self._move(numbers, lambda place: place * numerator // denominator):  # noqa: B023 - called at once
@@ -120,7 +129,9 @@ class _Shrinking:
         return self._fails(self._changes, faults)
 
     def _only_what_happens(self) -> None:
-        """Faults of the list that the story ended without, and those that do not matter any more, are not named."""
+        """Faults of the list that the story ended without, and those that do not matter any more,
+        are not named.
+        """
         happened = [fault for fault in self._faults or () if fault in self._best.fired]
         if happened != self._faults:
             self._fails(self._changes, happened)
@@ -137,7 +148,9 @@ class _Shrinking:
         return progress
 
     def _choices(self) -> Iterator[tuple[str, list[Any]]]:
-        """Of each setting the simpler values than the one it has, the simplest first; after each, what it is then."""
+        """Of each setting the simpler values than the one it has, the simplest first; after each,
+        what it is then.
+        """
         batches = self._best.setting.batches
         fewer = sorted({1, 2, 3, 5, batches // 4, batches // 2, batches - 1})
         yield "batches", [number for number in fewer if 0 < number < batches]

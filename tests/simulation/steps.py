@@ -1,4 +1,6 @@
-"""In which step of the engine the newest driver is: asked when a fault happens, for the coverage and for aims."""
+"""In which step of the engine the newest driver is: asked when a fault happens, for the coverage
+and for aims.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from onceward.events import Event
 from simulation.kernel.scheduler import Process, Sim
 
 BETWEEN = "between"
-"""Between two steps: Spark is at its logs, notes are written beside the checkpoint, the user's function is at work."""
+"""Between two steps: Spark is at its logs, notes are written beside the checkpoint, the user's
+function is at work.
+"""
 
 
 class Steps:

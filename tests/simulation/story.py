@@ -1,10 +1,11 @@
-"""A story as people read it: when, who, what, one line each, faults marked; long stretches of routine folded.
+"""A story as people read it: when, who, what, one line each, faults marked; long stretches of
+routine folded.
 
     12.345 s  driver-2     EndTxn(commit), producer 1000 epoch 3 …
     12.345 s  ⚡ driver-2  EndTxn to broker 1: its answer will be lost
 
-A line is *notable* if a fault is in it, or a death, a pause, an error. What lies far from every notable line is folded
-into one line that counts it.
+A line is *notable* if a fault is in it, or a death, a pause, an error. What lies far from every
+notable line is folded into one line that counts it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from simulation.kernel.scheduler import Sim
 Told = tuple[float, str, str]
 
 NOTABLE = ("⚡", "✝", "‖", "▶", "✗", "★")
-"""A fault · a death · a process that stands still · … that goes on · an error that ends something · a decision of the
-operator: a start, healing."""
+"""A fault · a death · a process that stands still · … that goes on · an error that ends something
+· a decision of the operator: a start, healing.
+"""
 
 _EXPECTED = ("✝ exits", "✝ its driver is gone", "✝ the story is over")
 
@@ -97,7 +99,9 @@ def shape_of(what: str) -> str:
 def _repeats_folded(stretch: Sequence[Told], width: int) -> list[str]:
     """More than three lines of one voice and one shape, one behind the other, are two."""
     lines: list[str] = []
-    for _, same in groupby(stretch, key=lambda told: (told[1], told[2] if is_notable(told[2]) else shape_of(told[2]))):
+    for _, same in groupby(
+        stretch, key=lambda told: (told[1], told[2] if is_notable(told[2]) else shape_of(told[2]))
+    ):
         events = list(same)
         if len(events) <= 3:
             lines += [_line(event, width) for event in events]
@@ -105,7 +109,8 @@ def _repeats_folded(stretch: Sequence[Told], width: int) -> list[str]:
             lines.append(_line(events[0], width))
             last = events[-1]
             lines.append(
-                f"{'':10}    {'':<{width}}  … {len(events) - 2} more of these, and at {last[0]:.3f} s: {last[2]}"
+                f"{'':10}    {'':<{width}}  … {len(events) - 2} more of these, and at "
+                f"{last[0]:.3f} s: {last[2]}"
             )
     return lines
 
@@ -117,7 +122,10 @@ def _folded(stretch: Sequence[Told], width: int) -> str:
     text = ", ".join(f"{what} ×{times}" for what, times in most[:_LONGEST_SUMMARY])
     rest = ", …" if len(most) > _LONGEST_SUMMARY else ""
     first, last = stretch[0][0], stretch[-1][0]
-    return f"{'':10}    {'':<{width}}  ┄ {len(stretch)} lines of routine, {first:.3f} to {last:.3f} s: {text}{rest}"
+    return (
+        f"{'':10}    {'':<{width}}  ┄ {len(stretch)} lines of routine, {first:.3f} to "
+        f"{last:.3f} s: {text}{rest}"
+    )
 
 
 def _gist(what: str) -> str:

@@ -1,12 +1,15 @@
-"""What a seed stands for: which pipeline, how large a world, which faults. Plain data; each of it can be changed.
+"""What a seed stands for: which pipeline, how large a world, which faults. Plain data; each of it
+can be changed.
 
-Swarm testing (Groce et al., ISSTA 2012): most kinds of faults are off in any one story, so that those that are on meet
-each other undisturbed. Of ten seeds one is calm, two have a single kind, two are *aimed* at one (step, fault) pair,
-which the seeds take in turn, and the others have two to six kinds. How often one happens is drawn over magnitudes.
+Swarm testing (Groce et al., ISSTA 2012): most kinds of faults are off in any one story, so that
+those that are on meet each other undisturbed. Of ten seeds one is calm, two have a single kind,
+two are *aimed* at one (step, fault) pair, which the seeds take in turn, and the others have two to
+six kinds. How often one happens is drawn over magnitudes.
 
-What there is to draw from, the parts of the world say themselves, in two dicts at module level: ``FAULTS``, of each
-kind of fault a sentence, and ``OPTIONS``, of each setting its values, the simplest one first, which is where shrinking
-goes. Parts are all modules of ``world``, ``spark`` and ``pipelines``; options of a pipeline's module are its own.
+What there is to draw from, the parts of the world say themselves, in two dicts at module level:
+``FAULTS``, of each kind of fault a sentence, and ``OPTIONS``, of each setting its values, the
+simplest one first, which is where shrinking goes. Parts are all modules of ``world``, ``spark``
+and ``pipelines``; options of a pipeline's module are its own.
 """
 
 from __future__ import annotations
@@ -34,13 +37,15 @@ OPTIONS: Options = {
     "rows": (1, 2, 4, 8),
     "most_faults": (12, 3, 40),
 }
-"""Of every world. ``rows``: how many records of each source partition a batch takes at most. ``most_faults``: in all; a
-story in which everything breaks all the time shows nothing."""
+"""Of every world. ``rows``: how many records of each source partition a batch takes at most.
+``most_faults``: in all; a story in which everything breaks all the time shows nothing.
+"""
 
 MOST_BATCHES, FEWEST_BATCHES = 40, 5
 _SMALL = 2
-"""Simple values are likelier: of two the first one in seven stories of ten, of three in six. What goes wrong in a large
-world mostly does so in a small one, which takes a third of the time."""
+"""Simple values are likelier: of two the first one in seven stories of ten, of three in six. What
+goes wrong in a large world mostly does so in a small one, which takes a third of the time.
+"""
 
 GAPS: Mapping[str, tuple[float, float]] = {
     "net": (3, 2000),
@@ -55,10 +60,16 @@ GAPS: Mapping[str, tuple[float, float]] = {
     "clock": (10, 2000),
     "db": (8, 2000),
 }
-"""Of this kind, or of those that begin with this, the mean number of opportunities between two faults is drawn between
-these."""
+"""Of this kind, or of those that begin with this, the mean number of opportunities between two
+faults is drawn between these.
+"""
 
-_HASTE = {"brokers=1": 0, "request_timeout_ms=1000": 0, "delivery_timeout_ms=8000": 0, "most_faults=40": 0}
+_HASTE = {
+    "brokers=1": 0,
+    "request_timeout_ms=1000": 0,
+    "delivery_timeout_ms=8000": 0,
+    "most_faults=40": 0,
+}
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}),
     "abort|target": ({"answer:Produce:59": 2.0},),
@@ -70,12 +81,21 @@ LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     ),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
     "lease": (
-        {"driver_records=0": 0, "row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0},
+        {
+            "driver_records=0": 0,
+            "row_bytes=100000000": 0,
+            "piece=1": 0,
+            "tasks=4": 0,
+            "slots=4": 0,
+        },
         {"driver_records=0": 0, "brokers=3": 0},
     ),
     "between": ({"user=skips": 0, "executors=2": 0}, {}),
     "open.failed": ({"broker:crash|open": 0.0, **_HASTE}, {"db:broken|open": 0.0}),
-    "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
+    "admit.failed": (
+        {"user=swallows": 0.0, "answer:Produce:59": 1.0},
+        {"user=swallows": 0.0, "db:broken": 3.0},
+    ),
     "plan.failed": ({"broker:crash|plan": 0.0, **_HASTE}, {"db:broken|plan": 0.0}),
     "send.failed": ({"spark:task fails": 0.3}, {"answer:Produce:59": 2.0}, {"db:broken": 2.0}),
     "lease.failed": ({"line:broken": 2.0}, {"answer:Produce:59": 2.0}),
@@ -92,9 +112,10 @@ LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "deliver.failed": ({"target:down|deliver": 0.0},),
     "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
 }
-"""To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim,
-some of them in a step of their own (``kind|step``), or with an option (``name=value``). ``abort|target``: of kinds that
-begin so."""
+"""To some steps, and to the failure of any, a story comes only by another fault: one of these goes
+with such an aim, some of them in a step of their own (``kind|step``), or with an option
+(``name=value``). ``abort|target``: of kinds that begin so.
+"""
 
 LEADS_OF_KINDS: Mapping[str, Mapping[str, float]] = {
     "kafka:expired id lingers": {"id_expiration_ms=20000": 0, "pause:finish.finished": 0.5},
@@ -110,10 +131,22 @@ _ALL_FAULTS = ("",)
 
 
 class Setting:
-    """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None; ``aims`` of each kind
-    that is, that one included, its step; what has no other name here is one of ``OPTIONS``."""
+    """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None;
+    ``aims`` of each kind that is, that one included, its step; what has no other name here is one
+    of ``OPTIONS``.
+    """
 
-    __slots__ = ("aim", "aims", "batches", "changes", "drawn", "odds", "options", "pipeline", "seed")
+    __slots__ = (
+        "aim",
+        "aims",
+        "batches",
+        "changes",
+        "drawn",
+        "odds",
+        "options",
+        "pipeline",
+        "seed",
+    )
 
     def __init__(
         self,
@@ -161,7 +194,10 @@ class Setting:
             odds.pop(kind, None)
         unknown = sorted(changes.keys() - options.keys())
         if unknown:
-            raise ValueError(f"a setting of {self.pipeline} has no {', '.join(unknown)}: there is {', '.join(options)}")
+            raise ValueError(
+                f"a setting of {self.pipeline} has no {', '.join(unknown)}: there is "
+                f"{', '.join(options)}"
+            )
         options.update(changes)
         changed = Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
         changed.changes, changed.drawn = made, self.drawn
@@ -211,7 +247,9 @@ def own_step(kind: str) -> str | None:
 
 
 def steps_of(kind: str, steps: Sequence[str]) -> Sequence[str]:
-    """In which of ``steps`` that kind may be aimed at; a broker's refusal by its kind alone, in any."""
+    """In which of ``steps`` that kind may be aimed at; a broker's refusal by its kind alone, in
+    any.
+    """
     if kind.startswith("answer:"):
         return ("",)
     own = own_step(kind)
@@ -222,35 +260,46 @@ def steps_of(kind: str, steps: Sequence[str]) -> Sequence[str]:
 
 @functools.cache
 def modules() -> tuple[Any, ...]:
-    """The parts of the world that have faults or options of their own, in the order of their names."""
+    """The parts of the world that have faults or options of their own, in the order of their
+    names.
+    """
     found = []
     for place in _PLACES:
         try:
             package = importlib.import_module(f"simulation.{place}")
         except ModuleNotFoundError:
             continue
-        names = [name for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        names = [
+            name for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        ]
         found += [package, *(importlib.import_module(name) for name in sorted(names))]
-    return tuple(module for module in found if hasattr(module, "FAULTS") or hasattr(module, "OPTIONS"))
+    return tuple(
+        module for module in found if hasattr(module, "FAULTS") or hasattr(module, "OPTIONS")
+    )
 
 
 @functools.cache
 def faults() -> dict[str, str]:
     """Of each kind of fault a sentence, in the order of their names."""
-    known = {kind: why for module in modules() for kind, why in getattr(module, "FAULTS", {}).items()}
+    known = {
+        kind: why for module in modules() for kind, why in getattr(module, "FAULTS", {}).items()
+    }
     return {kind: known[kind] for kind in sorted(known)}
 
 
 @functools.cache
 def pipelines() -> dict[str, Any]:
-    """The pipelines by their kinds: the classes that are called ``Pipeline`` in the modules of ``pipelines``, or those
-    that ``PIPELINES`` names there."""
+    """The pipelines by their kinds: the classes that are called ``Pipeline`` in the modules of
+    ``pipelines``, or those that ``PIPELINES`` names there.
+    """
     try:
         package = importlib.import_module("simulation.pipelines")
     except ModuleNotFoundError:
         return {}
     found = {}
-    for name in sorted(name for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")):
+    for name in sorted(
+        name for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    ):
         module = importlib.import_module(name)
         own = getattr(module, "Pipeline", None)
         for kind in getattr(module, "PIPELINES", (own,) if own else ()):
@@ -260,7 +309,9 @@ def pipelines() -> dict[str, Any]:
 
 @functools.cache
 def part_of(pipeline: str) -> Part:
-    """What that pipeline's settings are drawn from. A class may say what of it is ``fixed``, by name."""
+    """What that pipeline's settings are drawn from. A class may say what of it is ``fixed``, by
+    name.
+    """
     kind = pipelines()[pipeline]
     home = importlib.import_module(kind.__module__)
     options: dict[str, Sequence[Any]] = dict(OPTIONS)
@@ -273,7 +324,9 @@ def part_of(pipeline: str) -> Part:
 
 
 def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = None) -> Setting:
-    """The setting of that seed; of that pipeline, and aimed at that kind of fault in that step, if these are named."""
+    """The setting of that seed; of that pipeline, and aimed at that kind of fault in that step, if
+    these are named.
+    """
     chance = random.Random(f"{seed}:setting")
     kinds = list(pipelines())
     drawn = kinds[seed % len(kinds)]
@@ -281,7 +334,10 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     part = part_of(name)
     sort = "aimed" if aim else _sort_of(seed // len(kinds))
     bias = 1 if sort == "aimed" else _SMALL  # not every place is to be come to in a small world
-    options = {option: values[int(chance.random() ** bias * len(values))] for option, values in part.options.items()}
+    options = {
+        option: values[int(chance.random() ** bias * len(values))]
+        for option, values in part.options.items()
+    }
     batches = FEWEST_BATCHES + int(chance.random() * (MOST_BATCHES - FEWEST_BATCHES + 1))
     if sort == "aimed" and not aim and part.aims:
         aim = _aim_of(seed // len(kinds), part)
@@ -311,7 +367,11 @@ def _aim_of(number: int, part: Part) -> tuple[str, str]:
 
 
 def _leads_to(place: str, step: str, kind: str) -> Sequence[Mapping[str, float]]:
-    return LEADS_TO.get(f"{place}|{kind.partition(':')[0]}") or LEADS_TO.get(place) or LEADS_TO.get(step, ())
+    return (
+        LEADS_TO.get(f"{place}|{kind.partition(':')[0]}")
+        or LEADS_TO.get(place)
+        or LEADS_TO.get(step, ())
+    )
 
 
 def _aimed(
@@ -346,7 +406,9 @@ _SORTS = ("calm", "swarm", "one", "aimed", "swarm", "swarm", "one", "swarm", "ai
 """Of each ten numbers, so that the sorts follow each other evenly."""
 _LAST_AIMED = 8
 _PLAIN_USERS = 0.75
-"""Of the aimed ones: a function that does it wrong stops the query before it comes to the place."""
+"""Of the aimed ones: a function that does it wrong stops the query before it comes to the
+place.
+"""
 
 
 def _sort_of(number: int) -> str:

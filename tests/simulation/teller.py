@@ -1,7 +1,9 @@
-"""Tells seeds on demand, in an OS process of its own, by the copy of the product that stands on its path.
+"""Tells seeds on demand, in an OS process of its own, by the copy of the product that stands on
+its path.
 
-What is asked comes in as a line of JSON, and what became of it goes out as one: so that ``mutants`` can ask two copies
-of the product for one story. The first line that goes out names the copy.
+What is asked comes in as a line of JSON, and what became of it goes out as one: so that
+``mutants`` can ask two copies of the product for one story. The first line that goes out names the
+copy.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Seed = tuple[str, int, dict[str, Any], list[str], bool]
-"""Pipeline, number, what is not as the seed says, how kinds of faults begin, if they are to be drawn of these, and
-whether it is aimed at one of them in one step: in any, or in that which is named as in ``net:held|commit``."""
+"""Pipeline, number, what is not as the seed says, how kinds of faults begin, if they are to be
+drawn of these, and whether it is aimed at one of them in one step: in any, or in that which is
+named as in ``net:held|commit``.
+"""
 SECONDS_TO_BEGIN = 60.0
 _STRIDE = 7_919
 """A prime: one after the other, aims are far apart."""
@@ -34,7 +38,9 @@ class Told(NamedTuple):
 
 
 class Teller:
-    """A process that tells seeds by the product in ``source``. Begun when it is asked first, and again when it hung."""
+    """A process that tells seeds by the product in ``source``. Begun when it is asked first, and
+    again when it hung.
+    """
 
     def __init__(self, source: Path) -> None:
         self._source = source
@@ -66,7 +72,10 @@ class Teller:
         path = os.pathsep.join([str(self._source), str(TESTS)])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         self._process = process = subprocess.Popen(
-            [sys.executable, "-m", "simulation.teller"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "simulation.teller"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         found = self._line(process, SECONDS_TO_BEGIN)
         wanted = self._source / "onceward" / "__init__.py"
@@ -79,7 +88,9 @@ class Teller:
         assert process.stdout is not None
         until = time.monotonic() + limit
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))
+            ready, _, _ = select.select(
+                [process.stdout], [], [], max(0.0, until - time.monotonic())
+            )
             if not ready:
                 return None
             part = os.read(process.stdout.fileno(), 1 << 20)
@@ -104,7 +115,10 @@ def _serve() -> None:
         began = time.process_time()
         outcome = simulate_setting(_setting(*seed))
         told = Told(
-            outcome.violations, outcome.broken is not None, outcome.batches, round(time.process_time() - began, 4)
+            outcome.violations,
+            outcome.broken is not None,
+            outcome.batches,
+            round(time.process_time() - began, 4),
         )
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
@@ -112,13 +126,17 @@ def _serve() -> None:
             gc.collect()
 
 
-def _setting(pipeline: str, number: int, changes: dict[str, Any], groups: list[str], aimed: bool) -> Any:
+def _setting(
+    pipeline: str, number: int, changes: dict[str, Any], groups: list[str], aimed: bool
+) -> Any:
     from simulation import swarm
     from simulation.among import among
 
     aim = None
     if aimed:
-        aims = [aim for aim in swarm.part_of(pipeline).aims if "|".join(aim).startswith(tuple(groups))]
+        aims = [
+            aim for aim in swarm.part_of(pipeline).aims if "|".join(aim).startswith(tuple(groups))
+        ]
         aim = aims[number * _STRIDE % len(aims)]
     setting = swarm.draw(number, pipeline, aim).changed(**changes)
     return among(setting, groups) if groups and not aimed else setting

@@ -1,4 +1,6 @@
-"""An operator who does what an error says loses nothing; one who does half of it is refused, by name."""
+"""An operator who does what an error says loses nothing; one who does half of it is refused, by
+name.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ from simulation import swarm
 from simulation.run import Outcome, simulate_setting
 
 SEEDS = 12
-_RESTORED = {"user:checkpoint restored": 1.0, "crash:finish.started": 5.0, "crash:commit.finished": 5.0}
+_RESTORED = {
+    "user:checkpoint restored": 1.0,
+    "crash:finish.started": 5.0,
+    "crash:commit.finished": 5.0,
+}
 _REFUSED = {"answer:Produce:59": 4.0, "spark:task fails": 4.0}
 
 
@@ -18,7 +24,11 @@ def told(odds: dict[str, float], **options: Any) -> list[Outcome]:
     """Stories, none of them violated."""
     outcomes = []
     for seed in range(1, SEEDS + 1):
-        setting = swarm.draw(seed, "kafka").with_faults(odds, {}).changed(batches=12, most_faults=12, **options)
+        setting = (
+            swarm.draw(seed, "kafka")
+            .with_faults(odds, {})
+            .changed(batches=12, most_faults=12, **options)
+        )
         outcomes.append(simulate_setting(setting))
     assert not [(outcome.seed, outcome.violations) for outcome in outcomes if outcome.violations]
     return outcomes
@@ -49,7 +59,9 @@ def test_a_function_that_left_batches_out_is_mended_and_goes_on() -> None:
 
 
 def test_a_disk_that_has_no_room_for_our_files_has_none_for_sparks_logs() -> None:
-    """What the one would tell of a batch that a function kept to itself, the lack of the other says, too."""
+    """What the one would tell of a batch that a function kept to itself, the lack of the other
+    says, too.
+    """
     outcomes = told(_REFUSED | {"fs:no space": 4.0}, user="swallows", batch_attempts=1)
     assert any("LogNotWritten" in outcome.stops for outcome in outcomes)
 
@@ -60,6 +72,8 @@ def test_a_checkpoint_that_was_put_back_is_left_for_the_ledger() -> None:
 
 
 @pytest.mark.parametrize("stateful", [False, True])
-def test_a_new_checkpoint_that_does_not_begin_where_the_ledger_ends_is_refused(stateful: bool) -> None:
+def test_a_new_checkpoint_that_does_not_begin_where_the_ledger_ends_is_refused(
+    stateful: bool,
+) -> None:
     outcomes = followed(told(_RESTORED, operator="hasty", user="sink", stateful=stateful))
     assert any("CheckpointReplaced" in outcome.stops for outcome in outcomes)

@@ -1,4 +1,6 @@
-"""The sink for databases in a simulated world: nothing is violated; what is planted on purpose is."""
+"""The sink for databases in a simulated world: nothing is violated; what is planted on purpose
+is.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def story(kind: str, seed: int, odds: dict[str, float], **options: Any) -> Outcome:
-    """Of that seed, with these faults and no others, in the simplest world but for ``options``: what others may draw
-    besides changes nothing here."""
+    """Of that seed, with these faults and no others, in the simplest world but for ``options``:
+    what others may draw besides changes nothing here.
+    """
     simplest = {name: values[0] for name, values in swarm.part_of(kind).options.items()}
     simplest |= {
         "source_partitions": 3,
@@ -66,7 +69,14 @@ def set_to(owner: Any, name: str, value: Any) -> Plant:
 
 CHAIN, ATTEMPT, RUN = table.TableChain, attempt.DatabaseAttempt, run.DatabaseRun
 HASTY = {"server": "postgresql", "hasty": True}
-STAGED = {"server": "postgresql", "mode": "append", "driver_records": 0, "shuffle": True, "tasks": 4, "slots": 1}
+STAGED = {
+    "server": "postgresql",
+    "mode": "append",
+    "driver_records": 0,
+    "shuffle": True,
+    "tasks": 4,
+    "slots": 1,
+}
 
 PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
     "a doubt is only looked at": (
@@ -93,12 +103,14 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
     ),
     "every attempt of a task counts": (
         "database",
-        changed(statements, "staged_rows", "WHERE {TASK} = ANY", "WHERE {TASK} >= 0 OR {TASK} = ANY"),
+        changed(statements, "staged_rows", "WHERE {TASK} = ANY", "WHERE {TASK} >= 0 OR {TASK} = "
+                                                                 "ANY"),
         {"spark:task fails": 6},
         {**STAGED, "piece_rows": 2, "piece": 2},
     ),
     "staged rows are not counted": (
-        "database", changed(ATTEMPT, "_append", "if moved != part.expected", "if moved > part.expected"),
+        "database", changed(ATTEMPT, "_append", "if moved != "
+                                                "part.expected", "if moved > part.expected"),
         {"db:crash": 20},
         STAGED,
     ),
@@ -108,7 +120,8 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         {**STAGED, "in_process": False},
     ),
     "rows come true before the decision": (
-        "database", changed(CHAIN, "put", "work(connection)", "connection.commit()\n            work(connection)"),
+        "database", changed(CHAIN, "put", "work(connection)", "connection.commit()\n            "
+                                                              "work(connection)"),
         {"crash:commit.started": 5},
         {},
     ),
@@ -121,7 +134,8 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         "prepared",
         changed(
             prepared.PreparedTransactions, "commit",
-            "if self._is_marked(session, name) else CommitResult.LOST", "if True else CommitResult.LOST",
+            "if self._is_marked(session, "
+            "name) else CommitResult.LOST", "if True else CommitResult.LOST",
         ),
         {"db:ended by hand": 8},
         {},
@@ -136,7 +150,8 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         {},
     ),
     "what an older copy prepared meanwhile stays": (
-        "prepared", set_to(prepared_target.PreparedTarget, "_is_older", lambda self, name, owner: False),
+        "prepared", set_to(prepared_target.PreparedTarget, "_is_older", lambda self, name,
+        owner: False),
         {"user:second copy": 3},
         {"once_more": False},  # that start would remove it
     ),
@@ -146,13 +161,15 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         {**STAGED, "server": "mysql", "watched": True, "in_process": False},
     ),
     "who looks for staging tables waits for nobody": (
-        "database", changed(RUN, "drop_what_is_left", "with self.chain.owned()", "with self.chain.session()"),
+        "database", changed(RUN, "drop_what_is_left", "with self.chain.owned()",
+        "with self.chain.session()"),
         {"db:client stands still": 30},
         {**STAGED, "server": "mysql", "watched": True, "in_process": False},
     ),
     "what no report names stays prepared": (
         "prepared",
-        changed(prepared_target.PreparedAttempt, "abort", "self._committer.recover()", "self._committables()"),
+        changed(prepared_target.PreparedAttempt, "abort", "self._committer.recover()",
+        "self._committables()"),
         {"report:lost": 20},
         {},
     ),
@@ -172,7 +189,9 @@ def test_what_is_planted_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_same_seed_is_the_same_story() -> None:
     def told(seed: int) -> list[tuple[float, str, str]]:
         lines: list[tuple[float, str, str]] = []
-        simulate(seed, pipeline="database", tell=lambda when, who, what: lines.append((when, who, what)))
+        simulate(
+            seed, pipeline="database", tell=lambda when, who, what: lines.append((when, who, what))
+        )
         return lines
 
     assert [told(seed) for seed in (2, 5, 7)] == [told(seed) for seed in (2, 5, 7)]

@@ -33,7 +33,14 @@ _ONE = "in [*self._must_be_ours(record)][:1]:"
     ("odds", "targets", "owner", "name", "before", "after"),
     [
         (None, "store mail", FanOutTarget, "finish", "in self._must_be_ours(record):", _ONE),
-        (_CRASHES, "mail store", Branch, "into", "{**record.outputs, self.output: output}", "{self.output: output}"),
+        (
+            _CRASHES,
+            "mail store",
+            Branch,
+            "into",
+            "{**record.outputs, self.output: output}",
+            "{self.output: output}",
+        ),
         (None, "store mail", Branch, "__init__", "if target.chain is not chain:", "if target:"),
     ],
     ids=["193", "others are forgotten", "the chain is closed"],

@@ -32,8 +32,22 @@ def test_readers_see_every_batch_once_whatever_befalls_it() -> None:
 @pytest.mark.parametrize(
     ("odds", "change", "owner", "name", "before", "after"),
     [
-        ({"fs:power failure": 60}, {"place": "file"}, Publisher, "_found", "self.files.sync(", "self.files.names("),
-        (_LOST, {"layout": "flat"}, publishing, "_publish_files", "!= size:", "not in (size, None):"),
+        (
+            {"fs:power failure": 60},
+            {"place": "file"},
+            Publisher,
+            "_found",
+            "self.files.sync(",
+            "self.files.names(",
+        ),
+        (
+            _LOST,
+            {"layout": "flat"},
+            publishing,
+            "_publish_files",
+            "!= size:",
+            "not in (size, None):",
+        ),
         (
             _LOST,
             {"layout": "manifest"},
@@ -79,7 +93,13 @@ def test_what_is_wrong_is_found(
 
 def calm_world(layout: str) -> Any:
     """The world of a story in which nothing happens, when it is over."""
-    plain = {"place": "file", "ledger": "folder", "partition_by": False, "user": "sink", "operator": "nobody"}
+    plain = {
+        "place": "file",
+        "ledger": "folder",
+        "partition_by": False,
+        "user": "sink",
+        "operator": "nobody",
+    }
     outcome, world = ended("files", batches=6, layout=layout, **plain)
     assert outcome.violations == []
     return world
@@ -121,13 +141,17 @@ class TestTheJudge:
     def test_a_file_that_is_cut_short(self, layout: str) -> None:
         world = calm_world(layout)
         folder = entries(world, newest(world)) if layout == "batches" else entries(world)
-        file = next(file for name, file in sorted(folder.items()) if name.startswith("part-") and file.data)
+        file = next(
+            file for name, file in sorted(folder.items()) if name.startswith("part-") and file.data
+        )
         file.data = file.data[:-1]
         assert {"I1", "I4"} <= found(world)
 
     def test_what_was_prepared_and_dropped_by_nobody(self) -> None:
         world = calm_world("flat")
-        entries(world, "_onceward").setdefault("prepared", Folder()).entries["9.orders"] = Folder(-9.0)
+        entries(world, "_onceward").setdefault("prepared", Folder()).entries["9.orders"] = Folder(
+            -9.0
+        )
         assert found(world) == {"I10"}
 
     def test_a_folder_that_no_list_names(self) -> None:

@@ -1,4 +1,6 @@
-"""Files of the simulated world, and the code that keeps things in them: files beside a checkpoint, ledgers."""
+"""Files of the simulated world, and the code that keeps things in them: files beside a checkpoint,
+ledgers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import CheckpointUnreachable, CommitInDoubt, LedgerUnreachable, LedgerUnreadable
+from onceward.errors import (
+    CheckpointUnreachable,
+    CommitInDoubt,
+    LedgerUnreachable,
+    LedgerUnreadable,
+)
 from onceward.files.ledger import FolderLedger
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
@@ -34,7 +41,10 @@ def test_what_java_answers() -> None:
             assert not system.exists(at("/a"))
             with pytest.raises(Py4JJavaError) as missing:
                 system.listStatus(at("/a"))
-            assert missing.value.java_exception.getClass().getName() == "java.io.FileNotFoundException"
+            assert (
+                missing.value.java_exception.getClass().getName()
+                == "java.io.FileNotFoundException"
+            )
             assert system.createNewFile(at("hdfs://host/a/b"))
             assert not system.createNewFile(at("/a/b"))
             stream = system.create(at("/a/b"), True)
@@ -47,7 +57,11 @@ def test_what_java_answers() -> None:
             rename = files.hadoop.FileContext.getFileContext(at("/"), None).rename
             with pytest.raises(Py4JJavaError) as there:
                 rename(at("/a/b"), at("/a"), [])
-            assert there.value.java_exception.getClass().getName().endswith("FileAlreadyExistsException")
+            assert (
+                there.value.java_exception.getClass()
+                .getName()
+                .endswith("FileAlreadyExistsException")
+            )
             assert system.delete(at("/a"), True)
             assert not system.delete(at("/a"), True)
 
@@ -55,7 +69,9 @@ def test_what_java_answers() -> None:
 
 
 def written(seed: int, odds: dict[str, float]) -> tuple[dict[str, str], bool, list[Any]]:
-    """A process writes and removes files, and dies or not; what another one reads then, and whether the first ended."""
+    """A process writes and removes files, and dies or not; what another one reads then, and
+    whether the first ended.
+    """
     with world(seed, odds) as sim, standing_in(STAND_INS):
         sim.world.files = files = Files(sim)
         ended: list[bool] = []
@@ -77,7 +93,9 @@ def written(seed: int, odds: dict[str, float]) -> tuple[dict[str, str], bool, li
             sim.spawn(driver, calls)
             sim.sleep(1_000.0)
             sim.lots.calm = True
-            found.update(CheckpointFiles(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE).read())
+            found.update(
+                CheckpointFiles(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE).read()
+            )
 
         run_to_the_end(sim, reader)
         return found, bool(ended), sim.lots.fired
@@ -126,15 +144,18 @@ def _fails(tree: Tree, path: str) -> bytes:
 
 def test_the_same_seed_is_the_same_story() -> None:
     odds = dict.fromkeys(FAULTS, 10.0)
-    assert [written(seed, odds) for seed in range(20)] == [written(seed, odds) for seed in range(20)]
+    assert [written(seed, odds) for seed in range(20)] == [
+        written(seed, odds) for seed in range(20)
+    ]
 
 
 LEDGER_FAULTS = sorted(FAULTS)
 
 
 def chain_of(seed: int, kinds: list[str], *, gap: float = 25.0) -> tuple[list[str], set[str], int]:
-    """Two copies append to one chain, while their disk does what it does. Violations, what happened, and how far the
-    chain came."""
+    """Two copies append to one chain, while their disk does what it does. Violations, what
+    happened, and how far the chain came.
+    """
     with world(seed, dict.fromkeys(kinds, gap)) as sim, standing_in(STAND_INS):
         sim.world.files = files = Files(sim)
         said: dict[int, tuple[int, int]] = {}
@@ -184,7 +205,11 @@ def chain_of(seed: int, kinds: list[str], *, gap: float = 25.0) -> tuple[list[st
                 if record.sequence != number:
                     wrong.append(f"{record.sequence} is at {number}")
             there = {record.sequence: record.attempt for record in kept}
-            wrong.extend(f"{number} was decided and is gone" for number in said if there.get(number) != said[number])
+            wrong.extend(
+                f"{number} was decided and is gone"
+                for number in said
+                if there.get(number) != said[number]
+            )
 
         run_to_the_end(sim, story)
         assert files.disk.at("/ledger") is not None
@@ -200,7 +225,9 @@ def record_behind(newest: LedgerRecord | None, attempt: AttemptId) -> LedgerReco
 def test_a_ledger_in_a_folder_is_one_chain_whatever_befalls_its_disk() -> None:
     came, met = 0, set()
     for seed in range(SEEDS):
-        kinds = [kind for number, kind in enumerate(LEDGER_FAULTS) if (seed >> number % 3 ^ number) & 1]
+        kinds = [
+            kind for number, kind in enumerate(LEDGER_FAULTS) if (seed >> number % 3 ^ number) & 1
+        ]
         wrong, fired, far = chain_of(seed, kinds)
         assert not wrong, (seed, wrong)
         came += far

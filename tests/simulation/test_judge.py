@@ -1,4 +1,6 @@
-"""Can the judge be wrong? A right world is found right; spoilt in one place, it is found by the right invariant."""
+"""Can the judge be wrong? A right world is found right; spoilt in one place, it is found by the
+right invariant.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +90,13 @@ def never_caught_up(world: Any, stopped_by: BaseException | None = None) -> None
     world.once_more, world.stopped_by = 0, stopped_by
 
 
-def rows_changed(entry: Entry, change: Callable[[list[Any]], list[Any]], batch_id: int | None = None) -> None:
+def rows_changed(
+    entry: Entry, change: Callable[[list[Any]], list[Any]], batch_id: int | None = None
+) -> None:
     number, computation, rows = marshal.loads(entry.body)  # noqa: S302 — the simulation's own
-    entry.body = marshal.dumps((number if batch_id is None else batch_id, computation, change(rows)))
+    entry.body = marshal.dumps(
+        (number if batch_id is None else batch_id, computation, change(rows))
+    )
 
 
 def checksums_fit(world: Any) -> Any:
@@ -147,7 +153,10 @@ def added_start(world: Any, **changes: Any) -> Any:
     """One more start of the query, in a process of its own, just before the end."""
     start = copy(world.starts[0])
     start.number, start.caught_up, start.error = len(world.starts), False, None
-    start.process, start.query = SimpleNamespace(name="another"), SimpleNamespace(run_id="run-of-another")
+    start.process, start.query = (
+        SimpleNamespace(name="another"),
+        SimpleNamespace(run_id="run-of-another"),
+    )
     start.when = start.over_at = world.starts[0].over_at + 50
     start.opened_at = -1.0
     for name, value in changes.items():
@@ -169,7 +178,12 @@ def test_it_shares_no_code_with_the_engine():
         "{name.split('.')[0] for name in sys.modules}; sys.exit(', '.join(strange) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=TESTS, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
 
@@ -184,9 +198,13 @@ class TestWhatIsInTheTopics:
         for (topic, _), partition in world.cluster.partitions.items():
             entries = partition.log.entries
             if topic in ("out-0", "out-1", "onceward-ledger"):
-                newest = max((entry.epoch for entry in entries if entry.kind == "data"), default=-1)
+                newest = max(
+                    (entry.epoch for entry in entries if entry.kind == "data"), default=-1
+                )
                 last = data(log_of(world, "onceward-ledger"))[-1].epoch
-                entries[:] = [e for e in entries if e.kind != "data" or e.epoch != last or newest != last]
+                entries[:] = [
+                    e for e in entries if e.kind != "data" or e.epoch != last or newest != last
+                ]
         assert {"I1", "I8"} <= found(world)
 
     def test_i1_spark_counts_as_done_what_the_ledger_has_not(self, world: Any):
@@ -216,7 +234,9 @@ class TestWhatIsInTheTopics:
         assert "I2" in found(world)
 
     def test_i2_a_row_in_another_topic(self, world: Any):
-        rows_changed(several(log_of(world, "out-0")), lambda rows: [("out-1", *rows[0][1:]), *rows[1:]])
+        rows_changed(
+            several(log_of(world, "out-0")), lambda rows: [("out-1", *rows[0][1:]), *rows[1:]]
+        )
         assert "I2" in found(world)
 
     def test_i3_two_rows_have_changed_places(self, world: Any):
@@ -249,7 +269,9 @@ class TestWhatIsInTheTopics:
 
     def test_i4_the_manifest_has_another_checksum(self, world: Any):
         def change(document: dict[str, Any]) -> None:
-            next(iter(next(iter(document["outputs"]["kafka"]["data"].values())).values()))[3] = f"{7:08x}" * 4
+            next(iter(next(iter(document["outputs"]["kafka"]["data"].values())).values()))[3] = (
+                f"{7:08x}" * 4
+            )
 
         told(world, 1, change)
         assert found(world) == {"I4"}
@@ -266,7 +288,9 @@ class TestWhatIsInTheTopics:
     @pytest.mark.parametrize("name", ["records", "writes"])
     def test_i4_the_numbers_do_not_agree(self, world: Any, name: str):
         def change(document: dict[str, Any]) -> None:
-            document.update(records=999) if name == "records" else document.update(writes=[["out-0", 999]])
+            document.update(records=999) if name == "records" else document.update(
+                writes=[["out-0", 999]]
+            )
 
         told(world, 1, change)
         assert found(world) == {"I4"}
@@ -284,18 +308,24 @@ class TestWhatIsInTheTopics:
         assert found(world) == {"I4"}
 
     def test_i5_a_part_of_the_ledgers_own_transaction_is_aborted(self, world: Any):
-        """Of a partition that tells nothing else: the identity is committed here, and aborted there."""
+        """Of a partition that tells nothing else: the identity is committed here, and aborted
+        there.
+        """
         newest = data(log_of(world, "onceward-ledger"))[-1]
         world.cluster.create_topic("out-2", 1)
         log = world.cluster.partitions["out-2", 0].log
-        log.append(b"h", marshal.dumps((0, 0, [])), 1, newest.producer, newest.epoch, 0, True, 0, 0)
+        log.append(
+            b"h", marshal.dumps((0, 0, [])), 1, newest.producer, newest.epoch, 0, True, 0, 0
+        )
         log.end_transaction(newest.producer, newest.epoch, False, 0, 0, 0)
         log.raise_high(log.end)
         world.setting.options.update(topics=3, output_partitions=1)
         assert "I5" in found(world)
 
 
-@pytest.mark.parametrize(("user", "stop"), [("shrugs", "BatchNotWritten"), ("unites", "BatchChanged")])
+@pytest.mark.parametrize(
+    ("user", "stop"), [("shrugs", "BatchNotWritten"), ("unites", "BatchChanged")]
+)
 def test_rows_of_a_second_call_are_lacking_in_the_newest_batch_alone(user: str, stop: str):
     outcome, world = ended("kafka", **{**SMALL, "user": user, "batches": 5})
     assert (outcome.violations, outcome.stops[-1]) == ([], stop)
@@ -315,11 +345,15 @@ class TestTheLedger:
 
     def test_i6_in_two_partitions_by_who_was_committed_first(self):
         world = calm_world(ledger_partitions=4)
-        logs = [world.cluster.partitions["onceward-ledger", partition].log for partition in range(4)]
+        logs = [
+            world.cluster.partitions["onceward-ledger", partition].log for partition in range(4)
+        ]
         (home,) = (log for log in logs if log.entries)
         other = logs[logs.index(home) - 1]
         other.high = home.high
-        place = next(at for at in range(4, len(home.entries)) if home.entries[at - 1].kind != "data")
+        place = next(
+            at for at in range(4, len(home.entries)) if home.entries[at - 1].kind != "data"
+        )
         home.entries, other.entries = home.entries[place:], home.entries[:place]
         assert judge(world) == []
         for entry in other.entries:
@@ -327,11 +361,17 @@ class TestTheLedger:
         assert "I6" in found(world)
 
     def test_i6_offsets_go_back(self, world: Any):
-        told(world, 2, lambda document: document["sources"][0]["start"]["source"].update({"0": -1}))
+        told(
+            world, 2, lambda document: document["sources"][0]["start"]["source"].update({"0": -1})
+        )
         assert found(world) == {"I6"}
 
     def test_i6_offsets_leave_something_out(self, world: Any):
-        told(world, 1, lambda document: document["sources"][0]["start"]["source"].update({"0": 10_000}))
+        told(
+            world,
+            1,
+            lambda document: document["sources"][0]["start"]["source"].update({"0": 10_000}),
+        )
         assert "I6" in found(world)
 
     def test_i6_a_batch_comes_again(self, world: Any):
@@ -380,7 +420,9 @@ def record(sequence: int, batch_id: int, start: int, end: int, **more: Any) -> R
         "sources": [{"start": {"source": {"0": start}}, "end": {"source": {"0": end}}}],
         **more,
     }
-    return Record(f"ledger@{sequence}", (0, sequence * 10 + int(more.get("epoch", 0))), 0, document)
+    return Record(
+        f"ledger@{sequence}", (0, sequence * 10 + int(more.get("epoch", 0))), 0, document
+    )
 
 
 class TestChains:
@@ -396,7 +438,10 @@ class TestChains:
         first, second = record(0, 0, 0, 3), record(1, 1, 3, 5)
         decided = record(2, 2, 5, 6, state="decided")
         assert self.said(first, second) == []
-        assert self.said(first, second, decided, record(2, 2, 5, 6, epoch=1), record(3, 3, 6, 9)) == []
+        assert (
+            self.said(first, second, decided, record(2, 2, 5, 6, epoch=1), record(3, 3, 6, 9))
+            == []
+        )
         assert self.said(first, record(1, 0, 0, 3, supplement=True), record(2, 1, 3, 4)) == []
         assert self.said(first, record(1, 4, 7, 9)) == [], "skipped batches"
         assert self.said(record(4, 4, 7, 9), record(6, 6, 12, 13), compacted=True) == []
@@ -409,17 +454,25 @@ class TestChains:
         assert self.said(first, record(2, 1, 3, 5)) == ["I6"], "a gap"
         assert self.said(first, second, record(1, 1, 3, 5, epoch=1)) == ["I6"], "a fork"
         assert self.said(first, second, decided, record(3, 3, 6, 9)) == ["I6"], "not finished"
-        assert self.said(first, second, decided, record(2, 2, 5, 7, epoch=1)) == ["I6"], "another decision"
+        assert self.said(first, second, decided, record(2, 2, 5, 7, epoch=1)) == ["I6"], (
+            "another decision"
+        )
         assert self.said(first, record(1, 1, 4, 5)) == ["I6"], "a hole"
         assert self.said(first, record(1, 1, 2, 5)) == ["I6"], "back"
         assert self.said(first, record(1, 4, 2, 9)) == ["I6"], "back, though batches were skipped"
         assert self.said(first, record(1, 1, 3, 2)) == ["I6"], "backwards"
-        assert self.said(first, record(1, 7, 0, 3, supplement=True)) == ["I6"], "no supplement of this batch"
-        assert self.said(first, second, record(0, 0, 0, 3, epoch=30)) == ["I6"], "the first once more"
+        assert self.said(first, record(1, 7, 0, 3, supplement=True)) == ["I6"], (
+            "no supplement of this batch"
+        )
+        assert self.said(first, second, record(0, 0, 0, 3, epoch=30)) == ["I6"], (
+            "the first once more"
+        )
 
     def test_owners(self):
         first, second = record(0, 0, 0, 3, run_id="a"), record(1, 1, 3, 5, run_id="b")
-        assert self.said(first, second, record(2, 2, 5, 6, run_id="a")) == ["I7"], "a run that was taken over"
+        assert self.said(first, second, record(2, 2, 5, 6, run_id="a")) == ["I7"], (
+            "a run that was taken over"
+        )
         late = record(2, 2, 5, 6, run_id="b")
         late.identity = (0, 5)
         assert self.said(first, second, late) == ["I7"], "an older epoch"
@@ -441,7 +494,9 @@ class TestOwners:
         entry = data(entries)[1]
         log = world.cluster.partitions["out-0", 0].log
         log.append(b"h", marshal.dumps((1, 0, [])), 1, entry.producer, entry.epoch, 0, True, 0, 0)
-        log.append(b"h", marshal.dumps((1, 0, [])), 1, entry.producer, entry.epoch + 900, 0, True, 0, 0)
+        log.append(
+            b"h", marshal.dumps((1, 0, [])), 1, entry.producer, entry.epoch + 900, 0, True, 0, 0
+        )
         log.end_transaction(entry.producer, entry.epoch + 900, True, 0, 0, 0)
         log.raise_high(log.end)
         assert "I7" in found(world)
@@ -452,7 +507,9 @@ class TestOwners:
 
     def test_i7_visible_after_a_takeover(self, world: Any):
         first = data(log_of(world, "onceward-ledger"))[0]
-        marker = [entry for entry in log_of(world, "onceward-ledger") if entry.kind == "commit"][-1]
+        marker = [entry for entry in log_of(world, "onceward-ledger") if entry.kind == "commit"][
+            -1
+        ]
         began = marker.time_ms / 1000 - (world.cluster.around.now_ms() / 1000 - world.sim.now)
         heir = added_start(world, opened_at=began - 0.01, identities=[(first.producer, 1_000)])
         assert found(world) == {"I7"}
@@ -461,11 +518,15 @@ class TestOwners:
 
     def test_i7_whoever_was_overtaken_takes_it_back(self, world: Any):
         """Under an epoch above the heir's, which no epoch tells."""
-        marker = [entry for entry in log_of(world, "onceward-ledger") if entry.kind == "commit"][-1]
+        marker = [entry for entry in log_of(world, "onceward-ledger") if entry.kind == "commit"][
+            -1
+        ]
         began = marker.time_ms / 1000 - (world.cluster.around.now_ms() / 1000 - world.sim.now)
         heir = added_start(world, opens=[(began - 0.02, began - 0.01)])
         assert found(world) == {"I7"}
-        heir.opens = [(world.starts[0].opens[0][0], began - 0.01)]  # at the same time: nobody knows who was first
+        heir.opens = [
+            (world.starts[0].opens[0][0], began - 0.01)
+        ]  # at the same time: nobody knows who was first
         assert judge(world) == []
         heir.opens = [(began - 0.02, began + 1)]  # it was not through yet
         assert judge(world) == []
@@ -503,14 +564,18 @@ class TestTheEnd:
         """Records that give no row: nothing is lost, and yet the ledger must have them."""
         world = calm_world()
         branches, ends = world.plan.branches, world.source.ends()
-        world.plan = world.plan._replace(branches=lambda p, o, drawn: branches(p, o, drawn) if o < ends[p] else [])
+        world.plan = world.plan._replace(
+            branches=lambda p, o, drawn: branches(p, o, drawn) if o < ends[p] else []
+        )
         world.source._ends[0] += 1
         assert found(world) == {"I8"}
 
     def test_i9_a_count_is_wrong(self):
         world = calm_world(stateful=True, shuffle=True, topics=1)
         assert judge(world) == []
-        rows_changed(data(log_of(world, "out-0"))[3], lambda rows: [(rows[0][0], rows[0][1], 99), *rows[1:]])
+        rows_changed(
+            data(log_of(world, "out-0"))[3], lambda rows: [(rows[0][0], rows[0][1], 99), *rows[1:]]
+        )
         assert found(checksums_fit(world)) == {"I9"}
 
     def test_i9_a_key_is_left_out(self):
@@ -567,7 +632,11 @@ class TestStops:
         ("text", "reason", "no_reason"),
         [
             ("refused with OUT_OF_ORDER_SEQUENCE_NUMBER (45)", "broker:crash", "net:held"),
-            ("1 partition(s) not acknowledged within delivery.timeout.ms=8000", "net:held", "net:request lost"),
+            (
+                "1 partition(s) not acknowledged within delivery.timeout.ms=8000",
+                "net:held",
+                "net:request lost",
+            ),
         ],
     )
     def test_i11_given_up_without_need(self, world: Any, text: str, reason: str, no_reason: str):
@@ -578,22 +647,37 @@ class TestStops:
         assert judge(world) == []
 
     def test_i11_a_timeout_that_was_not_over(self, world: Any):
-        world.failed.append((world.starts[0], 1.5, TransactionTimedOut("open for long (transaction.timeout.ms)", 900)))
+        world.failed.append(
+            (
+                world.starts[0],
+                1.5,
+                TransactionTimedOut("open for long (transaction.timeout.ms)", 900),
+            )
+        )
         assert found(world) == {"I11"}
 
     def test_a_timeout_that_was_over(self, world: Any):
         by_another = TransactionTimedOut("at the request of an older copy of this pipeline", 900)
-        for error in (by_another, TransactionTimedOut("open for long (transaction.timeout.ms)", 60_001)):
+        for error in (
+            by_another,
+            TransactionTimedOut("open for long (transaction.timeout.ms)", 60_001),
+        ):
             world.failed.append((world.starts[0], 1.5, error))
         assert judge(world) == []
 
 
 class TestSecrets:
     @pytest.mark.parametrize(
-        "text", [CANARY, "Y2FuYXJ5LTdmM2I5YS1zaW5ncw==", CANARY.encode().hex()], ids=["clear", "base64", "hex"]
+        "text",
+        [CANARY, "Y2FuYXJ5LTdmM2I5YS1zaW5ncw==", CANARY.encode().hex()],
+        ids=["clear", "base64", "hex"],
     )
     def test_i12_in_an_error(self, world: Any, text: str):
-        added_start(world, caught_up=True, error=type("JobFailed", (Exception,), {})(f"login with {text} failed"))
+        added_start(
+            world,
+            caught_up=True,
+            error=type("JobFailed", (Exception,), {})(f"login with {text} failed"),
+        )
         assert "I12" in found(world)
 
     def test_i12_in_what_an_error_came_from(self, world: Any):
@@ -603,7 +687,9 @@ class TestSecrets:
         assert "I12" in found(world)
 
     def test_i12_in_a_note(self, world: Any):
-        world.files.hdfs.put("checkpoint/onceward/orders/9-run", f"login with {CANARY} failed".encode())
+        world.files.hdfs.put(
+            "checkpoint/onceward/orders/9-run", f"login with {CANARY} failed".encode()
+        )
         assert found(world) == {"I12"}
 
     def test_i12_in_a_ledger_record(self, world: Any):
@@ -628,7 +714,9 @@ class TestDifferences:
 
     def test_many_are_told_in_short(self):
         (violation,) = differences([("", 0, offset) for offset in range(9)], [])
-        assert violation == Violation("I1", "lost 9: source-0@0, source-0@1, source-0@2, source-0@3, …")
+        assert violation == Violation(
+            "I1", "lost 9: source-0@0, source-0@1, source-0@2, source-0@3, …"
+        )
 
 
 class TestWhatIsSaid:

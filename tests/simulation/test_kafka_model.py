@@ -1,4 +1,6 @@
-"""The model of Kafka where real brokers cannot be made to show it: cut-off leaders, lost replicas, the log cleaner."""
+"""The model of Kafka where real brokers cannot be made to show it: cut-off leaders, lost replicas,
+the log cleaner.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def side(talk: Talk) -> ModelSide:
 
 
 def visible(talk: Talk, topic: str, *, committed: bool = True) -> list[int]:
-    """First offsets of the batches that a reader is shown, without those that it is told were aborted."""
+    """First offsets of the batches that a reader is shown, without those that it is told were
+    aborted.
+    """
     talk.read(topic, committed=committed)
     batches, aborted = talk.facts[-1][5:]
     shown, aborting = [], set()
@@ -52,7 +56,14 @@ def codes(talk: Talk) -> list[Any]:
 
 
 def send(
-    talk: Talk, node: int, who: ProducerIdentity, topic: str, sequence: int, *, name: str | None, acks: int = -1
+    talk: Talk,
+    node: int,
+    who: ProducerIdentity,
+    topic: str,
+    sequence: int,
+    *,
+    name: str | None,
+    acks: int = -1,
 ) -> list[Any]:
     """Produce to a node that may not lead, and may not answer soon; the answers as they come."""
     where = TopicPartition(talk.real(topic), 0)
@@ -130,7 +141,9 @@ def test_what_only_a_cut_off_leader_has_is_lost(three: Talk) -> None:
     assert three.facts[-1] == ["produce", "out", 0, 1]  # a duplicate of what the others have
 
 
-def test_a_marker_outlives_the_leader_that_has_not_replicated_it(three: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_outlives_the_leader_that_has_not_replicated_it(
+    three: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     me = three.init("id")
     cluster, home = side(three).cluster, three.side.coordinator_of("transaction", three.real("id"))
     topic = next(name for name in ("a", "b", "c") if _made(three, name) != home)
@@ -148,7 +161,8 @@ def test_a_marker_outlives_the_leader_that_has_not_replicated_it(three: Talk, mo
     monkeypatch.setattr(cluster, "write_marker", cut_off)
     answers: list[Any] = []
     request = EndTxnRequest(
-        transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch, committed=True,
+        transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch,
+        committed=True,
         min_version=5, max_version=5,
     )  # fmt: skip
     cluster.receive(home, "test", request, answers.append)
@@ -178,7 +192,8 @@ def test_a_cut_off_coordinator_commits_nothing(three: Talk) -> None:
     home = three.side.coordinator_of("transaction", three.real("id"))
     cluster.isolate(home)
     request = EndTxnRequest(
-        transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch, committed=True,
+        transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch,
+        committed=True,
         min_version=5, max_version=5,
     )  # fmt: skip
     answers: list[Any] = []
@@ -331,7 +346,9 @@ def test_a_rewritten_batch_has_its_other_records() -> None:
     ]
 
 
-def test_an_append_of_the_coordinator_can_be_late(monkeypatch: pytest.MonkeyPatch, three: Talk) -> None:
+def test_an_append_of_the_coordinator_can_be_late(
+    monkeypatch: pytest.MonkeyPatch, three: Talk
+) -> None:
     """The answer is COORDINATOR_NOT_AVAILABLE, and whoever reads the log next commits it."""
     three.topic("out")
     me = three.init("id")
@@ -340,10 +357,13 @@ def test_an_append_of_the_coordinator_can_be_late(monkeypatch: pytest.MonkeyPatc
     cluster.slow_state_log = True
     slow = iter([True])
     monkeypatch.setattr(
-        side(three).around, "fires", lambda fault: fault == "kafka:state log slow" and next(slow, False)
+        side(three).around,
+        "fires",
+        lambda fault: fault == "kafka:state log slow" and next(slow, False),
     )
     request = EndTxnRequest(
-        transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch, committed=True,
+        transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch,
+        committed=True,
         min_version=5, max_version=5,
     )  # fmt: skip
     answers: list[Any] = []
@@ -361,21 +381,36 @@ def test_an_append_of_the_coordinator_can_be_late(monkeypatch: pytest.MonkeyPatc
 def test_every_row_of_the_error_table_is_met() -> None:
     for api, code, _ in rows():
         if code and api.value not in faults.UNASKED:
-            told = code in faults.ANSWERS[api.value] or code in faults.GIVEN[api.value] or code in faults.NEVER
-            assert told, f"no broker of the model answers {api.value} with {code}, and nobody says why"
+            told = (
+                code in faults.ANSWERS[api.value]
+                or code in faults.GIVEN[api.value]
+                or code in faults.NEVER
+            )
+            assert told, (
+                f"no broker of the model answers {api.value} with {code}, and nobody says why"
+            )
 
 
 def test_no_answer_is_listed_that_nobody_judges() -> None:
     known = {(api.value, code) for api, code, _ in rows()}
-    listed = {(api, code) for table in (faults.ANSWERS, faults.GIVEN) for api, found in table.items() for code in found}
+    listed = {
+        (api, code)
+        for table in (faults.ANSWERS, faults.GIVEN)
+        for api, found in table.items()
+        for code in found
+    }
     assert listed <= known
 
 
 @pytest.mark.parametrize(
     ("api", "code"), [(api, code) for api, codes_of in faults.ANSWERS.items() for code in codes_of]
 )
-def test_each_refusal_has_its_code_in_its_place(api: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked by requests like Onceward's, through the client's own eyes: the words of the conversations."""
+def test_each_refusal_has_its_code_in_its_place(
+    api: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked by requests like Onceward's, through the client's own eyes: the words of the
+    conversations.
+    """
     talk = Talk(ModelSide("4.3.1", 1), "t", "m")
     talk.topic("out")
     me = talk.init("id")
@@ -409,7 +444,9 @@ def _ask(talk: Talk, api: str, me: ProducerIdentity) -> None:
         "InitProducerId": lambda: talk.init("id"),
         "AddPartitionsToTxn": lambda: talk.add("id", me, ("out", 0)),
         "AddOffsetsToTxn": lambda: talk.add_offsets("id", me, "group"),
-        "TxnOffsetCommit": lambda: talk.commit_offsets("id", me, "group", {("out", 0): 1}, version=5),
+        "TxnOffsetCommit": lambda: talk.commit_offsets(
+            "id", me, "group", {("out", 0): 1}, version=5
+        ),
         "EndTxn": lambda: talk.end("id", me, False, version=5),
         "Produce": lambda: talk.produce(ProducerIdentity(99_000, 0), "out", 0),
         "DescribeTransactions": lambda: talk.describe("id"),

@@ -1,4 +1,6 @@
-"""Everything that a pipeline leans on is away in turn, for longer than any timeout: it lives, and is exact."""
+"""Everything that a pipeline leans on is away in turn, for longer than any timeout: it lives, and
+is exact.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import pytest
 from simulation.long_outage import BROKERS, DATABASE, EVERYWHERE, IDENTITY, LEDGER, TARGET, outage
 
 QUARTER, HOURS = 1_000.0, 3 * 3_600.0
-"""Seconds: longer than ``transaction.max.timeout.ms`` allows; and with eight dependencies a day."""
+"""Seconds: longer than ``transaction.max.timeout.ms`` allows; and with eight dependencies a
+day.
+"""
 
 PIPELINES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "kafka": ((BROKERS, IDENTITY, *EVERYWHERE), {"user": "sink"}),

@@ -1,4 +1,6 @@
-"""The model of Kafka answers as Kafka did when it was asked last; ``make model-check`` asks it again."""
+"""The model of Kafka answers as Kafka did when it was asked last; ``make model-check`` asks it
+again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from simulation.model_check import recorded
 from simulation.model_check.conversations import CLUSTERS, CONVERSATIONS, held_with_the_model
 
 _LEAST = 60
-_HELD = [(cluster, each) for cluster in CLUSTERS for each in CONVERSATIONS.values() if each.is_for(cluster, each.nodes)]
+_HELD = [
+    (cluster, each)
+    for cluster in CLUSTERS
+    for each in CONVERSATIONS.values()
+    if each.is_for(cluster, each.nodes)
+]
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +23,12 @@ def said() -> dict[str, dict[str, list[recorded.Fact]]]:
     return {cluster: recorded.read(cluster) for cluster in CLUSTERS}
 
 
-@pytest.mark.parametrize(("cluster", "conversation"), _HELD, ids=[f"{cluster}-{each.name}" for cluster, each in _HELD])
-def test_the_model_answers_as_brokers_did(cluster: str, conversation: object, said: dict[str, dict[str, list]]) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "conversation"), _HELD, ids=[f"{cluster}-{each.name}" for cluster, each in _HELD]
+)
+def test_the_model_answers_as_brokers_did(
+    cluster: str, conversation: object, said: dict[str, dict[str, list]]
+) -> None:
     facts = recorded.as_json(held_with_the_model(cluster, conversation))  # type: ignore[arg-type]
     name = conversation.name  # type: ignore[attr-defined]
     assert name in said[cluster], "not held with real brokers yet: make model-check RECORD=1"

@@ -1,4 +1,6 @@
-"""A batch is of one computation, whatever of its shuffles and persisted frames is lost; a mix would be found."""
+"""A batch is of one computation, whatever of its shuffles and persisted frames is lost; a mix
+would be found.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A fixed part of all seeds, in each of which everything holds; and the same seed is the same story, everywhere.
+"""A fixed part of all seeds, in each of which everything holds; and the same seed is the same
+story, everywhere.
 
 How many seeds: so that they take a minute of two cores in ``make test``. More: ``make simulate``.
 """
@@ -49,7 +50,13 @@ def test_everything_holds(block: int):
 def _told(program: str, hash_seed: int) -> list[str]:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": str(hash_seed)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.splitlines()
 
 

@@ -1,4 +1,6 @@
-"""The tools find planted bugs, shrink them to what matters, and tell them the same in every process."""
+"""The tools find planted bugs, shrink them to what matters, and tell them the same in every
+process.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ def first_failure(bug: str, seeds: int = 400) -> Outcome:
 @pytest.mark.usefixtures("toys")
 class TestSeeds:
     def test_a_right_world_is_found_right(self):
-        assert [o.violations for o in (simulate(seed, build=toy.Counters) for seed in range(300)) if o.violations] == []
+        assert [
+            o.violations
+            for o in (simulate(seed, build=toy.Counters) for seed in range(300))
+            if o.violations
+        ] == []
 
     @pytest.mark.parametrize(
         ("bug", "invariant"), [("forgets", "I2"), ("two clients", "I1"), ("hangs", "I8")]
@@ -51,13 +57,18 @@ class TestSeeds:
         assert first_failure(bug).invariants() == {invariant}
 
     def test_a_seed_can_be_changed(self):
-        outcome = simulate(7, change={"batches": 3, "clients": 2, "off": tuple(toy.FAULTS)}, build=toy.Counters)
+        outcome = simulate(
+            7, change={"batches": 3, "clients": 2, "off": tuple(toy.FAULTS)}, build=toy.Counters
+        )
         assert (outcome.setting.batches, outcome.setting.clients, outcome.fired) == (3, 2, [])
         with pytest.raises(ValueError, match="no colour"):
             simulate(7, change={"colour": "red"}, build=toy.Counters)
 
     def test_a_seed_is_aimed_at_a_step(self):
-        fired = [simulate(seed, aim=("toy:client dies", "send"), build=toy.Counters).pairs for seed in range(20)]
+        fired = [
+            simulate(seed, aim=("toy:client dies", "send"), build=toy.Counters).pairs
+            for seed in range(20)
+        ]
         assert {pair for pairs in fired for pair in pairs} == {("send", "toy:client dies")}
         assert sum(map(bool, fired)) >= 18
 
@@ -118,7 +129,11 @@ class TestShrinking:
 
     def test_no_fault_is_left_where_none_is_needed(self):
         shrunk = shrink(first_failure("two clients"), build=planted("two clients"))
-        assert (shrunk.faults, shrunk.outcome.setting.clients, shrunk.outcome.setting.batches) == ([], 2, 1)
+        assert (shrunk.faults, shrunk.outcome.setting.clients, shrunk.outcome.setting.batches) == (
+            [],
+            2,
+            1,
+        )
 
     def test_what_is_printed_tells_the_same(self):
         shrunk = shrink(first_failure("hangs"), build=planted("hangs"))
@@ -148,7 +163,9 @@ class TestTelling:
             story(number / 10, "driver-1", f"batch {number} is done")
         lines = story.lines()
         assert len(lines) < 10
-        assert any("186 lines of routine" in line and "batch # is done ×186" in line for line in lines)
+        assert any(
+            "186 lines of routine" in line and "batch # is done ×186" in line for line in lines
+        )
 
 
 DIGESTS = """
@@ -168,7 +185,13 @@ for seed in range(40):
 
 def digests(program: str, hash_seed: int) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": str(hash_seed)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.split()
 
 

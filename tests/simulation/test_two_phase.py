@@ -1,4 +1,6 @@
-"""A sink in two phases, whatever befalls it; and that the simulation finds what would be wrong with it."""
+"""A sink in two phases, whatever befalls it; and that the simulation finds what would be wrong
+with it.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,48 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
     ("odds", "owner", "name", "before", "after"),
     [
         (None, MicroBatches, "_finish_what_is_decided", "self._newest is None or", "True or"),
-        ({"crash:publish.started": 3}, TwoPhaseTarget, "look_again", " and one not in decided", ""),
-        (None, TwoPhaseTarget, "finish", "in (CommitResult.RETRY_LATER, CommitResult.PROGRESS)", "is None"),
-        (None, TwoPhaseTarget, "_commit", "return CommitResult.RETRY_LATER", "return CommitResult.DONE"),
-        ({"target:forgets": 3}, TwoPhaseTarget, "_must_not_be_lost", "if not lost", "if lost or not lost"),
-        (None, TwoPhaseAttempt, "commit", "self._chain", f"[self._committer.{_COMMIT}]; self._chain"),
-        ({"crash:commit.started": 3}, TwoPhaseTarget, "_drop_undecided", "self._undecided, []", "[], []"),
+        (
+            {"crash:publish.started": 3},
+            TwoPhaseTarget,
+            "look_again",
+            " and one not in decided",
+            "",
+        ),
+        (
+            None,
+            TwoPhaseTarget,
+            "finish",
+            "in (CommitResult.RETRY_LATER, CommitResult.PROGRESS)",
+            "is None",
+        ),
+        (
+            None,
+            TwoPhaseTarget,
+            "_commit",
+            "return CommitResult.RETRY_LATER",
+            "return CommitResult.DONE",
+        ),
+        (
+            {"target:forgets": 3},
+            TwoPhaseTarget,
+            "_must_not_be_lost",
+            "if not lost",
+            "if lost or not lost",
+        ),
+        (
+            None,
+            TwoPhaseAttempt,
+            "commit",
+            "self._chain",
+            f"[self._committer.{_COMMIT}]; self._chain",
+        ),
+        (
+            {"crash:commit.started": 3},
+            TwoPhaseTarget,
+            "_drop_undecided",
+            "self._undecided, []",
+            "[], []",
+        ),
         (
             {"crash:commit.started": 3},
             TwoPhaseTarget,
@@ -47,6 +85,8 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
     ],
     ids=["106", "107", "109", "110", "111", "105", "nothing is dropped", "190"],
 )
-def test_what_is_wrong_is_found(odds: dict[str, float] | None, owner: Any, name: str, before: str, after: str) -> None:
+def test_what_is_wrong_is_found(
+    odds: dict[str, float] | None, owner: Any, name: str, before: str, after: str
+) -> None:
     with planted(owner, name, before, after):
         assert first_violation("two_phase", SEARCHED, odds, batches=6) is not None

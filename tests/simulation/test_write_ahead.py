@@ -1,4 +1,6 @@
-"""Deliveries to a target without transactions, whatever befalls them; and that what would be wrong is found."""
+"""Deliveries to a target without transactions, whatever befalls them; and that what would be wrong
+is found.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ _COUNTED = "record = self._counted(chunk, record)"
             "if chunk.rows.num_rows:",
             f"{_COUNTED}\n            if chunk.rows.num_rows:",
         ),
-        ({"target:answers": 3}, WriteAheadTarget, "_delivered", "if answer is not None:", "if not record:"),
+        (
+            {"target:answers": 3},
+            WriteAheadTarget,
+            "_delivered",
+            "if answer is not None:",
+            "if not record:",
+        ),
         ({"target:rot": 3}, RowFile, "looked_at", "(found_bytes, found_crc) !=", "False and"),
         (
             {"crash:deliver.finished": 3},
@@ -49,10 +57,18 @@ _COUNTED = "record = self._counted(chunk, record)"
             "record.outputs[KIND].data, names",
             '{**record.outputs[KIND].data, "chunk_rows": self._chunk_rows}, names',
         ),
-        ({"target:down": 3, "user:second copy": 4}, WriteAheadTarget, "_delivered", "> OWNED_SECONDS", "< 0"),
+        (
+            {"target:down": 3, "user:second copy": 4},
+            WriteAheadTarget,
+            "_delivered",
+            "> OWNED_SECONDS",
+            "< 0",
+        ),
     ],
     ids=["160", "161", "162", "163", "165", "164"],
 )
-def test_what_is_wrong_is_found(odds: dict[str, float], owner: Any, name: str, before: str, after: str) -> None:
+def test_what_is_wrong_is_found(
+    odds: dict[str, float], owner: Any, name: str, before: str, after: str
+) -> None:
     with planted(owner, name, before, after):
         assert first_violation("write_ahead", SEARCHED, odds, batches=6) is not None

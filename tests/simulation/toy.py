@@ -1,12 +1,14 @@
-"""A small world for tests of the tools: a client counts at a server, over a network that loses answers.
+"""A small world for tests of the tools: a client counts at a server, over a network that loses
+answers.
 
-Each of the client's processes asks, in turn, for so many increments; who gets no answer asks again, and the server
-knows by a number whether it has had that request. ``planted`` takes away one of the precautions:
+Each of the client's processes asks, in turn, for so many increments; who gets no answer asks
+again, and the server knows by a number whether it has had that request. ``planted`` takes away one
+of the precautions:
 
-* ``"forgets"``: a server that restarts forgets which requests it has had. One request is counted twice when its answer
-  is lost and the server restarts before it is asked again.
-* ``"two clients"``: numbers begin anew with each client, which the server does not know. The first requests of a second
-  client are lost.
+* ``"forgets"``: a server that restarts forgets which requests it has had. One request is counted
+  twice when its answer is lost and the server restarts before it is asked again.
+* ``"two clients"``: numbers begin anew with each client, which the server does not know. The first
+  requests of a second client are lost.
 * ``"hangs"``: whoever has lost two answers in a row waits for ever.
 """
 
@@ -25,7 +27,11 @@ FAULTS = {
     "toy:client dies": "the client is killed, and another one goes on",
     "toy:slow": "a request takes a second longer",
 }
-OPTIONS = {"clients": (1, 2, 3), "increments": (1, 2, 3, 5), "decoration": ("none", "some", "much")}
+OPTIONS = {
+    "clients": (1, 2, 3),
+    "increments": (1, 2, 3, 5),
+    "decoration": ("none", "some", "much"),
+}
 BATCHES = 30
 
 
@@ -81,7 +87,11 @@ class Counters:
 
     def _ask(self, client: Process, number: int) -> None:
         lots = self.sim.lots
-        request = (self._batch, number) if self.planted == "two clients" else (client.name, self._batch, number)
+        request = (
+            (self._batch, number)
+            if self.planted == "two clients"
+            else (client.name, self._batch, number)
+        )
         lost = 0
         while True:
             self.sim.sleep(0.001 + lots.time.random() * 0.001)

@@ -1,4 +1,5 @@
-"""Requests and answers in words, for the timeline: who asks what of which broker, under which epoch, and what it says.
+"""Requests and answers in words, for the timeline: who asks what of which broker, under which
+epoch, and what it says.
 
 Only where somebody listens; it changes nothing of what it tells of.
 """
@@ -11,7 +12,9 @@ from typing import Any
 
 from kafka.errors import for_code
 
-_STAMP = struct.Struct(">qhii")  # producer id, epoch, base sequence, count: at byte 43 of a record batch (KIP-98)
+_STAMP = struct.Struct(
+    ">qhii"
+)  # producer id, epoch, base sequence, count: at byte 43 of a record batch (KIP-98)
 _STAMP_AT = 43
 _MOST = 4
 
@@ -87,17 +90,22 @@ def _attributes(answer: Any) -> list[str]:
 
 
 def _identity(request: Any, prefix: str = "") -> str:
-    return f"{getattr(request, f'{prefix}producer_id')}/{getattr(request, f'{prefix}producer_epoch')}"
+    return (
+        f"{getattr(request, f'{prefix}producer_id')}/{getattr(request, f'{prefix}producer_epoch')}"
+    )
 
 
 def _several(parts: Iterable[str]) -> str:
     found = list(parts)
-    return ", ".join(found[:_MOST]) + (f" and {len(found) - _MOST} more" if len(found) > _MOST else "")
+    return ", ".join(found[:_MOST]) + (
+        f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    )
 
 
 def _produce(request: Any) -> str:
     return "to " + _several(
-        f"{where.topic}-{where.partition} {_stamp(pieces)}" for where, pieces in request._batches.items()
+        f"{where.topic}-{where.partition} {_stamp(pieces)}"
+        for where, pieces in request._batches.items()
     )
 
 
@@ -120,7 +128,9 @@ def _end(request: Any) -> str:
 
 
 def _partitions(topics: Iterable[Any]) -> str:
-    return _several(f"{topic.name}-{partition}" for topic in topics for partition in topic.partitions)
+    return _several(
+        f"{topic.name}-{partition}" for topic in topics for partition in topic.partitions
+    )
 
 
 def _offsets(request: Any) -> str:
@@ -142,7 +152,11 @@ def _fetch(request: Any) -> str:
 
 
 def _listed(request: Any) -> str:
-    return _several(f"{topic.name}-{part.partition_index}" for topic in request.topics for part in topic.partitions)
+    return _several(
+        f"{topic.name}-{part.partition_index}"
+        for topic in request.topics
+        for part in topic.partitions
+    )
 
 
 _REQUESTS: dict[str, Callable[[Any], str]] = {
@@ -170,10 +184,14 @@ _ANSWERS: dict[str, Callable[[Any], str]] = {
     ),
     "InitProducerId": lambda answer: f"you are {_identity(answer)}",
     "EndTxn": lambda answer: (
-        f"done, you are {_identity(answer)} now" if getattr(answer, "producer_id", -1) >= 0 else "done"
+        f"done, you are {_identity(answer)} now"
+        if getattr(answer, "producer_id", -1) >= 0
+        else "done"
     ),
     "ListOffsets": lambda answer: _several(
-        f"{topic.name}-{part.partition_index} at {part.offset}" for topic in answer.topics for part in topic.partitions
+        f"{topic.name}-{part.partition_index} at {part.offset}"
+        for topic in answer.topics
+        for part in topic.partitions
     ),
     "Fetch": lambda answer: _several(
         f"{topic.topic}-{part.partition_index}: {len(part.records or b'')} bytes, "
@@ -182,6 +200,7 @@ _ANSWERS: dict[str, Callable[[Any], str]] = {
         for part in topic.partitions
     ),
     "DescribeTransactions": lambda answer: _several(
-        f"{state.transaction_state}, {state.producer_id}/{state.producer_epoch}" for state in answer.transaction_states
+        f"{state.transaction_state}, {state.producer_id}/{state.producer_epoch}"
+        for state in answer.transaction_states
     ),
 }

@@ -1,1 +1,3 @@
-"""The long run: random faults on a whole pipeline for an hour or a day, and at its end a verdict. ``make soak``."""
+"""The long run: random faults on a whole pipeline for an hour or a day, and at its end a verdict.
+``make soak``.
+"""

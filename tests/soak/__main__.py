@@ -1,4 +1,6 @@
-"""``python -m soak``: see ``--help``. Exit status 0: both verdicts hold; 1: one does not; 2: it could not be run."""
+"""``python -m soak``: see ``--help``. Exit status 0: both verdicts hold; 1: one does not; 2: it
+could not be run.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,23 @@ def main() -> int:
     folder = SoakFolder(path)
     state = folder.load()
     if state is None:
-        seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
+        seed = (
+            arguments.seed
+            if arguments.seed is not None
+            else random.SystemRandom().randrange(1 << 31)
+        )
         state = State(seed, commit_under_test(Path(__file__).parent))
     elif arguments.seed not in (None, state.seed):
-        sys.stderr.write(f"{path} holds a soak of seed {state.seed}; name another folder, or leave --seed out\n")
+        sys.stderr.write(
+            f"{path} holds a soak of seed {state.seed}; name another folder, or leave --seed out\n"
+        )
         return 2
     settings = SoakSettings(state.seed, arguments.minutes, arguments.rate)
-    _say(state, f"seed {state.seed}, {arguments.minutes:g} min; to go on after an interruption: --dir {path}")
+    _say(
+        state,
+        f"seed {state.seed}, {arguments.minutes:g} min; to go on after an interruption: --dir "
+        f"{path}",
+    )
     with Cluster(folder.brokers) as cluster:
         _say(state, "three brokers serve")
         standstill = Soak(settings, folder, state, lambda what: _say(state, what)).run(cluster)
@@ -66,7 +78,9 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
     safe = safety(cluster.kafka, folder.account)
     verify_rows = [_verify_row(cluster, folder, pipeline, safe) for pipeline in PIPELINES]
     journal, news = folder.journal(), list(folder.news())
-    planned: Counter[str] = Counter(fault.kind for fault in itertools.islice(plan(state.seed), state.position))
+    planned: Counter[str] = Counter(
+        fault.kind for fault in itertools.islice(plan(state.seed), state.position)
+    )
     committed, aborted = safe.facts["transactions committed"], safe.facts["transactions aborted"]
     rows: list[tuple[str, Any]] = [
         ("date", today()),
@@ -76,15 +90,18 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
         ("brokers", f"3, Kafka {cluster.kafka.version}, min.insync.replicas 2"),
         (
             "pipelines",
-            "three queries of one driver with two executors: a copy, a count per key (RocksDB), and a copy behind a "
-            "shuffle that is not repeatable, which in two lives of three is counted or persisted first",
+            "three queries of one driver with two executors: a copy, a count per key (RocksDB), "
+            "and a copy behind a "
+            "shuffle that is not repeatable, which in two lives of three is counted or persisted "
+            "first",
         ),
         ("machine", f"{os.cpu_count()} cores"),
         ("records in", f"{safe.facts['records in']:,}"),
         ("records out", f"{safe.facts['records out']:,}"),
         (
             "transactions",
-            f"{committed + aborted:,}: {committed:,} committed, {aborted:,} aborted with records in the log",
+            f"{committed + aborted:,}: {committed:,} committed, {aborted:,} aborted with records "
+            f"in the log",
         ),
         ("aborted share", f"{aborted / max(1, committed + aborted):.1%}"),
         attempt_row(news),
@@ -106,7 +123,9 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
     return Report([(name, str(value)) for name, value in rows], safe.violations, alive.violations)
 
 
-def _verify_row(cluster: Cluster, folder: SoakFolder, pipeline: str, safe: Findings) -> tuple[str, str] | None:
+def _verify_row(
+    cluster: Cluster, folder: SoakFolder, pipeline: str, safe: Findings
+) -> tuple[str, str] | None:
     answer = verified(cluster.kafka, pipeline, folder.path / f"verify-{pipeline}.json")
     if answer is None:
         return None
@@ -115,14 +134,18 @@ def _verify_row(cluster: Cluster, folder: SoakFolder, pipeline: str, safe: Findi
     told = f"{answer['verdict']}, {len(answer['anomalies'])} anomalies"
     conserved = answer.get("facts", {}).get("conservation")
     if conserved is not None:
-        told += f"; {conserved['input_records']:,} input records, each named {conserved['rule']} once?"
+        told += (
+            f"; {conserved['input_records']:,} input records, each named {conserved['rule']} once?"
+        )
     return f"onceward verify, {pipeline}", told
 
 
 def _verdict(found: Findings) -> str:
     if found.holds:
         return "holds: 0 violations"
-    return "VIOLATED: " + ", ".join(f"{promise} {times}" for promise, times in sorted(found.how_many.items()))
+    return "VIOLATED: " + ", ".join(
+        f"{promise} {times}" for promise, times in sorted(found.how_many.items())
+    )
 
 
 def _say(state: State, what: str) -> None:
@@ -132,12 +155,23 @@ def _say(state: State, what: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of the plan of faults; by default a new one, which is printed")
-    parser.add_argument("--minutes", type=float, default=60, help="how long things are broken (60)")
     parser.add_argument(
-        "--rate", type=int, default=SoakSettings.records_per_second, help="records a second fed (%(default)s)"
+        "--seed", type=int, help="of the plan of faults; by default a new one, which is printed"
     )
-    parser.add_argument("--dir", type=Path, help="where everything lies; an interrupted soak is continued from there")
+    parser.add_argument(
+        "--minutes", type=float, default=60, help="how long things are broken (60)"
+    )
+    parser.add_argument(
+        "--rate",
+        type=int,
+        default=SoakSettings.records_per_second,
+        help="records a second fed (%(default)s)",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        help="where everything lies; an interrupted soak is continued from there",
+    )
     parser.add_argument("--report", type=Path, help="write the table there, too, as Markdown")
     return parser.parse_args()
 

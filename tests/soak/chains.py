@@ -1,4 +1,6 @@
-"""Do the ledgers tell one story each, and is it what the brokers' logs show? Batch by batch. Called by ``verdict``."""
+"""Do the ledgers tell one story each, and is it what the brokers' logs show? Batch by batch.
+Called by ``verdict``.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,14 @@ def check_chain(found: Findings, pipeline: str, ledger: Ledger, ends: list[int])
     reached = [0] * SOURCE_PARTITIONS
     for record in ledger:
         (span,) = record["sources"]
-        start, end = ([span[side][SOURCE][str(p)] for p in range(SOURCE_PARTITIONS)] for side in ("start", "end"))
+        start, end = (
+            [span[side][SOURCE][str(p)] for p in range(SOURCE_PARTITIONS)]
+            for side in ("start", "end")
+        )
         if start != reached or any(map(int.__lt__, end, start)):
-            found.violated("I6", f"{pipeline} {record['sequence']}: from {start} to {end} after {reached}")
+            found.violated(
+                "I6", f"{pipeline} {record['sequence']}: from {start} to {end} after {reached}"
+            )
         reached = end
     if reached != ends:
         found.violated("I6", f"{pipeline}: the ledger ends at {reached}, the source at {ends}")
@@ -34,9 +41,14 @@ def check_chain(found: Findings, pipeline: str, ledger: Ledger, ends: list[int])
 
 
 def check_batches(
-    found: Findings, pipeline: str, ledger: Ledger, logged: list[LoggedTransaction], visible: Visible
+    found: Findings,
+    pipeline: str,
+    ledger: Ledger,
+    logged: list[LoggedTransaction],
+    visible: Visible,
 ) -> list[LoggedTransaction]:
-    """I4, I5, I7: what is visible in the logs is what the ledger tells, batch by batch, epoch by epoch.
+    """I4, I5, I7: what is visible in the logs is what the ledger tells, batch by batch, epoch by
+    epoch.
 
     :returns: what is not visible, because it was aborted.
     """
@@ -44,7 +56,9 @@ def check_batches(
     told = {
         (tuple(record["attempt"]), int(partition)): (count, first, last)
         for record in ledger
-        for partition, (count, first, last, _) in record["outputs"]["kafka"]["data"].get(topic, {}).items()
+        for partition, (count, first, last, _) in record["outputs"]["kafka"]["data"]
+        .get(topic, {})
+        .items()
     }
     there, unseen = {}, []
     for part in logged:
@@ -58,14 +72,24 @@ def check_batches(
         elif (part.identity, part.partition) in there:
             found.violated("I7", f"{topic}-{part.partition}: {part.identity} committed twice")
         else:
-            there[part.identity, part.partition] = (part.count, part.first_offset, part.last_offset)
+            there[part.identity, part.partition] = (
+                part.count,
+                part.first_offset,
+                part.last_offset,
+            )
     for where in told.keys() | there.keys():
         if told.get(where) != there.get(where):
-            found.violated("I4", f"{topic} {where}: ledger {told.get(where)}, log {there.get(where)}")
+            found.violated(
+                "I4", f"{topic} {where}: ledger {told.get(where)}, log {there.get(where)}"
+            )
     if (records := sum(count for count, _, _ in there.values())) != (
         seen := sum(int(v.sum()) for v in visible.values())
     ):
-        found.violated("I5", f"{topic}: {seen} records visible, {records} in committed transactions")
+        found.violated(
+            "I5", f"{topic}: {seen} records visible, {records} in committed transactions"
+        )
     if shared := {part.identity for part in unseen} & {identity for identity, _ in told}:
-        found.violated("I7", f"{topic}: epochs both aborted and committed: {sorted(shared)[:10]}", len(shared))
+        found.violated(
+            "I7", f"{topic}: epochs both aborted and committed: {sorted(shared)[:10]}", len(shared)
+        )
     return unseen

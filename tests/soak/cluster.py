@@ -1,4 +1,6 @@
-"""The three brokers: kept on disk, broken one at a time, brought back, and never two gone at once for good."""
+"""The three brokers: kept on disk, broken one at a time, brought back, and never two gone at once
+for good.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from .plan import Fault
 from .workload import COPY_PIPELINE, LEDGER, OUTPUT_PARTITIONS, SOURCE, SOURCE_PARTITIONS
 
 _PROPERTIES = {
-    # How long a killed broker's partitions stand still. Shorter, and a busy machine loses living brokers.
+    # How long a killed broker's partitions stand still. Shorter, and a busy machine loses living
+    # brokers.
     "broker.session.timeout.ms": "5000",
     "broker.heartbeat.interval.ms": "1000",
     "replica.lag.time.max.ms": "10000",
@@ -33,7 +36,9 @@ _HEALING_SECONDS = 180
 
 
 class Cluster:
-    """Three nodes in ``folder``. Faults return at once; what they break is brought back by a thread."""
+    """Three nodes in ``folder``. Faults return at once; what they break is brought back by a
+    thread.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.kafka = LocalKafka(
@@ -54,7 +59,9 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         self.kafka.start()
-        self._admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
+        self._admin = AdminClient(
+            {"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0}
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,11 +72,16 @@ class Cluster:
         return self.kafka.bootstrap_servers
 
     def make_topics(self) -> None:
-        """Those that are missing. The ledger keeps its history here, because the verdict wants all of it."""
+        """Those that are missing. The ledger keeps its history here, because the verdict wants all
+        of it.
+        """
         existing = self._admin.list_topics(timeout=60).topics
         keep = {"retention.ms": "-1"}
         wanted = [NewTopic(SOURCE, SOURCE_PARTITIONS, config=keep)]
-        wanted += [NewTopic(topic, partitions, config=keep) for topic, partitions in OUTPUT_PARTITIONS.items()]
+        wanted += [
+            NewTopic(topic, partitions, config=keep)
+            for topic, partitions in OUTPUT_PARTITIONS.items()
+        ]
         history = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(_A_YEAR_MS)}
         wanted.append(NewTopic(LEDGER, _LEDGER_PARTITIONS, config=history))
         missing = [topic for topic in wanted if topic.topic not in existing]
@@ -90,7 +102,9 @@ class Cluster:
         except KafkaException:
             return False
         partitions = [p for topic in found.topics.values() for p in topic.partitions.values()]
-        return len(found.brokers) == 3 and all(len(p.isrs) == len(p.replicas) == 3 for p in partitions)
+        return len(found.brokers) == 3 and all(
+            len(p.isrs) == len(p.replicas) == 3 for p in partitions
+        )
 
     def heals(self) -> bool:
         """Wait until they are healed; False if that takes too long."""
@@ -103,13 +117,19 @@ class Cluster:
 
     def must_heal(self) -> None:
         if not self.heals():
-            raise RuntimeError(f"the brokers did not come up within {_HEALING_SECONDS} s; see their logs")
+            raise RuntimeError(
+                f"the brokers did not come up within {_HEALING_SECONDS} s; see their logs"
+            )
 
     def victim(self, fault: Fault) -> KafkaNode:
         """The node that ``fault`` means at this moment."""
         nodes = self.kafka.nodes
-        wanted = {"controller": self._controller, "coordinator": self._coordinator}.get(fault.target, lambda: None)()
-        return next((node for node in nodes if node.node_id == wanted), nodes[fault.victim % len(nodes)])
+        wanted = {"controller": self._controller, "coordinator": self._coordinator}.get(
+            fault.target, lambda: None
+        )()
+        return next(
+            (node for node in nodes if node.node_id == wanted), nodes[fault.victim % len(nodes)]
+        )
 
     def break_(self, node: KafkaNode, fault: Fault) -> None:
         """Carry ``fault`` out on ``node``, and bring the node back after a while."""
@@ -138,15 +158,21 @@ class Cluster:
         newest = (-1, None)
         for node in self.kafka.nodes:
             with contextlib.suppress(OSError, ValueError):
-                told = json.loads((node.data_folder / "__cluster_metadata-0" / "quorum-state").read_text())
+                told = json.loads(
+                    (node.data_folder / "__cluster_metadata-0" / "quorum-state").read_text()
+                )
                 if told["leaderId"] >= 0:
-                    newest = max(newest, (told["leaderEpoch"], told["leaderId"]), key=lambda pair: pair[0])
+                    newest = max(
+                        newest, (told["leaderEpoch"], told["leaderId"]), key=lambda pair: pair[0]
+                    )
         return newest[1]
 
     def _coordinator(self) -> int | None:
         """The node that leads the transactions of the first pipeline."""
         with contextlib.suppress(KafkaException):
-            partitions = self._admin.list_topics(timeout=5).topics["__transaction_state"].partitions
+            partitions = (
+                self._admin.list_topics(timeout=5).topics["__transaction_state"].partitions
+            )
             return partitions[_java_hash(COPY_PIPELINE) % len(partitions)].leader
         return None
 

@@ -1,4 +1,5 @@
-"""Is everything that went in there, and did exactly what the model says come out? Record by record, in numpy arrays.
+"""Is everything that went in there, and did exactly what the model says come out? Record by
+record, in numpy arrays.
 
 Called by ``verdict``. A record costs a byte or two and a microsecond or two.
 """
@@ -18,16 +19,29 @@ from confluent_kafka import TopicPartition as Assigned
 from onceward_testing.topic_reader import end_offsets, reader_settings
 
 from .findings import Findings, Ledger, Visible
-from .workload import COUNTS, KEYS, SOURCE, SOURCE_PARTITIONS, key_index, key_of, number_in, value_of
+from .workload import (
+    COUNTS,
+    KEYS,
+    SOURCE,
+    SOURCE_PARTITIONS,
+    key_index,
+    key_of,
+    number_in,
+    value_of,
+)
 
 _SILENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 
 def check_source(found: Findings, servers: str, account: Path) -> list[np.ndarray]:
-    """The number of each record by partition and offset; they must count from 0, as the feeder sent them."""
+    """The number of each record by partition and offset; they must count from 0, as the feeder
+    sent them.
+    """
     ends = end_offsets(servers, SOURCE, "read_uncommitted")
-    numbers = [np.full(ends[partition], -1, dtype=np.int64) for partition in range(SOURCE_PARTITIONS)]
+    numbers = [
+        np.full(ends[partition], -1, dtype=np.int64) for partition in range(SOURCE_PARTITIONS)
+    ]
     for message in _messages(servers, SOURCE, ends):
         number = number_in(message.value())
         numbers[message.partition()][message.offset()] = number
@@ -36,10 +50,14 @@ def check_source(found: Findings, servers: str, account: Path) -> list[np.ndarra
     acknowledged = json.loads(account.read_text())["acknowledged"]
     for partition, there in enumerate(numbers):
         if not np.array_equal(there, np.arange(len(there))):
-            found.violated("input", f"partition {partition} does not count from 0 without gap or repetition")
+            found.violated(
+                "input", f"partition {partition} does not count from 0 without gap or repetition"
+            )
         if len(there) < acknowledged[partition]:
             found.violated(
-                "input", f"partition {partition}: {acknowledged[partition]} acknowledged, {len(there)} there"
+                "input",
+                f"partition {partition}: {acknowledged[partition]} acknowledged, {len(there)} "
+                f"there",
             )
     found.facts["records in"] = sum(map(len, numbers))
     return numbers
@@ -48,7 +66,9 @@ def check_source(found: Findings, servers: str, account: Path) -> list[np.ndarra
 # ── what came out ──
 
 
-def check_copies(found: Findings, servers: str, topic: str, numbers: list[np.ndarray], *, in_order: bool) -> Visible:
+def check_copies(
+    found: Findings, servers: str, topic: str, numbers: list[np.ndarray], *, in_order: bool
+) -> Visible:
     """W1 and *scatter*: each record once (I1, I2), as it was (content), and ``in_order`` (I3)."""
     seen = [np.zeros(len(part), dtype=np.uint8) for part in numbers]
     reached: dict[tuple[int, int], int] = {}
@@ -70,10 +90,15 @@ def check_copies(found: Findings, servers: str, topic: str, numbers: list[np.nda
             found.violated("I1", f"{topic}: a copy that differs: {message.key()!r} {value!r}")
         way = (partition, message.partition())
         if in_order and offset <= reached.get(way, -1):
-            found.violated("I3", f"{value!r} after offset {reached[way]} in partition {message.partition()}")
+            found.violated(
+                "I3", f"{value!r} after offset {reached[way]} in partition {message.partition()}"
+            )
         reached[way] = offset
     for partition, counted in enumerate(seen):
-        for promise, what, wrong in (("I1", "missing", counted == 0), ("I2", "repeated", counted > 1)):
+        for promise, what, wrong in (
+            ("I1", "missing", counted == 0),
+            ("I2", "repeated", counted > 1),
+        ):
             offsets = np.flatnonzero(wrong)
             if len(offsets):
                 shown = ", ".join(map(str, offsets[:10]))
@@ -83,9 +108,13 @@ def check_copies(found: Findings, servers: str, topic: str, numbers: list[np.nda
     return visible
 
 
-def check_counts(found: Findings, servers: str, numbers: list[np.ndarray], ledger: Ledger) -> Visible:
+def check_counts(
+    found: Findings, servers: str, numbers: list[np.ndarray], ledger: Ledger
+) -> Visible:
     """W3: the fold over the batches as the ledger bounds them, value by value (I9)."""
-    keys = [np.array([key_index(int(number)) for number in part], dtype=np.int64) for part in numbers]
+    keys = [
+        np.array([key_index(int(number)) for number in part], dtype=np.int64) for part in numbers
+    ]
     totals = np.zeros(KEYS, dtype=np.int64)
     expected: Counter[tuple[int, int]] = Counter()
     for record in ledger:
@@ -118,7 +147,9 @@ def _nothing_yet(ends: dict[int, int]) -> Visible:
 
 def _messages(servers: str, topic: str, ends: dict[int, int]) -> Iterator[Any]:
     """Every visible message up to ``ends``, partition by partition in order."""
-    consumer = Consumer({**reader_settings(servers, "read_committed"), "queued.max.messages.kbytes": 65_536})
+    consumer = Consumer(
+        {**reader_settings(servers, "read_committed"), "queued.max.messages.kbytes": 65_536}
+    )
     try:
         consumer.assign([Assigned(topic, partition, OFFSET_BEGINNING) for partition in ends])
         unread = {partition for partition, end in ends.items() if end > 0}
@@ -127,7 +158,9 @@ def _messages(servers: str, topic: str, ends: dict[int, int]) -> Iterator[Any]:
             messages = consumer.consume(10_000, _POLL_SECONDS)
             silent = 0.0 if messages else silent + _POLL_SECONDS
             if silent > _SILENCE_SECONDS:
-                raise RuntimeError(f"{topic}: nothing more comes, with partitions {sorted(unread)} unread")
+                raise RuntimeError(
+                    f"{topic}: nothing more comes, with partitions {sorted(unread)} unread"
+                )
             for message in messages:
                 error = message.error()
                 if error is None:

@@ -1,8 +1,9 @@
-"""Feeds the source topic at a steady rate, with an idempotent producer, and keeps account of what was acknowledged.
+"""Feeds the source topic at a steady rate, with an idempotent producer, and keeps account of what
+was acknowledged.
 
-``python -m soak.feeder '<FeederSettings as JSON>'``, as a process of its own until SIGTERM; ends with status 0 when
-everything it sent is acknowledged. Each partition's records are numbered from 0 without a gap, in order; a later feeder
-goes on where the partition ends.
+``python -m soak.feeder '<FeederSettings as JSON>'``, as a process of its own until SIGTERM; ends
+with status 0 when everything it sent is acknowledged. Each partition's records are numbered from 0
+without a gap, in order; a later feeder goes on where the partition ends.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Feeder:
                 "bootstrap.servers": settings.bootstrap_servers,
                 "enable.idempotence": True,
                 "linger.ms": 50,
-                "message.timeout.ms": 0,  # as long as it takes: a record that is given up would be a hole
+                # as long as it takes: a record that is given up would be a hole
+                "message.timeout.ms": 0,
                 "log_level": 3,
             }
         )
@@ -85,7 +87,11 @@ class Feeder:
         while True:
             try:
                 self._producer.produce(
-                    SOURCE, value_of(partition, number), key_of(number), partition, on_delivery=self._delivered
+                    SOURCE,
+                    value_of(partition, number),
+                    key_of(number),
+                    partition,
+                    on_delivery=self._delivered,
                 )
                 break
             except BufferError:

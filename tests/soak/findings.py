@@ -1,4 +1,6 @@
-"""What the soak's checks have found: a list that ought to stay empty, and facts. See ``contents`` and ``chains``."""
+"""What the soak's checks have found: a list that ought to stay empty, and facts. See ``contents``
+and ``chains``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Visible = dict[int, np.ndarray]
 
 @dataclass
 class Findings:
-    """Violations, at most a few of each kind in words and all of them in number; and the facts beside."""
+    """Violations, at most a few of each kind in words and all of them in number; and the facts
+    beside.
+    """
 
     violations: list[str] = field(default_factory=list)
     how_many: Counter[str] = field(default_factory=Counter)

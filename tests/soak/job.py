@@ -1,8 +1,10 @@
-"""The driver: three queries over one source, as users would write them. ``python -m soak.job '<JobSettings as JSON>'``.
+"""The driver: three queries over one source, as users would write them. ``python -m soak.job
+'<JobSettings as JSON>'``.
 
-Arms the fault points that its environment names, appends the ends of the engine's steps to ``news``, and lives until
-SIGTERM (status 0; SIGUSR1 before disarms the fault points), or until one of its queries fails: status 3 for an error
-of ours, 4 for any other. Whoever runs it starts it again, as a cluster manager would.
+Arms the fault points that its environment names, appends the ends of the engine's steps to
+``news``, and lives until SIGTERM (status 0; SIGUSR1 before disarms the fault points), or until one
+of its queries fails: status 3 for an error of ours, 4 for any other. Whoever runs it starts it
+again, as a cluster manager would.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ _TOLD = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """``driver_records``: as in ``KafkaSink``; ``scatter``: a key of ``scatter.FUNCTIONS``. Both differ from life
-    to life."""
+    """``driver_records``: as in ``KafkaSink``; ``scatter``: a key of ``scatter.FUNCTIONS``. Both
+    differ from life to life.
+    """
 
     bootstrap_servers: str
     folder: str
@@ -64,18 +67,31 @@ class StepNews(News):
         if (event.step, event.phase) in _TOLD:
             error = type(event.error).__name__ if event.error else None
             ids = {name: event.ids.get(name) for name in ("pipeline", "batch_id", "epoch")}
-            self.tell("step", step=event.step, phase=event.phase, seconds=event.seconds, error=error, **ids)
-        elif (event.step, event.phase) == (events.LEASE, "finished") and event.ids["partition"].topic == SCATTERED:
+            self.tell(
+                "step",
+                step=event.step,
+                phase=event.phase,
+                seconds=event.seconds,
+                error=error,
+                **ids,
+            )
+        elif (event.step, event.phase) == (events.LEASE, "finished") and event.ids[
+            "partition"
+        ].topic == SCATTERED:
             self.tell("sent", task=event.ids["task"])
 
 
 def copies(people: DataFrame) -> DataFrame:
     origin = F.concat_ws(":", "partition", "offset")
-    return people.select("key", F.concat_ws(":", origin, F.col("value").cast("string")).alias("value"))
+    return people.select(
+        "key", F.concat_ws(":", origin, F.col("value").cast("string")).alias("value")
+    )
 
 
 def counts(people: DataFrame) -> DataFrame:
-    keyed = people.where(F.col("key").isNotNull()).groupBy(F.col("key").cast("string").alias("key"))
+    keyed = people.where(F.col("key").isNotNull()).groupBy(
+        F.col("key").cast("string").alias("key")
+    )
     return keyed.agg(F.count("*").cast("string").alias("value"))
 
 
@@ -90,9 +106,13 @@ def session(settings: JobSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # A life lasts two minutes: neither the big compiler nor verifying classes ever pays.
-    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    small = (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions "
+        "-XX:-BytecodeVerificationRemote"
+    )
     folder = Path(settings.folder)
-    small += f" -Djava.io.tmpdir={folder / 'tmp'}"  # native libraries are unpacked there, and stay after kill -9
+    # native libraries are unpacked there, and stay after kill -9
+    small += f" -Djava.io.tmpdir={folder / 'tmp'}"
     conf = {
         **ow.spark_conf(),
         "spark.driver.host": "127.0.0.1",
@@ -108,7 +128,8 @@ def session(settings: JobSettings) -> SparkSession:
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.streaming.minBatchesToRetain": "10",
-        "spark.deploy.maxExecutorRetries": "-1",  # executors are killed without end, and shall come back each time
+        # executors are killed without end, and shall come back each time
+        "spark.deploy.maxExecutorRetries": "-1",
         "spark.scheduler.mode": "FAIR",
         "spark.locality.wait": "0s",
         "spark.ui.enabled": "false",
@@ -138,7 +159,11 @@ def start(spark: SparkSession, settings: JobSettings, pipeline: str) -> Streamin
     function = scatter.FUNCTIONS[settings.scatter](sink) if pipeline == SCATTER_PIPELINE else sink
     writer = transform(people).writeStream.outputMode(mode).queryName(pipeline)
     writer = writer.option("checkpointLocation", f"{settings.checkpoints}/{pipeline}")
-    return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").foreachBatch(function).start()
+    return (
+        writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
+        .foreachBatch(function)
+        .start()
+    )
 
 
 def run(settings: JobSettings, news: StepNews) -> int:
@@ -161,7 +186,9 @@ def run(settings: JobSettings, news: StepNews) -> int:
     failed = next(query for query in queries if not query.isActive)
     error = ow.error_of(failed)
     kind = type(error).__name__ if error is not None else "of Spark"
-    news.tell("ended", pipeline=failed.name, error=kind, message=str(error or failed.exception())[:2_000])
+    news.tell(
+        "ended", pipeline=failed.name, error=kind, message=str(error or failed.exception())[:2_000]
+    )
     return STOPPED_BY_US if error is not None else FAILED_OTHERWISE
 
 
@@ -169,4 +196,6 @@ if __name__ == "__main__":
     chosen = JobSettings(**json.loads(sys.argv[1]))
     status = run(chosen, StepNews(chosen.news))
     sys.stdout.flush()
-    os._exit(status)  # what is left of the session goes with us, and a hanging shutdown hides nothing
+    os._exit(
+        status
+    )  # what is left of the session goes with us, and a hanging shutdown hides nothing

@@ -1,8 +1,9 @@
 """Transactions as Kafka's own ``kafka-dump-log`` reads them off a broker's disk: whose, and where.
 
-A transaction in a partition is the record batches of one producer up to that producer's next control record. (The
-control record's own epoch says nothing: fencing and newer brokers write it with a later one.) How it ended, a reader
-of committed records sees; the tool would tell, too, but only with a line for every single record.
+A transaction in a partition is the record batches of one producer up to that producer's next
+control record. (The control record's own epoch says nothing: fencing and newer brokers write it
+with a later one.) How it ended, a reader of committed records sees; the tool would tell, too, but
+only with a line for every single record.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def parsed(lines: Iterable[str]) -> Iterator[LoggedTransaction]:
     yield from open_ones.values()
 
 
-def _extend(open_ones: dict[int, LoggedTransaction], where: tuple[str, int], fields: dict[str, int]) -> None:
+def _extend(
+    open_ones: dict[int, LoggedTransaction], where: tuple[str, int], fields: dict[str, int]
+) -> None:
     known = open_ones.get(fields["producerId"])
     if known is None:
         open_ones[fields["producerId"]] = LoggedTransaction(

@@ -1,8 +1,9 @@
-"""What is broken and when: a pure function of the seed, so that a run can be repeated, and continued.
+"""What is broken and when: a pure function of the seed, so that a run can be repeated, and
+continued.
 
-Two lists of faults. The *plan* is what happens to processes, one thing at a time, endless. The *step errors* of a life
-are fault points inside its driver (:mod:`onceward_testing.faults`): attempts that fail after they have sent records,
-so that aborted transactions are many.
+Two lists of faults. The *plan* is what happens to processes, one thing at a time, endless. The
+*step errors* of a life are fault points inside its driver (:mod:`onceward_testing.faults`):
+attempts that fail after they have sent records, so that aborted transactions are many.
 """
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ Kind = Literal[
 ]
 Target = Literal["any", "controller", "coordinator"]
 
-KILLS: tuple[Kind, ...] = ("kill-driver", "kill-executor", "kill-executor-behind-shuffle", "kill-broker")
+KILLS: tuple[Kind, ...] = (
+    "kill-driver",
+    "kill-executor",
+    "kill-executor-behind-shuffle",
+    "kill-broker",
+)
 
-# Shuffled block by block: every stretch of half an hour holds each kind, whatever the seed. Executors come back sooner
-# than a driver does; and of those that are killed while a shuffle is read, not every one leaves readers without input.
+# Shuffled block by block: every stretch of half an hour holds each kind, whatever the seed.
+# Executors come back sooner than a driver does; and of those that are killed while a shuffle is
+# read, not every one leaves readers without input.
 _BLOCK: tuple[Kind, ...] = (
     *("kill-driver",) * 6,
     *("kill-executor",) * 4,
@@ -49,10 +56,30 @@ _DOWN_SECONDS = (0.0, 3.0)
 _AFTER_SENDING_SECONDS = (0.0, 0.8)  # a batch of *scatter* sends for about as long
 _TARGETS: tuple[Target, ...] = ("any", "controller", "coordinator")
 
-_STEPS = ("check:started", "offsets:started", "ledger:started", "ledger:finished", "commit:started", "lease:finished")
-_WEIGHTS = (3, 3, 3, 3, 3, 1)  # an error of a lease lets Spark try the task four times, which takes seconds
+_STEPS = (
+    "check:started",
+    "offsets:started",
+    "ledger:started",
+    "ledger:finished",
+    "commit:started",
+    "lease:finished",
+)
+_WEIGHTS = (
+    3,
+    3,
+    3,
+    3,
+    3,
+    1,
+)  # an error of a lease lets Spark try the task four times, which takes seconds
 _LEASES_OF_AN_ATTEMPT = 8  # more in a batch of several tasks, fewer in one of a single task
-_ERRORS = ("error", "error=SendFailed", "error=EpochPoisoned", "error=BrokerUnreachable", "error=TransactionTimedOut")
+_ERRORS = (
+    "error",
+    "error=SendFailed",
+    "error=EpochPoisoned",
+    "error=BrokerUnreachable",
+    "error=TransactionTimedOut",
+)
 _SHARE_OF_ATTEMPTS = 0.16
 _ATTEMPTS_OF_A_LIFE = 1_500
 
@@ -61,9 +88,10 @@ _ATTEMPTS_OF_A_LIFE = 1_500
 class Fault:
     """One entry of the plan.
 
-    ``gap_s``: seconds since the one before. ``lasts_s``: how long a process stays stopped or a broker stays down, or
-    how long after the first task of a batch has sent something an executor is killed behind a shuffle.
-    ``victim``: a number to choose by among several of a kind; ``target`` says which broker is meant.
+    ``gap_s``: seconds since the one before. ``lasts_s``: how long a process stays stopped or a
+    broker stays down, or how long after the first task of a batch has sent something an executor
+    is killed behind a shuffle. ``victim``: a number to choose by among several of a kind;
+    ``target`` says which broker is meant.
     """
 
     position: int
@@ -116,9 +144,11 @@ def _lasting(kind: Kind) -> tuple[float, float]:
 
 
 def step_errors(seed: int, life: int) -> list[str]:
-    """The fault points of one life of the driver, each in the grammar of :mod:`onceward_testing.faults`.
+    """The fault points of one life of the driver, each in the grammar of
+    :mod:`onceward_testing.faults`.
 
-    Counted in attempts, of all queries together; a life that ends early has seen but the first of them.
+    Counted in attempts, of all queries together; a life that ends early has seen but the first of
+    them.
     """
     chooser = random.Random(f"{seed}:life:{life}")
     found = []

@@ -1,4 +1,6 @@
-"""The table at the end of a soak, as text and as Markdown: what was done to the pipelines, and what became of it."""
+"""The table at the end of a soak, as text and as Markdown: what was done to the pipelines, and
+what became of it.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,12 @@ class Report:
         return [f"{mark}{violation}" for violation in (*self.safety, *self.liveness)]
 
 
-def recoveries(journal: Iterable[dict[str, Any]], news: Iterable[dict[str, Any]]) -> list[Recovery]:
-    """One for each kill after which all pipelines have committed again; a later kill may have come in between."""
+def recoveries(
+    journal: Iterable[dict[str, Any]], news: Iterable[dict[str, Any]]
+) -> list[Recovery]:
+    """One for each kill after which all pipelines have committed again; a later kill may have come
+    in between.
+    """
     commits: dict[str, list[float]] = {pipeline: [] for pipeline in PIPELINES}
     for told in news:
         if told["what"] == "step" and (told["step"], told["phase"]) == ("commit", "finished"):
@@ -59,7 +65,9 @@ def recoveries(journal: Iterable[dict[str, Any]], news: Iterable[dict[str, Any]]
             began = entry["began"]
             back = [next((at for at in times if at > began), None) for times in commits.values()]
             if None not in back:
-                found.append(Recovery(entry["kind"], max(at for at in back if at is not None) - began))
+                found.append(
+                    Recovery(entry["kind"], max(at for at in back if at is not None) - began)
+                )
     return found
 
 
@@ -77,7 +85,10 @@ def recovery_rows(found: Sequence[Recovery]) -> list[tuple[str, str]]:
     for kind in KILLS:
         seconds = sorted(entry.seconds for entry in found if entry.kind == kind)
         if seconds:
-            spread = f"min {seconds[0]:.1f} s, median {statistics.median(seconds):.1f} s, max {seconds[-1]:.1f} s"
+            spread = (
+                f"min {seconds[0]:.1f} s, median {statistics.median(seconds):.1f} s, max "
+                f"{seconds[-1]:.1f} s"
+            )
             rows.append((f"recovery after {kind}", f"{spread} (of {len(seconds)})"))
     return rows
 
@@ -101,7 +112,11 @@ def attempt_row(news: Iterable[dict[str, Any]]) -> tuple[str, str]:
 
 def failure_row(news: Iterable[dict[str, Any]]) -> tuple[str, str]:
     """Why attempts failed that had begun to send, by error and pipeline."""
-    failed = (told for told in news if told["what"] == "step" and (told["step"], told["phase"]) == ("send", "failed"))
+    failed = (
+        told
+        for told in news
+        if told["what"] == "step" and (told["step"], told["phase"]) == ("send", "failed")
+    )
     kinds = Counter(f"{told['pipeline']} {told['error']}" for told in failed)
     told = ", ".join(f"{kind} {times}" for kind, times in sorted(kinds.items()))
     return "attempts that failed while sending", f"{kinds.total()}: {told}" if kinds else "0"
@@ -110,7 +125,9 @@ def failure_row(news: Iterable[dict[str, Any]]) -> tuple[str, str]:
 def ends_row(journal: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """Drivers that ended without being killed, by error."""
     ends = [entry for entry in journal if entry["what"] == "driver-ended"]
-    kinds = Counter(entry["end"][0]["error"] if entry["end"] else f"status {entry['status']}" for entry in ends)
+    kinds = Counter(
+        entry["end"][0]["error"] if entry["end"] else f"status {entry['status']}" for entry in ends
+    )
     told = ", ".join(f"{kind} {times}" for kind, times in sorted(kinds.items()))
     return "drivers that ended by themselves", f"{len(ends)}: {told}" if ends else "0"
 

@@ -33,7 +33,9 @@ _SENDERS_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SoakSettings:
-    """``minutes``: how long things are broken, over all starts. ``records_per_second``: what the feeder writes."""
+    """``minutes``: how long things are broken, over all starts. ``records_per_second``: what the
+    feeder writes.
+    """
 
     seed: int
     minutes: float
@@ -44,7 +46,9 @@ class SoakSettings:
 class Soak:
     """A soak in its folder; :meth:`run` may be interrupted and called again by a later process."""
 
-    def __init__(self, settings: SoakSettings, folder: SoakFolder, state: State, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: SoakSettings, folder: SoakFolder, state: State, say: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._folder = folder
         self._state = state
@@ -52,7 +56,9 @@ class Soak:
         self._later: list[tuple[float, Callable[[], None]]] = []
 
     def run(self, cluster: Cluster) -> str | None:
-        """Break things until the time is over, heal, catch up. Returns why it came to a standstill, None if not."""
+        """Break things until the time is over, heal, catch up. Returns why it came to a
+        standstill, None if not.
+        """
         state = self._state
         state.starts += 1
         self._folder.save(state)
@@ -80,7 +86,9 @@ class Soak:
             self._folder.save(state)
 
     def _start_feeder(self, cluster: Cluster) -> JobProcess:
-        settings = FeederSettings(cluster.servers, self._settings.records_per_second, str(self._folder.account))
+        settings = FeederSettings(
+            cluster.servers, self._settings.records_per_second, str(self._folder.account)
+        )
         environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
         command = [sys.executable, "-m", "soak.feeder", settings.to_json()]
         return JobProcess(
@@ -93,7 +101,9 @@ class Soak:
 
     # ── while things are broken ──
 
-    def _under_faults(self, cluster: Cluster, supervisor: Supervisor, feeder: JobProcess) -> str | None:
+    def _under_faults(
+        self, cluster: Cluster, supervisor: Supervisor, feeder: JobProcess
+    ) -> str | None:
         state = self._state
         faults = plan(self._settings.seed, state.position)
         fault = next(faults)
@@ -123,7 +133,9 @@ class Soak:
         return None
 
     def _carried_out(self, fault: Fault, cluster: Cluster, supervisor: Supervisor) -> bool:
-        """False when there is nothing to break right now: no executor, or brokers that have yet to heal."""
+        """False when there is nothing to break right now: no executor, or brokers that have yet to
+        heal.
+        """
         victim = "nobody"
         began = time.time()
         if fault.concerns_a_broker:
@@ -148,7 +160,9 @@ class Soak:
                 processes = executors[fault.victim % len(executors)]
                 victim = f"executor {processes[0].pid} of {len(executors)}"
             else:
-                containers = {process for jvm in driver.executors() for process in with_children(jvm)}
+                containers = {
+                    process for jvm in driver.executors() for process in with_children(jvm)
+                }
                 processes = [process for process in driver.members() if process not in containers]
                 victim = f"driver {driver.pid}"
             if fault.kind == "kill-driver":
@@ -159,7 +173,9 @@ class Soak:
                 signal_all(processes, signal.SIGSTOP)
                 later = time.monotonic() + fault.lasts_s
                 self._later.append((later, lambda: signal_all(processes, signal.SIGCONT)))
-        self._folder.note("fault", position=fault.position, kind=fault.kind, began=began, victim=victim)
+        self._folder.note(
+            "fault", position=fault.position, kind=fault.kind, began=began, victim=victim
+        )
         self._say(f"fault {fault.position}: {fault.kind}, {victim}")
         return True
 
@@ -175,7 +191,9 @@ class Soak:
 
     # ── afterwards ──
 
-    def _catch_up(self, cluster: Cluster, supervisor: Supervisor, feeder: JobProcess) -> str | None:
+    def _catch_up(
+        self, cluster: Cluster, supervisor: Supervisor, feeder: JobProcess
+    ) -> str | None:
         self._settle()
         supervisor.calm()
         if not cluster.heals():
@@ -191,7 +209,10 @@ class Soak:
                 said = time.monotonic()
                 self._say(f"lag {lag}")
             if time.monotonic() > deadline:
-                return f"lag {lag} {_CATCH_UP_SECONDS:g} s after the last fault\n{supervisor.log_tail()}"
+                return (
+                    f"lag {lag} {_CATCH_UP_SECONDS:g} s after the last "
+                    f"fault\n{supervisor.log_tail()}"
+                )
             time.sleep(1)
         while still_open := _asked(lambda: open_transactions(cluster.kafka)):
             if time.monotonic() > deadline:

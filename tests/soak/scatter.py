@@ -1,10 +1,12 @@
-"""The pipeline *scatter*: a copy behind a shuffle whose rows change places whenever they are computed again.
+"""The pipeline *scatter*: a copy behind a shuffle whose rows change places whenever they are
+computed again.
 
-Runs in the driver (``job``); the functions inside run in Python workers of the executors. Three functions of a user's,
-by the life of the driver: one hands its frame to the sink; one counts it first, so that the shuffle was computed by an
-earlier job of the batch; one persists it first, so that its tasks read blocks in the executors' memory, and behind them
-the shuffle. Each then reads slowly, as a look-up would, and holds nothing back while it waits: executors that are
-killed meanwhile leave tasks that have sent, tasks that have their input, and tasks that will not find it.
+Runs in the driver (``job``); the functions inside run in Python workers of the executors. Three
+functions of a user's, by the life of the driver: one hands its frame to the sink; one counts it
+first, so that the shuffle was computed by an earlier job of the batch; one persists it first, so
+that its tasks read blocks in the executors' memory, and behind them the shuffle. Each then reads
+slowly, as a look-up would, and holds nothing back while it waits: executors that are killed
+meanwhile leave tasks that have sent, tasks that have their input, and tasks that will not find it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _SECONDS_A_READER = 0.2
 
 
 def scattered(people: DataFrame) -> DataFrame:
-    """Each record once, with where it came from, to a task that a fresh id decides (``repartition`` sorts by it)."""
+    """Each record once, with where it came from, to a task that a fresh id decides
+    (``repartition`` sorts by it).
+    """
 
     @F.udf("string")
     def fresh_id() -> str:
@@ -41,12 +45,16 @@ def scattered(people: DataFrame) -> DataFrame:
         fresh_id.asNondeterministic()().alias("id"),
     )
     return copies.repartition(_READERS).select(
-        "key", "value", F.array(*(_header(name, name) for name in ("partition", "offset", "id"))).alias("headers")
+        "key",
+        "value",
+        F.array(*(_header(name, name) for name in ("partition", "offset", "id"))).alias("headers"),
     )
 
 
 def _header(name: str, column: str) -> F.Column:
-    return F.struct(F.lit(name).alias("key"), F.col(column).cast("string").cast("binary").alias("value"))
+    return F.struct(
+        F.lit(name).alias("key"), F.col(column).cast("string").cast("binary").alias("value")
+    )
 
 
 def _slowly(frame: DataFrame) -> DataFrame:

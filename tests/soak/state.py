@@ -13,7 +13,9 @@ from typing import Any
 
 @dataclass
 class State:
-    """``elapsed_s``: time under faults so far. ``position``: the next fault of the plan. ``starts``: of the soak."""
+    """``elapsed_s``: time under faults so far. ``position``: the next fault of the plan.
+    ``starts``: of the soak.
+    """
 
     seed: int
     commit: str
@@ -71,16 +73,29 @@ class SoakFolder:
 
 
 def commit_under_test(folder: Path) -> str:
-    """The commit of the working tree, with a ``+`` when ``src`` differs from it; "unknown" outside a repository."""
+    """The commit of the working tree, with a ``+`` when ``src`` differs from it; "unknown" outside
+    a repository.
+    """
     described = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short=12", "HEAD"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=folder, check=False).returncode == 1
+    changed = (
+        subprocess.run(
+            ["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=folder, check=False
+        ).returncode
+        == 1
+    )
     return described.stdout.strip() + "+" * changed if described.returncode == 0 else "unknown"
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if path.exists():
-        for line in path.read_text().split("\n")[:-1]:  # without one that was being written when its writer was killed
+        for line in path.read_text().split("\n")[
+            :-1
+        ]:  # without one that was being written when its writer was killed
             if line:
                 yield json.loads(line)

@@ -1,4 +1,6 @@
-"""Keeps the pipelines' driver alive: starts it after every death, with fault points of its own for each life."""
+"""Keeps the pipelines' driver alive: starts it after every death, with fault points of its own for
+each life.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class StoppedForGood(Exception):
 class Supervisor:
     """The lives of the driver, one after the other."""
 
-    def __init__(self, folder: SoakFolder, state: State, bootstrap_servers: str, max_offsets: int) -> None:
+    def __init__(
+        self, folder: SoakFolder, state: State, bootstrap_servers: str, max_offsets: int
+    ) -> None:
         self._folder = folder
         self._state = state
         self._servers = bootstrap_servers
@@ -58,7 +62,9 @@ class Supervisor:
             self._start(with_errors)
 
     def some_have_sent(self, patience_s: float) -> bool:
-        """Wait until a task of *scatter* sends something, from now on; False if none does, or no driver is there."""
+        """Wait until a task of *scatter* sends something, from now on; False if none does, or no
+        driver is there.
+        """
         if self._life is None or not (self._life / "news.jsonl").exists():
             return False
         with (self._life / "news.jsonl").open("rb") as news:
@@ -100,19 +106,25 @@ class Supervisor:
             news=str(life / "news.jsonl"),
             max_offsets=self._max_offsets,
             trigger_seconds=0.2,
-            driver_records=0 if number % 2 else 10_000,  # every other life writes also small batches by tasks
+            driver_records=0
+            if number % 2
+            else 10_000,  # every other life writes also small batches by tasks
             scatter=tuple(FUNCTIONS)[number % len(FUNCTIONS)],
         )
         environment = {
             "SPARK_HOME": str(spark_home(life)),
             "TMPDIR": str(life / "tmp"),
             "PYTHONPATH": str(Path(__file__).parents[1]),
-            FAULTS_VARIABLE: ";".join(step_errors(self._state.seed, number)) if with_errors else "",
+            FAULTS_VARIABLE: ";".join(step_errors(self._state.seed, number))
+            if with_errors
+            else "",
             FIRED_VARIABLE: str(life / "fired.jsonl"),
         }
         (life / "tmp").mkdir()
         command = [sys.executable, "-m", "soak.job", settings.to_json()]
-        self._driver = JobProcess(command, folder=life, log=life / "driver.log", environment=environment, guarded=True)
+        self._driver = JobProcess(
+            command, folder=life, log=life / "driver.log", environment=environment, guarded=True
+        )
 
     def _bury(self) -> None:
         if self._driver is None:

@@ -1,7 +1,8 @@
 """What became of everything that went in: safety and liveness, each by itself.
 
-Read with librdkafka and Kafka's own tools; the client that is judged is not used. Memory and time grow with a few
-bytes and a microsecond or two per record, so that a day's soak can be judged as well.
+Read with librdkafka and Kafka's own tools; the client that is judged is not used. Memory and time
+grow with a few bytes and a microsecond or two per record, so that a day's soak can be judged as
+well.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def liveness(kafka: LocalKafka, standstill: str | None) -> Findings:
 
 
 def lag_of(servers: str) -> int:
-    """Records of the source that the consumer groups of the pipelines have not passed, together."""
+    """Records of the source that the consumer groups of the pipelines have not passed,
+    together.
+    """
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     ends = end_offsets(servers, SOURCE, "read_uncommitted", timeout_s=60)
     lag = 0
@@ -95,21 +98,35 @@ def lag_of(servers: str) -> int:
 
 
 def open_transactions(kafka: LocalKafka) -> list[str]:
-    """What the coordinators list as open, and partitions whose last stable offset is not their end."""
+    """What the coordinators list as open, and partitions whose last stable offset is not their
+    end.
+    """
     listed = kafka.kafka_tool("kafka-transactions", "list").splitlines()
     found = [line for line in listed if any(state in line.split() for state in _STILL_OPEN)]
     for topic in (*OUTPUT_OF.values(), LEDGER):
         stable = end_offsets(kafka.bootstrap_servers, topic, "read_committed", timeout_s=60)
         ends = end_offsets(kafka.bootstrap_servers, topic, "read_uncommitted", timeout_s=60)
-        found += [f"{topic}-{p}: stable to {stable[p]} of {end}" for p, end in ends.items() if stable[p] != end]
+        found += [
+            f"{topic}-{p}: stable to {stable[p]} of {end}"
+            for p, end in ends.items()
+            if stable[p] != end
+        ]
     return found
 
 
 def verified(kafka: LocalKafka, pipeline: str, answer_file: Path) -> dict[str, Any] | None:
-    """What ``onceward verify`` says of the pipeline's whole topic, in a process of its own; None without it."""
+    """What ``onceward verify`` says of the pipeline's whole topic, in a process of its own; None
+    without it.
+    """
     if importlib.util.find_spec("onceward_verify") is None:
         return None
-    command = [sys.executable, "-m", "onceward_verify", "--bootstrap-servers", kafka.bootstrap_servers]
+    command = [
+        sys.executable,
+        "-m",
+        "onceward_verify",
+        "--bootstrap-servers",
+        kafka.bootstrap_servers,
+    ]
     command += ["--pipeline-id", pipeline, "--expect-caught-up", "--output", "json"]
     command += ["--log-dirs", str(kafka.nodes[0].data_folder)]
     if pipeline == SCATTER_PIPELINE:
@@ -119,5 +136,9 @@ def verified(kafka: LocalKafka, pipeline: str, answer_file: Path) -> dict[str, A
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        return {"verdict": "inconclusive", "anomalies": [], "said": (done.stdout + done.stderr)[-2_000:]}
+        return {
+            "verdict": "inconclusive",
+            "anomalies": [],
+            "said": (done.stdout + done.stderr)[-2_000:],
+        }
     return answer

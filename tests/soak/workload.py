@@ -1,9 +1,11 @@
-"""What goes in and what should come out: the model of the pipelines, shared by feeder, driver and verdict.
+"""What goes in and what should come out: the model of the pipelines, shared by feeder, driver and
+verdict.
 
-Input record ``number`` of a partition carries its number, so that every count, order and content can be checked without
-luck. *copy* (W1) writes each record with where it came from, *counts* (W3) how often each key has been seen. *scatter*
-copies, too, but behind a shuffle that is not repeatable: each time it is computed, a record gets another id and goes to
-another task by it. Whatever Spark computes again for a part of a batch must therefore not meet the rest.
+Input record ``number`` of a partition carries its number, so that every count, order and content
+can be checked without luck. *copy* (W1) writes each record with where it came from, *counts* (W3)
+how often each key has been seen. *scatter* copies, too, but behind a shuffle that is not
+repeatable: each time it is computed, a record gets another id and goes to another task by it.
+Whatever Spark computes again for a part of a batch must therefore not meet the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ PIPELINES = (COPY_PIPELINE, COUNT_PIPELINE, SCATTER_PIPELINE)
 OUTPUT_OF = {COPY_PIPELINE: COPIES, COUNT_PIPELINE: COUNTS, SCATTER_PIPELINE: SCATTERED}
 
 LINEAGE = "partition=partition,offset=offset"
-"""The headers in which a record of *scatter* says where it comes from, as ``onceward verify`` wants to hear it."""
+"""The headers in which a record of *scatter* says where it comes from, as ``onceward verify``
+wants to hear it.
+"""
 
 SOURCE_PARTITIONS = 4
 OUTPUT_PARTITIONS = {COPIES: 6, COUNTS: 3, SCATTERED: 4}

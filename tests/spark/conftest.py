@@ -1,4 +1,6 @@
-"""Fixtures of the Spark suite: a pipeline on one or on both broker versions, and faults at the engine's steps."""
+"""Fixtures of the Spark suite: a pipeline on one or on both broker versions, and faults at the
+engine's steps.
+"""
 
 from __future__ import annotations
 
@@ -70,14 +72,17 @@ class Fault:
 
 @pytest.fixture
 def at_step() -> Iterator[Callable[..., Fault]]:
-    """`at_step("commit", "started", action, nth=1)`: `action` is an error to raise, or a function of the event.
+    """`at_step("commit", "started", action, nth=1)`: `action` is an error to raise, or a function
+    of the event.
 
     A fault that never fired makes the test invalid, whatever else it found.
     """
     faults: list[Fault] = []
     stops: list[Callable[[], None]] = []
 
-    def arm(step: str, phase: str, action: BaseException | Callable[[events.Event], None], nth: int = 1) -> Fault:
+    def arm(
+        step: str, phase: str, action: BaseException | Callable[[events.Event], None], nth: int = 1
+    ) -> Fault:
         def raise_it(_: events.Event) -> None:
             assert isinstance(action, BaseException)
             raise action
@@ -90,7 +95,9 @@ def at_step() -> Iterator[Callable[..., Fault]]:
     yield arm
     for stop in stops:
         stop()
-    never = [f"{fault.step}:{fault.phase}:{fault.nth}" for fault in faults if not fault.fired.is_set()]
+    never = [
+        f"{fault.step}:{fault.phase}:{fault.nth}" for fault in faults if not fault.fired.is_set()
+    ]
     assert not never, f"INVALID: faults that never fired: {never}"
 
 
@@ -104,9 +111,13 @@ def steps() -> Iterator[list[events.Event]]:
 
 
 @pytest.fixture(
-    scope="session", params=["4.3.1", pytest.param("3.9.1", marks=pytest.mark.slow)], ids=["4.3.1", "3.9.1"]
+    scope="session",
+    params=["4.3.1", pytest.param("3.9.1", marks=pytest.mark.slow)],
+    ids=["4.3.1", "3.9.1"],
 )
-def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredKafka]:
     """A broker with TLS, logins and ACLs, of each version."""
     with SecuredKafka(request.param, tmp_path_factory.mktemp("secured")) as cluster:
         yield cluster
@@ -114,7 +125,12 @@ def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def secured_pipeline(
-    spark: Any, secured: SecuredKafka, tmp_path: Path, new_topic: Any, read_committed: Any, read_uncommitted: Any
+    spark: Any,
+    secured: SecuredKafka,
+    tmp_path: Path,
+    new_topic: Any,
+    read_committed: Any,
+    read_uncommitted: Any,
 ) -> Iterator[SecuredPipeline]:
     """A pipeline there that nobody has granted anything."""
     readers = {"read_committed": read_committed, "read_uncommitted": read_uncommitted}

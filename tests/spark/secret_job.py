@@ -1,8 +1,9 @@
-"""A job with secrets that goes wrong in every way, and shows all that it can be made to show; for the test beside it.
+"""A job with secrets that goes wrong in every way, and shows all that it can be made to show; for
+the test beside it.
 
-A process of its own: ``secret_job.py settings.json``. Driver and executors log at DEBUG, the UI and the event log are
-on. What is printed or fetched lands in files of ``folder``; ``tokens`` names a file elsewhere, for the tokens that the
-sequencer invents. It judges nothing.
+A process of its own: ``secret_job.py settings.json``. Driver and executors log at DEBUG, the UI
+and the event log are on. What is printed or fetched lands in files of ``folder``; ``tokens`` names
+a file elsewhere, for the tokens that the sequencer invents. It judges nothing.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ class Job:
             options=self.given["options"] | changed,
         ).selectExpr("value")
 
-    def sink(self, topic: str | None = None, delivery: Any = "exactly_once", **changed: str) -> onceward.KafkaSink:
+    def sink(
+        self, topic: str | None = None, delivery: Any = "exactly_once", **changed: str
+    ) -> onceward.KafkaSink:
         return onceward.KafkaSink(
             bootstrap_servers=self.given["servers"],
             pipeline_id=self.given["pipeline"],
@@ -117,7 +120,13 @@ class Job:
             driver_records=0,  # so that settings and the sequencer's token travel to the tasks
         )
 
-    def start(self, frame: DataFrame, sink: onceward.KafkaSink, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
+    def start(
+        self,
+        frame: DataFrame,
+        sink: onceward.KafkaSink,
+        checkpoint: str = "checkpoint",
+        **trigger: Any,
+    ) -> Any:
         writer = frame.writeStream.option("checkpointLocation", str(self.folder / checkpoint))
         return writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(sink).start()
 
@@ -128,7 +137,12 @@ class Job:
         try:
             query.awaitTermination(ENDING_SECONDS)
         except Exception as error:  # noqa: BLE001 — to be shown, not handled
-            self.say(f"### {name}: Spark says", repr(error), error, "".join(traceback.format_exception(error)))
+            self.say(
+                f"### {name}: Spark says",
+                repr(error),
+                error,
+                "".join(traceback.format_exception(error)),
+            )
         error = onceward.error_of(query)
         self.say(f"### {name}: Onceward says", type(error).__name__)
         if error is not None:
@@ -139,11 +153,24 @@ class Job:
         frame, sink = self.frame(), self.sink()
         for mode in ("simple", "extended", "codegen", "cost", "formatted"):
             execution = frame._jdf.queryExecution()
-            self.say(f"### explain {mode}", frame._sc._jvm.PythonSQLUtils.explainString(execution, mode))
-        client, producer = settings_from_options(self.given["servers"], self.given["options"], client_id="shown")
+            self.say(
+                f"### explain {mode}", frame._sc._jvm.PythonSQLUtils.explainString(execution, mode)
+            )
+        client, producer = settings_from_options(
+            self.given["servers"], self.given["options"], client_id="shown"
+        )
         with_token = self._with_token(self.given["token"])
         connected = KafkaClient(client)
-        for thing in (frame, sink, sink.settings, client, producer, connected, with_token, with_token.settings):
+        for thing in (
+            frame,
+            sink,
+            sink.settings,
+            client,
+            producer,
+            connected,
+            with_token,
+            with_token.settings,
+        ):
             self.say("### value", repr(thing), str(thing))
         connected.close()
         self._fails(lambda: frame.selectExpr("no_such_column"))
@@ -160,17 +187,33 @@ class Job:
         """Every page of the UI that there is, found by its links, and the REST interface."""
         base = str(self.spark.sparkContext.uiWebUrl)
         application = f"/api/v1/applications/{self.spark.sparkContext.applicationId}"
-        paths = ["/jobs/", "/stages/", "/storage/", "/environment/", "/executors/", "/SQL/", "/StreamingQuery/"]
+        paths = [
+            "/jobs/",
+            "/stages/",
+            "/storage/",
+            "/environment/",
+            "/executors/",
+            "/SQL/",
+            "/StreamingQuery/",
+        ]
         paths += [f"/SQL/execution/?id={number}" for number in range(40)]
         paths += ["/metrics/json/", "/executors/threadDump/?executorId=driver"]
-        rest = ("jobs", "stages", "executors", "environment", "sql?details=true&planDescription=true&length=1000")
+        rest = (
+            "jobs",
+            "stages",
+            "executors",
+            "environment",
+            "sql?details=true&planDescription=true&length=1000",
+        )
         paths += [f"{application}/{name}" for name in rest]
         with (self.folder / "pages.txt").open("w", encoding="utf-8") as pages:
             for path in paths:
                 pages.write(f"### {path}\n{_fetched(base + path)}\n")
 
     def shows_processes(self) -> None:
-        """What ``ps`` tells everybody on the machine, and the environment that children inherit."""
+        """What ``ps`` tells everybody on the machine, and the environment that children
+        inherit.
+        """
         with (self.folder / "processes.txt").open("w", encoding="utf-8") as processes:
             for process in psutil.Process().children(recursive=True):
                 print(_described(process), file=processes)
@@ -180,7 +223,9 @@ class Job:
     def run(self) -> None:
         wrong = {"sasl.password": self.given["options"]["sasl.password"] + "-not"}
         wrong_key = {"ssl.key.password": self.given["options"]["ssl.key.password"] + "-not"}
-        failing = self.frame().selectExpr("CAST(raise_error('a task that fails') AS STRING) AS value")
+        failing = self.frame().selectExpr(
+            "CAST(raise_error('a task that fails') AS STRING) AS value"
+        )
         self.shows_values()
         self.feed(30)
         attempts: dict[str, tuple[DataFrame, onceward.KafkaSink]] = {
@@ -216,7 +261,11 @@ class Job:
         query = self.start(self.frame(), self.sink(), processingTime="0 seconds")
         self.feed(10)
         query.processAllAvailable()
-        client = KafkaClient(settings_from_options(self.given["servers"], self.given["options"], client_id="taker")[0])
+        client = KafkaClient(
+            settings_from_options(self.given["servers"], self.given["options"], client_id="taker")[
+                0
+            ]
+        )
         Transaction(client, self.given["pipeline"], 30_000).take_over()
         client.close()
         self.feed(10)

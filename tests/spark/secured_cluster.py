@@ -1,7 +1,9 @@
-"""A broker that trusts nobody: TLS with certificates of its own, passwords, tokens, and no right without an ACL.
+"""A broker that trusts nobody: TLS with certificates of its own, passwords, tokens, and no right
+without an ACL.
 
-Used by the tests of rights, logins and secrets. The plaintext listener belongs to the cluster's keeper (a super user):
-tests feed, read back and grant through it. Pipelines come through the other listeners, as ``User:etl``.
+Used by the tests of rights, logins and secrets. The plaintext listener belongs to the cluster's
+keeper (a super user): tests feed, read back and grant through it. Pipelines come through the other
+listeners, as ``User:etl``.
 """
 
 from __future__ import annotations
@@ -48,9 +50,11 @@ _OPERATIONS = {
 
 
 class SecuredKafka:
-    """One node. Listeners: ``SECURE`` (SASL_SSL, SCRAM), ``ELSEWHERE`` (the same with a certificate for another host),
-    ``MUTUAL`` (SSL; the client's certificate is its login), ``TOKEN`` (SASL_PLAINTEXT, OAUTHBEARER with unsigned
-    tokens, which have to be renewed within seconds)."""
+    """One node. Listeners: ``SECURE`` (SASL_SSL, SCRAM), ``ELSEWHERE`` (the same with a
+    certificate for another host), ``MUTUAL`` (SSL; the client's certificate is its login),
+    ``TOKEN`` (SASL_PLAINTEXT, OAUTHBEARER with unsigned tokens, which have to be renewed within
+    seconds).
+    """
 
     def __init__(self, version: str, folder: Path, *, token_seconds: int = 5) -> None:
         self.folder = folder
@@ -63,7 +67,11 @@ class SecuredKafka:
             "listener.name.token.oauthbearer.sasl.jaas.config": f"{_LOGIN}.{_BEARER} required;",
             "listener.name.token.oauthbearer.connections.max.reauth.ms": token_seconds * 1000,
         }
-        for listener, certificate in (("secure", "here"), ("elsewhere", "elsewhere"), ("mutual", "here")):
+        for listener, certificate in (
+            ("secure", "here"),
+            ("elsewhere", "elsewhere"),
+            ("mutual", "here"),
+        ):
             properties |= {
                 f"listener.name.{listener}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
                 f"listener.name.{listener}.scram-sha-512.sasl.jaas.config": scram,
@@ -71,7 +79,9 @@ class SecuredKafka:
                 f"listener.name.{listener}.ssl.keystore.location": folder / f"{certificate}.pem",
                 f"listener.name.{listener}.ssl.truststore.type": "PEM",
                 f"listener.name.{listener}.ssl.truststore.location": folder / "authority.crt",
-                f"listener.name.{listener}.ssl.client.auth": "required" if listener == "mutual" else "requested",
+                f"listener.name.{listener}.ssl.client.auth": "required"
+                if listener == "mutual"
+                else "requested",
             }
         self.kafka = LocalKafka(
             version=version,
@@ -97,7 +107,9 @@ class SecuredKafka:
         return self.kafka.bootstrap_of(listener)
 
     def options(self, **changed: str | None) -> dict[str, str]:
-        """A login that works, in Kafka's own names (``sasl_password=…`` changes one, None leaves it out)."""
+        """A login that works, in Kafka's own names (``sasl_password=…`` changes one, None leaves
+        it out).
+        """
         login: dict[str, str | None] = {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "SCRAM-SHA-512",
@@ -127,7 +139,13 @@ class SecuredKafka:
         gone = [self._binding(acl) for acl in acls]
         filters = [
             AclBindingFilter(
-                b.restype, b.name, b.resource_pattern_type, b.principal, b.host, b.operation, b.permission_type
+                b.restype,
+                b.name,
+                b.resource_pattern_type,
+                b.principal,
+                b.host,
+                b.operation,
+                b.permission_type,
             )
             for b in gone
         ]
@@ -147,7 +165,9 @@ class SecuredKafka:
         )
 
     def _wait(self, holds: Any) -> None:
-        """The broker's own authorizer answers this: when it says so, the next request is judged by it."""
+        """The broker's own authorizer answers this: when it says so, the next request is judged by
+        it.
+        """
         everything = AclBindingFilter(
             ResourceType.ANY,
             None,
@@ -164,7 +184,9 @@ class SecuredKafka:
 
 
 class SecuredPipeline(Pipeline):
-    """A pipeline as ``User:etl``; feeding and reading back stay with the keeper. Its ledger topic does not exist."""
+    """A pipeline as ``User:etl``; feeding and reading back stay with the keeper. Its ledger topic
+    does not exist.
+    """
 
     def __init__(self, spark: Any, secured: SecuredKafka, *rest: Any, **partitions: int) -> None:
         super().__init__(spark, secured.kafka, *rest, **partitions)
@@ -196,5 +218,8 @@ class SecuredPipeline(Pipeline):
         return onceward.kafka_source(self.spark, spark_options=spark_options, **settings)
 
     def sink(self, **options: Any) -> onceward.KafkaSink:
-        login: dict[str, Any] = {"bootstrap_servers": self.secured.bootstrap(), "options": self.secured.options()}
+        login: dict[str, Any] = {
+            "bootstrap_servers": self.secured.bootstrap(),
+            "options": self.secured.options(),
+        }
         return super().sink(**(login | options))

@@ -1,6 +1,8 @@
-"""One pipeline under test: source topic, Spark query, Onceward's sink, output topic, ledger and checkpoint of its own.
+"""One pipeline under test: source topic, Spark query, Onceward's sink, output topic, ledger and
+checkpoint of its own.
 
-What a pipeline wrote is always read back with librdkafka (confluent-kafka); our own client has no part in a verdict.
+What a pipeline wrote is always read back with librdkafka (confluent-kafka); our own client has no
+part in a verdict.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Record = tuple[bytes | None, bytes | None]
 
 def copy(frame: DataFrame) -> DataFrame:
     """Every record as it is, its source partition and offset written in front of the value."""
-    return frame.selectExpr("key", "concat_ws(':', partition, offset, CAST(value AS STRING)) AS value")
+    return frame.selectExpr(
+        "key", "concat_ws(':', partition, offset, CAST(value AS STRING)) AS value"
+    )
 
 
 class Pipeline:
@@ -53,7 +57,9 @@ class Pipeline:
         self.spark = spark
         self.kafka = kafka
         self.bootstrap = kafka.bootstrap_servers
-        self.job_servers = self.bootstrap  # what source and sink are given; all else goes to the brokers directly
+        self.job_servers = (
+            self.bootstrap
+        )  # what source and sink are given; all else goes to the brokers directly
         self.name = f"pipeline-{uuid.uuid4().hex[:10]}"
         self.checkpoint = folder / f"checkpoint-{self.name}"
         self._new_topic = new_topic
@@ -63,7 +69,9 @@ class Pipeline:
         self.output = self.topic(output_partitions, prefix="out")
         self.ledger_topic = self.topic(1, prefix="ledger", cleanup_policy="compact")
         self.fed: list[Record] = []
-        self.runs: list[int] = []  # how many batches there were after each run, where a test notes it
+        self.runs: list[
+            int
+        ] = []  # how many batches there were after each run, where a test notes it
         self._sinks: list[onceward.KafkaSink] = []
 
     # ── setting up ──
@@ -73,7 +81,9 @@ class Pipeline:
         return self._new_topic(self.bootstrap, partitions, prefix=prefix, **config)
 
     def feed(self, records: int | Sequence[Record], *, topic: str | None = None) -> None:
-        """Produce to the source, or to another topic of one partition; a number is that of records, all different."""
+        """Produce to the source, or to another topic of one partition; a number is that of
+        records, all different.
+        """
         if isinstance(records, int):
             begin = len(self.fed)
             records = [(b"key-%d" % i, b"value-%d" % i) for i in range(begin, begin + records)]
@@ -81,7 +91,8 @@ class Pipeline:
         failed: list[Any] = []
         with using(Producer, self.bootstrap, linger_ms=5, enable_idempotence=True) as producer:
             for number, (key, value) in enumerate(records):
-                # In turn, so that Spark's limit of offsets a batch, shared out by size, cuts where a test expects it.
+                # In turn, so that Spark's limit of offsets a batch, shared out by size, cuts where
+                # a test expects it.
                 producer.produce(
                     topic or self.source,
                     key=key,
@@ -94,10 +105,18 @@ class Pipeline:
         self.fed += records
 
     def frame(self, *, topic: str | Sequence[str] | None = None, **options: Any) -> DataFrame:
-        """The source as a streaming DataFrame; at most 40 offsets a batch unless told otherwise."""
-        settings: dict[str, Any] = {"starting": "earliest", "max_offsets_per_trigger": 40} | options
-        # Spark's reader asks ahead, also at the end; a batch that begins elsewhere has to wait for that answer first.
-        settings["spark_options"] = {"kafka.fetch.max.wait.ms": 20} | settings.get("spark_options", {})
+        """The source as a streaming DataFrame; at most 40 offsets a batch unless told
+        otherwise.
+        """
+        settings: dict[str, Any] = {
+            "starting": "earliest",
+            "max_offsets_per_trigger": 40,
+        } | options
+        # Spark's reader asks ahead, also at the end; a batch that begins elsewhere has to wait for
+        # that answer first.
+        settings["spark_options"] = {"kafka.fetch.max.wait.ms": 20} | settings.get(
+            "spark_options", {}
+        )
         if "topic_pattern" not in settings:
             settings["topic"] = topic or self.source
         elif topic is not None:
@@ -111,7 +130,8 @@ class Pipeline:
             "pipeline_id": self.name,
             "topic": self.output,
             "ledger_topic": self.ledger_topic,
-            "driver_records": 0,  # small as they are, the batches of most tests are there for what tasks do
+            # small as they are, the batches of most tests are there for what tasks do
+            "driver_records": 0,
         } | options
         sink = onceward.KafkaSink(**settings)
         self._sinks.append(sink)
@@ -182,7 +202,9 @@ class Pipeline:
     # ── the checkpoint ──
 
     def forget_commit(self) -> int:
-        """Delete the newest entry of Spark's commit log, as if the driver had died before writing it."""
+        """Delete the newest entry of Spark's commit log, as if the driver had died before writing
+        it.
+        """
         newest = self.committed_batches()[-1]
         for file in (self.checkpoint / "commits").glob(f"*{newest}*"):
             if file.name in (str(newest), f".{newest}.crc"):
@@ -191,7 +213,11 @@ class Pipeline:
 
     def committed_batches(self) -> list[int]:
         """What Spark's commit log holds."""
-        return sorted(int(file.name) for file in (self.checkpoint / "commits").iterdir() if file.name.isdecimal())
+        return sorted(
+            int(file.name)
+            for file in (self.checkpoint / "commits").iterdir()
+            if file.name.isdecimal()
+        )
 
     def lose_checkpoint(self) -> None:
         """Delete it, all of it."""
@@ -210,10 +236,16 @@ class Pipeline:
     def ledger(self) -> list[dict[str, Any]]:
         """The committed ledger records of this pipeline, oldest first, as plain JSON."""
         messages = self._readers["read_committed"](self.bootstrap, self.ledger_topic)
-        return [json.loads(message.value()) for message in messages if message.key() == self.name.encode()]
+        return [
+            json.loads(message.value())
+            for message in messages
+            if message.key() == self.name.encode()
+        ]
 
     def open_transactions(self, *topics: str) -> list[str]:
-        """Partitions of these topics (output and ledger by default) whose last stable offset is behind."""
+        """Partitions of these topics (output and ledger by default) whose last stable offset is
+        behind.
+        """
         open_in = []
         for topic in topics or (self.output, self.ledger_topic):
             committed = end_offsets(self.bootstrap, topic, "read_committed")
@@ -223,12 +255,18 @@ class Pipeline:
 
     def lag(self, group: str | None = None) -> dict[tuple[str, int], int]:
         """What Kafka's own tool says of the pipeline's consumer group."""
-        text = self.kafka.kafka_tool("kafka-consumer-groups", "--describe", "--group", group or self.name)
-        rows = [line.split() for line in text.splitlines() if line.split()[:1] == [group or self.name]]
+        text = self.kafka.kafka_tool(
+            "kafka-consumer-groups", "--describe", "--group", group or self.name
+        )
+        rows = [
+            line.split() for line in text.splitlines() if line.split()[:1] == [group or self.name]
+        ]
         return {(row[1], int(row[2])): int(row[5]) for row in rows}
 
     def assert_exactly_once(self, *, ledger_records: int | None = None) -> None:
-        """After :func:`copy`: every record fed is visible once and no other, and the ledger is one chain."""
+        """After :func:`copy`: every record fed is visible once and no other, and the ledger is one
+        chain.
+        """
         expected = Counter((key, value or b"") for key, value in self.fed)
         assert Counter(source_records(self.visible())) == expected
         chain = self.ledger()
@@ -240,9 +278,14 @@ class Pipeline:
 
 
 def use_state_store(pipeline: Pipeline, request: pytest.FixtureRequest, store: str) -> None:
-    """Keep state in ``HDFSBackedStateStoreProvider`` (the default) or ``RocksDBStateStoreProvider`` for one test."""
+    """Keep state in ``HDFSBackedStateStoreProvider`` (the default) or
+    ``RocksDBStateStoreProvider`` for one test.
+    """
     if store.startswith("RocksDB"):
-        name, package = "spark.sql.streaming.stateStore.providerClass", "org.apache.spark.sql.execution.streaming.state"
+        name, package = (
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state",
+        )
         pipeline.spark.conf.set(name, f"{package}.{store}")
         request.addfinalizer(lambda: pipeline.spark.conf.unset(name))
 

@@ -1,4 +1,6 @@
-"""Kafka to Spark to Kafka over several batches: what came out, where, in which order, and what the ledger says."""
+"""Kafka to Spark to Kafka over several batches: what came out, where, in which order, and what the
+ledger says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ RECORDS = 300
 
 @pytest.fixture(params=["the driver", "a task per partition"])
 def copied(request: pytest.FixtureRequest, any_kafka: Any, pipeline_on: Any) -> Pipeline:
-    """A pipeline after two runs over several batches each, the second on the checkpoint of the first."""
+    """A pipeline after two runs over several batches each, the second on the checkpoint of the
+    first.
+    """
     pipeline = pipeline_on(any_kafka, source_partitions=3, output_partitions=5)
     options = {"driver_records": 10_000 if request.param == "the driver" else 0}
     for _ in range(2):
@@ -57,7 +61,9 @@ def keys_are_where_librdkafka_puts_them(pipeline: Pipeline):
 
 
 def order_is_kept(pipeline: Pipeline):
-    """I3: within (source partition → output partition), and so for each key, output order is input order."""
+    """I3: within (source partition → output partition), and so for each key, output order is input
+    order.
+    """
     ways: dict[tuple[int, int], list[int]] = defaultdict(list)
     for message in pipeline.visible():
         partition, offset = source_position(message)
@@ -80,10 +86,15 @@ def each_batch_is_one_transaction(pipeline: Pipeline):
     assert epochs[first_run] > epochs[first_run - 1]
     for end, start in pairwise(chain):
         assert [s["start"] for s in start["sources"]] == [s["end"] for s in end["sources"]]
-    # Every transaction leaves one marker, which takes an offset that no reader is given, in each partition it touched.
+    # Every transaction leaves one marker, which takes an offset that no reader is given, in each
+    # partition it touched.
     ends = end_offsets(pipeline.bootstrap, pipeline.output, "read_uncommitted")
     written = Counter(message.partition() for message in pipeline.appended())
-    took_part = Counter(int(p) for record in chain for p in record["outputs"]["kafka"]["data"].get(pipeline.output, {}))
+    took_part = Counter(
+        int(p)
+        for record in chain
+        for p in record["outputs"]["kafka"]["data"].get(pipeline.output, {})
+    )
     assert {p: end - written[p] for p, end in ends.items()} == took_part
     ledger_end = end_offsets(pipeline.bootstrap, pipeline.ledger_topic, "read_uncommitted")[0]
     assert ledger_end == 2 * len(chain)
@@ -93,8 +104,14 @@ def the_manifests_are_what_a_reader_finds(pipeline: Pipeline):
     visible = pipeline.visible()
     for record in pipeline.ledger():
         assert list(record["outputs"]["kafka"]["data"]) == [pipeline.output]
-        for partition, (count, first, last, checksum) in record["outputs"]["kafka"]["data"][pipeline.output].items():
-            found = [m for m in visible if m.partition() == int(partition) and first <= m.offset() <= last]
+        for partition, (count, first, last, checksum) in record["outputs"]["kafka"]["data"][
+            pipeline.output
+        ].items():
+            found = [
+                m
+                for m in visible
+                if m.partition() == int(partition) and first <= m.offset() <= last
+            ]
             assert (len(found), found[0].offset(), found[-1].offset()) == (count, first, last)
             content = ContentChecksum.of_records((m.key(), m.value(), m.headers()) for m in found)
             assert content.hexdigest() == checksum
@@ -111,7 +128,9 @@ def the_group_is_at_the_end_of_the_source(pipeline: Pipeline):
 
 def no_transaction_is_open(pipeline: Pipeline):
     assert pipeline.open_transactions() == []
-    text = pipeline.kafka.kafka_tool("kafka-transactions", "describe", "--transactional-id", pipeline.name)
+    text = pipeline.kafka.kafka_tool(
+        "kafka-transactions", "describe", "--transactional-id", pipeline.name
+    )
     assert "CompleteCommit" in text
 
 
@@ -120,7 +139,9 @@ def test_the_ledger_topic_is_made_when_it_is_missing(pipeline: Pipeline):
     pipeline.feed(30)
     pipeline.run()
     pipeline.assert_exactly_once(ledger_records=1)
-    text = pipeline.kafka.kafka_tool("kafka-topics", "--describe", "--topic", pipeline.ledger_topic)
+    text = pipeline.kafka.kafka_tool(
+        "kafka-topics", "--describe", "--topic", pipeline.ledger_topic
+    )
     assert "PartitionCount: 16" in text
     assert "cleanup.policy=compact" in text
 
@@ -128,13 +149,17 @@ def test_the_ledger_topic_is_made_when_it_is_missing(pipeline: Pipeline):
 def test_pipelines_share_a_ledger_and_an_open_transaction_of_one_does_not_hold_up_the_other(
     pipeline_on: Any, kafka: Any
 ):
-    """Readers that stop at the last stable offset would wait here until the transaction of the other times out."""
+    """Readers that stop at the last stable offset would wait here until the transaction of the
+    other times out.
+    """
     first, second = pipeline_on(kafka), pipeline_on(kafka)
     second.ledger_topic = first.ledger_topic
     for pipeline in (first, second):
         pipeline.feed(60)
         pipeline.run()
-    stranger = Producer({"bootstrap.servers": first.bootstrap, "transactional.id": f"stranger-of-{first.name}"})
+    stranger = Producer(
+        {"bootstrap.servers": first.bootstrap, "transactional.id": f"stranger-of-{first.name}"}
+    )
     stranger.init_transactions(60)
     stranger.begin_transaction()
     stranger.produce(first.ledger_topic, key=b"stranger", value=b"{}")

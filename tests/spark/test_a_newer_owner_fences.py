@@ -1,4 +1,6 @@
-"""Whoever took the pipeline id last may write; whoever had it before stops, for good, and nothing of it is seen."""
+"""Whoever took the pipeline id last may write; whoever had it before stops, for good, and nothing
+of it is seen.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,30 @@ from onceward.kafka.sink.target import KafkaTarget
 from onceward.spark.batch.query import RunningBatch
 
 A_BATCH = RunningBatch(
-    BatchId("3b6c0de1-0000-4000-8000-000000000001", 0), "run", "", (SourceRange(0, 10),), (), False, None
+    BatchId("3b6c0de1-0000-4000-8000-000000000001", 0),
+    "run",
+    "",
+    (SourceRange(0, 10),),
+    (),
+    False,
+    None,
 )
 
 
 def take_over(pipeline: Pipeline) -> None:
     """A stranger with the same transactional id: any other client will do."""
-    stranger = Producer({"bootstrap.servers": pipeline.bootstrap, "transactional.id": pipeline.name})
+    stranger = Producer(
+        {"bootstrap.servers": pipeline.bootstrap, "transactional.id": pipeline.name}
+    )
     stranger.init_transactions(60)
 
 
-@pytest.mark.parametrize("moment", ["plan started", "check started", "ledger started", "commit started"])
-def test_a_takeover_in_the_middle_of_a_batch(any_pipeline: Pipeline, at_step: Any, steps: list[Any], moment: str):
+@pytest.mark.parametrize(
+    "moment", ["plan started", "check started", "ledger started", "commit started"]
+)
+def test_a_takeover_in_the_middle_of_a_batch(
+    any_pipeline: Pipeline, at_step: Any, steps: list[Any], moment: str
+):
     any_pipeline.feed(80)
     step, phase = moment.split()
     at_step(step, phase, lambda _: take_over(any_pipeline), nth=2)
@@ -52,9 +66,13 @@ def test_a_takeover_between_two_batches(any_pipeline: Pipeline, at_step: Any):
 
 
 @pytest.mark.fault("same-id-twice")
-def test_a_second_copy_of_the_job_takes_over_and_the_first_stops(any_pipeline: Pipeline, at_step: Any):
-    """As when a scheduler starts a job that it believes dead. (Spark itself refuses it within one process, so that
-    here only the second copy's target is at work; whole processes are tested elsewhere.)"""
+def test_a_second_copy_of_the_job_takes_over_and_the_first_stops(
+    any_pipeline: Pipeline, at_step: Any
+):
+    """As when a scheduler starts a job that it believes dead. (Spark itself refuses it within one
+    process, so that here only the second copy's target is at work; whole processes are tested
+    elsewhere.)
+    """
     any_pipeline.feed(40)
     second: list[KafkaTarget] = []
 
@@ -73,7 +91,9 @@ def test_a_second_copy_of_the_job_takes_over_and_the_first_stops(any_pipeline: P
 
 
 @pytest.mark.fault("ids-mixed-up")
-def test_a_second_query_with_the_same_sink_object_is_refused_and_the_first_goes_on(pipeline: Pipeline):
+def test_a_second_query_with_the_same_sink_object_is_refused_and_the_first_goes_on(
+    pipeline: Pipeline,
+):
     pipeline.feed(20)
     sink = pipeline.sink()
     first = pipeline.start(sink=sink, trigger={"processingTime": "0 seconds"})
@@ -88,7 +108,8 @@ def test_a_second_query_with_the_same_sink_object_is_refused_and_the_first_goes_
     pipeline.feed(20)
     first.processAllAvailable()
     first.stop()
-    pipeline.assert_exactly_once()  # in however many batches: the second twenty are not fed in one step
+    # in however many batches: the second twenty are not fed in one step
+    pipeline.assert_exactly_once()
     pipeline.feed(20)
     pipeline.run(sink=sink)  # a later run of the first query takes the sink over
     pipeline.assert_exactly_once(ledger_records=3)

@@ -1,6 +1,8 @@
-"""The way between tasks and their sequencer, cut, silent, replayed and shouted at, while a batch is on it.
+"""The way between tasks and their sequencer, cut, silent, replayed and shouted at, while a batch
+is on it.
 
-Tasks reach the sequencer over a cable of ours, which sees what they say and can repeat it: with the real token.
+Tasks reach the sequencer over a cable of ours, which sees what they say and can repeat it: with
+the real token.
 """
 
 from __future__ import annotations
@@ -28,11 +30,16 @@ from onceward_testing.free_ports import free_ports
 
 BATCH = 40
 PATIENCE_SECONDS = 60
-HERE, THERE = "127.0.0.1", "127.0.0.2"  # the sequencer's end, the tasks' end; both are this machine
+HERE, THERE = (
+    "127.0.0.1",
+    "127.0.0.2",
+)  # the sequencer's end, the tasks' end; both are this machine
 
 
 class Cable:
-    """Carries bytes from ``THERE`` to the sequencer ``HERE`` and back, both at ``port``; keeps each HELLO."""
+    """Carries bytes from ``THERE`` to the sequencer ``HERE`` and back, both at ``port``; keeps
+    each HELLO.
+    """
 
     def __init__(self, port: int, *, silent: bool = False) -> None:
         self.port = port
@@ -120,18 +127,27 @@ def epochs_of(steps: list[events.Event], batch_id: int) -> list[int]:
 
 
 def must_have_cost_one_attempt(pipeline: Pipeline, steps: list[events.Event]) -> None:
-    """Batch 0 ran twice, the second time under a later epoch, and nothing of its first attempt is visible."""
+    """Batch 0 ran twice, the second time under a later epoch, and nothing of its first attempt is
+    visible.
+    """
     first, second = epochs_of(steps, 0)
     assert second > first
     assert len(epochs_of(steps, 1)) == 1
     pipeline.assert_exactly_once(ledger_records=2)
     assert pipeline.ledger()[0]["attempt"][1] == second
-    fired(len(pipeline.appended()) > len(pipeline.visible()), "nothing had been sent under the poisoned epoch")
+    fired(
+        len(pipeline.appended()) > len(pipeline.visible()),
+        "nothing had been sent under the poisoned epoch",
+    )
 
 
 @pytest.mark.fault("lease-connection-lost")
 def test_the_connection_is_cut_while_a_lease_is_held(
-    any_pipeline: Pipeline, cable: Any, at_step: Any, steps: list[events.Event], poisoned: Callable[[], str]
+    any_pipeline: Pipeline,
+    cable: Any,
+    at_step: Any,
+    steps: list[events.Event],
+    poisoned: Callable[[], str],
 ):
     any_pipeline.feed(2 * BATCH)
     wire = cable()
@@ -148,15 +164,24 @@ def test_a_lease_is_held_for_too_long(
     """Its holder has the grant on its way and never sends; ``delivery.timeout.ms`` bounds that."""
     any_pipeline.feed(2 * BATCH)
     at_step(events.LEASE, "started", lambda _: poisoned(), nth=3)
-    any_pipeline.run(options={"delivery.timeout.ms": 3_000, "request.timeout.ms": 3_000}, driver_records=0)
+    any_pipeline.run(
+        options={"delivery.timeout.ms": 3_000, "request.timeout.ms": 3_000}, driver_records=0
+    )
     assert "for more than 3 s" in poisoned()
     must_have_cost_one_attempt(any_pipeline, steps)
 
 
 @pytest.mark.fault("second-hello")
-@pytest.mark.parametrize("who", ["the same attempt", pytest.param("the next attempt", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "who", ["the same attempt", pytest.param("the next attempt", marks=pytest.mark.slow)]
+)
 def test_an_attempt_says_hello_while_its_task_holds_a_lease(
-    any_pipeline: Pipeline, cable: Any, at_step: Any, steps: list[events.Event], poisoned: Callable[[], str], who: str
+    any_pipeline: Pipeline,
+    cable: Any,
+    at_step: Any,
+    steps: list[events.Event],
+    poisoned: Callable[[], str],
+    who: str,
 ):
     any_pipeline.feed(2 * BATCH)
     wire = cable()
@@ -164,9 +189,13 @@ def test_an_attempt_says_hello_while_its_task_holds_a_lease(
 
     def say_hello_again(event: events.Event) -> None:
         holder: TaskAttempt = event.ids["task"]
-        token, task = next(hello for hello in map(frames.parse_hello, wire.hellos) if hello[1] == holder)
+        token, task = next(
+            hello for hello in map(frames.parse_hello, wire.hellos) if hello[1] == holder
+        )
         if who == "the next attempt":
-            task = TaskAttempt(task.partition_id, task.attempt_number + 1, task.task_attempt_id + 1_000)
+            task = TaskAttempt(
+                task.partition_id, task.attempt_number + 1, task.task_attempt_id + 1_000
+            )
         answers.append(said(wire.port, frames.hello_frame(token, task)))
 
     at_step(events.LEASE, "started", say_hello_again, nth=3)
@@ -209,7 +238,9 @@ def test_wrong_and_old_tokens_and_garbage_do_not_disturb_a_batch(
 
 @pytest.mark.fault("sequencer-unreachable")
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_sequencer_that_tasks_cannot_reach_is_a_named_stop(any_pipeline: Pipeline, cable: Any, silent: bool):
+def test_a_sequencer_that_tasks_cannot_reach_is_a_named_stop(
+    any_pipeline: Pipeline, cable: Any, silent: bool
+):
     """Nobody listens where the tasks were sent, or something that never answers."""
     any_pipeline.feed(BATCH)
     options = {"socket.connection.setup.timeout.max.ms": 1_000}
@@ -230,8 +261,9 @@ def test_a_stage_that_is_retried_while_a_task_of_it_still_sends(
 ):
     """Spark really runs two attempts of one task at once, as it does with a speculative copy.
 
-    The shuffle's files are lost when the first task has its lease, so that the next one cannot fetch its rows. Spark
-    makes the files again and starts the stage again, with a second attempt of the first task, which still holds on.
+    The shuffle's files are lost when the first task has its lease, so that the next one cannot
+    fetch its rows. Spark makes the files again and starts the stage again, with a second attempt
+    of the first task, which still holds on.
     """
     any_pipeline.feed(2 * BATCH)
 
@@ -243,8 +275,12 @@ def test_a_stage_that_is_retried_while_a_task_of_it_still_sends(
     any_pipeline.run(each_task_a_partition, driver_records=0)
     why = poisoned()
     assert "may have sent" in why
-    # Within one try of a stage, the attempts of a task are numbered: a second number 0 belongs to another try.
-    fired(re.search(r"attempt 0 \(id \d+\) came although task \d+ attempt 0 ", why), f"not a stage's retry: {why}")
+    # Within one try of a stage, the attempts of a task are numbered: a second number 0 belongs to
+    # another try.
+    fired(
+        re.search(r"attempt 0 \(id \d+\) came although task \d+ attempt 0 ", why),
+        f"not a stage's retry: {why}",
+    )
     first, second = epochs_of(steps, 0)
     assert second > first
     any_pipeline.assert_exactly_once(ledger_records=2)
@@ -254,7 +290,9 @@ def test_a_stage_that_is_retried_while_a_task_of_it_still_sends(
 def each_task_a_partition(rows: DataFrame) -> DataFrame:
     """A copy behind a shuffle: three tasks, each of which writes to one partition of its own."""
     value = F.concat_ws(":", F.col("partition"), F.col("offset"), F.col("value").cast("string"))
-    return rows.repartition(3).select("key", value.alias("value"), F.spark_partition_id().alias("partition"))
+    return rows.repartition(3).select(
+        "key", value.alias("value"), F.spark_partition_id().alias("partition")
+    )
 
 
 def delete_shuffle_files(pipeline: Pipeline) -> int:

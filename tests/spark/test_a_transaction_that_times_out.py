@@ -1,4 +1,6 @@
-"""The coordinator aborts a transaction that is open too long: output and progress together. The batch runs again."""
+"""The coordinator aborts a transaction that is open too long: output and progress together. The
+batch runs again.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ WAIT_SECONDS = 90
 
 
 def until_aborted(pipeline: Pipeline) -> Any:
-    """An action that waits for the abort marker: until then the output's last stable offset is behind."""
+    """An action that waits for the abort marker: until then the output's last stable offset is
+    behind.
+    """
 
     def wait(_: events.Event) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
@@ -41,7 +45,9 @@ def test_a_timeout_after_the_output_is_sent(
     pipeline.assert_exactly_once(ledger_records=2)
     reasons = [e.error for e in steps if e.phase == "failed" and e.step != events.ABORT]
     assert any(isinstance(error, TransactionTimedOut) for error in reasons), reasons
-    assert len(pipeline.appended()) > 80, "INVALID: nothing had been sent when the transaction timed out"
+    assert len(pipeline.appended()) > 80, (
+        "INVALID: nothing had been sent when the transaction timed out"
+    )
     planned = [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.PLAN, "started")]
     assert planned.count(1) >= 2
 
@@ -50,13 +56,21 @@ def test_a_timeout_after_the_output_is_sent(
 def test_a_timeout_while_tasks_still_send(
     any_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event]
 ):
-    """The first lease is given back, then the transaction is aborted, then the task goes on and is refused."""
+    """The first lease is given back, then the transaction is aborted, then the task goes on and is
+    refused.
+    """
     pipeline = pipeline_on(any_kafka, output_partitions=6)
     pipeline.feed(60)
     at_step(events.LEASE, "finished", until_aborted(pipeline))
-    pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=100), options={"transaction.timeout.ms": 4_000})
+    pipeline.run(
+        frame=pipeline.frame(max_offsets_per_trigger=100),
+        options={"transaction.timeout.ms": 4_000},
+    )
     pipeline.assert_exactly_once(ledger_records=1)
-    assert [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.PLAN, "started")] == [0, 0]
+    assert [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.PLAN, "started")] == [
+        0,
+        0,
+    ]
 
 
 def held_up(rows: Any, flag: str) -> Any:
@@ -92,7 +106,11 @@ def test_a_batch_too_slow_for_its_transaction(
 
     error = pipeline.refused(slow, options={"transaction.timeout.ms": 4_000}, **tasks)
     assert type(error) is TransactionTimeoutTooShort
-    for word in ("transaction.timeout.ms=4000", "transaction.max.timeout.ms=900000", "40 source records"):
+    for word in (
+        "transaction.timeout.ms=4000",
+        "transaction.max.timeout.ms=900000",
+        "40 source records",
+    ):
         assert word in error.message
     assert int(re.search(r"open for (\d+) ms", error.message)[1]) > 4_000
     assert "transaction.max.timeout.ms" in error.next_step
@@ -155,7 +173,9 @@ def test_a_batch_that_runs_too_long_is_cancelled_and_tried_again(
 def test_a_batch_that_always_runs_too_long_ends_the_query(pipeline: Pipeline, tmp_path: Any):
     pipeline.feed(40)
     flag = tmp_path / "slept"
-    error = pipeline.refused(lambda rows: slow_once(rows, str(flag)), batch_timeout_s=3, batch_attempts=1)
+    error = pipeline.refused(
+        lambda rows: slow_once(rows, str(flag)), batch_timeout_s=3, batch_attempts=1
+    )
     assert type(error) is BatchTimedOut
     assert "batch_timeout_s" in error.message
     assert pipeline.visible() == []
@@ -164,12 +184,15 @@ def test_a_batch_that_always_runs_too_long_ends_the_query(pipeline: Pipeline, tm
 
 
 def test_a_slow_stage_before_a_shuffle_counts(pipeline: Pipeline, tmp_path: Any):
-    """Adaptive execution (Spark 4.1 and later) runs it while the plan's last stage is still being decided."""
+    """Adaptive execution (Spark 4.1 and later) runs it while the plan's last stage is still being
+    decided.
+    """
     pipeline.feed(40)
     flag = tmp_path / "slept"
     sink = pipeline.sink(batch_timeout_s=3, batch_attempts=1)
     error = pipeline.refused(
-        lambda rows: rows, sink=lambda rows, batch: sink(slow_once(rows, str(flag)).repartition(3), batch)
+        lambda rows: rows,
+        sink=lambda rows, batch: sink(slow_once(rows, str(flag)).repartition(3), batch),
     )
     assert type(error) is BatchTimedOut
     assert pipeline.visible() == []

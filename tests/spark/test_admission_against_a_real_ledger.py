@@ -1,4 +1,6 @@
-"""Checkpoint and ledger tell different stories: the query stops and says so, and writes nothing."""
+"""Checkpoint and ledger tell different stories: the query stops and says so, and writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,18 @@ def test_a_deleted_checkpoint_is_refused_and_the_ledger_is_a_way_on(ran: Pipelin
     assert everything_appended(ran) == ends
 
     ran.lose_checkpoint()
-    options: dict[str, Any] = {"starting": "ledger", "pipeline_id": ran.name, "ledger_topic": ran.ledger_topic}
+    options: dict[str, Any] = {
+        "starting": "ledger",
+        "pipeline_id": ran.name,
+        "ledger_topic": ran.ledger_topic,
+    }
     ran.run(frame=ran.frame(**options), resume="ledger")
     ran.assert_exactly_once(ledger_records=3)
     assert len({record["query_id"] for record in ran.ledger()}) == 2
     ran.feed(40)
-    ran.run(frame=ran.frame(**options), resume="ledger")  # may stay: from now on the checkpoint is the newest
+    ran.run(
+        frame=ran.frame(**options), resume="ledger"
+    )  # may stay: from now on the checkpoint is the newest
     ran.feed(20)
     ran.run()  # or may go
     ran.assert_exactly_once()
@@ -66,7 +74,9 @@ def test_a_deleted_checkpoint_is_refused_and_the_ledger_is_a_way_on(ran: Pipelin
 def test_resuming_from_the_ledger_with_another_start_is_refused(ran: Pipeline):
     ends = everything_appended(ran)
     ran.lose_checkpoint()
-    error = ran.refused(resume="ledger")  # the source starts at the earliest offset: all would come twice
+    error = ran.refused(
+        resume="ledger"
+    )  # the source starts at the earliest offset: all would come twice
     assert type(error) is CheckpointReplaced
     assert 'kafka_source(starting="ledger")' in error.next_step
     assert everything_appended(ran) == ends
@@ -149,7 +159,9 @@ def test_an_older_copy_of_the_checkpoint_is_refused(any_pipeline: Pipeline):
 
 
 @pytest.mark.fault("checkpoint-restored")
-def test_a_checkpoint_one_batch_old_that_would_cut_the_batch_elsewhere_is_refused(pipeline: Pipeline):
+def test_a_checkpoint_one_batch_old_that_would_cut_the_batch_elsewhere_is_refused(
+    pipeline: Pipeline,
+):
     """The same batch id, other offsets: taking it for a replay would lose what lies between."""
     old_copy = pipeline.checkpoint.with_name("older-copy")
     pipeline.feed(40)
@@ -167,7 +179,9 @@ def test_a_checkpoint_one_batch_old_that_would_cut_the_batch_elsewhere_is_refuse
 
 
 @pytest.mark.fault("ids-mixed-up")
-def test_a_start_that_is_refused_does_not_disturb_the_one_that_runs(any_pipeline: Pipeline, steps: list[events.Event]):
+def test_a_start_that_is_refused_does_not_disturb_the_one_that_runs(
+    any_pipeline: Pipeline, steps: list[events.Event]
+):
     """Refusal comes before fencing: a wrong start must not take a healthy pipeline down."""
     any_pipeline.feed(40)
     query = any_pipeline.start(trigger={"processingTime": "0 seconds"})

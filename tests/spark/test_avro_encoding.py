@@ -1,4 +1,6 @@
-"""``ow.avro.encode`` writes what its schema says, or refuses by name; what both functions refuse when called."""
+"""``ow.avro.encode`` writes what its schema says, or refuses by name; what both functions refuse
+when called.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ ORDER = {
     ],
 }
 FIELDS = {
-    "name": "'Ada'", "id": "7L", "kind": "'B'", "note": "CAST(NULL AS STRING)", "tags": "array('x', 'é')",
+    "name": "'Ada'", "id": "7L", "kind": "'B'", "note": "CAST(NULL "
+                                                        "AS STRING)", "tags": "array('x', 'é')",
     "placed": "timestamp_millis(1700000000123)",
 }  # fmt: skip
 REGISTERED = 33
@@ -66,7 +69,8 @@ def test_what_is_encoded_is_what_the_schema_says(spark: Any, registry: MemoryReg
     assert none.value is None
     assert schema_id(bytes(full.value)) == REGISTERED
     assert read(ORDER, bytes(full.value[5:])) == {
-        "id": 7, "name": "Ada", "note": (0, None), "kind": 1, "tags": ["x", "é"], "placed": 1_700_000_000_123,
+        "id": 7, "name": "Ada", "note": (0, None), "kind": 1, "tags": ["x", "é"],
+        "placed": 1_700_000_000_123,
     }  # fmt: skip
 
 
@@ -81,7 +85,9 @@ def test_what_is_encoded_is_what_the_schema_says(spark: Any, registry: MemoryReg
         ({"tags": "array(CAST(X'FF' AS STRING))"}, "not UTF-8"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named(spark: Any, registry: MemoryRegistry, changed: dict[str, str], said: str):
+def test_a_value_that_does_not_fit_is_named(
+    spark: Any, registry: MemoryRegistry, changed: dict[str, str], said: str
+):
     encoded = ow.avro.encode(orders(spark, **changed), registry=registry, subject="orders")
     with pytest.raises(Exception) as failed:  # noqa: PT011 — Spark's own, of several kinds
         encoded.collect()
@@ -111,49 +117,69 @@ def test_schemas_are_registered_by_those_who_ask_for_it(spark: Any, registry: Me
     schema = json.dumps(ORDER | {"name": "Other"})
     with pytest.raises(SchemaUnknown, match="not registered"):
         ow.avro.encode(orders(spark), registry=registry, subject="orders", schema=schema)
-    made = ow.avro.encode(orders(spark), registry=registry, subject="orders", schema=schema, auto_register_schemas=True)
+    made = ow.avro.encode(
+        orders(spark),
+        registry=registry,
+        subject="orders",
+        schema=schema,
+        auto_register_schemas=True,
+    )
     assert schema_id(bytes(made.first().value)) == REGISTERED + 1
     assert registry.subjects["orders"] == [REGISTERED, REGISTERED + 1]
     again = ow.avro.encode(orders(spark), registry=registry, subject="orders", schema=schema)
     assert schema_id(bytes(again.first().value)) == REGISTERED + 1
     first = ow.avro.encode(orders(spark), registry=registry, subject="orders", schema=1)
     assert schema_id(bytes(first.first().value)) == REGISTERED
-    by_spark = ow.avro.encode(orders(spark), registry=registry, subject="4-new", auto_register_schemas=True)
+    by_spark = ow.avro.encode(
+        orders(spark), registry=registry, subject="4-new", auto_register_schemas=True
+    )
     back = ow.avro.decode(by_spark, registry=registry, subject="4-new")
     assert back.first().value.asDict()["tags"] == ["x", "é"]
 
 
 RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
 REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], str]] = {
-    "no column": (lambda f, r: ow.avro.decode(f, registry=r, subject="orders", column="body"), BadColumn, "body"),
+    "no column": (lambda f, r: ow.avro.decode(f, registry=r, subject="orders", column="body"),
+    BadColumn, "body"),
     "a column of text": (
-        lambda f, r: ow.avro.decode(f.withColumn("value", F.lit("x")), registry=r, subject="s"), BadColumn, "binary",
+        lambda f, r: ow.avro.decode(f.withColumn("value", F.lit("x")), registry=r, subject="s"),
+        BadColumn, "binary",
     ),
     "no subject": (lambda f, r: ow.avro.decode(f, registry=r), ConfigurationError, "subject="),
-    "a subject that is unknown": (lambda f, r: ow.avro.decode(f, registry=r, subject="none"), SchemaUnknown, "none"),
+    "a subject "
+    "that is unknown": (lambda f, r: ow.avro.decode(f, registry=r, subject="none"), SchemaUnknown,
+    "none"),
     "a version that is unknown": (
-        lambda f, r: ow.avro.decode(f, registry=r, subject="orders", reader_schema=9), SchemaUnknown, "9",
+        lambda f, r: ow.avro.decode(f, registry=r, subject="orders", reader_schema=9),
+        SchemaUnknown, "9",
     ),
     "a reader that is no schema": (
-        lambda f, r: ow.avro.decode(f, registry=r, reader_schema='{"type": "nothing"}'), SchemaUnfit, "reader_schema=",
+        lambda f, r: ow.avro.decode(f, registry=r, reader_schema='{"type": "nothing"}'),
+        SchemaUnfit, "reader_schema=",
     ),
     "a reader within itself": (
-        lambda f, r: ow.avro.decode(f, registry=r, reader_schema=json.dumps(RECURSIVE)), SchemaUnfit, "recursive",
+        lambda f, r: ow.avro.decode(f, registry=r, reader_schema=json.dumps(RECURSIVE)),
+        SchemaUnfit, "recursive",
     ),
     "another way with errors": (
-        lambda f, r: ow.avro.decode(f, registry=r, subject="orders", on_error="skip"), ConfigurationError, "on_error",
+        lambda f, r: ow.avro.decode(f, registry=r, subject="orders", on_error="skip"),
+        ConfigurationError, "on_error",
     ),
     "a negative time": (
-        lambda f, r: ow.avro.decode(f, registry=r, subject="orders", refresh_s=-1), ConfigurationError, "refresh_s",
+        lambda f, r: ow.avro.decode(f, registry=r, subject="orders", refresh_s=-1),
+        ConfigurationError, "refresh_s",
     ),
     "dead letters without a stream": (
-        lambda f, r: ow.avro.decode(f, registry=r, subject="s", on_error="dead_letter"), UnsupportedQuery, "stream",
+        lambda f, r: ow.avro.decode(f, registry=r, subject="s", on_error="dead_letter"),
+        UnsupportedQuery, "stream",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", sorted(REFUSED))
-def test_what_cannot_work_is_refused_when_it_is_defined(spark: Any, registry: MemoryRegistry, what: str):
+def test_what_cannot_work_is_refused_when_it_is_defined(
+    spark: Any, registry: MemoryRegistry, what: str
+):
     act, kind, said = REFUSED[what]
     frame = spark.createDataFrame([(b"k", bytearray(b"v"))], "key binary, value binary")
     with pytest.raises(kind) as refused:
@@ -164,36 +190,64 @@ def test_what_cannot_work_is_refused_when_it_is_defined(spark: Any, registry: Me
 
 def test_dead_letters_are_records_as_they_came(spark: Any, registry: MemoryRegistry):
     stream = (
-        spark.readStream.format("rate").load().selectExpr("CAST('k' AS BINARY) AS key", "CAST('v' AS BINARY) AS value")
+        spark.readStream.format("rate")
+        .load()
+        .selectExpr("CAST('k' AS BINARY) AS key", "CAST('v' AS BINARY) AS value")
     )
     registry.add("keys", "string", 44)
     once = ow.avro.decode(stream, registry=registry, subject="orders", on_error="dead_letter")
     with pytest.raises(BadColumn, match="as they came"):
-        ow.avro.decode(once, registry=registry, column="key", subject="keys", on_error="dead_letter")
+        ow.avro.decode(
+            once, registry=registry, column="key", subject="keys", on_error="dead_letter"
+        )
     for renamed in (
         stream.withColumnRenamed("value", "payload"),
         stream.selectExpr("key", "value AS payload", "1 AS value"),
     ):
         with pytest.raises(BadColumn, match="as they came"):
-            ow.avro.decode(renamed, registry=registry, column="payload", subject="orders", on_error="dead_letter")
+            ow.avro.decode(
+                renamed,
+                registry=registry,
+                column="payload",
+                subject="orders",
+                on_error="dead_letter",
+            )
     both = ow.avro.decode(once, registry=registry, column="key", subject="keys")
     assert both.schema["key"].dataType.simpleString() == "string"
 
 
-def test_schemas_that_cannot_be_read_make_their_records_poison(spark: Any, registry: MemoryRegistry):
-    """Of the subject, one is no Avro, one is recursive and one has another unit; the others are read all the same."""
+def test_schemas_that_cannot_be_read_make_their_records_poison(
+    spark: Any, registry: MemoryRegistry
+):
+    """Of the subject, one is no Avro, one is recursive and one has another unit; the others are
+    read all the same.
+    """
     from onceward.engine import decoding
 
     registry.add("orders", '{"type": "object"}', 34, kind="JSON")
     registry.add("orders", RECURSIVE, 35)
     micros = {"name": "placed", "type": {"type": "long", "logicalType": "timestamp-micros"}}
     registry.add("orders", ORDER | {"fields": [*ORDER["fields"][:5], micros]}, 36)
-    good = ow.avro.encode(orders(spark), registry=registry, subject="orders", schema=json.dumps(ORDER)).first().value
-    values = [bytearray(b"\x00\x00\x00\x00" + bytes([number]) + good[5:]) for number in (33, 34, 35, 36)]
-    frame = spark.createDataFrame([(n, value) for n, value in enumerate(values)], "offset bigint, value binary")
+    good = (
+        ow.avro.encode(
+            orders(spark), registry=registry, subject="orders", schema=json.dumps(ORDER)
+        )
+        .first()
+        .value
+    )
+    values = [
+        bytearray(b"\x00\x00\x00\x00" + bytes([number]) + good[5:]) for number in (33, 34, 35, 36)
+    ]
+    frame = spark.createDataFrame(
+        [(n, value) for n, value in enumerate(values)], "offset bigint, value binary"
+    )
     ow.avro.decode(frame, registry=registry, subject="orders", reader_schema=json.dumps(ORDER))
     step: Any = next(reversed(decoding._registered.values()))
     said = {row.source_offset: row.error_message for row in step.dead_letters(frame).collect()}
     assert sorted(said) == [1, 2, 3]
-    assert ("JSON" in said[1], "recursive" in said[2], "timestamp-micros" in said[3]) == (True, True, True)
+    assert ("JSON" in said[1], "recursive" in said[2], "timestamp-micros" in said[3]) == (
+        True,
+        True,
+        True,
+    )
     assert step.plan.good(frame).count() == 1

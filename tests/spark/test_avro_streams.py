@@ -1,4 +1,6 @@
-"""Framed Avro from a topic into a topic: schemas that come later, records that are none, registries that change."""
+"""Framed Avro from a topic into a topic: schemas that come later, records that are none,
+registries that change.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ class Job:
     """A query that decodes, as often as it is started."""
 
     def __init__(self, pipeline: Pipeline, registry: Any, subject: str, **decode: Any) -> None:
-        self.pipeline, self.registry, self.subject, self.given = pipeline, registry, subject, decode
+        self.pipeline, self.registry, self.subject, self.given = (
+            pipeline,
+            registry,
+            subject,
+            decode,
+        )
         self.dead = pipeline.topic(1)
         self.sink = pipeline.sink(dead_letter_topic=self.dead, lineage=True)
         self.starts = 0
@@ -50,7 +57,9 @@ class Job:
     def start(self) -> Any:
         self.starts += 1
         more = {"on_error": "dead_letter", "unknown_id_wait_s": 0.0, **self.given}
-        people = ow.avro.decode(self.pipeline.frame(), registry=self.registry, subject=self.subject, **more)
+        people = ow.avro.decode(
+            self.pipeline.frame(), registry=self.registry, subject=self.subject, **more
+        )
         rows = people.select("key", F.to_json("value").alias("value"), *ow.lineage())
         return self.pipeline.start(frame=rows, transform=self.transform, sink=self.sink)
 
@@ -79,15 +88,20 @@ def feed(pipeline: Pipeline, *values: bytes | None) -> None:
 
 
 @pytest.mark.fault("avro-poison", "avro-unknown-id")
-def test_records_of_every_kind_end_in_one_of_two_topics(pipeline: Pipeline, registry: LocalRegistry):
-    """With a real registry; a schema of another subject comes while the query runs, which starts once more for it."""
+def test_records_of_every_kind_end_in_one_of_two_topics(
+    pipeline: Pipeline, registry: LocalRegistry
+):
+    """With a real registry; a schema of another subject comes while the query runs, which starts
+    once more for it.
+    """
     schemas, subject = ow.SchemaRegistry(registry.url), f"people-{uuid.uuid4().hex}"
     name = f"P{uuid.uuid4().hex}"
     first, second = person(name=name), person(MAIL, name=name)
     one, two = (schemas.register(subject, json.dumps(schema)) for schema in (first, second))
     ada = framed(one, first, id=1, name="Ada")
     feed(
-        pipeline, ada, framed(two, second, id=2, name="Bo", mail=(1, "bo@x")), None, b"text", ada[:-1], ada + b"x",
+        pipeline, ada, framed(two, second, id=2, name="Bo", mail=(1, "bo@x")), None, b"text",
+        ada[:-1], ada + b"x",
         framed(one, first, id=3, name=b"\xff"), framed(2_000_000_000, first, id=4, name="Cy"),
     )  # fmt: skip
     job = Job(pipeline, schemas, subject)
@@ -99,13 +113,19 @@ def test_records_of_every_kind_end_in_one_of_two_topics(pipeline: Pipeline, regi
     feed(pipeline, framed(three, third, id=5, name="Di", age=9), b"")
     ow.supervise(job.start, ow.NoRestart())
     assert job.starts == 4
-    values = [json.loads(message.value()) for message in pipeline.visible() if message.value() is not None]
+    values = [
+        json.loads(message.value())
+        for message in pipeline.visible()
+        if message.value() is not None
+    ]
     assert sorted(values, key=lambda value: value["id"]) == [
         {"id": 1, "name": "Ada"}, {"id": 2, "name": "Bo", "mail": "bo@x"}, {"id": 5, "name": "Di"},
     ]  # fmt: skip
     assert sum(message.value() is None for message in pipeline.visible()) == 1
     assert job.letters() == {"BadFraming": 2, "DoesNotFit": 3, "UnknownSchemaId": 1}
-    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    answer = verify_at(
+        pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly"
+    )
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
 
 
@@ -113,7 +133,9 @@ def test_behind_a_window_nothing_bad_is_forgotten(pipeline: Pipeline, memory: Me
     job = Job(pipeline, memory, "people")
     values = [framed(1, person(), id=n, name="x") if n % 3 else b"bad %d" % n for n in range(100)]
     feed(pipeline, *values)
-    rows = ow.avro.decode(pipeline.frame(), registry=memory, subject="people", on_error="dead_letter")
+    rows = ow.avro.decode(
+        pipeline.frame(), registry=memory, subject="people", on_error="dead_letter"
+    )
     counted = rows.groupBy(F.expr("value.id % 2").alias("odd")).count()
     written = counted.selectExpr("CAST(odd AS STRING) AS key", "CAST(count AS STRING) AS value")
     sink = pipeline.sink(dead_letter_topic=job.dead)
@@ -134,7 +156,11 @@ def test_a_poison_record_stops_the_query_by_name(pipeline: Pipeline, memory: Mem
     rows = ow.avro.decode(pipeline.frame(), registry=memory, subject="people")
     error = pipeline.refused(lambda frame: frame, frame=rows.selectExpr("key", "'seen' AS value"))
     assert isinstance(error, PoisonRecord)
-    assert (error.details["topic"], error.details["partition"], error.details["offset"]) == (pipeline.source, 1, 3)
+    assert (error.details["topic"], error.details["partition"], error.details["offset"]) == (
+        pipeline.source,
+        1,
+        3,
+    )
     assert error.details["class"] == "DoesNotFit"
     assert pipeline.visible() == []
 
@@ -145,13 +171,17 @@ def test_the_subject_is_that_of_the_topic(pipeline: Pipeline, memory: MemoryRegi
     decoded = ow.avro.decode(pipeline.frame(), registry=memory)
     assert decoded.schema["value"].dataType.fieldNames() == ["id", "name", "age"]
     assert (
-        ow.avro.decode(pipeline.frame(), registry=memory, column="key").schema["key"].dataType.simpleString()
+        ow.avro.decode(pipeline.frame(), registry=memory, column="key")
+        .schema["key"]
+        .dataType.simpleString()
         == "string"
     )
 
 
 @pytest.mark.fault("avro-unknown-id")
-def test_thousands_of_ids_that_nobody_knows_cost_one_restart(pipeline: Pipeline, memory: MemoryRegistry):
+def test_thousands_of_ids_that_nobody_knows_cost_one_restart(
+    pipeline: Pipeline, memory: MemoryRegistry
+):
     feed(pipeline, *[framed(n, person(), id=n, name="x") for n in range(1, 3001)])
     job = Job(pipeline, memory, "people")
     job.pipeline.frame = lambda **_: Pipeline.frame(pipeline, max_offsets_per_trigger=10_000)  # type: ignore[method-assign]
@@ -187,7 +217,9 @@ def test_a_registry_that_is_away_loses_nothing(pipeline: Pipeline, memory: Memor
 
 
 @pytest.mark.fault("avro-registry-replaced")
-def test_a_registry_that_is_another_one_stops_before_a_batch(pipeline: Pipeline, memory: MemoryRegistry):
+def test_a_registry_that_is_another_one_stops_before_a_batch(
+    pipeline: Pipeline, memory: MemoryRegistry
+):
     job = Job(pipeline, memory, "people", refresh_s=0)
     feed(pipeline, framed(1, person(), id=1, name="x"))
     query = job.start()
@@ -198,7 +230,9 @@ def test_a_registry_that_is_another_one_stops_before_a_batch(pipeline: Pipeline,
 
 
 def test_an_id_that_is_new_under_adaptive_execution(pipeline: Pipeline, memory: MemoryRegistry):
-    """Then stages run before the batch's function is called, and what they meet is Spark's to tell."""
+    """Then stages run before the batch's function is called, and what they meet is Spark's to
+    tell.
+    """
     memory.add("elsewhere", person(AGE), 9)
     feed(pipeline, *[framed(9, person(AGE), id=n, name="y", age=1) for n in range(10)])
     job = Job(pipeline, memory, "people")
@@ -213,10 +247,14 @@ def test_what_is_encoded_is_decoded(pipeline: Pipeline, memory: MemoryRegistry):
     feed(pipeline, framed(1, person(), id=1, name="é"), None)
     rows = ow.avro.decode(pipeline.frame(), registry=memory, subject="people")
     full = F.struct(
-        F.col("value.name").alias("name"), F.col("value.id").alias("id"), F.lit(None).cast("string").alias("mail")
+        F.col("value.name").alias("name"),
+        F.col("value.id").alias("id"),
+        F.lit(None).cast("string").alias("mail"),
     )
     made = rows.select("key", F.when(F.col("value").isNotNull(), full).alias("value"))
-    pipeline.run(frame=ow.avro.encode(made, registry=memory, subject="out"), transform=lambda frame: frame)
+    pipeline.run(
+        frame=ow.avro.encode(made, registry=memory, subject="out"), transform=lambda frame: frame
+    )
     values = [message.value() for message in pipeline.visible()]
     assert sorted(values, key=lambda value: value is None) == [
         framed(21, person(MAIL), id=1, name="é", mail=(0, None)),

@@ -1,4 +1,5 @@
-"""What comes out of ``ow.avro.decode`` is what went in, whatever Avro can say, also when the schemas differ.
+"""What comes out of ``ow.avro.decode`` is what went in, whatever Avro can say, also when the
+schemas differ.
 
 Records are written by tests/avro_codec.py, which knows the specification and nothing of Java.
 """
@@ -26,7 +27,12 @@ UNIQUE = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
 def record(*fields: tuple[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields], **more}
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": n, "type": t} for n, t in fields],
+        **more,
+    }
 
 
 def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -38,7 +44,9 @@ def framed(number: int, schema: Any, value: Any) -> bytearray:
 
 
 def frame_of(spark: Any, *values: Any) -> DataFrame:
-    return spark.createDataFrame([(n, value) for n, value in enumerate(values)], "n int, value binary")
+    return spark.createDataFrame(
+        [(n, value) for n, value in enumerate(values)], "n int, value binary"
+    )
 
 
 def read(spark: Any, writer: Any, value: Any, reader: Any = None) -> Any:
@@ -65,18 +73,24 @@ EVERYTHING = [
     ("no null", ["null", "string"], (1, "x"), "x"),
     ("an enum", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, 1, "B"),
     ("a fixed", {"type": "fixed", "name": "F", "size": 3}, b"abc", bytearray(b"abc")),
-    ("an array", {"type": "array", "items": ["null", "string"]}, [(1, "a"), (0, None)], ["a", None]),
+    ("an array", {"type": "array", "items": ["null", "string"]}, [(1, "a"), (0, None)],
+    ["a", None]),
     ("an empty array", {"type": "array", "items": "long"}, [], []),
     ("a map", {"type": "map", "values": "int"}, {"é": 1, "b": 2}, {"é": 1, "b": 2}),
     ("a union", ["int", "string"], (1, "x"), Row(member0=None, member1="x")),
     ("a union with null", ["null", "int", "string"], (1, 5), Row(member0=5, member1=None)),
     ("int or long", ["int", "long"], (1, 2**40), 2**40),
-    ("a record", record(("a", "int"), ("b", record(("c", "string"), name="S"))), {"a": 1, "b": {"c": "x"}},
+    ("a record", record(("a", "int"), ("b", record(("c", "string"), name="S"))),
+    {"a": 1, "b": {"c": "x"}},
      Row(a=1, b=Row(c="x"))),
-    ("arrays of maps of records", {"type": "array", "items": {"type": "map", "values": record(("a", "string"))}},
+    ("arrays of "
+     "maps of records", {"type": "array", "items": {"type": "map",
+     "values": record(("a", "string"))}},
      [{"k": {"a": "x"}}], [{"k": Row(a="x")}]),
-    ("a decimal", logical("bytes", "decimal", precision=9, scale=2), b"\xff\x85", decimal.Decimal("-1.23")),
-    ("a fixed decimal", {"type": "fixed", "name": "D", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 3},
+    ("a decimal", logical("bytes", "decimal", precision=9, scale=2), b"\xff\x85",
+    decimal.Decimal("-1.23")),
+    ("a fixed decimal", {"type": "fixed", "name": "D", "size": 4, "logicalType": "decimal",
+    "precision": 9, "scale": 3},
      b"\x00\x00\x04\xd2", decimal.Decimal("1.234")),
     ("a date", logical("int", "date"), 19_000, datetime.date(2022, 1, 8)),
     ("time-millis", logical("int", "time-millis"), 3_600_001, 3_600_001),
@@ -90,7 +104,8 @@ EVERYTHING = [
     ("local-timestamp-micros", logical("long", "local-timestamp-micros"), 1_700_000_000_123_456,
      datetime.datetime(2023, 11, 14, 22, 13, 20, 123_456)),
     ("a uuid", logical("string", "uuid"), str(UNIQUE), str(UNIQUE)),
-    ("a duration", {"type": "fixed", "name": "T", "size": 12, "logicalType": "duration"}, b"\x01" * 12,
+    ("a duration", {"type": "fixed", "name": "T", "size": 12, "logicalType": "duration"},
+    b"\x01" * 12,
      bytearray(b"\x01" * 12)),
 ]  # fmt: skip
 
@@ -112,13 +127,19 @@ def test_what_is_no_record(spark: Any, what: str):
 def together(cases: Iterable[tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
     """One record of all of them."""
     each = list(cases)
-    schema = record(*((f"f{n}", named(n, schema)) for n, (schema, _) in enumerate(each)), name="All", namespace="com.x")
+    schema = record(
+        *((f"f{n}", named(n, schema)) for n, (schema, _) in enumerate(each)),
+        name="All",
+        namespace="com.x",
+    )
     return schema, {f"f{n}": value for n, (_, value) in enumerate(each)}
 
 
 def named(number: int, schema: Any) -> Any:
     """With names of its own: a name may be defined once."""
-    return json.loads(json.dumps(schema).replace('"name": "', f'"name": "N{number}_'), object_hook=_own_fields)
+    return json.loads(
+        json.dumps(schema).replace('"name": "', f'"name": "N{number}_'), object_hook=_own_fields
+    )
 
 
 def _own_fields(found: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +147,9 @@ def _own_fields(found: dict[str, Any]) -> dict[str, Any]:
     for field in found.get("fields", ()):
         field["name"] = field["name"].partition("_")[2]
     if "name" in found and "type" in found and found["type"] == "record":
-        found["aliases"] = [found["name"].partition("_")[0] + "_" + alias for alias in found.get("aliases", ())]
+        found["aliases"] = [
+            found["name"].partition("_")[0] + "_" + alias for alias in found.get("aliases", ())
+        ]
     return found
 
 
@@ -137,12 +160,15 @@ def comparable(value: Any) -> Any:
 
 EVOLUTIONS = [
     ("a field is new", record(("a", "int")), {"a": 1},
-     record(fields=[{"name": "a", "type": "int"}, {"name": "b", "type": "string", "default": "x"}]),
+     record(fields=[{"name": "a", "type": "int"},
+     {"name": "b", "type": "string", "default": "x"}]),
      Row(a=1, b="x")),
-    ("a field is gone", record(("a", "int"), ("b", "string"), ("c", "long")), {"a": 1, "b": "x", "c": 2},
+    ("a field is gone", record(("a", "int"), ("b", "string"), ("c", "long")),
+    {"a": 1, "b": "x", "c": 2},
      record(("a", "int"), ("c", "long")), Row(a=1, c=2)),
     ("a field has another name", record(("a", "int")), {"a": 1},
-     {"type": "record", "name": "R", "fields": [{"name": "b", "aliases": ["a"], "type": "int"}]}, Row(b=1)),
+     {"type": "record", "name": "R", "fields": [{"name": "b", "aliases": ["a"], "type": "int"}]},
+     Row(b=1)),
     ("a record has another name", record(("a", "int"), name="Old"), {"a": 1},
      record(("a", "int"), name="New", aliases=["Old"]), Row(a=1)),
     ("fields change places", record(("a", "int"), ("b", "string")), {"a": 1, "b": "x"},
@@ -176,17 +202,27 @@ def test_every_evolution(spark: Any):
 @pytest.mark.parametrize("around", [False, True], ids=["ours beside its fields", "ours around it"])
 def test_a_record_of_a_few_texts_is_read_by_each_of_its_schemas(spark: Any, around: bool):
     """Fields of ours are among its own then, unless one of the schemas is no record."""
-    reader = record(("onceward_ONE", "string"), ("n", "long"), name="New", namespace="com.x", aliases=["Old"])
-    reader["fields"] += [{"name": "b", "aliases": ["a"], "type": ["null", "string"], "default": None}]
+    reader = record(
+        ("onceward_ONE", "string"), ("n", "long"), name="New", namespace="com.x", aliases=["Old"]
+    )
+    reader["fields"] += [
+        {"name": "b", "aliases": ["a"], "type": ["null", "string"], "default": None}
+    ]
     reader["fields"] += [{"name": "first", "type": "double", "default": 2.5}]
-    old = record(("n", "int"), ("a", "string"), ("gone", "double"), ("onceward_ONE", "string"), name="Old")
+    old = record(
+        ("n", "int"), ("a", "string"), ("gone", "double"), ("onceward_ONE", "string"), name="Old"
+    )
     old |= {"namespace": "com.x"}
-    another = record(("onceward_frame", "bytes"), ("onceward_ONE", "string"), ("n", "long"), name="Another")
+    another = record(
+        ("onceward_frame", "bytes"), ("onceward_ONE", "string"), ("n", "long"), name="Another"
+    )
     reader["aliases"] += ["Another"]
     union: Any = ["null", reader]
     written: list[tuple[Any, Any, Row]] = [
-        (old, {"n": 1, "a": "x", "gone": 0.5, "onceward_ONE": "é"}, Row(onceward_ONE="é", n=1, b="x", first=2.5)),
-        (another, {"onceward_frame": b"..", "onceward_ONE": "", "n": 2}, Row(onceward_ONE="", n=2, b=None, first=2.5)),
+        (old, {"n": 1, "a": "x", "gone": 0.5, "onceward_ONE": "é"},
+        Row(onceward_ONE="é", n=1, b="x", first=2.5)),
+        (another, {"onceward_frame": b"..", "onceward_ONE": "", "n": 2},
+        Row(onceward_ONE="", n=2, b=None, first=2.5)),
         (reader, {"onceward_ONE": "z", "n": 3, "b": (1, "y"), "first": 1.5},
          Row(onceward_ONE="z", n=3, b="y", first=1.5)),
     ]  # fmt: skip
@@ -196,22 +232,53 @@ def test_a_record_of_a_few_texts_is_read_by_each_of_its_schemas(spark: Any, arou
     registry = MemoryRegistry()
     for number, (writer, _, _) in enumerate(written, 1):
         registry.add("s", writer, number)
-    frame = frame_of(spark, *(framed(n, writer, value) for n, (writer, value, _) in enumerate(written, 1)), None)
-    found = ow.avro.decode(frame, registry=registry, subject="s", reader_schema=json.dumps(reader)).collect()
+    frame = frame_of(
+        spark, *(framed(n, writer, value) for n, (writer, value, _) in enumerate(written, 1)), None
+    )
+    found = ow.avro.decode(
+        frame, registry=registry, subject="s", reader_schema=json.dumps(reader)
+    ).collect()
     assert [row.value for row in sorted(found)] == [*(wanted for _, _, wanted in written), None]
 
 
 WIDE = record(
     ("s", "string"),
     ("d", ["null", logical("bytes", "decimal", precision=38, scale=2)]),
-    ("list", {"type": "array", "items": ["null", logical("bytes", "decimal", precision=38, scale=2)]}),
-    ("map", {"type": "map", "values": record(("x", logical("bytes", "decimal", precision=38, scale=2)), name="X")}),
-    ("lists", {"type": "array", "items": {"type": "array", "items": logical("bytes", "decimal", precision=38)}}),
-    ("fixed", {"type": "fixed", "name": "F", "size": 9, "logicalType": "decimal", "precision": 18, "scale": 2}),
+    (
+        "list",
+        {"type": "array", "items": ["null", logical("bytes", "decimal", precision=38, scale=2)]},
+    ),
+    (
+        "map",
+        {
+            "type": "map",
+            "values": record(("x", logical("bytes", "decimal", precision=38, scale=2)), name="X"),
+        },
+    ),
+    (
+        "lists",
+        {
+            "type": "array",
+            "items": {"type": "array", "items": logical("bytes", "decimal", precision=38)},
+        },
+    ),
+    (
+        "fixed",
+        {
+            "type": "fixed",
+            "name": "F",
+            "size": 9,
+            "logicalType": "decimal",
+            "precision": 18,
+            "scale": 2,
+        },
+    ),
 )
 
 
-def wide(d: int = 1, item: int = 1, value: int = 1, inner: int = 1, fixed: int = 1) -> dict[str, Any]:
+def wide(
+    d: int = 1, item: int = 1, value: int = 1, inner: int = 1, fixed: int = 1
+) -> dict[str, Any]:
     def content(number: int, size: int = 16) -> bytes:
         return number.to_bytes(size, "big", signed=True)
 
@@ -241,22 +308,31 @@ def test_a_decimal_with_more_digits_than_the_reader_has(spark: Any, at_the_top: 
     ]
     registry = MemoryRegistry()
     registry.add("s", at_the_top, 7)
-    frame = frame_of(spark, *(framed(7, at_the_top, (1, value) if in_union else value) for value in values), None)
+    frame = frame_of(
+        spark,
+        *(framed(7, at_the_top, (1, value) if in_union else value) for value in values),
+        None,
+    )
     ow.avro.decode(frame, registry=registry, subject="s", reader_schema=json.dumps(reader))
     plan = next(reversed(decoding._registered.values())).plan
     good = sorted(plan.good(frame).collect())
     assert [row.n for row in good] == [0, 1, 2, len(values)]
     assert good[-1].value is None
-    wanted = {"s": "é", "d": most * cent, "list": [-most * cent, None], "map": {"k": Row(x=most * cent)},
+    wanted = {"s": "é", "d": most * cent, "list": [-most * cent, None],
+        "map": {"k": Row(x=most * cent)},
               "lists": [[], [0, -most]], "fixed": most * cent}  # fmt: skip
-    assert good[0].value.asDict() == {name: value for name, value in wanted.items() if name in names}
+    assert good[0].value.asDict() == {
+        name: value for name, value in wanted.items() if name in names
+    }
     bad = plan.bad(frame).collect()
     assert sorted(row.n for row in bad) == list(range(3, len(values)))
     assert all("more digits" in row.error_message for row in bad)
 
 
 def test_a_record_of_many_decimals(spark: Any):
-    """Each in its turn, with and without fields of ours beside its own, and one that all are right in."""
+    """Each in its turn, with and without fields of ours beside its own, and one that all are right
+    in.
+    """
     for texts in (0, 1, 13):
         schema = record(
             *((f"d{n}", logical("bytes", "decimal", precision=n + 8, scale=n)) for n in range(11)),

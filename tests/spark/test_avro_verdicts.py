@@ -1,5 +1,6 @@
-"""Each record is read, or refused by name: none is taken for what it is not, and nothing that a user's query does
-behind the decoding makes Spark leave the look at it out."""
+"""Each record is read, or refused by name: none is taken for what it is not, and nothing that a
+user's query does behind the decoding makes Spark leave the look at it out.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +39,20 @@ PERSON = {
             "type": {"type": "array", "items": {"type": "map", "values": ["int", "string"]}},
             "default": [],
         },
-        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}, "default": "A"},
+        {
+            "name": "kind",
+            "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]},
+            "default": "A",
+        },
         {"name": "price", "type": "double", "default": 0},
         {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 4}, "default": "abcd"},
     ],
 }
 ADA = {
-    "id": 7, "name": "Ada", "mail": (1, "ada@example.com"), "tags": ["a", "é"], "notes": {"k": "v"},
-    "more": (1, {"s": "x"}), "rows": [{"r": (1, "y"), "q": (0, 3)}], "kind": 1, "price": 1.5, "hash": b"1234",
+    "id": 7, "name": "Ada", "mail": (1, "ada@example.com"), "tags": ["a", "é"],
+    "notes": {"k": "v"},
+    "more": (1, {"s": "x"}), "rows": [{"r": (1, "y"), "q": (0, 3)}], "kind": 1, "price": 1.5,
+    "hash": b"1234",
 }  # fmt: skip
 
 
@@ -55,7 +62,8 @@ def framed(number: int, body: bytes) -> bytes:
 
 def bad_texts() -> list[bytes]:
     """Records that are right but for one text, in each place that a text can have."""
-    wrong = b"\xf0\x9f\x98"  # the begin of a character of four bytes, which Java would replace by one of three
+    # the begin of a character of four bytes, which Java would replace by one of three
+    wrong = b"\xf0\x9f\x98"
     changes: list[dict[str, Any]] = [
         {"name": wrong}, {"mail": (1, wrong)}, {"tags": ["a", wrong]}, {"notes": {"k": wrong}},
         {"more": (1, {"s": wrong})}, {"rows": [{"r": (1, wrong)}]}, {"tags": [b"\xc3", b"\xa9"]},
@@ -70,9 +78,21 @@ def bad_texts() -> list[bytes]:
 
 BODY = write(PERSON, ADA)
 POISON: dict[str, list[bytes]] = {
-    "BadFraming": [b"", b"\x00", b"\x00\x00\x00\x00", b"\x01" + framed(1, BODY)[1:], b'{"json": true}'],
+    "BadFraming": [
+        b"",
+        b"\x00",
+        b"\x00\x00\x00\x00",
+        b"\x01" + framed(1, BODY)[1:],
+        b'{"json": true}',
+    ],
     "UnknownSchemaId": [framed(404, BODY), framed(2**32 - 1, BODY), framed(0, BODY)],
-    "DoesNotFit": [framed(1, BODY[:-1]), framed(1, BODY + b"\x00"), framed(1, b""), framed(1, BODY * 2), *bad_texts()],
+    "DoesNotFit": [
+        framed(1, BODY[:-1]),
+        framed(1, BODY + b"\x00"),
+        framed(1, b""),
+        framed(1, BODY * 2),
+        *bad_texts(),
+    ],
 }
 
 
@@ -84,8 +104,13 @@ def registry() -> MemoryRegistry:
 
 
 def kafka_like(spark: Any, values: list[bytes | None]) -> DataFrame:
-    rows = [(b"k", None if v is None else bytearray(v), "people", n % 3, n) for n, v in enumerate(values)]
-    return spark.createDataFrame(rows, "key binary, value binary, topic string, partition int, offset bigint")
+    rows = [
+        (b"k", None if v is None else bytearray(v), "people", n % 3, n)
+        for n, v in enumerate(values)
+    ]
+    return spark.createDataFrame(
+        rows, "key binary, value binary, topic string, partition int, offset bigint"
+    )
 
 
 def step_of(frame: DataFrame, registry: MemoryRegistry) -> tuple[DataFrame, Any]:
@@ -105,13 +130,20 @@ def failure(action: Callable[[], Any]) -> OncewardError:
 
 @pytest.mark.parametrize("around", [False, True], ids=["ours beside its fields", "ours around it"])
 def test_good_and_dead_are_all_of_the_input(spark: Any, around: bool):
-    """Random changes of a record, and random bytes: an independent decoder and Spark agree on each."""
+    """Random changes of a record, and random bytes: an independent decoder and Spark agree on
+    each.
+    """
     registry = MemoryRegistry()
     if around:
-        registry.add("people", ["null", PERSON], 2)  # no record: so no field of ours is among a record's own
+        registry.add(
+            "people", ["null", PERSON], 2
+        )  # no record: so no field of ours is among a record's own
     registry.add("people", PERSON, 1)
     seed = random.randrange(2**32)
-    chance, values = random.Random(seed), [None, framed(1, BODY), *(v for vs in POISON.values() for v in vs)]
+    chance, values = (
+        random.Random(seed),
+        [None, framed(1, BODY), *(v for vs in POISON.values() for v in vs)],
+    )
     for _ in range(3000):
         body = bytearray(BODY)
         for _ in range(chance.randint(1, 3)):
@@ -131,7 +163,9 @@ def test_good_and_dead_are_all_of_the_input(spark: Any, around: bool):
     values += [framed(1, chance.randbytes(chance.randint(0, 60))) for _ in range(500)]
     frame = kafka_like(spark, values)
     _, step = step_of(frame, registry)
-    good = {row.offset: row.value for row in step.plan.good(frame).select("offset", "value").collect()}
+    good = {
+        row.offset: row.value for row in step.plan.good(frame).select("offset", "value").collect()
+    }
     dead = step.dead_letters(frame).collect()
     assert sorted([*good, *(row.source_offset for row in dead)]) == list(range(len(values))), seed
     assert all(bytes(row.value) == values[row.source_offset] for row in dead), seed
@@ -140,8 +174,14 @@ def test_good_and_dead_are_all_of_the_input(spark: Any, around: bool):
         assert (offset in good) == wanted, (seed, offset, value)
         if wanted and value is not None:
             told = read(PERSON, value[5:])
-            assert (good[offset].id, good[offset].name) == (told["id"], told["name"]), (seed, value)
-            assert [set(row) for row in good[offset].rows] == [set(row) for row in told["rows"]], (seed, value)
+            assert (good[offset].id, good[offset].name) == (told["id"], told["name"]), (
+                seed,
+                value,
+            )
+            assert [set(row) for row in good[offset].rows] == [set(row) for row in told["rows"]], (
+                seed,
+                value,
+            )
     assert 100 < len(good) < 3000, (seed, len(good))
 
 
@@ -163,17 +203,25 @@ def test_poison_has_a_class_and_a_reason(spark: Any, registry: MemoryRegistry, k
     assert [row.source_offset for row in dead] == list(range(1, len(POISON[kind]) + 1))
     assert {row.error_class for row in dead} == {kind}
     assert all(row.error_message for row in dead)
-    assert {(bytes(row.key), row.source_topic, row.headers) for row in dead} == {(b"k", "people", None)}
+    assert {(bytes(row.key), row.source_topic, row.headers) for row in dead} == {
+        (b"k", "people", None)
+    }
 
 
 HOW_IT_IS_USED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "count": lambda frame: frame.groupBy().count(),
     "other columns": lambda frame: frame.select("key"),
     "filter on another column": lambda frame: frame.where("partition >= 0").select("offset"),
-    "filter on a field": lambda frame: frame.where("value.id > 0 AND value.name IS NOT NULL").select("value.id"),
+    "filter on a field": lambda frame: frame.where(
+        "value.id > 0 AND value.name IS NOT NULL"
+    ).select("value.id"),
     "filter on the value": lambda frame: frame.where("value IS NOT NULL"),
-    "window": lambda frame: frame.groupBy(F.window(F.timestamp_seconds("offset"), "10 seconds")).count(),
-    "join": lambda frame: frame.join(frame.sparkSession.range(5), F.col("value.id") == F.col("id")).select("topic"),
+    "window": lambda frame: frame.groupBy(
+        F.window(F.timestamp_seconds("offset"), "10 seconds")
+    ).count(),
+    "join": lambda frame: frame.join(
+        frame.sparkSession.range(5), F.col("value.id") == F.col("id")
+    ).select("topic"),
     "union": lambda frame: frame.select("offset").union(frame.sparkSession.range(3)),
     "distinct": lambda frame: frame.select("topic").distinct(),
     "explode": lambda frame: frame.select(F.explode("value.tags")),
@@ -185,7 +233,8 @@ def test_poison_stops_whatever_the_query_looks_at(spark: Any, registry: MemoryRe
     decoded, _ = step_of(kafka_like(spark, [framed(1, BODY), framed(1, BODY[:-1])]), registry)
     error = failure(HOW_IT_IS_USED[use](decoded).collect)
     assert isinstance(error, PoisonRecord)
-    assert {name: error.details[name] for name in ("class", "topic", "partition", "offset", "id")} == {
+    assert {name: error.details[name] for name in ("class", "topic", "partition", "offset",
+        "id")} == {
         "class": "DoesNotFit", "topic": "people", "partition": 1, "offset": 1, "id": 1,
     }  # fmt: skip
     assert "offset 1 of partition 1 of topic people" in error.message
@@ -193,28 +242,42 @@ def test_poison_stops_whatever_the_query_looks_at(spark: Any, registry: MemoryRe
 
 
 def test_a_record_is_decoded_once(spark: Any, registry: MemoryRegistry):
-    """A filter and a projection of the user's do not make Spark evaluate ``from_avro`` for each."""
+    """A filter and a projection of the user's do not make Spark evaluate ``from_avro`` for
+    each.
+    """
     decoded, step = step_of(kafka_like(spark, [framed(1, BODY)]), registry)
     for rows in (decoded, step.plan.good(kafka_like(spark, [framed(1, BODY)]))):
-        used = rows.where("value.id > 0 AND value.name LIKE '%d%'").select("value.id", F.upper("value.name"), "value")
+        used = rows.where("value.id > 0 AND value.name LIKE '%d%'").select(
+            "value.id", F.upper("value.name"), "value"
+        )
         plan = used._jdf.queryExecution().optimizedPlan().toString()
         assert plan.count("from_avro(") == 1, plan
         assert decoded._jdf.queryExecution().analyzed().deterministic()
 
 
 def test_lengths_that_no_record_has_cost_no_memory(spark: Any):
-    """Five bytes say that two billion follow. Avro would make room for them, and the JVM of these tests would end."""
+    """Five bytes say that two billion follow. Avro would make room for them, and the JVM of these
+    tests would end.
+    """
     schemas: list[tuple[Any, bytes]] = [
         ("string", varint(2**31 - 20)),
         ("bytes", varint(2**31 - 20)),
         ({"type": "array", "items": "long"}, varint(2**31 - 20)),
-        ({"type": "map", "values": "long"}, varint(2**31 - 20) + varint(1) + b"a" + varint(1) + varint(1) + b"b"),
+        (
+            {"type": "map", "values": "long"},
+            varint(2**31 - 20) + varint(1) + b"a" + varint(1) + varint(1) + b"b",
+        ),
     ]
     registry = MemoryRegistry()
     for n, (schema, _) in enumerate(schemas, 1):
-        registry.add("s", {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": schema}]}, n)
+        registry.add(
+            "s", {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": schema}]}, n
+        )
     frame = kafka_like(spark, [framed(n, body) for n, (_, body) in enumerate(schemas, 1)])
-    fields = [{"name": f"f{n}", "type": ["null", schema], "default": None} for n, (schema, _) in enumerate(schemas, 1)]
+    fields = [
+        {"name": f"f{n}", "type": ["null", schema], "default": None}
+        for n, (schema, _) in enumerate(schemas, 1)
+    ]
     reader = json.dumps({"type": "record", "name": "R", "fields": fields})
     ow.avro.decode(frame, registry=registry, subject="s", reader_schema=reader)
     step = next(reversed(decoding._registered.values()))
@@ -224,7 +287,9 @@ def test_lengths_that_no_record_has_cost_no_memory(spark: Any):
 def test_an_id_that_is_new_fails_the_job_and_is_found(spark: Any, registry: MemoryRegistry):
     known = kafka_like(spark, [framed(1, BODY)])
     _, step = step_of(known, registry)
-    later = kafka_like(spark, [framed(1, BODY), b"", None, *(framed(n, BODY) for n in (5, 6, 6, 2**32 - 1))])
+    later = kafka_like(
+        spark, [framed(1, BODY), b"", None, *(framed(n, BODY) for n in (5, 6, 6, 2**32 - 1))]
+    )
     framed_all = later.where("octet_length(value) > 4")
     for act in (
         step.plan.good(later).count,
@@ -240,7 +305,10 @@ def test_an_id_that_is_new_fails_the_job_and_is_found(spark: Any, registry: Memo
     assert better.details["ids"] == [5, 6, 2**32 - 1]
     assert len(better.details["news"]) == 3
     _, step = step_of(later, registry)
-    assert [row.error_class for row in step.dead_letters(later).collect()] == ["BadFraming", *["UnknownSchemaId"] * 3]
+    assert [row.error_class for row in step.dead_letters(later).collect()] == [
+        "BadFraming",
+        *["UnknownSchemaId"] * 3,
+    ]
     assert step.plan.good(later).count() == 3
     registry.add("others", PERSON, 6)  # late
     _, step = step_of(known, registry)

@@ -1,4 +1,6 @@
-"""What cannot be written is refused with a typed error that names it and the next step; nothing of it is visible."""
+"""What cannot be written is refused with a typed error that names it and the next step; nothing of
+it is visible.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def numbers(rows: DataFrame) -> DataFrame:
 
 
 def refused_and_invisible(pipeline: Pipeline, *expressions: str, **options: Any) -> OncewardError:
-    """Ten records that become ``expressions`` of their number n; the error, when nothing was committed."""
+    """Ten records that become ``expressions`` of their number n; the error, when nothing was
+    committed.
+    """
     pipeline.feed(10)
     error = pipeline.refused(lambda rows: numbers(rows).selectExpr(*expressions), **options)
     assert pipeline.visible() == []
@@ -53,7 +57,11 @@ def refused_and_invisible(pipeline: Pipeline, *expressions: str, **options: Any)
         (["'v' AS value", "n AS key"], "key", "binary or string"),
         (["'v' AS value", "CAST(n AS LONG) AS partition"], "partition", "int"),
         (["'v' AS value", "'2024-01-01' AS timestamp"], "timestamp", "timestamp"),
-        (["'v' AS value", "map('a', X'01') AS headers"], "headers", "array<struct<key: string, value: binary>>"),
+        (
+            ["'v' AS value", "map('a', X'01') AS headers"],
+            "headers",
+            "array<struct<key: string, value: binary>>",
+        ),
         (
             ["'v' AS value", "array(named_struct('key', 'a', 'value', 'text')) AS headers"],
             "headers",
@@ -62,7 +70,9 @@ def refused_and_invisible(pipeline: Pipeline, *expressions: str, **options: Any)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_columns_missing_or_of_the_wrong_type(pipeline: Pipeline, expressions: list[str], column: str, wanted: str):
+def test_columns_missing_or_of_the_wrong_type(
+    pipeline: Pipeline, expressions: list[str], column: str, wanted: str
+):
     error = refused_and_invisible(pipeline, *expressions)
     assert type(error) is BadColumn
     assert f"'{column}'" in error.message
@@ -92,7 +102,9 @@ def test_a_topic_column_of_the_wrong_type(pipeline: Pipeline):
         ("'{ledger}'", BadColumn, "ledger topic"),
     ],
 )
-def test_a_bad_topic_in_one_row_in_the_middle(pipeline: Pipeline, topic: str, kind: type[OncewardError], named: str):
+def test_a_bad_topic_in_one_row_in_the_middle(
+    pipeline: Pipeline, topic: str, kind: type[OncewardError], named: str
+):
     bad = topic.format(ledger=pipeline.ledger_topic)
     rows = f"CASE WHEN n = 5 THEN {bad} ELSE '{pipeline.output}' END AS topic"
     error = refused_and_invisible(pipeline, "CAST(n AS STRING) AS value", rows, topic=None)
@@ -122,16 +134,26 @@ def test_a_record_larger_than_a_batch_may_be(pipeline: Pipeline):
     error = refused_and_invisible(pipeline, value, options=options)
     assert type(error) is RecordTooLarge
     assert "max.request.size" in f"{error.message} {error.next_step}"
-    pipeline.run(lambda rows: numbers(rows).selectExpr(value), options={**options, "max.request.size": 300_000})
+    pipeline.run(
+        lambda rows: numbers(rows).selectExpr(value),
+        options={**options, "max.request.size": 300_000},
+    )
     assert max(len(message.value()) for message in pipeline.visible()) == 200_000
 
 
 @pytest.mark.parametrize("topic_is", ["the sink's", "in a column"])
 @pytest.mark.fault("record-too-large")
-def test_a_record_larger_than_the_topic_takes_in_the_middle_of_a_batch(any_pipeline: Pipeline, topic_is: str):
-    """Where only the broker can tell, the rest of the batch is sent and acknowledged by then: it must stay unseen."""
+def test_a_record_larger_than_the_topic_takes_in_the_middle_of_a_batch(
+    any_pipeline: Pipeline, topic_is: str
+):
+    """Where only the broker can tell, the rest of the batch is sent and acknowledged by then: it
+    must stay unseen.
+    """
     any_pipeline.output = any_pipeline.topic(3, max_message_bytes=20_000)
-    columns = ["CONCAT('k', n) AS key", "CASE WHEN n = 5 THEN repeat('x', 50000) ELSE 'small' END AS value"]
+    columns = [
+        "CONCAT('k', n) AS key",
+        "CASE WHEN n = 5 THEN repeat('x', 50000) ELSE 'small' END AS value",
+    ]
     options: dict[str, Any] = {"options": {"batch.size": 100_000}}
     if topic_is == "in a column":
         columns.append(f"'{any_pipeline.output}' AS topic")
@@ -145,7 +167,9 @@ def test_a_record_larger_than_the_topic_takes_in_the_middle_of_a_batch(any_pipel
 
 
 def test_batches_that_the_topic_finds_too_large_though_no_record_is(pipeline: Pipeline):
-    """A batch of small records above max.message.bytes: Kafka's own producer splits it and goes on."""
+    """A batch of small records above max.message.bytes: Kafka's own producer splits it and goes
+    on.
+    """
     pipeline.output = pipeline.topic(1, max_message_bytes=20_000)
     pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(40)])
     pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=100))
@@ -192,15 +216,20 @@ def test_an_unreachable_broker_is_named_in_bounded_time(pipeline: Pipeline):
     (port,) = free_ports(1)
     pipeline.feed(5)
     error = pipeline.refused(
-        bootstrap_servers=f"127.0.0.1:{port}", options={"socket.connection.setup.timeout.max.ms": 3000}
+        bootstrap_servers=f"127.0.0.1:{port}",
+        options={"socket.connection.setup.timeout.max.ms": 3000},
     )
     assert type(error) is BrokerUnreachable
     assert f"127.0.0.1:{port}" in error.message
     assert "bootstrap.servers" in error.next_step
 
 
-def test_a_transaction_timeout_above_the_brokers_maximum_names_both_settings(any_pipeline: Pipeline):
-    error = refused_and_invisible(any_pipeline, "'v' AS value", options={"transaction.timeout.ms": 3_600_000})
+def test_a_transaction_timeout_above_the_brokers_maximum_names_both_settings(
+    any_pipeline: Pipeline,
+):
+    error = refused_and_invisible(
+        any_pipeline, "'v' AS value", options={"transaction.timeout.ms": 3_600_000}
+    )
     assert type(error) is TransactionTimeoutTooLarge
     assert "transaction.timeout.ms=3600000" in error.message
     assert "transaction.max.timeout.ms=900000" in error.message
@@ -222,10 +251,18 @@ def test_a_ledger_topic_that_forgets_is_refused(pipeline: Pipeline):
         ({"options": {"transactional.id": "mine"}}, ContradictoryOptions, "transactional.id"),
         ({"options": {"acks": "1"}}, ContradictoryOptions, "acks"),
         ({"options": {"enable.idempotence": "false"}}, ContradictoryOptions, "enable.idempotence"),
-        ({"options": {"max.in.flight.requests.per.connection": 6}}, ContradictoryOptions, "max.in.flight"),
+        (
+            {"options": {"max.in.flight.requests.per.connection": 6}},
+            ContradictoryOptions,
+            "max.in.flight",
+        ),
         ({"options": {"delivery.timeout.ms": 10}}, ContradictoryOptions, "delivery.timeout.ms"),
         ({"options": {"compression.type": "brotli"}}, ConfigurationError, "compression.type"),
-        ({"options": {"transaction.timeout.ms": "1 minute"}}, ConfigurationError, "transaction.timeout.ms"),
+        (
+            {"options": {"transaction.timeout.ms": "1 minute"}},
+            ConfigurationError,
+            "transaction.timeout.ms",
+        ),
         ({"bootstrap_servers": "broker"}, ConfigurationError, "bootstrap_servers"),
         ({"pipeline_id": "no spaces please"}, ConfigurationError, "pipeline_id"),
         ({"topic": "no/slashes"}, InvalidTopicName, "no/slashes"),
@@ -241,7 +278,9 @@ def test_a_ledger_topic_that_forgets_is_refused(pipeline: Pipeline):
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_settings_are_refused_when_the_sink_is_built(settings: dict[str, Any], kind: type[OncewardError], named: str):
+def test_settings_are_refused_when_the_sink_is_built(
+    settings: dict[str, Any], kind: type[OncewardError], named: str
+):
     good = {"bootstrap_servers": "broker:9092", "pipeline_id": "p", "topic": "t"}
     with pytest.raises(kind) as caught:
         onceward.KafkaSink(**(good | settings))
@@ -257,7 +296,9 @@ def test_outside_a_streaming_query(pipeline: Pipeline):
 
 
 def test_asynchronous_progress_tracking_is_refused(pipeline: Pipeline):
-    """Spark itself allows it with its own Kafka sink only; whoever says no first, nothing may be written."""
+    """Spark itself allows it with its own Kafka sink only; whoever says no first, nothing may be
+    written.
+    """
     pipeline.feed(5)
     writer = (
         copy(pipeline.frame())

@@ -1,4 +1,6 @@
-"""Small batches that the driver sends itself: as exact as those of tasks, bounded, and left to tasks when not small."""
+"""Small batches that the driver sends itself: as exact as those of tasks, bounded, and left to
+tasks when not small.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,18 @@ def test_driver_and_tasks_share_the_sequences(any_pipeline: Pipeline, leases: An
                 10,
                 70_000,
             ):  # what is too large for the driver goes to tasks, and so does the next
-                batch.write(numbered.selectExpr("key", f"REPEAT('x', {size}) AS value").where("offset < 10"))
+                batch.write(
+                    numbered.selectExpr("key", f"REPEAT('x', {size}) AS value").where(
+                        "offset < 10"
+                    )
+                )
 
     query = any_pipeline.frame().writeStream.foreachBatch(four)
-    query = query.option("checkpointLocation", str(any_pipeline.checkpoint)).trigger(availableNow=True).start()
+    query = (
+        query.option("checkpointLocation", str(any_pipeline.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert any_pipeline.ended(query) == ""
     sizes = Counter(len(message.value()) for message in any_pipeline.visible())
     assert sizes == {10: 40, 70_000: 40}
@@ -63,13 +73,21 @@ def test_driver_and_tasks_share_the_sequences(any_pipeline: Pipeline, leases: An
 
 
 @pytest.mark.parametrize("why", ["rows", "bytes"])
-def test_more_than_expected_goes_to_tasks(pipeline: Pipeline, leases: Any, steps: list[events.Event], why: str):
+def test_more_than_expected_goes_to_tasks(
+    pipeline: Pipeline, leases: Any, steps: list[events.Event], why: str
+):
     pipeline.feed(40)
 
     def more(rows: DataFrame) -> DataFrame:
         if why == "bytes":
-            return rows.selectExpr("key", "REPEAT('x', 70000) AS value", "offset").where("offset = 0").drop("offset")
-        return rows.selectExpr("key", "EXPLODE(SEQUENCE(1, 1000)) AS n").selectExpr("key", "CAST(n AS STRING) AS value")
+            return (
+                rows.selectExpr("key", "REPEAT('x', 70000) AS value", "offset")
+                .where("offset = 0")
+                .drop("offset")
+            )
+        return rows.selectExpr("key", "EXPLODE(SEQUENCE(1, 1000)) AS n").selectExpr(
+            "key", "CAST(n AS STRING) AS value"
+        )
 
     pipeline.run(more, driver_records=100, driver_bytes=2_000)
     assert len(pipeline.visible()) == {"rows": 40_000, "bytes": 2}[why]
@@ -87,7 +105,8 @@ def test_headers_partitions_timestamps_and_topics(pipeline: Pipeline, leases: An
             "IF(offset % 5 = 0, NULL, value) AS value",
             f"IF(offset % 2 = 0, '{pipeline.output}', '{other}') AS topic",
             "IF(offset % 3 = 0, 1, NULL) AS partition",
-            "ARRAY(STRUCT('at' AS key, CAST(CAST(offset AS STRING) AS BINARY) AS value)) AS headers",
+            "ARRAY(STRUCT('at' AS key, CAST(CAST(offset AS STRING) AS BINARY) AS value)) AS "
+            "headers",
             "TIMESTAMP_MILLIS(1600000000000 + offset) AS timestamp",
             "offset",
         ).drop("offset")
@@ -96,21 +115,31 @@ def test_headers_partitions_timestamps_and_topics(pipeline: Pipeline, leases: An
     for records in (1_000, 0):
         checkpoint = pipeline.checkpoint / str(records)
         name = f"{pipeline.name}-{records}"
-        pipeline.run(everything, topic=None, pipeline_id=name, checkpoint=checkpoint, driver_records=records)
+        pipeline.run(
+            everything, topic=None, pipeline_id=name, checkpoint=checkpoint, driver_records=records
+        )
         assert (leases() == 0) is (records > 0)
         messages = [*pipeline.visible(), *pipeline.visible(other)]
-        found.append(Counter((m.topic(), m.key(), m.value(), str(m.headers()), m.timestamp()) for m in messages))
+        found.append(
+            Counter(
+                (m.topic(), m.key(), m.value(), str(m.headers()), m.timestamp()) for m in messages
+            )
+        )
     assert found[0].total() == 60
     assert found[1] == found[0] + found[0]
 
 
-def test_an_attempt_that_fails_while_the_driver_sends(any_pipeline: Pipeline, at_step: Any, steps: list[events.Event]):
+def test_an_attempt_that_fails_while_the_driver_sends(
+    any_pipeline: Pipeline, at_step: Any, steps: list[events.Event]
+):
     any_pipeline.feed(40)
     at_step(events.CHECK, "started", SendFailed("on purpose"))
     any_pipeline.run(**SMALL)
     any_pipeline.assert_exactly_once(ledger_records=1)
     assert len(any_pipeline.appended()) == 80
-    assert len({e.ids["epoch"] for e in steps if (e.step, e.phase) == (events.SEND, "finished")}) == 2
+    assert (
+        len({e.ids["epoch"] for e in steps if (e.step, e.phase) == (events.SEND, "finished")}) == 2
+    )
 
 
 def test_a_takeover_before_the_driver_sends(any_pipeline: Pipeline, at_step: Any):
@@ -161,7 +190,9 @@ def test_a_plan_that_takes_too_long_is_cancelled(pipeline: Pipeline):
 
 
 def test_a_users_slow_function_keeps_its_tasks(pipeline: Pipeline, leases: Any, tmp_path: Any):
-    """Each of the plan's tasks waits for the other: one after the other they would wait for ever."""
+    """Each of the plan's tasks waits for the other: one after the other they would wait for
+    ever.
+    """
     import os
 
     from pyspark.sql.functions import udf
@@ -178,7 +209,9 @@ def test_a_users_slow_function_keeps_its_tasks(pipeline: Pipeline, leases: Any, 
         return bytes(value)
 
     pipeline.feed(10)
-    pipeline.run(lambda rows: copy(rows.withColumn("value", together("value", "partition"))), **SMALL)
+    pipeline.run(
+        lambda rows: copy(rows.withColumn("value", together("value", "partition"))), **SMALL
+    )
     pipeline.assert_exactly_once(ledger_records=1)
     assert leases() == 0
 
@@ -198,4 +231,6 @@ def test_empty_batches_and_replays(pipeline: Pipeline, leases: Any):
 @pytest.mark.parametrize("wrong", [{"driver_records": -1}, {"driver_bytes": "4 MiB"}])
 def test_bounds_are_checked(wrong: dict[str, Any]):
     with pytest.raises(onceward.errors.ConfigurationError, match=next(iter(wrong))):
-        onceward.KafkaSink(bootstrap_servers="nowhere:9092", topic="out", pipeline_id="bounds", **wrong)
+        onceward.KafkaSink(
+            bootstrap_servers="nowhere:9092", topic="out", pipeline_id="bounds", **wrong
+        )

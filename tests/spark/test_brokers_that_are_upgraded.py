@@ -1,4 +1,6 @@
-"""The cluster goes from transaction version 1 to 2 while a pipeline runs: in the middle of a transaction, too."""
+"""The cluster goes from transaction version 1 to 2 while a pipeline runs: in the middle of a
+transaction, too.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ FIRE_SECONDS = 120
 
 @pytest.fixture
 def upgradable() -> Iterator[LocalKafka]:
-    with LocalKafka(format_arguments=("--feature", "transaction.version=1"), proxied=True) as kafka:
+    with LocalKafka(
+        format_arguments=("--feature", "transaction.version=1"), proxied=True
+    ) as kafka:
         yield kafka
 
 
 @pytest.mark.fault("brokers-upgraded")
 @pytest.mark.parametrize("api", ["EndTxn", pytest.param("Produce", marks=pytest.mark.slow)])
-def test_an_upgrade_under_a_running_pipeline(upgradable: LocalKafka, pipeline_on: Callable[..., Pipeline], api: str):
+def test_an_upgrade_under_a_running_pipeline(
+    upgradable: LocalKafka, pipeline_on: Callable[..., Pipeline], api: str
+):
     pipeline = pipeline_on(upgradable)
     pipeline.job_servers = upgradable.proxied_servers
     pipeline.feed(120)
@@ -46,7 +52,9 @@ def test_an_upgrade_under_a_running_pipeline(upgradable: LocalKafka, pipeline_on
     pipeline.assert_exactly_once(ledger_records=5)
     assert version(seen) >= 5, "the next start speaks transaction version 2"
     if api == "EndTxn":
-        assert version(on_its_way) <= 4, "INVALID: the pipeline did not begin with transaction version 1"
+        assert version(on_its_way) <= 4, (
+            "INVALID: the pipeline did not begin with transaction version 1"
+        )
 
 
 def version(fault: ProxyFault) -> int:

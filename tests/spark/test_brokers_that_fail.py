@@ -1,7 +1,9 @@
-"""Brokers of three die, restart, hand over and refuse in the middle of a batch: it waits, or runs again; never twice.
+"""Brokers of three die, restart, hand over and refuse in the middle of a batch: it waits, or runs
+again; never twice.
 
-The cluster is shared by the tests of this module, each with a pipeline of its own, and whole again before each. A
-proxy before each broker holds the request that says where the batch is, while a broker is dealt with.
+The cluster is shared by the tests of this module, each with a pipeline of its own, and whole again
+before each. A proxy before each broker holds the request that says where the batch is, while a
+broker is dealt with.
 """
 
 from __future__ import annotations
@@ -56,8 +58,12 @@ def proxy(cluster: LocalKafka) -> Iterator[KafkaProxy]:
 
 
 @pytest.fixture
-def pipeline(cluster: LocalKafka, proxy: KafkaProxy, pipeline_on: Callable[..., Pipeline]) -> Pipeline:
-    """Behind the proxy; one batch is written, so that all internal topics are there, and two are to come."""
+def pipeline(
+    cluster: LocalKafka, proxy: KafkaProxy, pipeline_on: Callable[..., Pipeline]
+) -> Pipeline:
+    """Behind the proxy; one batch is written, so that all internal topics are there, and two are
+    to come.
+    """
     pipeline = pipeline_on(cluster)
     pipeline.job_servers = cluster.proxied_servers
     pipeline.feed(40)
@@ -71,11 +77,16 @@ def make_whole(cluster: LocalKafka) -> None:
     for node in cluster.nodes:
         node.start(wait=False)
     cluster.wait_until_serving()
-    until(lambda: all(in_sync(topic) for topic in topics(cluster).values()), "every replica in sync")
+    until(
+        lambda: all(in_sync(topic) for topic in topics(cluster).values()), "every replica in sync"
+    )
 
 
 def in_sync(topic: TopicMetadata) -> bool:
-    return all(sorted(p.isrs) == sorted(p.replicas) and p.leader in p.isrs for p in topic.partitions.values())
+    return all(
+        sorted(p.isrs) == sorted(p.replicas) and p.leader in p.isrs
+        for p in topic.partitions.values()
+    )
 
 
 def topics(cluster: LocalKafka) -> dict[str, TopicMetadata]:
@@ -95,7 +106,11 @@ def until(happened: Callable[[], Any], what: str) -> None:
 
 
 def attempts(steps: list[events.Event]) -> list[int]:
-    return [step.ids["batch_id"] for step in steps if (step.step, step.phase) == (events.PLAN, "started")]
+    return [
+        step.ids["batch_id"]
+        for step in steps
+        if (step.step, step.phase) == (events.PLAN, "started")
+    ]
 
 
 def node_of(cluster: LocalKafka, node_id: int) -> KafkaNode:
@@ -103,7 +118,9 @@ def node_of(cluster: LocalKafka, node_id: int) -> KafkaNode:
 
 
 def coordinator_of(cluster: LocalKafka, pipeline: Pipeline) -> KafkaNode:
-    """The leader of the transactional id's partition: ``TransactionStateManager.partitionFor``, Java's hash of it."""
+    """The leader of the transactional id's partition: ``TransactionStateManager.partitionFor``,
+    Java's hash of it.
+    """
     number = 0
     for character in pipeline.name:
         number = (31 * number + ord(character)) & 0xFFFFFFFF
@@ -116,21 +133,29 @@ def coordinator_of(cluster: LocalKafka, pipeline: Pipeline) -> KafkaNode:
 @pytest.mark.parametrize(
     "api",
     [
-        pytest.param("InitProducerId", marks=[pytest.mark.fault("coordinator-dies-init"), pytest.mark.slow]),
-        pytest.param("Produce", marks=[pytest.mark.fault("coordinator-dies-send"), pytest.mark.slow]),
+        pytest.param(
+            "InitProducerId", marks=[pytest.mark.fault("coordinator-dies-init"), pytest.mark.slow]
+        ),
+        pytest.param(
+            "Produce", marks=[pytest.mark.fault("coordinator-dies-send"), pytest.mark.slow]
+        ),
         pytest.param("EndTxn", marks=pytest.mark.fault("coordinator-dies-end")),
     ],
 )
 def test_the_coordinator_dies(
     cluster: LocalKafka, proxy: KafkaProxy, pipeline: Pipeline, steps: list[events.Event], api: str
 ):
-    """Killed while it is being asked for an identity, while tasks send, and while it is being asked to commit."""
+    """Killed while it is being asked for an identity, while tasks send, and while it is being
+    asked to commit.
+    """
     coordinator = coordinator_of(cluster, pipeline)
     held = proxy.on(api, client_id=f"onceward-{pipeline.name}").hold()
     query = pipeline.start()
     fired(held.wait(FIRE_SECONDS), f"no {api}")
     if api != "Produce":
-        assert held.held[0].node == coordinator.node_id, "INVALID: somebody else is the coordinator"
+        assert held.held[0].node == coordinator.node_id, (
+            "INVALID: somebody else is the coordinator"
+        )
     coordinator.kill()
     if api == "Produce" and held.held[0].node != coordinator.node_id:
         held.release()
@@ -145,9 +170,14 @@ def test_the_coordinator_dies(
 @pytest.mark.slow
 @pytest.mark.fault("leader-moves")
 def test_the_leader_of_a_partition_moves_in_the_middle_of_a_transaction(
-    cluster: LocalKafka, proxy: KafkaProxy, pipeline_on: Callable[..., Pipeline], steps: list[events.Event]
+    cluster: LocalKafka,
+    proxy: KafkaProxy,
+    pipeline_on: Callable[..., Pipeline],
+    steps: list[events.Event],
 ):
-    """A polite restart leaves a node without leaders; an election gives them back while a batch is on its way."""
+    """A polite restart leaves a node without leaders; an election gives them back while a batch is
+    on its way.
+    """
     pipeline = pipeline_on(cluster, output_partitions=1)
     pipeline.job_servers = cluster.proxied_servers
     pipeline.feed(80)
@@ -157,7 +187,9 @@ def test_the_leader_of_a_partition_moves_in_the_middle_of_a_transaction(
     before = leader(cluster, pipeline.output)
     fired(before != preferred, "a restart moved nothing")
     on_its_way = proxy.on("Produce", client_id=f"onceward-{pipeline.name}").hold()
-    query = pipeline.start(options=PATIENT | {"request.timeout.ms": 300_000})  # the task does not ask twice meanwhile
+    query = pipeline.start(
+        options=PATIENT | {"request.timeout.ms": 300_000}
+    )  # the task does not ask twice meanwhile
     fired(on_its_way.wait(FIRE_SECONDS), "no Produce")
     electing = admin(cluster)  # kept: what it was asked for ends with it
     electing.elect_leaders(ElectionType.PREFERRED, [Position(pipeline.output, 0)]).result(60)
@@ -182,7 +214,9 @@ def three_needed(cluster: LocalKafka, topic: str) -> Iterator[None]:
     changing = admin(cluster)
 
     def need(replicas: int) -> None:
-        entry = ConfigEntry("min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET)
+        entry = ConfigEntry(
+            "min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET
+        )
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         changing.incremental_alter_configs([resource])[resource].result(60)
 
@@ -198,7 +232,11 @@ def three_needed(cluster: LocalKafka, topic: str) -> Iterator[None]:
     ("starved", "asked"),
     [
         pytest.param("output", "Produce", marks=pytest.mark.fault("output-below-min-isr")),
-        pytest.param(TRANSACTION_STATE, "InitProducerId", marks=pytest.mark.fault("transaction-state-below-min-isr")),
+        pytest.param(
+            TRANSACTION_STATE,
+            "InitProducerId",
+            marks=pytest.mark.fault("transaction-state-below-min-isr"),
+        ),
     ],
 )
 def test_a_topic_has_too_few_replicas_for_a_while(
@@ -220,7 +258,10 @@ def test_a_topic_has_too_few_replicas_for_a_while(
         until(lambda: not in_sync(topics(cluster)[topic]), "a replica less")
         mine, mark = f"onceward-{pipeline.name}", proxy.mark()
         query = pipeline.start(options=PATIENT)
-        until(lambda: proxy.since(mark).count(asked, client_id=mine) >= 6 or not query.isActive, f"six {asked}")
+        until(
+            lambda: proxy.since(mark).count(asked, client_id=mine) >= 6 or not query.isActive,
+            f"six {asked}",
+        )
         assert query.isActive, query.exception()
         assert len(pipeline.ledger()) == len(untroubled)
         mark, begun = proxy.mark(), time.monotonic()
@@ -231,7 +272,9 @@ def test_a_topic_has_too_few_replicas_for_a_while(
     assert passed < 15 * (waited_s + 1), f"{passed} requests in {waited_s:.1f} s are no waiting"
     pipeline.assert_exactly_once(ledger_records=4)
     assert attempts(steps) == [3]
-    takeover = untroubled[1] - untroubled[0]  # the first run's batch, then a takeover, then the next run's first
+    takeover = (
+        untroubled[1] - untroubled[0]
+    )  # the first run's batch, then a takeover, then the next run's first
     assert pipeline.ledger()[-1]["attempt"][1] - untroubled[-1] == takeover
 
 

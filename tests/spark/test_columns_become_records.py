@@ -49,7 +49,8 @@ def test_tombstones_empty_values_and_null_keys_stay_what_they_are(any_pipeline: 
         frame=numbered(any_pipeline),
     )
     expected = Counter(
-        ([None, b"", b"k%d" % n][n % 3], [None, b"", b"v%d" % n, b"v%d" % n][n % 4]) for n in range(RECORDS)
+        ([None, b"", b"k%d" % n][n % 3], [None, b"", b"v%d" % n, b"v%d" % n][n % 4])
+        for n in range(RECORDS)
     )
     assert Counter((m.key(), m.value()) for m in any_pipeline.visible()) == expected
 
@@ -59,7 +60,9 @@ def test_text_and_bytes_are_both_taken(pipeline: Pipeline):
         lambda rows: rows.selectExpr("CONCAT('schlüssel-', n) AS key", "unhex(hex(n)) AS value"),
         frame=numbered(pipeline),
     )
-    assert {m.key().decode() for m in pipeline.visible()} == {f"schlüssel-{n}" for n in range(RECORDS)}
+    assert {m.key().decode() for m in pipeline.visible()} == {
+        f"schlüssel-{n}" for n in range(RECORDS)
+    }
     text = pipeline.topic()
     pipeline.run(
         lambda rows: rows.selectExpr("X'00FF80' AS key", "CONCAT('wert-ß-', n) AS value"),
@@ -82,7 +85,10 @@ def test_headers_null_and_empty_and_repeated(any_pipeline: Pipeline):
         ELSE array(named_struct('key', 'twice', 'value', X'01'), named_struct('key', 'twice', 'value', X''),
                    named_struct('key', '', 'value', X'02'))
         END AS headers"""
-    any_pipeline.run(lambda rows: rows.selectExpr("CAST(n AS STRING) AS value", headers), frame=numbered(any_pipeline))
+    any_pipeline.run(
+        lambda rows: rows.selectExpr("CAST(n AS STRING) AS value", headers),
+        frame=numbered(any_pipeline),
+    )
     found = {int(m.value()): m.headers() for m in any_pipeline.visible()}
     assert len(found) == RECORDS
     for n, got in found.items():
@@ -94,12 +100,15 @@ def test_headers_null_and_empty_and_repeated(any_pipeline: Pipeline):
             assert got == [("twice", b"\x01"), ("twice", b""), ("", b"\x02")]
 
 
-def test_timestamps_of_each_record_and_the_time_of_writing_where_it_is_null(any_pipeline: Pipeline):
+def test_timestamps_of_each_record_and_the_time_of_writing_where_it_is_null(
+    any_pipeline: Pipeline,
+):
     before = int(datetime.now(timezone.utc).timestamp() * 1000)
     any_pipeline.run(
         lambda rows: rows.selectExpr(
             "CAST(n AS STRING) AS value",
-            "CASE WHEN n % 2 = 0 THEN timestamp_millis(1700000000123 - n * 3600000L) END AS timestamp",
+            "CASE WHEN n % 2 = 0 THEN timestamp_millis(1700000000123 - n * 3600000L) END AS "
+            "timestamp",
         ),
         frame=numbered(any_pipeline),
     )
@@ -126,7 +135,9 @@ def test_records_that_a_topic_does_not_keep_are_spoken_of_once(
     week = pipeline.topic(2, retention_ms=604_800_000)
     where = [] if column == "topic=" else [f"'{week}' AS topic"]
     query = pipeline.run(
-        lambda rows: rows.selectExpr("value", "timestamp_millis(1700000000000) AS timestamp", *where),
+        lambda rows: rows.selectExpr(
+            "value", "timestamp_millis(1700000000000) AS timestamp", *where
+        ),
         topic=None if where else week,
         **options,
     )
@@ -136,7 +147,9 @@ def test_records_that_a_topic_does_not_keep_are_spoken_of_once(
     assert "keeps records for 7.0 days (retention.ms=604800000)" in spoken[0]
 
 
-def test_the_partition_column_wins_over_the_key_and_null_leaves_it_to_the_key(any_pipeline: Pipeline):
+def test_the_partition_column_wins_over_the_key_and_null_leaves_it_to_the_key(
+    any_pipeline: Pipeline,
+):
     by_key = any_pipeline.topic(3)
     any_pipeline.run(
         lambda rows: rows.selectExpr("CONCAT('k', n) AS key", "CAST(n AS STRING) AS value"),
@@ -146,10 +159,14 @@ def test_the_partition_column_wins_over_the_key_and_null_leaves_it_to_the_key(an
         checkpoint=any_pipeline.checkpoint / "by-key",
     )
     keyed = {m.key(): m.partition() for m in any_pipeline.visible(by_key)}
-    frame = any_pipeline.frame(max_offsets_per_trigger=1000).selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
+    frame = any_pipeline.frame(max_offsets_per_trigger=1000).selectExpr(
+        "CAST(CAST(value AS STRING) AS INT) AS n"
+    )
     any_pipeline.run(
         lambda rows: rows.selectExpr(
-            "CONCAT('k', n) AS key", "CAST(n AS STRING) AS value", "CASE WHEN n < 60 THEN n % 3 END AS partition"
+            "CONCAT('k', n) AS key",
+            "CAST(n AS STRING) AS value",
+            "CASE WHEN n < 60 THEN n % 3 END AS partition",
         ),
         frame=frame,
     )
@@ -166,7 +183,11 @@ def test_a_batch_fans_out_to_three_topics_and_is_one_transaction(any_pipeline: P
     any_pipeline.run(
         lambda rows: rows.selectExpr(
             "CAST(CAST(value AS STRING) AS INT) AS n", "CONCAT(partition, ':', offset) AS position"
-        ).selectExpr(f"explode(array({names})) AS topic", "CONCAT('k', n) AS key", "CONCAT(position, ':', n) AS value"),
+        ).selectExpr(
+            f"explode(array({names})) AS topic",
+            "CONCAT('k', n) AS key",
+            "CONCAT(position, ':', n) AS value",
+        ),
         frame=any_pipeline.frame(max_offsets_per_trigger=30),
         topic=None,
     )
@@ -183,7 +204,11 @@ def test_a_batch_fans_out_to_three_topics_and_is_one_transaction(any_pipeline: P
             for message in inside:
                 partition, offset, _ = message.value().split(b":")
                 place = (any_pipeline.source, partition.decode())
-                assert source["start"][place[0]][place[1]] <= int(offset) < source["end"][place[0]][place[1]]
+                assert (
+                    source["start"][place[0]][place[1]]
+                    <= int(offset)
+                    < source["end"][place[0]][place[1]]
+                )
     assert any_pipeline.open_transactions(any_pipeline.ledger_topic, *topics) == []
 
 

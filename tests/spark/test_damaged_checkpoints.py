@@ -1,7 +1,8 @@
-"""Spark's checkpoint with one file missing or cut in half, each in turn: it goes on exactly, or stops and says why.
+"""Spark's checkpoint with one file missing or cut in half, each in turn: it goes on exactly, or
+stops and says why.
 
-One checkpoint is made per kind of query; every case runs on a copy of it, under a pipeline id, a ledger record and an
-output topic of its own, so that what one case writes is nobody else's.
+One checkpoint is made per kind of query; every case runs on a copy of it, under a pipeline id, a
+ledger record and an output topic of its own, so that what one case writes is nobody else's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def counts(rows: DataFrame) -> DataFrame:
 
 @dataclass
 class Ran:
-    """A pipeline that has run three batches, with a fourth to come, and what only that one writes."""
+    """A pipeline that has run three batches, with a fourth to come, and what only that one
+    writes.
+    """
 
     pipeline: Pipeline
     transform: Callable[[DataFrame], DataFrame]
@@ -54,21 +57,32 @@ class Ran:
     ledger_record: dict[str, Any]
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def run_copy(self, damage: Callable[[Path], None]) -> tuple[str, OncewardError | None, str, str]:
-        """Damage a copy of the checkpoint and run on it: what it said, its typed error, pipeline id and output."""
+    def run_copy(
+        self, damage: Callable[[Path], None]
+    ) -> tuple[str, OncewardError | None, str, str]:
+        """Damage a copy of the checkpoint and run on it: what it said, its typed error, pipeline
+        id and output.
+        """
         name = f"{self.pipeline.name}-{next(self.numbers)}"
         checkpoint = self.pipeline.checkpoint.with_name(f"copy-{name}")
         shutil.copytree(self.pipeline.checkpoint, checkpoint)
         damage(checkpoint)
         output = self.pipeline.topic(1)
         writes = [[output, records] for _, records in self.ledger_record["writes"]]
-        commit_ledger_record(self.pipeline, self.ledger_record | {"pipeline": name, "writes": writes})
+        commit_ledger_record(
+            self.pipeline, self.ledger_record | {"pipeline": name, "writes": writes}
+        )
         sink = self.pipeline.sink(pipeline_id=name, topic=output)
         frame = self.pipeline.frame(max_offsets_per_trigger=1000)
         try:
-            query = self.pipeline.start(self.transform, sink=sink, frame=frame, mode=self.mode, checkpoint=checkpoint)
+            query = self.pipeline.start(
+                self.transform, sink=sink, frame=frame, mode=self.mode, checkpoint=checkpoint
+            )
             return self.pipeline.ended(query), onceward.error_of(query), name, output
-        except (PySparkException, Py4JJavaError) as error:  # some files are read before the query starts
+        except (
+            PySparkException,
+            Py4JJavaError,
+        ) as error:  # some files are read before the query starts
             return str(error), None, name, output
         finally:
             sink.close()
@@ -81,7 +95,10 @@ class Ran:
 STORES = ("HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider")
 
 
-@pytest.fixture(scope="module", params=["no state", *(pytest.param(store, marks=pytest.mark.slow) for store in STORES)])
+@pytest.fixture(
+    scope="module",
+    params=["no state", *(pytest.param(store, marks=pytest.mark.slow) for store in STORES)],
+)
 def ran(
     request: pytest.FixtureRequest,
     kafka: LocalKafka,
@@ -108,15 +125,21 @@ def ran(
         expected = Counter((key, b"%d" % count) for key, count in model.items() if key is not None)
     else:
         last = [m for m in pipeline.visible(pipeline.source) if m.value().startswith(b"last-")]
-        expected = Counter((m.key(), b"%d:%d:%s" % (m.partition(), m.offset(), m.value())) for m in last)
+        expected = Counter(
+            (m.key(), b"%d:%d:%s" % (m.partition(), m.offset(), m.value())) for m in last
+        )
     yield Ran(pipeline, transform, mode, expected, pipeline.ledger()[-1])
     pipeline.close()
     spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
 
 
 def parts_of(checkpoint: Path, *, folders: bool) -> list[str]:
-    """Every file, but for the checksums that Hadoop's local file system keeps beside them; every folder if asked."""
-    found = (part.relative_to(checkpoint) for part in checkpoint.rglob("*") if folders or part.is_file())
+    """Every file, but for the checksums that Hadoop's local file system keeps beside them; every
+    folder if asked.
+    """
+    found = (
+        part.relative_to(checkpoint) for part in checkpoint.rglob("*") if folders or part.is_file()
+    )
     return sorted(
         str(part)
         for part in found
@@ -143,20 +166,31 @@ def test_one_part_after_the_other(ran: Ran, damage: Callable[[Path], None]):
         def do_it(checkpoint: Path, part: str = part) -> None:
             file = checkpoint / part
             fault_table.fired(file.stat().st_size > 0, f"{part} is empty")
-            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # as on storage that keeps none
+            file.with_name(f".{file.name}.crc").unlink(
+                missing_ok=True
+            )  # as on storage that keeps none
             damage(file)
 
         said, errors[part], pipeline_id, output = ran.run_copy(do_it)
         written = Counter((m.key(), m.value()) for m in ran.pipeline.visible(output))
         sequences = ran.ledger_of(pipeline_id)
         if said:
-            outcomes[part] = "stopped" if (written, sequences) == (Counter(), [BATCHES - 1]) else "wrote, then stopped"
+            outcomes[part] = (
+                "stopped"
+                if (written, sequences) == (Counter(), [BATCHES - 1])
+                else "wrote, then stopped"
+            )
         elif (written, sequences) == (ran.expected, [BATCHES - 1, BATCHES]):
             outcomes[part] = "exact"
         else:
-            outcomes[part] = f"lost {ran.expected - written}, wrote {written - ran.expected}, ledger {sequences}"
+            outcomes[part] = (
+                f"lost {ran.expected - written}, wrote {written - ran.expected}, ledger "
+                f"{sequences}"
+            )
     assert {part: how for part, how in outcomes.items() if how not in ("exact", "stopped")} == {}
-    assert outcomes["offsets/0"] == outcomes["commits/0"] == "exact", "nobody needs the oldest entries"
+    assert outcomes["offsets/0"] == outcomes["commits/0"] == "exact", (
+        "nobody needs the oldest entries"
+    )
     if damage is deleted:
         assert outcomes["commits/2"] == "exact", "a replay"
         spark_stops_by_itself: dict[str, bool] = {
@@ -165,6 +199,8 @@ def test_one_part_after_the_other(ran: Ran, damage: Callable[[Path], None]):
         }
         for part, by_itself in spark_stops_by_itself.items():
             error = errors[part]
-            assert (error and type(error)) in ((None, CheckpointDamaged) if by_itself else (OURS[part],)), part
+            assert (error and type(error)) in (
+                (None, CheckpointDamaged) if by_itself else (OURS[part],)
+            ), part
         assert type(errors["offsets/1"]) is CheckpointDamaged
         assert type(errors["offsets/2"]) is CheckpointRewound

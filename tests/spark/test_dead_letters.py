@@ -1,6 +1,8 @@
-"""What a format cannot read becomes dead letters, in the batch's own transaction, whatever the query does behind it.
+"""What a format cannot read becomes dead letters, in the batch's own transaction, whatever the
+query does behind it.
 
-The format is the smallest that there is: it reads values that begin with ``good``. That of Avro has tests of its own.
+The format is the smallest that there is: it reads values that begin with ``good``. That of Avro
+has tests of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Goods(decoding.DecodingStep):
         decoding.register(self)
 
     def read(self, frame: DataFrame) -> DataFrame:
-        return frame.alias(self.tag).where(sql.expr("substring(value, 1, 4) = CAST('good' AS BINARY)"))
+        return frame.alias(self.tag).where(
+            sql.expr("substring(value, 1, 4) = CAST('good' AS BINARY)")
+        )
 
     def before_batch(self) -> None:
         self.looked += 1
@@ -64,7 +68,9 @@ class Goods(decoding.DecodingStep):
             "'it is not good' AS error_message",
         )
 
-    def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
+    def explain(
+        self, error: OncewardError, rows: Callable[[], DataFrame] | None
+    ) -> OncewardError | None:
         self.met.append(error)
         return (
             None
@@ -115,7 +121,9 @@ def test_dead_letters_are_in_the_batches_transaction_and_accounted_for(pipeline:
     assert header(first, "onceward.pipeline") == pipeline.name.encode()
     assert (header(first, "onceward.partition"), header(first, "onceward.offset")) == (b"1", b"2")
     assert first.timestamp()[1] >= int(header(first, "onceward.timestamp"))
-    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    answer = verify_at(
+        pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly"
+    )
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
     assert all(record["writes"][-1][0] == dead for record in pipeline.ledger())
 
@@ -128,7 +136,9 @@ def test_dead_letters_pass_by_windows_and_joins(pipeline: Pipeline):
     counts = one.groupBy(sql.window("timestamp", "1 hour")).count()
 
     def shaped(_: DataFrame) -> DataFrame:
-        return counts.selectExpr("CAST(window.start AS STRING) AS key", "CAST(count AS STRING) AS value")
+        return counts.selectExpr(
+            "CAST(window.start AS STRING) AS key", "CAST(count AS STRING) AS value"
+        )
 
     pipeline.run(shaped, mode="update", dead_letter_topic=dead)
     letters = pipeline.visible(dead)
@@ -139,7 +149,12 @@ def test_dead_letters_pass_by_windows_and_joins(pipeline: Pipeline):
     twice = other.select("key", "value").union(other.select("key", "value"))
     pipeline.checkpoint = pipeline.checkpoint.with_name("another")
     more = pipeline.topic(1)
-    pipeline.run(frame=twice, transform=lambda f: f, dead_letter_topic=more, pipeline_id=f"{pipeline.name}-2")
+    pipeline.run(
+        frame=twice,
+        transform=lambda f: f,
+        dead_letter_topic=more,
+        pipeline_id=f"{pipeline.name}-2",
+    )
     assert len(pipeline.visible(more)) == bad
 
 
@@ -166,7 +181,9 @@ def test_a_step_before_the_batch_and_after_a_failure(pipeline: Pipeline):
     step, dead = Goods(), pipeline.topic(1)
     fed(pipeline, 10)
     step.refuse = RecordTooLarge("not today", next_step="tomorrow")
-    assert isinstance(pipeline.refused(frame=step.read(pipeline.frame()), dead_letter_topic=dead), BadColumn)
+    assert isinstance(
+        pipeline.refused(frame=step.read(pipeline.frame()), dead_letter_topic=dead), BadColumn
+    )
     assert [str(error) for error in step.met] == [str(step.refuse)]
     assert pipeline.appended(dead) == []
     step.refuse = None
@@ -178,12 +195,18 @@ def test_what_cannot_be_computed_a_second_time_is_refused(pipeline: Pipeline):
     step, dead = Goods(), pipeline.topic(1)
     fed(pipeline, 10)
     by_chance = step.read(
-        pipeline.frame().withColumn("timestamp", sql.expr("timestampadd(SECOND, CAST(rand() * 9 AS INT), timestamp)"))
+        pipeline.frame().withColumn(
+            "timestamp", sql.expr("timestampadd(SECOND, CAST(rand() * 9 AS INT), timestamp)")
+        )
     )
     error = pipeline.refused(frame=by_chance, dead_letter_topic=dead)
     assert isinstance(error, UnsupportedQuery)
     assert "source's own frame" in error.next_step
-    once = step.read(pipeline.frame().withWatermark("timestamp", "1 minute").dropDuplicatesWithinWatermark(["value"]))
+    once = step.read(
+        pipeline.frame()
+        .withWatermark("timestamp", "1 minute")
+        .dropDuplicatesWithinWatermark(["value"])
+    )
     error = pipeline.refused(frame=once, dead_letter_topic=dead)
     assert isinstance(error, UnsupportedQuery)
     assert "DeduplicateWithinWatermark" in error.message
@@ -202,7 +225,11 @@ def test_a_function_that_skips_a_batch_has_skipped_its_dead_letters(pipeline: Pi
         nonlocal sink
         sink = pipeline.sink(dead_letter_topic=dead, skipped_batches="allow", **options)
         run = pipeline.refused if refused else pipeline.run
-        return run(frame=step.read(pipeline.frame()).select("key", "value"), transform=lambda f: f, sink=unless_empty)
+        return run(
+            frame=step.read(pipeline.frame()).select("key", "value"),
+            transform=lambda f: f,
+            sink=unless_empty,
+        )
 
     pipeline.feed([(b"a", b"good-1")])
     run()
@@ -220,9 +247,13 @@ def test_files_and_dead_letters_by_one_decision(pipeline: Pipeline, tmp_path: Pa
     step, dead = Goods(), pipeline.topic(1)
     good, bad = fed(pipeline)
     ledger = onceward.KafkaLedger(pipeline.bootstrap, topic=pipeline.ledger_topic)
-    archive = onceward.FileSink(path=str(tmp_path / "files"), pipeline_id=pipeline.name, ledger=ledger)
+    archive = onceward.FileSink(
+        path=str(tmp_path / "files"), pipeline_id=pipeline.name, ledger=ledger
+    )
     sink = onceward.FanOut({"kafka": pipeline.sink(dead_letter_topic=dead), "archive": archive})
-    pipeline.run(frame=step.read(pipeline.frame()).select("key", "value"), transform=lambda f: f, sink=sink)
+    pipeline.run(
+        frame=step.read(pipeline.frame()).select("key", "value"), transform=lambda f: f, sink=sink
+    )
     assert (len(pipeline.visible()), len(pipeline.visible(dead))) == (good, bad)
     assert pipeline.spark.read.parquet(str(tmp_path / "files")).count() == good
 
@@ -239,7 +270,13 @@ def test_records_that_are_too_large_are_set_aside(pipeline: Pipeline, driver_rec
     options = {"driver_records": driver_records, "options": {"batch.size": 1_000}}
     error = pipeline.refused(frame=rows, transform=lambda f: f, **options)
     assert isinstance(error, RecordTooLarge)
-    pipeline.run(frame=rows, transform=lambda f: f, dead_letter_topic=dead, on_error="dead_letter", **options)
+    pipeline.run(
+        frame=rows,
+        transform=lambda f: f,
+        dead_letter_topic=dead,
+        on_error="dead_letter",
+        **options,
+    )
     assert sorted(len(m.value()) for m in pipeline.visible()) == [10, 1_800]
     letters = pipeline.visible(dead)
     assert sorted(len(m.value()) for m in letters) == [1_869, 1_990, 5_000, 50_000]
@@ -261,7 +298,9 @@ def test_settings_that_contradict_each_other(pipeline: Pipeline):
 
 @pytest.mark.slow
 def test_a_letter_that_is_fed_back_is_read_again_and_a_lost_one_is_missed(pipeline: Pipeline):
-    """The whole circle; every record of the source is accounted for, also those that came to it by a replay."""
+    """The whole circle; every record of the source is accounted for, also those that came to it by
+    a replay.
+    """
     dead = pipeline.topic(2)
     sink = pipeline.sink(lineage=True, dead_letter_topic=dead)
     good, bad = fed(pipeline)
@@ -271,7 +310,14 @@ def test_a_letter_that_is_fed_back_is_read_again_and_a_lost_one_is_missed(pipeli
         pipeline.run(frame=rows, transform=lambda frame: frame, sink=sink)
 
     def replay() -> str:
-        asked = ["dead-letters", "replay", "--bootstrap-servers", pipeline.bootstrap, "--topic", dead]
+        asked = [
+            "dead-letters",
+            "replay",
+            "--bootstrap-servers",
+            pipeline.bootstrap,
+            "--topic",
+            dead,
+        ]
         done = CliRunner().invoke(app, [*asked, "--ledger-topic", pipeline.ledger_topic])
         assert done.exit_code == 0, done.output
         return done.output
@@ -281,11 +327,15 @@ def test_a_letter_that_is_fed_back_is_read_again_and_a_lost_one_is_missed(pipeli
     run(Goods())  # it is not better
     assert f"{bad} to {pipeline.source}" in replay()
     letters = pipeline.visible(dead)
-    assert Counter(m.value() for m in letters) == Counter(b"bad-%d" % n for n in range(0, 60, 5) for _ in range(2))
+    assert Counter(m.value() for m in letters) == Counter(
+        b"bad-%d" % n for n in range(0, 60, 5) for _ in range(2)
+    )
     again = [m for m in letters if m.headers()[0] == ("onceward.replayed", b"1")]
     assert len(again) == bad
     assert len(pipeline.visible(pipeline.source)) == good + 3 * bad
-    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    answer = verify_at(
+        pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly"
+    )
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
 
     class Forgetful(Goods):
@@ -293,5 +343,7 @@ def test_a_letter_that_is_fed_back_is_read_again_and_a_lost_one_is_missed(pipeli
             return super().dead_letters(rows).where("value <> CAST('bad-5' AS BINARY)")
 
     run(Forgetful())
-    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    answer = verify_at(
+        pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly"
+    )
     assert answer["verdict"] == "violated", answer

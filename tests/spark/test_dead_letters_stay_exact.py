@@ -1,4 +1,5 @@
-"""Dead letters where a count could go wrong: frames that come later, verdicts that change, functions that skip.
+"""Dead letters where a count could go wrong: frames that come later, verdicts that change,
+functions that skip.
 
 The format is that of :mod:`test_dead_letters`.
 """
@@ -16,7 +17,13 @@ from test_dead_letters import Goods, header
 
 from onceward import lineage
 from onceward.engine import decoding
-from onceward.errors import BatchChanged, BatchNotWritten, OncewardError, RecordTooLarge, UnsupportedQuery
+from onceward.errors import (
+    BatchChanged,
+    BatchNotWritten,
+    OncewardError,
+    RecordTooLarge,
+    UnsupportedQuery,
+)
 from verify_process import verify_at
 
 
@@ -42,7 +49,9 @@ def test_a_second_frame_comes_to_a_committed_batch_with_dead_letters(pipeline: P
         sink = pipeline.sink(dead_letter_topic=dead, **options)
 
         def write(frame: DataFrame, batch_id: int) -> None:
-            first, second = (frame.where(f"CAST(value AS STRING) = 'good-{number}'") for number in (1, 2))
+            first, second = (
+                frame.where(f"CAST(value AS STRING) = 'good-{number}'") for number in (1, 2)
+            )
             if not together:
                 sink(first, batch_id)
             with sink.batch(frame, batch_id) as batch:
@@ -51,7 +60,9 @@ def test_a_second_frame_comes_to_a_committed_batch_with_dead_letters(pipeline: P
                 batch.write(second, topic=rejected)
 
         run = pipeline.run if together else pipeline.refused
-        return run(frame=Goods().read(pipeline.frame()).select("key", "value"), transform=same, sink=write)
+        return run(
+            frame=Goods().read(pipeline.frame()).select("key", "value"), transform=same, sink=write
+        )
 
     refused = run(together=False)
     assert isinstance(refused, UnsupportedQuery)
@@ -64,7 +75,9 @@ def test_a_second_frame_comes_to_a_committed_batch_with_dead_letters(pipeline: P
 
 
 class Patient(Goods):
-    """Reads what begins with one of ``words``; another start of the query may know more of them."""
+    """Reads what begins with one of ``words``; another start of the query may know more of
+    them.
+    """
 
     words = "'good'"
 
@@ -114,7 +127,9 @@ def test_keep_does_not_excuse_what_the_same_run_goes_on_skipping(pipeline: Pipel
         if not frame.isEmpty():
             sink(frame, batch_id)
 
-    assert isinstance(pipeline.refused(frame=rows, transform=same, sink=unless_empty), BatchNotWritten)
+    assert isinstance(
+        pipeline.refused(frame=rows, transform=same, sink=unless_empty), BatchNotWritten
+    )
     sink = pipeline.sink(dead_letter_topic=dead, resume="keep", skipped_batches="allow")
     pipeline.run(frame=rows, transform=same, sink=unless_empty)
     assert values(pipeline) == [b"good-1", b"good-2", b"good-3"]
@@ -124,7 +139,9 @@ def test_a_time_that_passes_between_the_two_readings_is_refused(pipeline: Pipeli
     step, dead = Goods(), pipeline.topic(1)
     pipeline.feed([(b"a", b"good-1"), (b"b", b"bad-1")])
     late = step.read(pipeline.frame().where("timestamp > now() - INTERVAL 1 DAY"))
-    refused = pipeline.refused(frame=late.select("key", "value"), transform=same, dead_letter_topic=dead)
+    refused = pipeline.refused(
+        frame=late.select("key", "value"), transform=same, dead_letter_topic=dead
+    )
     assert isinstance(refused, UnsupportedQuery)
     assert "other ones each time" in refused.message
 
@@ -149,7 +166,9 @@ def test_a_query_is_not_forgotten_for_those_that_came_later(pipeline: Pipeline, 
 
 def test_a_step_that_cannot_explain_leaves_the_error_as_it_is(pipeline: Pipeline):
     class Odd(Goods):
-        def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
+        def explain(
+            self, error: OncewardError, rows: Callable[[], DataFrame] | None
+        ) -> OncewardError | None:
             raise ValueError("nothing to say")
 
     step = Odd(sets_aside=False)
@@ -163,15 +182,22 @@ def test_a_step_that_cannot_explain_leaves_the_error_as_it_is(pipeline: Pipeline
             assert batch_id == 1
 
     rows = one_by_one(pipeline, step, b"good-1", b"good-2", b"good-3")
-    assert isinstance(pipeline.refused(frame=rows, transform=same, sink=keeps_errors_to_itself), BatchNotWritten)
+    assert isinstance(
+        pipeline.refused(frame=rows, transform=same, sink=keeps_errors_to_itself), BatchNotWritten
+    )
     assert values(pipeline) == [b"good-1"]
 
 
 def test_what_is_too_large_is_no_lost_write_for_the_checker(pipeline: Pipeline):
-    pipeline.output, dead = pipeline.topic(2, max_message_bytes=2_000), pipeline.topic(1, max_message_bytes=100_000)
+    pipeline.output, dead = (
+        pipeline.topic(2, max_message_bytes=2_000),
+        pipeline.topic(1, max_message_bytes=100_000),
+    )
     other = pipeline.topic(1)
     sizes = [10, 5_000, 20, 6_000, 7_000, 30]
-    pipeline.feed([(b"k", b"bad") if size == 30 else (b"k", b"good" + b"x" * size) for size in sizes])
+    pipeline.feed(
+        [(b"k", b"bad") if size == 30 else (b"k", b"good" + b"x" * size) for size in sizes]
+    )
     rows = Goods().read(pipeline.frame()).select("key", "value", *lineage())
     sink = pipeline.sink(lineage=True, dead_letter_topic=dead, on_error="dead_letter")
 
@@ -183,15 +209,22 @@ def test_what_is_too_large_is_no_lost_write_for_the_checker(pipeline: Pipeline):
     pipeline.run(frame=rows, transform=same, sink=write)
     pipeline.forget_commit()
     pipeline.run(frame=rows, transform=same, sink=write)
-    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    answer = verify_at(
+        pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly"
+    )
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
     assert [len(pipeline.visible(topic)) for topic in (pipeline.output, other, dead)] == [1, 1, 4]
 
 
 def test_what_is_too_large_is_as_old_as_its_writing(pipeline: Pipeline):
-    pipeline.output, dead = pipeline.topic(1, max_message_bytes=2_000), pipeline.topic(1, max_message_bytes=100_000)
+    pipeline.output, dead = (
+        pipeline.topic(1, max_message_bytes=2_000),
+        pipeline.topic(1, max_message_bytes=100_000),
+    )
     pipeline.feed([(b"k", b"x" * 5_000), (b"k", b"small")])
-    rows = pipeline.frame().selectExpr("key", "value", "TIMESTAMP_MILLIS(1577836800123) AS timestamp")
+    rows = pipeline.frame().selectExpr(
+        "key", "value", "TIMESTAMP_MILLIS(1577836800123) AS timestamp"
+    )
     began = time.time_ns() // 1_000_000
     pipeline.run(frame=rows, transform=same, dead_letter_topic=dead, on_error="dead_letter")
     (letter,), (small,) = pipeline.visible(dead), pipeline.visible()

@@ -1,4 +1,6 @@
-"""Changes become Debezium's records, and its records become columns: nothing is rounded, guessed or left out."""
+"""Changes become Debezium's records, and its records become columns: nothing is rounded, guessed
+or left out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from streaming_pipeline import Pipeline
 
 import onceward as ow
 from memory_registry import MemoryRegistry
-from onceward.errors import BadColumn, ChangeUnreadable, ConfigurationError, OncewardError, PoisonRecord, SchemaUnfit
+from onceward.errors import (
+    BadColumn,
+    ChangeUnreadable,
+    ConfigurationError,
+    OncewardError,
+    PoisonRecord,
+    SchemaUnfit,
+)
 from onceward.formats.debezium.envelope import SOURCE
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
@@ -23,9 +32,12 @@ from onceward.spark.batch.thrown import thrown_by
 CHANGES = """op string, db string, table string, key string, before string, after string, ts_ms bigint, position string,
     gtid string, file string, pos bigint, row int, server_id bigint"""
 TEXTS = {
-    "id": 18446744073709551615, "flag": True, "small": -3, "n": 7, "big": -(2**63), "f": 0.5, "d": -1.25e-3,
-    "total": Decimal("12.30"), "name": 'A"dá\n😀', "span": "-838:59:59", "raw": "AP8=", "day": "2024-02-29",
-    "at": "2024-02-29 12:30:00.5", "local": "0001-01-01 00:00:00", "doc": {"a": [1, None]}, "na.me`": None,
+    "id": 18446744073709551615, "flag": True, "small": -3, "n": 7, "big": -(2**63), "f": 0.5,
+    "d": -1.25e-3,
+    "total": Decimal("12.30"), "name": 'A"dá\n😀', "span": "-838:59:59", "raw": "AP8=",
+    "day": "2024-02-29",
+    "at": "2024-02-29 12:30:00.5", "local": "0001-01-01 00:00:00", "doc": {"a": [1, None]},
+    "na.me`": None,
     "shape": {"srid": 4326, "wkb": "AP8="},
 }  # fmt: skip
 SCHEMA = """id DECIMAL(20) NOT NULL, flag BOOLEAN, small SMALLINT, n INT, big BIGINT, f FLOAT, d DOUBLE,
@@ -37,18 +49,27 @@ def text_of(row: dict[str, Any] | None) -> str | None:
     """As the source writes it: a decimal is a number, with all of its digits."""
     if row is None:
         return None
-    parts = (f"{json.dumps(k)}:{format(v, 'f') if isinstance(v, Decimal) else json.dumps(v)}" for k, v in row.items())
+    parts = (
+        f"{json.dumps(k)}:{format(v, 'f') if isinstance(v, Decimal) else json.dumps(v)}"
+        for k, v in row.items()
+    )
     return "{" + ",".join(parts) + "}"
 
 
 def change(
-    op: str | None, number: int, before: dict[str, Any] | None, after: dict[str, Any] | None, **more: Any
+    op: str | None,
+    number: int,
+    before: dict[str, Any] | None,
+    after: dict[str, Any] | None,
+    **more: Any,
 ) -> tuple:
     row = after or before
     one = {
-        "op": op, "db": "shop", "table": "orders", "key": text_of({"id": row.get("id")}) if row else None,
+        "op": op, "db": "shop", "table": "orders",
+        "key": text_of({"id": row.get("id")}) if row else None,
         "before": text_of(before), "after": text_of(after), "ts_ms": 1_700_000_000_000 + number,
-        "position": f"000000-{number:010d}", "gtid": None, "file": "binlog.000003", "pos": 4 + number, "row": 0,
+        "position": f"000000-{number:010d}", "gtid": None, "file": "binlog.000003",
+        "pos": 4 + number, "row": 0,
         "server_id": 1, **more,
     }  # fmt: skip
     return tuple(one.values())
@@ -67,12 +88,16 @@ def stopped(run: Callable[[], object]) -> OncewardError:
 
 
 def test_changes_travel_through_kafka_and_back(pipeline: Pipeline):
-    """Encoded, written in order, read by Debezium's rules: the same changes, and a tombstone behind the delete."""
+    """Encoded, written in order, read by Debezium's rules: the same changes, and a tombstone
+    behind the delete.
+    """
     a, b = {"id": 1, "name": 'ä"\n'}, {"id": 1, "name": None}
     changes = frame(
         pipeline.spark,
-        change("d", 3, b, None, gtid='0-1-"7"'), change("u", 2, a, b), change("r", 0, None, {"id": 2, "name": "x"}),
-        change("c", 1, None, a), change("t", 4, None, None, key=None), change("c", 5, None, a, table="or$ders"),
+        change("d", 3, b, None, gtid='0-1-"7"'), change("u", 2, a, b),
+        change("r", 0, None, {"id": 2, "name": "x"}),
+        change("c", 1, None, a), change("t", 4, None, None, key=None),
+        change("c", 5, None, a, table="or$ders"),
     )  # fmt: skip
     topic, other = pipeline.topic(1), f"{pipeline.name}.shop.or_ders"
     records = ow.debezium.encode(changes, prefix=pipeline.name)
@@ -88,24 +113,40 @@ def test_changes_travel_through_kafka_and_back(pipeline: Pipeline):
     written = [(m.key(), m.value() and json.loads(m.value())) for m in pipeline.visible(topic)]
     assert [key for key, _ in written] == [b'{"id":2}', *[b'{"id":1}'] * 4, None]
     assert [value and value["op"] for _, value in written] == ["r", "c", "u", "d", None, "t"]
-    assert [value["source"]["snapshot"] for _, value in written if value] == ["true", *["false"] * 4]
+    assert [value["source"]["snapshot"] for _, value in written if value] == [
+        "true",
+        *["false"] * 4,
+    ]
     assert written[3][1] == {
         "before": b, "after": None, "op": "d", "ts_ms": 1_700_000_000_003, "transaction": None,
         "source": {
-            "version": "onceward", "connector": "mysql", "name": pipeline.name, "ts_ms": 1_700_000_000_003,
-            "snapshot": "false", "db": "shop", "table": "orders", "server_id": 1, "gtid": '0-1-"7"',
+            "version": "onceward", "connector": "mysql", "name": pipeline.name,
+            "ts_ms": 1_700_000_000_003,
+            "snapshot": "false", "db": "shop", "table": "orders", "server_id": 1,
+            "gtid": '0-1-"7"',
             "file": "binlog.000003", "pos": 7, "row": 0,
         },
     }  # fmt: skip
-    again = pipeline.spark.read.format("kafka").option("kafka.bootstrap.servers", pipeline.bootstrap)
-    read = ow.debezium.decode(again.option("subscribe", topic).load(), schema="id INT NOT NULL, name STRING")
+    again = pipeline.spark.read.format("kafka").option(
+        "kafka.bootstrap.servers", pipeline.bootstrap
+    )
+    read = ow.debezium.decode(
+        again.option("subscribe", topic).load(), schema="id INT NOT NULL, name STRING"
+    )
     found = [
-        (row.op, row.before and row.before.asDict(), row.after and row.after.asDict(), row.source.pos, row.ts_ms)
+        (
+            row.op,
+            row.before and row.before.asDict(),
+            row.after and row.after.asDict(),
+            row.source.pos,
+            row.ts_ms,
+        )
         for row in read.orderBy("offset").collect()
     ]
     begin = 1_700_000_000_000
     assert found == [
-        ("r", None, {"id": 2, "name": "x"}, 4, begin), ("c", None, a, 5, begin + 1), ("u", a, b, 6, begin + 2),
+        ("r", None, {"id": 2, "name": "x"}, 4, begin), ("c", None, a, 5, begin + 1),
+        ("u", a, b, 6, begin + 2),
         ("d", b, None, 7, begin + 3), ("t", None, None, 8, begin + 4),
     ]  # fmt: skip
 
@@ -118,13 +159,19 @@ def test_rows_have_the_tables_types(spark: Any):
     try:
         changes = frame(spark, change("c", 1, None, TEXTS), change("d", 2, nothing, None), others)
         rows = ow.debezium.rows(changes, table="shop.orders", schema=SCHEMA)
-        one, two = rows.withColumn("at", F.col("at").cast("double")).withColumn("doc", F.to_json("doc")).collect()
+        one, two = (
+            rows.withColumn("at", F.col("at").cast("double"))
+            .withColumn("doc", F.to_json("doc"))
+            .collect()
+        )
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
     expected = {
-        **TEXTS, "id": Decimal(2**64 - 1), "raw": b"\x00\xff", "day": date(2024, 2, 29), "doc": '{"a":[1,null]}',
+        **TEXTS, "id": Decimal(2**64 - 1), "raw": b"\x00\xff", "day": date(2024, 2, 29),
+        "doc": '{"a":[1,null]}',
         "shape": (4326, b"\x00\xff"),
-        "at": datetime(2024, 2, 29, 12, 30, 0, 500_000, timezone.utc).timestamp(), "local": datetime(1, 1, 1),
+        "at": datetime(2024, 2, 29, 12, 30, 0, 500_000, timezone.utc).timestamp(),
+        "local": datetime(1, 1, 1),
     }  # fmt: skip
     assert one.asDict() == {"op": "c", **expected, "position": "000000-0000000001"}
     assert two.asDict() == {"op": "d", **nothing, "position": "000000-0000000002"}
@@ -138,15 +185,26 @@ UNFIT = [
     ({"id": 1.0, "n": 2}, "column id is not int"),
     ({"id": 1, "n": Decimal("0.123")}, "column n is not decimal(4,2)"),
     ({"id": 1, "n": Decimal("100.00")}, "column n is not decimal(4,2)"),
-    ({"id": 1, "n": Decimal("0.1000000000000000000000000000000000000001")}, "column n is not decimal(4,2)"),
+    (
+        {"id": 1, "n": Decimal("0.1000000000000000000000000000000000000001")},
+        "column n is not decimal(4,2)",
+    ),
     ({"id": 1, "n": "AfQ="}, "column n is not decimal(4,2)"),
 ]
 
 
 def test_a_column_that_came_later_is_null_before(spark: Any):
-    """Rows from before and after an ALTER TABLE lie in one batch: by one schema both must be read."""
-    changes = frame(spark, change("c", 1, None, {"id": 1}), change("u", 2, {"id": 1}, {"id": 1, "n": Decimal("0.50")}))
-    typed = ow.debezium.rows(changes, table="shop.orders", schema="id INT NOT NULL, n DECIMAL(4,2)")
+    """Rows from before and after an ALTER TABLE lie in one batch: by one schema both must be
+    read.
+    """
+    changes = frame(
+        spark,
+        change("c", 1, None, {"id": 1}),
+        change("u", 2, {"id": 1}, {"id": 1, "n": Decimal("0.50")}),
+    )
+    typed = ow.debezium.rows(
+        changes, table="shop.orders", schema="id INT NOT NULL, n DECIMAL(4,2)"
+    )
     assert [tuple(row)[:3] for row in typed.orderBy("position").collect()] == [
         ("c", 1, None),
         ("u", 1, Decimal("0.50")),
@@ -156,7 +214,9 @@ def test_a_column_that_came_later_is_null_before(spark: Any):
 @pytest.mark.parametrize(("row", "said"), UNFIT)
 def test_a_row_of_another_shape_is_named(spark: Any, row: dict[str, Any], said: str):
     changes = frame(spark, change("c", 6, None, row))
-    typed = ow.debezium.rows(changes, table="shop.orders", schema="id INT NOT NULL, n DECIMAL(4,2)")
+    typed = ow.debezium.rows(
+        changes, table="shop.orders", schema="id INT NOT NULL, n DECIMAL(4,2)"
+    )
     error = stopped(lambda: typed.select("op").collect())
     assert isinstance(error, ChangeUnreadable)
     assert f"shop.orders at binlog.000003:10: {said}" in str(error)
@@ -186,12 +246,17 @@ def test_a_value_that_does_not_fit_stops(spark: Any, kind: str, bad: Any, good: 
         return ow.debezium.rows(changes, table="shop.orders", schema=f"id INT, v {kind}").collect()
 
     assert read(good)[0].v is not None
-    assert f"column v is not {kind.lower().replace('(5)', '(5,0)')}" in str(stopped(lambda: read(bad)))
+    assert f"column v is not {kind.lower().replace('(5)', '(5,0)')}" in str(
+        stopped(lambda: read(bad))
+    )
 
 
 def test_a_truncate_stops_and_what_is_said_helps(spark: Any):
     changes = frame(
-        spark, change("c", 1, None, {"id": 1}), change("t", 2, None, None, key=None), change("c", 3, None, {"id": 3})
+        spark,
+        change("c", 1, None, {"id": 1}),
+        change("t", 2, None, None, key=None),
+        change("c", 3, None, {"id": 3}),
     )
     error = stopped(ow.debezium.rows(changes, table="shop.orders", schema="id INT").collect)
     assert isinstance(error, ChangeUnreadable)
@@ -210,9 +275,13 @@ def read_from(spark: Any, tables: list[str], *changes: tuple) -> DataFrame:
 
 
 def test_a_table_is_named_as_the_server_compares_names(spark: Any):
-    """Of a server with lower_case_table_names=1, which writes shop.orders, whatever the user writes."""
+    """Of a server with lower_case_table_names=1, which writes shop.orders, whatever the user
+    writes.
+    """
     one = change("c", 1, None, {"id": 1})
-    found = ow.debezium.rows(read_from(spark, ["Shop.Orders", "a.b"], one), table="Shop.Orders", schema="id INT")
+    found = ow.debezium.rows(
+        read_from(spark, ["Shop.Orders", "a.b"], one), table="Shop.Orders", schema="id INT"
+    )
     assert [row.id for row in found.collect()] == [1]
     for tables in (["shop.*"], ["shop.orders", "Shop.Orders"]):
         both = read_from(spark, tables, one, change("c", 2, None, {"id": 2}, table="Orders"))
@@ -223,13 +292,19 @@ def test_a_table_is_named_as_the_server_compares_names(spark: Any):
         assert 'pass table="shop.Orders"' in error.next_step
         kept = both.where("concat(db, '.', `table`) = 'shop.orders'")
         assert "concat(db, '.', `table`) = 'shop.orders'" in error.next_step
-        assert [row.id for row in ow.debezium.rows(kept, table="shop.orders", schema="id INT").collect()] == [1]
+        assert [
+            row.id
+            for row in ow.debezium.rows(kept, table="shop.orders", schema="id INT").collect()
+        ] == [1]
 
 
 @pytest.mark.parametrize("table", ["shop.oders", "shop.orders2", "shops.orders"])
 def test_a_table_that_the_source_does_not_read_is_refused(spark: Any, table: str):
     changes = read_from(spark, ["shop.orders", "stock.*"])
-    with pytest.raises(ConfigurationError, match=r"none of the tables that the source reads: shop.orders, stock.\*"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"none of the tables that the source reads: shop.orders, stock.\*",
+    ):
         ow.debezium.rows(changes, table=table, schema="id INT")
     with pytest.raises(ConfigurationError, match="none of the tables"):
         ow.debezium.structs(changes, table=table, schema="id INT", key="id", prefix="p")
@@ -238,7 +313,8 @@ def test_a_table_that_the_source_does_not_read_is_refused(spark: Any, table: str
 @pytest.mark.parametrize(
     "one",
     [
-        change("x", 1, None, {"id": 1}), change("c", 1, None, None), change("d", 1, None, {"id": 1}),
+        change("x", 1, None, {"id": 1}), change("c", 1, None, None),
+        change("d", 1, None, {"id": 1}),
         change("u", 1, None, {"id": 1}), change(None, 1, None, {"id": 1}),
         change("c", 1, None, {"id": 1}, table=None),
     ],
@@ -250,15 +326,22 @@ def test_a_change_that_is_none_becomes_no_tombstone(spark: Any, one: tuple):
 
 
 def test_structs_go_through_avro_and_back(spark: Any):
-    """Under the subjects that serializers use, by a schema that Spark makes; the tombstone has a key alone."""
+    """Under the subjects that serializers use, by a schema that Spark makes; the tombstone has a
+    key alone.
+    """
     registry = MemoryRegistry()
-    a, b = {"id": 7, "total": Decimal("1.10"), "day": "2024-02-29"}, {"id": 7, "total": None, "day": None}
+    a, b = (
+        {"id": 7, "total": Decimal("1.10"), "day": "2024-02-29"},
+        {"id": 7, "total": None, "day": None},
+    )
     changes = frame(
         spark, change("c", 1, None, a), change("u", 2, a, b), change("d", 3, b, None),
         change("t", 4, None, None, key=None), change("c", 5, None, {"no": 1}, table="others"),
     )  # fmt: skip
     schema = "id BIGINT NOT NULL, total DECIMAL(10,2), day DATE"
-    records = ow.debezium.structs(changes, table="shop.orders", schema=schema, key="id", prefix="p")
+    records = ow.debezium.structs(
+        changes, table="shop.orders", schema=schema, key="id", prefix="p"
+    )
     assert records.select("value.*").schema.names == ow.debezium.envelope(schema).names
     topic, more = "p.shop.orders", {"registry": registry, "auto_register_schemas": True}
     keyed = ow.avro.encode(records, subject=f"{topic}-key", column="key", **more)
@@ -266,12 +349,16 @@ def test_structs_go_through_avro_and_back(spark: Any):
     assert [(row.topic, row.value is None) for row in framed.orderBy("position").collect()] == [
         (topic, False), (topic, False), (topic, False), (topic, True), (topic, False),
     ]  # fmt: skip
-    read = ow.debezium.decode(framed, registry=registry, subject=f"{topic}-value", tombstones="delete")
+    read = ow.debezium.decode(
+        framed, registry=registry, subject=f"{topic}-value", tombstones="delete"
+    )
     keys = ow.avro.decode(read, registry=registry, subject=f"{topic}-key", column="key")
     da, db = {**a, "day": date(2024, 2, 29)}, b
     found = [row.asDict(recursive=True) for row in keys.orderBy("position").collect()]
-    assert [(row["key"] and row["key"]["id"], row["op"], row["before"], row["after"]) for row in found] == [
-        (7, "c", None, da), (7, "u", da, db), (7, "d", db, None), (7, "d", None, None), (None, "t", None, None),
+    assert [(row["key"] and row["key"]["id"], row["op"], row["before"],
+        row["after"]) for row in found] == [
+        (7, "c", None, da), (7, "u", da, db), (7, "d", db, None), (7, "d", None, None),
+        (None, "t", None, None),
     ]  # fmt: skip
     assert (found[1]["source"]["pos"], found[1]["source"]["table"]) == (6, "orders")
     with pytest.raises(SchemaUnfit, match="is not Debezium's envelope"):
@@ -281,10 +368,13 @@ def test_structs_go_through_avro_and_back(spark: Any):
 # ── what Debezium has written ──
 
 EVENT = {
-    "before": {"id": 1}, "after": {"id": 1, "day": 19_782, "at": "2024-02-29T12:30:00Z", "total": "12.30", "new": 1},
-    "source": {"version": "3.0.0.Final", "connector": "mysql", "name": "p", "ts_ms": 5, "snapshot": "last",
+    "before": {"id": 1}, "after": {"id": 1, "day": 19_782, "at": "2024-02-29T12:30:00Z",
+    "total": "12.30", "new": 1},
+    "source": {"version": "3.0.0.Final", "connector": "mysql", "name": "p", "ts_ms": 5,
+    "snapshot": "last",
                "db": "shop",
-               "sequence": None, "ts_us": 5000, "table": "orders", "server_id": 223344, "gtid": None,
+               "sequence": None, "ts_us": 5000, "table": "orders", "server_id": 223344,
+               "gtid": None,
                "file": "mysql-bin.000003", "pos": 484, "row": 0, "thread": 7, "query": None},
     "op": "u", "ts_ms": 1_486_500_577_691, "ts_us": 1_486_500_577_691_547, "transaction": None,
 }  # fmt: skip
@@ -294,36 +384,54 @@ TABLE = "id INT NOT NULL, day DATE, at TIMESTAMP, total DECIMAL(10,2)"
 def records(spark: Any, *values: dict[str, Any] | bytes | None) -> DataFrame:
     texts = [json.dumps(v).encode() if isinstance(v, dict) else v for v in values]
     rows = [(b"k", text and bytearray(text), "t", 0, number) for number, text in enumerate(texts)]
-    return spark.createDataFrame(rows, "key binary, value binary, topic string, partition int, offset bigint")
+    return spark.createDataFrame(
+        rows, "key binary, value binary, topic string, partition int, offset bigint"
+    )
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_envelopes_are_read_with_and_without_their_schema(spark: Any, wrapped: bool):
-    value = {"schema": {"type": "struct", "name": "p.Envelope"}, "payload": EVENT} if wrapped else EVENT
+    value = (
+        {"schema": {"type": "struct", "name": "p.Envelope"}, "payload": EVENT}
+        if wrapped
+        else EVENT
+    )
     given = records(spark, value, None)
     rows = ow.debezium.decode(given, schema=TABLE, wrapped=wrapped, decimals="string").collect()
     [row] = [each.asDict(recursive=True) for each in rows]
     at = row["after"].pop("at")
     assert at.timestamp() == datetime(2024, 2, 29, 12, 30, tzinfo=timezone.utc).timestamp()
     assert row == {
-        "key": b"k", "topic": "t", "partition": 0, "offset": 0, "op": "u", "ts_ms": 1_486_500_577_691,
+        "key": b"k", "topic": "t", "partition": 0, "offset": 0, "op": "u",
+        "ts_ms": 1_486_500_577_691,
         "before": {"id": 1, "day": None, "at": None, "total": None},
         "after": {"id": 1, "day": date(2024, 2, 29), "total": Decimal("12.30")},
         "source": {name: EVENT["source"][name] for name in SOURCE.names},
     }  # fmt: skip
-    kept = ow.debezium.decode(given, schema=TABLE, wrapped=wrapped, decimals="string", tombstones="delete").collect()
-    assert [(row.op, row.key, row.after is None) for row in kept] == [("u", b"k", False), ("d", b"k", True)]
+    kept = ow.debezium.decode(
+        given, schema=TABLE, wrapped=wrapped, decimals="string", tombstones="delete"
+    ).collect()
+    assert [(row.op, row.key, row.after is None) for row in kept] == [
+        ("u", b"k", False),
+        ("d", b"k", True),
+    ]
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        {"schema": {}, "payload": EVENT}, {**EVENT, "op": None}, {**EVENT, "after": {"id": "1"}}, {"id": 1},
-        {**EVENT, "after": {**EVENT["after"], "total": "MTIz"}}, {**EVENT, "after": {}}, b"{", b"\x00\x00\x00\x00\x01x",
+        {"schema": {}, "payload": EVENT}, {**EVENT, "op": None}, {**EVENT, "after": {"id": "1"}},
+        {"id": 1},
+        {**EVENT, "after": {**EVENT["after"], "total": "MTIz"}}, {**EVENT, "after": {}}, b"{",
+        b"\x00\x00\x00\x00\x01x",
     ],
 )  # fmt: skip
 def test_what_is_no_envelope_stops_by_name(spark: Any, bad: dict[str, Any] | bytes):
-    error = stopped(ow.debezium.decode(records(spark, bad), schema=TABLE, decimals="string").select("op").collect)
+    error = stopped(
+        ow.debezium.decode(records(spark, bad), schema=TABLE, decimals="string")
+        .select("op")
+        .collect
+    )
     assert isinstance(error, PoisonRecord)
     assert error.details["offset"] == 0
 
@@ -332,7 +440,9 @@ def test_what_is_no_envelope_is_a_dead_letter(pipeline: Pipeline):
     aside = pipeline.topic(1)
     pipeline.feed([(b"k", json.dumps(EVENT).encode()), (b"l", b"{}"), (b"m", None)])
     read = ow.debezium.decode(pipeline.frame(), schema="id INT", on_error="dead_letter")
-    pipeline.run(lambda rows: rows.selectExpr("key", "op AS value"), frame=read, dead_letter_topic=aside)
+    pipeline.run(
+        lambda rows: rows.selectExpr("key", "op AS value"), frame=read, dead_letter_topic=aside
+    )
     assert [m.value() for m in pipeline.visible()] == [b"u"]
     assert [m.key() for m in pipeline.visible(aside)] == [b"l"]
 

@@ -1,4 +1,6 @@
-"""Epochs end at 32,767: the coordinator then hands out another producer id, and the pipeline goes on under it."""
+"""Epochs end at 32,767: the coordinator then hands out another producer id, and the pipeline goes
+on under it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ BATCHES_LEFT = 4
 
 
 def use_up_epochs(pipeline: Pipeline, up_to: int) -> ProducerIdentity:
-    """All epochs of the transactional id but the last few, one by one: there is no way to ask for a later one."""
+    """All epochs of the transactional id but the last few, one by one: there is no way to ask for
+    a later one.
+    """
     client = KafkaClient(pipeline.sink().settings.client)
     try:
         coordinator = TransactionCoordinator(client, pipeline.name)
@@ -34,8 +38,12 @@ def use_up_epochs(pipeline: Pipeline, up_to: int) -> ProducerIdentity:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.fault("epoch-rollover", "end-txn-response-lost")
-def test_a_pipeline_goes_on_under_the_next_producer_id(any_pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch):
-    """Every batch's first answer to ``EndTxn`` is lost, the one with the new producer id among them."""
+def test_a_pipeline_goes_on_under_the_next_producer_id(
+    any_pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+):
+    """Every batch's first answer to ``EndTxn`` is lost, the one with the new producer id among
+    them.
+    """
     clients: list[LosingClient] = []
 
     class Losing(LosingClient):

@@ -1,4 +1,6 @@
-"""The broker forgets who has been idle for too long: producer ids (per partition), then whole transactional ids."""
+"""The broker forgets who has been idle for too long: producer ids (per partition), then whole
+transactional ids.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ from onceward.spark.batch.query import RunningBatch
 from onceward_testing import LocalKafka
 from wire_fixtures import Writer, settings
 
-FORGET_PRODUCERS = {"producer.id.expiration.ms": 1_000, "producer.id.expiration.check.interval.ms": 200}
+FORGET_PRODUCERS = {
+    "producer.id.expiration.ms": 1_000,
+    "producer.id.expiration.check.interval.ms": 200,
+}
 FORGET_IDS = {
-    "transactional.id.expiration.ms": 12_000,  # a batch must reach the broker within that, on a busy machine, too
+    # a batch must reach the broker within that, on a busy machine, too
+    "transactional.id.expiration.ms": 12_000,
     "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
 }
 VERSIONS = [pytest.param("4.3.1"), pytest.param("3.9.1", marks=pytest.mark.slow)]
@@ -65,7 +71,11 @@ def forgotten_producer(client: KafkaClient, pipeline: Pipeline) -> bool:
     """Does no partition of the output know a producer any more?"""
     partitions = range(3)
     request = DescribeProducersRequest(
-        topics=[DescribeProducersRequest.TopicRequest(name=pipeline.output, partition_indexes=list(partitions))]
+        topics=[
+            DescribeProducersRequest.TopicRequest(
+                name=pipeline.output, partition_indexes=list(partitions)
+            )
+        ]
     )
     leader = client.leader_of(TopicPartition(pipeline.output, 0))
     (topic,) = client.call(request, leader).topics
@@ -104,7 +114,11 @@ def test_an_idle_pipeline_goes_on_when_the_partitions_have_forgotten_it(
     pipeline = pipeline_on(forgetful_of_producers)
     query = one_batch(pipeline)
     client = client_of(pipeline)
-    until(lambda: forgotten_producer(client, pipeline), query, "INVALID: the producer id never expired")
+    until(
+        lambda: forgotten_producer(client, pipeline),
+        query,
+        "INVALID: the producer id never expired",
+    )
     pipeline.feed(80)
     until(lambda: len(pipeline.visible()) >= 120, query, "nothing more was written")
     query.stop()
@@ -121,7 +135,11 @@ def test_an_idle_pipeline_goes_on_when_the_coordinator_has_forgotten_it(
     pipeline = pipeline_on(forgetful_of_ids)
     query = one_batch(pipeline)
     client = client_of(pipeline)
-    until(lambda: forgotten_id(client, pipeline.name), query, "INVALID: the transactional id never expired")
+    until(
+        lambda: forgotten_id(client, pipeline.name),
+        query,
+        "INVALID: the transactional id never expired",
+    )
     pipeline.feed(40)
     until(lambda: len(pipeline.visible()) >= 80, query, "nothing more was written")
     query.stop()
@@ -134,8 +152,12 @@ def test_an_idle_pipeline_goes_on_when_the_coordinator_has_forgotten_it(
 
 @pytest.mark.slow
 @pytest.mark.fault("transactional-id-expired")
-def test_a_forgotten_id_is_noticed_before_an_attempt_is_spent_on_it(forgetful_of_ids: LocalKafka, new_topic: Any):
-    """So that a pipeline with ``batch_attempts=1`` does not stop after a long time without records."""
+def test_a_forgotten_id_is_noticed_before_an_attempt_is_spent_on_it(
+    forgetful_of_ids: LocalKafka, new_topic: Any
+):
+    """So that a pipeline with ``batch_attempts=1`` does not stop after a long time without
+    records.
+    """
     topic = new_topic(forgetful_of_ids.bootstrap_servers)
     client = KafkaClient(settings(forgetful_of_ids.bootstrap_servers)[0])
     try:
@@ -154,13 +176,19 @@ def test_a_forgotten_id_is_noticed_before_an_attempt_is_spent_on_it(forgetful_of
 def test_a_zombie_whose_id_expired_along_with_its_heirs_writes_nothing(
     forgetful_of_ids: LocalKafka, pipeline_on: Any, client_of: Any
 ):
-    """The coordinator knows neither of the two, and so it fences nobody; the ledger knows the heir, who goes on."""
+    """The coordinator knows neither of the two, and so it fences nobody; the ledger knows the
+    heir, who goes on.
+    """
     pipeline = pipeline_on(forgetful_of_ids)
     zombie = one_batch(pipeline)
     heir = Heir(pipeline)
     heir.write([f"heir-{n}" for n in range(20)])
     client = client_of(pipeline)
-    until(lambda: forgotten_id(client, pipeline.name), zombie, "INVALID: the transactional id never expired")
+    until(
+        lambda: forgotten_id(client, pipeline.name),
+        zombie,
+        "INVALID: the transactional id never expired",
+    )
     pipeline.feed(40)
     while zombie.isActive:
         assert len(pipeline.visible()) == 60, "the zombie goes on"
@@ -171,7 +199,9 @@ def test_a_zombie_whose_id_expired_along_with_its_heirs_writes_nothing(
     heir.target.close()
     written = [message.value() for message in pipeline.visible()]
     assert len(written) == 70
-    assert {value for value in written if value.startswith(b"heir-")} == {b"heir-%d" % n for n in range(30)}
+    assert {value for value in written if value.startswith(b"heir-")} == {
+        b"heir-%d" % n for n in range(30)
+    }
     assert [record["sequence"] for record in pipeline.ledger()] == [0, 1, 2]
     assert pipeline.open_transactions() == []
 
@@ -208,7 +238,13 @@ class Heir:
             attempt.write(Write(rows), running)
             outputs, sequence = attempt.prepared().outputs, self.newest.sequence + 1
             record = LedgerRecord(
-                self.newest.pipeline, sequence, running.batch, running.sources, attempt.id, outputs, 0
+                self.newest.pipeline,
+                sequence,
+                running.batch,
+                running.sources,
+                attempt.id,
+                outputs,
+                0,
             )
             attempt.stage(record, running)
         except BatchFailed:

@@ -1,4 +1,6 @@
-"""Files that Spark's own writers make: what is counted, what readers find, and what Spark does twice."""
+"""Files that Spark's own writers make: what is counted, what readers find, and what Spark does
+twice.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def write(sink: ow.FileSink, *frames: DataFrame, attempts: int = 3) -> LedgerRec
     """Batch 0, by the engine; its record."""
     target = sink.new_target()
     policy = SinkPolicy(sink.settings.policy.pipeline, batch_attempts=attempts)
-    MicroBatches(target, policy).process([sink._checked(frame, None) for frame in frames], batch(0))
+    MicroBatches(target, policy).process(
+        [sink._checked(frame, None) for frame in frames], batch(0)
+    )
     newest = target.peek()
     assert newest is not None
     return newest
@@ -53,11 +57,20 @@ def test_readers_find_the_rows_and_their_folders(spark: SparkSession, tmp_path: 
     found = spark.read.parquet(str(tmp_path / "out"))
     assert found.columns == ["value", "batch", "third"]
     assert found.where("third = 1").count() == ROWS // 3
-    assert [row.batch for row in found.select("batch").distinct().collect()] == ["files@0000000000"]
-    others = dataset.dataset(str(tmp_path / "out"), format="parquet", partitioning="hive").to_table()
-    assert Counter(others.column("value").to_pylist()) == Counter(str(number) for number in range(ROWS))
+    assert [row.batch for row in found.select("batch").distinct().collect()] == [
+        "files@0000000000"
+    ]
+    others = dataset.dataset(
+        str(tmp_path / "out"), format="parquet", partitioning="hive"
+    ).to_table()
+    assert Counter(others.column("value").to_pylist()) == Counter(
+        str(number) for number in range(ROWS)
+    )
     (committable,) = record.outputs["files"].data["committables"]
-    there = {path.relative_to(tmp_path / "out" / committable["to"]): path.stat().st_size for path in visible(tmp_path)}
+    there = {
+        path.relative_to(tmp_path / "out" / committable["to"]): path.stat().st_size
+        for path in visible(tmp_path)
+    }
     assert there == {Path(name): size for name, size in committable["files"].items()}
 
 
@@ -99,7 +112,10 @@ def test_a_name_that_does_not_come_back_is_refused(spark: SparkSession, tmp_path
     """Readers pass over the one; of the other its bytes are lost, as of all text that is none."""
     for name in ("'x._COPYING_'", "CAST(X'ff' AS STRING)"):
         with pytest.raises(RowRefused, match="partition column"):
-            write(sink(tmp_path, partition_by="name"), spark.sql(f"SELECT 1 AS value, {name} AS name"))
+            write(
+                sink(tmp_path, partition_by="name"),
+                spark.sql(f"SELECT 1 AS value, {name} AS name"),
+            )
         assert visible(tmp_path) == []
 
 
@@ -107,8 +123,13 @@ def test_a_path_is_taken_as_it_stands(spark: SparkSession, tmp_path: Path):
     """Nothing in it is escaped, in a path or in a URI, nor by the ledger, nor by the checker."""
     for number, start in enumerate(("", "file:", "file://", "file://localhost")):
         folder = tmp_path / f"{number} a%20b#c+d;e"
-        write(sink(tmp_path, path=f"{start}{folder}", partition_by="third"), rows(spark).coalesce(1))
-        assert sorted(path.name for path in folder.iterdir()) == ["_onceward", "batch=files@0000000000"]
+        write(
+            sink(tmp_path, path=f"{start}{folder}", partition_by="third"), rows(spark).coalesce(1)
+        )
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "_onceward",
+            "batch=files@0000000000",
+        ]
         assert (folder / "_onceward" / "ledger" / "files").is_dir()
         assert check_files(FilesQuestion(root=folder, pipeline_id="files")).not_covered == []
     assert spark.read.parquet(str(folder)).count() == ROWS
@@ -121,13 +142,17 @@ def test_a_new_file_after_so_many_rows(spark: SparkSession, tmp_path: Path):
 
 
 def test_files_of_about_a_size(spark: SparkSession, tmp_path: Path):
-    """In the first batch by a guess, from then on by what the batch before has come to, also in a new process."""
+    """In the first batch by a guess, from then on by what the batch before has come to, also in a
+    new process.
+    """
     frame = spark.range(20_000).selectExpr("uuid() AS value").coalesce(1)
     wanted = 200_000
     sizes: list[list[int]] = []
     for number in range(3):
         target = sink(tmp_path, target_file_size_bytes=wanted, format="json").new_target()
-        MicroBatches(target, SinkPolicy(target._policy.pipeline)).process([Write(frame)], batch(number))
+        MicroBatches(target, SinkPolicy(target._policy.pipeline)).process(
+            [Write(frame)], batch(number)
+        )
         newest = target.peek()
         assert newest is not None
         (committable,) = newest.outputs["files"].data["committables"]
@@ -138,7 +163,9 @@ def test_files_of_about_a_size(spark: SparkSession, tmp_path: Path):
     for later in sizes[1:]:
         assert len(later) == -(-total // wanted)
         assert all(0.95 * wanted < size < 1.05 * wanted for size in later[1:]), later
-    fewer = sink(tmp_path, target_file_size_bytes=wanted, format="json", max_records_per_file=1_000).new_target()
+    fewer = sink(
+        tmp_path, target_file_size_bytes=wanted, format="json", max_records_per_file=1_000
+    ).new_target()
     MicroBatches(fewer, SinkPolicy(fewer._policy.pipeline)).process([Write(frame)], batch(3))
     assert len(fewer.peek().outputs["files"].data["committables"][0]["files"]) == 20
 
@@ -162,7 +189,9 @@ def test_a_disk_that_refuses_is_named(spark: SparkSession, tmp_path: Path):
 
 @pytest.mark.fault("stage-retried")
 def test_a_shuffle_lost_while_files_are_written(spark: SparkSession, tmp_path: Path):
-    """Spark computes what was lost again, and of a plan that is not repeatable otherwise: the batch runs again."""
+    """Spark computes what was lost again, and of a plan that is not repeatable otherwise: the
+    batch runs again.
+    """
     disks = block_manager(spark.sparkContext).diskBlockManager()
     folders = [str(folder.getPath()) for folder in disks.localDirs()]
     flag = str(tmp_path / "lost")
@@ -180,10 +209,14 @@ def test_a_shuffle_lost_while_files_are_written(spark: SparkSession, tmp_path: P
         return value
 
     lots = rows(spark).withColumn("lot", drawn.asNondeterministic()()).repartition(4, "lot")
-    frame = lots.select(lose_the_shuffle("value", f.spark_partition_id()).alias("value")).repartition(3)
+    frame = lots.select(
+        lose_the_shuffle("value", f.spark_partition_id()).alias("value")
+    ).repartition(3)
     failed: list[Any] = []
     stop = events.probe(
-        lambda e: failed.append(type(e.error)) if (e.step, e.phase) == (events.SEND, "failed") else None
+        lambda e: (
+            failed.append(type(e.error)) if (e.step, e.phase) == (events.SEND, "failed") else None
+        )
     )
     try:
         record = write(sink(tmp_path), frame)
@@ -192,12 +225,16 @@ def test_a_shuffle_lost_while_files_are_written(spark: SparkSession, tmp_path: P
     fired(os.path.exists(flag), "the second stage never ran")
     assert failed == [ComputationsMixed]
     found = spark.read.parquet(str(tmp_path / "out"))
-    assert Counter(row.value for row in found.collect()) == Counter(str(number) for number in range(ROWS))
+    assert Counter(row.value for row in found.collect()) == Counter(
+        str(number) for number in range(ROWS)
+    )
     assert record.records == ROWS
 
 
 def test_a_query_that_is_stopped_has_not_failed(spark: SparkSession, tmp_path: Path):
-    """In the middle of a batch: nothing of it is seen, and nothing of it is left after the next start."""
+    """In the middle of a batch: nothing of it is seen, and nothing of it is left after the next
+    start.
+    """
 
     @f.udf("string")
     def slowly(value: str) -> str:
@@ -209,9 +246,13 @@ def test_a_query_that_is_stopped_has_not_failed(spark: SparkSession, tmp_path: P
     (source / "1.txt").write_text("\n".join(str(number) for number in range(200)))
     stream = spark.readStream.text(str(source))
     started: list[Any] = []
-    stop = events.probe(lambda e: started.append(e) if (e.step, e.phase) == (events.SEND, "started") else None)
+    stop = events.probe(
+        lambda e: started.append(e) if (e.step, e.phase) == (events.SEND, "started") else None
+    )
     try:
-        slow = stream.select(slowly("value").alias("value")).writeStream.foreachBatch(sink(tmp_path))
+        slow = stream.select(slowly("value").alias("value")).writeStream.foreachBatch(
+            sink(tmp_path)
+        )
         query = slow.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         deadline = time.monotonic() + 100
         while not started and time.monotonic() < deadline:
@@ -222,7 +263,9 @@ def test_a_query_that_is_stopped_has_not_failed(spark: SparkSession, tmp_path: P
         stop()
     assert query.exception() is None
     assert visible(tmp_path) == []
-    quick = stream.writeStream.foreachBatch(sink(tmp_path)).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    quick = stream.writeStream.foreachBatch(sink(tmp_path)).option(
+        "checkpointLocation", str(tmp_path / "checkpoint")
+    )
     quick.trigger(availableNow=True).start().awaitTermination()
     assert spark.read.parquet(str(tmp_path / "out")).count() == 200
     assert list((tmp_path / "out" / "_onceward" / "prepared").iterdir()) == []

@@ -1,4 +1,6 @@
-"""Values that formats change on the way, if nobody looks after them: read back by Spark, or refused by name."""
+"""Values that formats change on the way, if nobody looks after them: read back by Spark, or
+refused by name.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,41 @@ from test_files_by_sparks_writers import sink, visible, write
 from onceward.errors import BadColumn, ConfigurationError, RowRefused
 
 TEXTS = [
-    *(None, "", "a", " a ", "  ", "\t", '"', 'a"b', "a\\", "\\", 'a\\"b', '\\"', "a,b", "a\nb", "a\rb", "a\r\nb", "\n"),
-    *("#c", "\0", "ä", "NaN", "null", '""', "\\\n", '"\n', "\u2028", "\x85", "\xa0", ' "q" ', "\\n", "\x1c"),
+    *(
+        None,
+        "",
+        "a",
+        " a ",
+        "  ",
+        "\t",
+        '"',
+        'a"b',
+        "a\\",
+        "\\",
+        'a\\"b',
+        '\\"',
+        "a,b",
+        "a\nb",
+        "a\rb",
+        "a\r\nb",
+        "\n",
+    ),
+    *(
+        "#c",
+        "\0",
+        "ä",
+        "NaN",
+        "null",
+        '""',
+        "\\\n",
+        '"\n',
+        "\u2028",
+        "\x85",
+        "\xa0",
+        ' "q" ',
+        "\\n",
+        "\x1c",
+    ),
 ]
 READ = {"csv": {"multiLine": True, "lineSep": "\n", "nullValue": "\\N"}, "json": {}}
 """As docs/files.md has it."""
@@ -44,16 +79,25 @@ def every_kind(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
-def test_what_is_read_back_is_what_was_written(spark: SparkSession, tmp_path: Path, file_format: str):
+def test_what_is_read_back_is_what_was_written(
+    spark: SparkSession, tmp_path: Path, file_format: str
+):
     spark.conf.set("spark.sql.session.timeZone", "Europe/Amsterdam")
     try:
         frame = every_kind(spark)
         if file_format != "csv":
             frame = frame.selectExpr(
-                "*", "X'00ff41' AS bytes", "map('a', CAST(NULL AS INT)) AS map", "array('', a) AS list"
+                "*",
+                "X'00ff41' AS bytes",
+                "map('a', CAST(NULL AS INT)) AS map",
+                "array('', a) AS list",
             )
         write(sink(tmp_path, format=file_format), frame)
-        reader = spark.read.schema(frame.schema).options(**READ.get(file_format, {})).format(file_format)
+        reader = (
+            spark.read.schema(frame.schema)
+            .options(**READ.get(file_format, {}))
+            .format(file_format)
+        )
         assert told(reader.load(str(tmp_path / "out")).drop("batch")) == told(frame)
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
@@ -62,7 +106,10 @@ def test_what_is_read_back_is_what_was_written(spark: SparkSession, tmp_path: Pa
 def told(frame: DataFrame) -> list[Any]:
     """As text, which Python's own types would cut."""
     as_they_are = ("map<string,int>", "array<string>", "binary")
-    columns = [f.col(name) if kind in as_they_are else f.col(name).cast("string") for name, kind in frame.dtypes]
+    columns = [
+        f.col(name) if kind in as_they_are else f.col(name).cast("string")
+        for name, kind in frame.dtypes
+    ]
     return sorted(map(str, frame.select(*columns).collect()))
 
 
@@ -75,19 +122,30 @@ def test_options_that_are_set_stay(spark: SparkSession, tmp_path: Path):
     assert [path.read_text() for path in visible(tmp_path)] == ["a ,2026\n"]
 
 
-def test_a_session_with_old_rules_for_times_is_refused_by_name(spark: SparkSession, tmp_path: Path):
-    frame = spark.sql("SELECT timestamp'2026-01-02 03:04:05.123456' AS a, timestamp_ntz'2026-01-02 03:04:05' AS b")
+def test_a_session_with_old_rules_for_times_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path
+):
+    frame = spark.sql(
+        "SELECT timestamp'2026-01-02 03:04:05.123456' AS a, timestamp_ntz'2026-01-02 03:04:05' AS "
+        "b"
+    )
     spark.conf.set("spark.sql.legacy.timeParserPolicy", "legacy")
     try:
         with pytest.raises(ConfigurationError, match="CORRECTED"):
             write(sink(tmp_path, format="json"), frame)
-        write(sink(tmp_path, format="json", options={"timestampFormat": "yyyy"}), frame)  # as the error advises
+        write(
+            sink(tmp_path, format="json", options={"timestampFormat": "yyyy"}), frame
+        )  # as the error advises
     finally:
         spark.conf.unset("spark.sql.legacy.timeParserPolicy")
-    assert [path.read_text() for path in visible(tmp_path)] == ['{"a":"2026","b":"2026-01-02T03:04:05.000000"}\n']
+    assert [path.read_text() for path in visible(tmp_path)] == [
+        '{"a":"2026","b":"2026-01-02T03:04:05.000000"}\n'
+    ]
 
 
-def test_a_session_that_cuts_timestamps_in_parquet_is_refused_by_name(spark: SparkSession, tmp_path: Path):
+def test_a_session_that_cuts_timestamps_in_parquet_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path
+):
     """Only where there are some. INT96 has more than microseconds."""
     setting = "spark.sql.parquet.outputTimestampType"
     frame = spark.sql("SELECT array(struct(timestamp'2026-01-02 03:04:05.123456' AS a)) AS list")
@@ -96,14 +154,17 @@ def test_a_session_that_cuts_timestamps_in_parquet_is_refused_by_name(spark: Spa
         spark.conf.set(setting, "TIMESTAMP_MILLIS")
         with pytest.raises(ConfigurationError, match="TIMESTAMP_MICROS"):
             write(sink(tmp_path), frame)
-        write(sink(tmp_path / "none"), spark.sql("SELECT timestamp_ntz'2026-01-02 03:04:05.123456' AS a"))
+        write(
+            sink(tmp_path / "none"),
+            spark.sql("SELECT timestamp_ntz'2026-01-02 03:04:05.123456' AS a"),
+        )
         spark.conf.set(setting, "INT96")
         write(sink(tmp_path), frame)
     finally:
         spark.conf.set(setting, before)
-    assert told(spark.read.schema(frame.schema).parquet(str(tmp_path / "out")).selectExpr("inline(list)")) == told(
-        frame.selectExpr("inline(list)")
-    )
+    assert told(
+        spark.read.schema(frame.schema).parquet(str(tmp_path / "out")).selectExpr("inline(list)")
+    ) == told(frame.selectExpr("inline(list)"))
 
 
 def test_rows_whose_line_would_be_blank_are_refused(spark: SparkSession, tmp_path: Path):
@@ -132,27 +193,48 @@ def test_rows_whose_line_would_be_blank_are_refused(spark: SparkSession, tmp_pat
         frame = spark.sql(f"SELECT {columns}")
         write(sink(tmp_path / str(number), format="csv", options=options), frame)
         options |= {"multiLine": True, "lineSep": "\n"}
-        assert spark.read.options(**options).schema(frame.schema).csv(str(tmp_path / str(number) / "out")).count() == 1
+        assert (
+            spark.read.options(**options)
+            .schema(frame.schema)
+            .csv(str(tmp_path / str(number) / "out"))
+            .count()
+            == 1
+        )
 
 
 @pytest.mark.parametrize("value", ["CAST(NULL AS STRING)", "'a\nb'", "'a\rb'", "'\ufeffa'"])
-def test_a_text_file_takes_no_value_that_it_could_not_tell(spark: SparkSession, tmp_path: Path, value: str):
+def test_a_text_file_takes_no_value_that_it_could_not_tell(
+    spark: SparkSession, tmp_path: Path, value: str
+):
     with pytest.raises(RowRefused, match="column value"):
-        write(sink(tmp_path, format="text"), spark.sql(f"SELECT 'fine' AS value UNION ALL SELECT {value}"))
+        write(
+            sink(tmp_path, format="text"),
+            spark.sql(f"SELECT 'fine' AS value UNION ALL SELECT {value}"),
+        )
     assert visible(tmp_path) == []
 
 
 def test_a_text_file_with_lines_of_its_own(spark: SparkSession, tmp_path: Path):
     lines = {"lineSep": "|"}
-    frame = spark.createDataFrame([("a\nb",), ("",), (" ",), ("\u2028\x85\x0b",)], "value string").coalesce(1)
+    frame = spark.createDataFrame(
+        [("a\nb",), ("",), (" ",), ("\u2028\x85\x0b",)], "value string"
+    ).coalesce(1)
     write(sink(tmp_path, format="text", options=lines), frame)
-    assert spark.read.options(**lines).text(str(tmp_path / "out")).drop("batch").collect() == frame.collect()
+    assert (
+        spark.read.options(**lines).text(str(tmp_path / "out")).drop("batch").collect()
+        == frame.collect()
+    )
     with pytest.raises(RowRefused, match="column value"):
-        write(sink(tmp_path / "again", format="text", options=lines), spark.sql("SELECT 'a|b' AS value"))
+        write(
+            sink(tmp_path / "again", format="text", options=lines),
+            spark.sql("SELECT 'a|b' AS value"),
+        )
 
 
 def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
-    """Within a batch and from start to start: a value is told by its place alone, also below a header."""
+    """Within a batch and from start to start: a value is told by its place alone, also below a
+    header.
+    """
     made = sink(tmp_path, format="csv", partition_by="p", options={"header": True})
     first = spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p")
     with pytest.raises(BadColumn, match=r"b, a.*a, b"):
@@ -160,7 +242,8 @@ def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
     write(made, first, spark.sql("SELECT 1 AS a, 3 AS P, 2 AS b"))
     assert len(visible(tmp_path)) == 2
     with pytest.raises(BadColumn, match="a, b, c"):
-        write(sink(tmp_path, format="csv", pipeline_id="two", partition_by="p", options={"header": True}),
+        write(sink(tmp_path, format="csv", pipeline_id="two", partition_by="p",
+            options={"header": True}),
               spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p, 4 AS c"))  # fmt: skip
 
 

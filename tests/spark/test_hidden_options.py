@@ -1,4 +1,6 @@
-"""Secrets among the options of the source: no text of Spark shows them, or the source is refused."""
+"""Secrets among the options of the source: no text of Spark shows them, or the source is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ LOGIN = {
 
 @pytest.fixture(autouse=True)
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Spark prints of a source is all that counts here. The keys are no keys, and nobody is there."""
+    """What Spark prints of a source is all that counts here. The keys are no keys, and nobody is
+    there.
+    """
     monkeypatch.setattr(onceward.kafka.source.source, "KafkaClient", lambda settings: Nobody())
 
 

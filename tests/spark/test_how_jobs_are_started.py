@@ -1,4 +1,5 @@
-"""One job, started in the ways that users start it, in an empty folder and outside of an activated environment.
+"""One job, started in the ways that users start it, in an empty folder and outside of an activated
+environment.
 
 Each is a process of its own: what is tested is what a Spark session is started with.
 """
@@ -82,20 +83,37 @@ def run(tmp_path: Path, records: tuple[str, str, str]) -> Start:
     """`run(how, "words of a shell command", …)`: the job's file and arguments come last."""
     (tmp_path / "job.py").write_text(JOB)
     bin_folder = Path(sys.executable).parent
-    variables = ("HOME", "JAVA_HOME", "LANG", "TMPDIR", "ONCEWARD_CACHE", "ONCEWARD_IVY_SETTINGS", "PYTHONPATH")
-    environment = {name: os.environ[name] for name in variables if name in os.environ} | JAVA_SETTINGS
+    variables = (
+        "HOME",
+        "JAVA_HOME",
+        "LANG",
+        "TMPDIR",
+        "ONCEWARD_CACHE",
+        "ONCEWARD_IVY_SETTINGS",
+        "PYTHONPATH",
+    )
+    environment = {
+        name: os.environ[name] for name in variables if name in os.environ
+    } | JAVA_SETTINGS
     # Not the environment's folder: its python3 would be found, as if it were activated.
     environment["PATH"] = os.pathsep.join(
-        part for part in os.environ["PATH"].split(os.pathsep) if Path(part).resolve() != bin_folder.resolve()
+        part
+        for part in os.environ["PATH"].split(os.pathsep)
+        if Path(part).resolve() != bin_folder.resolve()
     )
-    environment["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 512m --conf spark.ui.enabled=false pyspark-shell"
+    environment["PYSPARK_SUBMIT_ARGS"] = (
+        "--driver-memory 512m --conf spark.ui.enabled=false pyspark-shell"
+    )
 
     def start(how: str, command: str) -> subprocess.CompletedProcess[str]:
         words = " ".join(shlex.quote(word) for word in ("job.py", *records, how))
-        line = command.format(bin=bin_folder, submit=Path(pyspark.__file__).parent / "bin" / "spark-submit")
+        line = command.format(
+            bin=bin_folder, submit=Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        )
         return subprocess.run(
             ["bash", "-c", f"{line} {words}"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200,
+            check=False,
         )  # fmt: skip
 
     return start

@@ -1,5 +1,6 @@
-"""Each text is read, or refused by name: a good record has what Python's own JSON says, and nothing that a user's query
-does behind the decoding makes Spark leave the look at it out."""
+"""Each text is read, or refused by name: a good record has what Python's own JSON says, and
+nothing that a user's query does behind the decoding makes Spark leave the look at it out.
+"""
 
 from __future__ import annotations
 
@@ -28,47 +29,76 @@ SCHEMA = """id BIGINT NOT NULL, h SMALLINT, i INT, ok BOOLEAN, f FLOAT, d DOUBLE
     o STRUCT<x: INT NOT NULL, y: ARRAY<INT>, z: STRUCT<s: STRING>>, list ARRAY<STRUCT<t: STRING, n: BIGINT>>"""
 SMALL = "id BIGINT NOT NULL, s STRING, tags ARRAY<STRING>"
 ADA = {
-    "id": 7, "h": -3, "i": 2**31 - 1, "ok": True, "f": 0.5, "d": -1.25e-3, "s": 'A"dá\n😀', "day": "2024-02-29",
-    "at": "2024-02-29T12:30:00.5+02:00", "local": "1969-01-01 00:00:00", "tags": ["a", None, ""], "notes": {"k": "v"},
+    "id": 7, "h": -3, "i": 2**31 - 1, "ok": True, "f": 0.5, "d": -1.25e-3, "s": 'A"dá\n😀',
+    "day": "2024-02-29",
+    "at": "2024-02-29T12:30:00.5+02:00", "local": "1969-01-01 00:00:00", "tags": ["a", None, ""],
+    "notes": {"k": "v"},
     "nums": {"": 1, "e": 2.5}, "o": {"x": 1, "y": [1, None], "z": {"s": "deep"}},
     "list": [{"t": "u", "n": 1}, None, {}],
     "unknown": [{"deep": {"deeper": "x"}}, 1e5],
 }  # fmt: skip
 TEXT = json.dumps(ADA)
-ZONED = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:[0-5]\d)"  # Python would read +02:60, as +03:00
+# Python would read +02:60, as +03:00
+ZONED = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:[0-5]\d)"
 
 POISON: list[bytes] = [
-    b"", b" \n", b"null", b"7", b'"x"', b"[]", b'[{"id":1}]', b"{}", b'{"id":null}', b"\xef\xbb\xbf" + b'{"id":1}',
-    b'{"id":1', b'{"id":1,', b'{"id":1} x', b'{"id":1}{"id":2}', b'{"id":1},{"id":2}', b'{"id":1}]', b'{"id":1}]}',
-    b'{"id":1}],"x":[{"id":2}', b'{"id":1},"x":{"id":2}', b'{"id":1}\x00', b'{"id":1}//', b'{"id":1,"u":tru}',
-    b"{'id':1}", b"{id:1}", b'{"id":01}', b'{"id":+1}', b'/**/{"id":1}', b'{"id":1,}', b'{"id":1,"u":NaN}',
-    b'{"id":"1"}', b'{"id":1.0}', b'{"id":1e0}', b'{"id":9223372036854775808}', b'{"id":true}', b'{"id":[1]}',
-    b'{"id":1,"h":40000}', b'{"id":1,"i":2147483648}', b'{"id":1,"i":""}', b'{"id":1,"ok":"true"}', b'{"id":1,"ok":1}',
-    b'{"id":1,"d":NaN}', b'{"id":1,"d":"NaN"}', b'{"id":1,"d":"1.5"}', b'{"id":1,"d":1e400}', b'{"id":1,"f":1e39}',
-    b'{"id":1,"d":Infinity}', b'{"id":1,"nums":{"a":-1e999}}', b'{"id":1,"s":5}', b'{"id":1,"s":1.10}',
-    b'{"id":1,"s":true}', b'{"id":1,"s":{"a":1}}', b'{"id":1,"s":["a"]}', b'{"id":1,"tags":["a",1]}',
-    b'{"id":1,"tags":"a"}', b'{"id":1,"tags":{}}', b'{"id":1,"notes":{"k":1}}', b'{"id":1,"notes":[]}',
-    b'{"id":1,"notes":{"k":"a","k":"b"}}', b'{"id":1,"o":{}}', b'{"id":1,"o":{"x":null}}', b'{"id":1,"o":[]}',
-    b'{"id":1,"o":{"x":1,"y":[1,"2"]}}', b'{"id":1,"o":{"x":1,"z":{"s":0}}}', b'{"id":1,"list":[{"t":2}]}',
-    b'{"id":1,"list":[{"n":"2"}]}', b'{"id":1,"list":[3]}', b'{"id":1,"day":"2024-02-30"}', b'{"id":1,"day":"2024"}',
-    b'{"id":1,"day":19000}', b'{"id":1,"day":"2024-02-29\\n"}', b'{"id":1,"at":"2024-02-29 12:00:00"}',
-    b'{"id":1,"at":"2024-02-29T25:00:00Z"}', b'{"id":1,"at":1700000000}', b'{"id":1,"local":"2024-02-29 12:00:00Z"}',
-    b'{"id":1,"s":"\xff"}', b'{"id":1,"u":"\xf0\x9f\x98"}', b'{"id":1,"s":"\\ud800"}', b'{"id":1,"u":"\\uDC00\\ud800"}',
-    b'{"id":1,"notes":{"\\ud83d":""}}', b'{"id":1,"s":"\\\\\\ud83d\\\\ude00"}', b'{"id":1,"s":"\\x"}',
-    b'{"id":1,"s":"a\nb"}', b'{"id":1,"u":' + b"[" * 1500 + b"]" * 1500 + b"}", b'{"id":1,"id":"x"}',
+    b"", b" \n", b"null", b"7", b'"x"', b"[]", b'[{"id":1}]', b"{}", b'{"id":null}',
+    b"\xef\xbb\xbf" + b'{"id":1}',
+    b'{"id":1', b'{"id":1,', b'{"id":1} x', b'{"id":1}{"id":2}', b'{"id":1},{"id":2}',
+    b'{"id":1}]', b'{"id":1}]}',
+    b'{"id":1}],"x":[{"id":2}', b'{"id":1},"x":{"id":2}', b'{"id":1}\x00', b'{"id":1}//',
+    b'{"id":1,"u":tru}',
+    b"{'id':1}", b"{id:1}", b'{"id":01}', b'{"id":+1}', b'/**/{"id":1}', b'{"id":1,}',
+    b'{"id":1,"u":NaN}',
+    b'{"id":"1"}', b'{"id":1.0}', b'{"id":1e0}', b'{"id":9223372036854775808}', b'{"id":true}',
+    b'{"id":[1]}',
+    b'{"id":1,"h":40000}', b'{"id":1,"i":2147483648}', b'{"id":1,"i":""}', b'{"id":1,"ok":"true"}',
+    b'{"id":1,"ok":1}',
+    b'{"id":1,"d":NaN}', b'{"id":1,"d":"NaN"}', b'{"id":1,"d":"1.5"}', b'{"id":1,"d":1e400}',
+    b'{"id":1,"f":1e39}',
+    b'{"id":1,"d":Infinity}', b'{"id":1,"nums":{"a":-1e999}}', b'{"id":1,"s":5}',
+    b'{"id":1,"s":1.10}',
+    b'{"id":1,"s":true}', b'{"id":1,"s":{"a":1}}', b'{"id":1,"s":["a"]}',
+    b'{"id":1,"tags":["a",1]}',
+    b'{"id":1,"tags":"a"}', b'{"id":1,"tags":{}}', b'{"id":1,"notes":{"k":1}}',
+    b'{"id":1,"notes":[]}',
+    b'{"id":1,"notes":{"k":"a","k":"b"}}', b'{"id":1,"o":{}}', b'{"id":1,"o":{"x":null}}',
+    b'{"id":1,"o":[]}',
+    b'{"id":1,"o":{"x":1,"y":[1,"2"]}}', b'{"id":1,"o":{"x":1,"z":{"s":0}}}',
+    b'{"id":1,"list":[{"t":2}]}',
+    b'{"id":1,"list":[{"n":"2"}]}', b'{"id":1,"list":[3]}', b'{"id":1,"day":"2024-02-30"}',
+    b'{"id":1,"day":"2024"}',
+    b'{"id":1,"day":19000}', b'{"id":1,"day":"2024-02-29\\n"}', b'{"id":1,"at":"2024-02-29 '
+                                                                b'12:00:00"}',
+    b'{"id":1,"at":"2024-02-29T25:00:00Z"}', b'{"id":1,"at":1700000000}',
+    b'{"id":1,"local":"2024-02-29 12:00:00Z"}',
+    b'{"id":1,"s":"\xff"}', b'{"id":1,"u":"\xf0\x9f\x98"}', b'{"id":1,"s":"\\ud800"}',
+    b'{"id":1,"u":"\\uDC00\\ud800"}',
+    b'{"id":1,"notes":{"\\ud83d":""}}', b'{"id":1,"s":"\\\\\\ud83d\\\\ude00"}',
+    b'{"id":1,"s":"\\x"}',
+    b'{"id":1,"s":"a\nb"}', b'{"id":1,"u":' + b"[" * 1500 + b"]" * 1500 + b"}",
+    b'{"id":1,"id":"x"}',
 ]  # fmt: skip
 FINE: list[bytes] = [
-    TEXT.encode(), json.dumps(ADA, ensure_ascii=False, indent=2).encode(), b' \r\n\t{"id":1}\n', b'{"id":-0}',
-    b'{"id":1,"i":null,"o":null,"tags":null,"notes":null,"day":null,"s":null}', b'{"id":1,"ID":"x","":[]}',
-    b'{"id":1,"id":2}', b'{"id":1,"s":"5"}', b'{"id":1,"s":"\\ud83d\\ude00\\u0000\\/"}', b'{"id":1,"d":5,"nums":{}}',
+    TEXT.encode(), json.dumps(ADA, ensure_ascii=False, indent=2).encode(), b' \r\n\t{"id":1}\n',
+    b'{"id":-0}',
+    b'{"id":1,"i":null,"o":null,"tags":null,"notes":null,"day":null,"s":null}',
+    b'{"id":1,"ID":"x","":[]}',
+    b'{"id":1,"id":2}', b'{"id":1,"s":"5"}', b'{"id":1,"s":"\\ud83d\\ude00\\u0000\\/"}',
+    b'{"id":1,"d":5,"nums":{}}',
     b'{"id":1,"s":"\\\\ud800"}', b'{"id":1,"d":1e-400}', b'{"id":1,"bad":2,"onceward_decoded":{}}',
     b'{"id":1,"list":[]}',
 ]  # fmt: skip
 
 
 def kafka_like(spark: Any, values: list[bytes | None]) -> DataFrame:
-    rows = [(b"k", None if v is None else bytearray(v), "people", n % 3, n) for n, v in enumerate(values)]
-    return spark.createDataFrame(rows, "key binary, value binary, topic string, partition int, offset bigint")
+    rows = [
+        (b"k", None if v is None else bytearray(v), "people", n % 3, n)
+        for n, v in enumerate(values)
+    ]
+    return spark.createDataFrame(
+        rows, "key binary, value binary, topic string, partition int, offset bigint"
+    )
 
 
 def step_of(frame: DataFrame, schema: str = SCHEMA) -> tuple[DataFrame, Any]:
@@ -92,7 +122,9 @@ def by_python(text: bytes) -> dict[str, Any]:
 
     try:
         found = json.loads(text.decode(), parse_constant=no, object_pairs_hook=pairs)
-        found.encode() if isinstance(found, str) else json.dumps(found, ensure_ascii=False).encode()
+        found.encode() if isinstance(found, str) else json.dumps(
+            found, ensure_ascii=False
+        ).encode()
     except (ValueError, RecursionError) as error:
         raise Unfit from error
     return struct(found, FIELDS, required=("id",))
@@ -129,7 +161,11 @@ def moment(pattern: str, read: Callable[[str], Any]) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         need(isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII), value)
         fraction = re.search(r"\.(\d+)", value)
-        even = value if fraction is None else value.replace(fraction[0], "." + fraction[1].ljust(6, "0"))
+        even = (
+            value
+            if fraction is None
+            else value.replace(fraction[0], "." + fraction[1].ljust(6, "0"))
+        )
         try:
             return read(even.replace("Z", "+00:00"))
         except ValueError as error:
@@ -156,12 +192,17 @@ def by_key(each: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return read
 
 
-def struct(value: Any, fields: dict[str, Callable[[Any], Any]], required: tuple[str, ...] = ()) -> dict[str, Any]:
+def struct(
+    value: Any, fields: dict[str, Callable[[Any], Any]], required: tuple[str, ...] = ()
+) -> dict[str, Any]:
     need(isinstance(value, Pairs), value)
     for name, x in value.found:  # also what is said of a name before it is said anew
         if name in fields and x is not None:
             fields[name](x)
-    found = {name: None if value.get(name) is None else read(value[name]) for name, read in fields.items()}
+    found = {
+        name: None if value.get(name) is None else read(value[name])
+        for name, read in fields.items()
+    }
     need(all(found[name] is not None for name in required), value)
     return found
 
@@ -170,7 +211,8 @@ INNER = {"x": whole(32), "y": items(whole(32)), "z": lambda v: struct(v, {"s": t
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "id": whole(64), "h": whole(16), "i": whole(32), "ok": lambda v: need(type(v) is bool, v),
     "f": number(3.4028235677973362e38), "d": number(1.7976931348623157e308), "s": text,
-    "day": moment(r"\d{4}-\d\d-\d\d", date.fromisoformat), "at": moment(ZONED, datetime.fromisoformat),
+    "day": moment(r"\d{4}-\d\d-\d\d", date.fromisoformat),
+    "at": moment(ZONED, datetime.fromisoformat),
     "local": moment(ZONED.replace("(Z|[+-]\\d\\d:[0-5]\\d)", ""), datetime.fromisoformat),
     "tags": items(text), "notes": by_key(text), "nums": by_key(number(1.7976931348623157e308)),
     "o": lambda v: struct(v, INNER, ("x",)),
@@ -197,13 +239,20 @@ def changed(chance: random.Random) -> bytes:
         elif change == 1:
             del body[at : at + chance.randint(1, 6)]
         elif change == 2:
-            body[at:at] = chance.choice([b"1", b".", b"e9", b'"', b"null", b"{", b"]", b",", b" ", b"-", b"\\"])
+            body[at:at] = chance.choice(
+                [b"1", b".", b"e9", b'"', b"null", b"{", b"]", b",", b" ", b"-", b"\\"]
+            )
         elif change == 3:
             del body[at:]
         elif change == 4:
             body += chance.choice([b"x", b"}", b"]", b" ", TEXT.encode(), b",", b"\x00"])
         else:
-            some = {**ADA, chance.choice(sorted(ADA)): chance.choice([*ADA.values(), None, 1e30, "7", {"x": "1"}])}
+            some = {
+                **ADA,
+                chance.choice(sorted(ADA)): chance.choice(
+                    [*ADA.values(), None, 1e30, "7", {"x": "1"}]
+                ),
+            }
             body = bytearray(json.dumps(some).encode())
         body = body or bytearray(b"{")
     return bytes(body)
@@ -221,12 +270,17 @@ def test_good_and_dead_are_all_of_the_input(spark: Any, ansi: str):
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
         _, step = step_of(frame)
-        good = {row.offset: row.value for row in step.plan.good(frame).select("offset", "value").collect()}
+        good = {
+            row.offset: row.value
+            for row in step.plan.good(frame).select("offset", "value").collect()
+        }
         dead = step.dead_letters(frame).collect()
     finally:
         spark.conf.set("spark.sql.ansi.enabled", before)
     assert sorted([*good, *(row.source_offset for row in dead)]) == list(range(len(values))), seed
-    assert all(bytes(row.value) == values[row.source_offset] and row.error_message for row in dead), seed
+    assert all(
+        bytes(row.value) == values[row.source_offset] and row.error_message for row in dead
+    ), seed
     assert {row.error_class for row in dead} == {"DoesNotFit"}
     for offset, value in enumerate(values):
         if value is None:
@@ -239,7 +293,11 @@ def test_good_and_dead_are_all_of_the_input(spark: Any, ansi: str):
             continue
         assert offset in good, (seed, value)
         ours = good[offset].asDict(recursive=True)
-        assert [name for name in wanted if not same(name, ours[name], wanted[name])] == [], (seed, value, ours)
+        assert [name for name in wanted if not same(name, ours[name], wanted[name])] == [], (
+            seed,
+            value,
+            ours,
+        )
     assert set(range(len(FINE) + 1)) <= set(good)
     assert not set(range(len(FINE) + 1, len(FINE) + 1 + len(POISON))) & set(good)
     assert 100 < len(good) < 2400, (seed, len(good))
@@ -256,10 +314,14 @@ def failure(action: Callable[[], Any]) -> OncewardError:
 
 HOW_IT_IS_USED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "count": lambda frame: frame.groupBy().count(),
-    "filter on a field": lambda frame: frame.where("value.id > 1 AND value.s IS NOT NULL").select("value.id"),
+    "filter on a field": lambda frame: frame.where("value.id > 1 AND value.s IS NOT NULL").select(
+        "value.id"
+    ),
     "filter on another column": lambda frame: frame.where("partition >= 0").select("offset"),
     "filter on the value": lambda frame: frame.where("value IS NOT NULL"),
-    "join": lambda frame: frame.join(frame.sparkSession.range(5), F.col("value.id") == F.col("id")).select("topic"),
+    "join": lambda frame: frame.join(
+        frame.sparkSession.range(5), F.col("value.id") == F.col("id")
+    ).select("topic"),
     "explode": lambda frame: frame.select(F.explode("value.tags")),
 }
 
@@ -276,23 +338,35 @@ def test_poison_stops_whatever_the_query_looks_at(spark: Any, use: str):
 
 
 def test_a_record_is_read_once(spark: Any):
-    """A filter and a projection of the user's do not make Spark evaluate ``from_json`` for each."""
+    """A filter and a projection of the user's do not make Spark evaluate ``from_json`` for
+    each.
+    """
     decoded, step = step_of(kafka_like(spark, [TEXT.encode()]), SMALL)
     for rows in (decoded, step.plan.good(kafka_like(spark, [TEXT.encode()]))):
-        used = rows.where("value.id > 0 AND value.s LIKE '%d%'").select("value.id", F.upper("value.s"), "value")
+        used = rows.where("value.id > 0 AND value.s LIKE '%d%'").select(
+            "value.id", F.upper("value.s"), "value"
+        )
         plan = used._jdf.queryExecution().optimizedPlan().toString()
-        assert plan.count("from_json(") == 1 + (rows is decoded), plan  # the other one says why a record is bad
+        assert plan.count("from_json(") == 1 + (rows is decoded), (
+            plan
+        )  # the other one says why a record is bad
         assert decoded._jdf.queryExecution().analyzed().deterministic()
 
 
 def test_any_json_in_a_field(spark: Any):
     """VARIANT keeps a value of whatever kind; the columns' names may be odd."""
-    values = [b'{"a.b": {"x": [1.10, "y"]}, "`c`": "z"}', b'{"a.b": 1}', b'{"a.b": null, "`c`": "z"}', b'{"`c`": "z"}']
+    values = [
+        b'{"a.b": {"x": [1.10, "y"]}, "`c`": "z"}',
+        b'{"a.b": 1}',
+        b'{"a.b": null, "`c`": "z"}',
+        b'{"`c`": "z"}',
+    ]
     frame = kafka_like(spark, values).withColumnRenamed("value", "the.value")
     rows = ow.json.decode(frame, schema="`a.b` VARIANT, ```c``` STRING", column="the.value")
     found = rows.select(F.to_json("`the.value`").alias("json")).collect()
     assert [json.loads(row.json) for row in found] == [
-        {"a.b": {"x": [1.1, "y"]}, "`c`": "z"}, {"a.b": 1}, {"a.b": None, "`c`": "z"}, {"`c`": "z"},
+        {"a.b": {"x": [1.1, "y"]}, "`c`": "z"}, {"a.b": 1}, {"a.b": None, "`c`": "z"},
+        {"`c`": "z"},
     ]  # fmt: skip
 
 
@@ -301,32 +375,51 @@ def test_records_of_every_kind_end_in_one_of_two_topics(pipeline: Pipeline):
     """What is bad is a dead letter of its batch, and nothing is unaccounted for."""
     dead = pipeline.topic(1)
     fine, poison = [*FINE[:4], b'{"id":9}'], [*POISON[:40], b"\xff", b'{"id":1,"s":5}']
-    poison = [text for text in poison if not re.search(rb'"(h|i|ok)"', text)]  # which the smaller schema does not have
+    poison = [
+        text for text in poison if not re.search(rb'"(h|i|ok)"', text)
+    ]  # which the smaller schema does not have
     pipeline.feed([(b"k%d" % n, value) for n, value in enumerate([*fine, None, *poison])])
     rows = ow.json.decode(pipeline.frame(), schema=SMALL, on_error="dead_letter")
     written = rows.select("key", F.to_json("value").alias("value"), *ow.lineage())
-    pipeline.run(frame=written, transform=lambda f: f, sink=pipeline.sink(dead_letter_topic=dead, lineage=True))
+    pipeline.run(
+        frame=written,
+        transform=lambda f: f,
+        sink=pipeline.sink(dead_letter_topic=dead, lineage=True),
+    )
     letters = pipeline.visible(dead)
     assert sorted(m.value() for m in letters) == sorted(poison)
     assert {dict(m.headers())["onceward.error.class"] for m in letters} == {b"DoesNotFit"}
     values = [m.value() for m in pipeline.visible()]
-    assert sorted(json.loads(v)["id"] for v in values if v is not None) == sorted(by_python(t)["id"] for t in fine)
+    assert sorted(json.loads(v)["id"] for v in values if v is not None) == sorted(
+        by_python(t)["id"] for t in fine
+    )
     assert values.count(None) == 1
-    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    answer = verify_at(
+        pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly"
+    )
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
 
 
 def test_a_number_in_a_variant_is_never_infinite(spark: Any):
     """Spark reads what is too large for a double as one that is infinite."""
     zeros = "0" * 310
-    infinite = ["1e309", "-1E+400", "[[1e999]]", '{"a":{"b":-1e309}}', f"1{zeros}", f"1{zeros}.0", f"0.1{zeros}e999",
-                "1.7976931348623159e308", "1e0000309", "1" * 250 + "e70", '["Infinity\\"",1e309]']  # fmt: skip
-    finite = ['["Infinity",1e300]', r'{"a\"Infinity":{"-Infinity":1e300}}', r'{"k\\\\":"1e309","Infinity":1e300}',
-              "1e308", "1e-400", '"1e309"', '{"Infinity":"1e309"}', '["\\"Infinity",1e300]', f"0.{zeros}", "null",
+    infinite = ["1e309", "-1E+400", "[[1e999]]", '{"a":{"b":-1e309}}', f"1{zeros}", f"1{zeros}.0",
+        f"0.1{zeros}e999",
+                "1.7976931348623159e308", "1e0000309", "1" * 250 + "e70",
+                '["Infinity\\"",1e309]']  # fmt: skip
+    finite = ['["Infinity",1e300]', r'{"a\"Infinity":{"-Infinity":1e300}}',
+        r'{"k\\\\":"1e309","Infinity":1e300}',
+              "1e308", "1e-400", '"1e309"', '{"Infinity":"1e309"}', '["\\"Infinity",1e300]',
+              f"0.{zeros}", "null",
               "1.7976931348623157e308", '"a\\\\"', f'"{zeros}"',
               '["' + r"\"" * 100_000 + "1" * 1_000_000 + '",1e308]']  # fmt: skip
-    for schema, around in (("v VARIANT", "%s"), ("v ARRAY<STRUCT<m: MAP<STRING, VARIANT>>>", '[null,{"m":{"k":%s}}]')):
-        values: list[bytes | None] = [f'{{"v":{around % text}}}'.encode() for text in (*finite, *infinite)]
+    for schema, around in (
+        ("v VARIANT", "%s"),
+        ("v ARRAY<STRUCT<m: MAP<STRING, VARIANT>>>", '[null,{"m":{"k":%s}}]'),
+    ):
+        values: list[bytes | None] = [
+            f'{{"v":{around % text}}}'.encode() for text in (*finite, *infinite)
+        ]
         _, step = step_of(kafka_like(spark, values), schema)
         good = step.plan.good(kafka_like(spark, values)).select("offset").collect()
         assert sorted(row.offset for row in good) == list(range(len(finite))), schema

@@ -13,7 +13,12 @@ from streaming_pipeline import Pipeline, source_records
 
 import onceward
 from handmade_broker import HandmadeBroker
-from onceward.errors import BrokerUnreachable, ConfigurationError, ContradictoryOptions, TopicMissing
+from onceward.errors import (
+    BrokerUnreachable,
+    ConfigurationError,
+    ContradictoryOptions,
+    TopicMissing,
+)
 
 
 def values_read(pipeline: Pipeline, **options: Any) -> Counter[bytes]:
@@ -26,7 +31,9 @@ def values_read(pipeline: Pipeline, **options: Any) -> Counter[bytes]:
         delivery="none",
         checkpoint=pipeline.checkpoint.with_name(f"checkpoint-{number}"),
     )
-    return Counter(value for _, value in source_records(pipeline.visible(topic)) if value is not None)
+    return Counter(
+        value for _, value in source_records(pipeline.visible(topic)) if value is not None
+    )
 
 
 def values_of(numbers: Any) -> Counter[bytes]:
@@ -43,7 +50,11 @@ def test_latest_is_what_comes_after_the_start(pipeline: Pipeline):
     frame = pipeline.frame(starting="latest")
     query = pipeline.start(frame=frame, trigger={"processingTime": "0 seconds"})
     for _ in range(600):  # batch 0 is planned once the start is logged
-        if list((pipeline.checkpoint / "sources" / "0").glob("0")) if pipeline.checkpoint.exists() else False:
+        if (
+            list((pipeline.checkpoint / "sources" / "0").glob("0"))
+            if pipeline.checkpoint.exists()
+            else False
+        ):
             break
         assert query.isActive, query.exception()
         query.awaitTermination(0.1)
@@ -59,7 +70,9 @@ def test_a_time_is_the_first_record_from_then_on(pipeline: Pipeline):
     for minute in range(20):
         for partition in range(2):
             at_ms = int((start + timedelta(minutes=minute)).timestamp() * 1000)
-            producer.produce(pipeline.source, b"value-%d" % minute, partition=partition, timestamp=at_ms)
+            producer.produce(
+                pipeline.source, b"value-%d" % minute, partition=partition, timestamp=at_ms
+            )
     assert producer.flush(60) == 0
     for when in (start + timedelta(minutes=12), start + timedelta(minutes=11, seconds=1)):
         assert values_read(pipeline, starting=when) == values_of([*range(12, 20)] * 2)
@@ -71,10 +84,14 @@ def test_a_time_is_the_first_record_from_then_on(pipeline: Pipeline):
 
 def test_group_goes_on_where_the_group_has_committed(any_pipeline: Pipeline):
     any_pipeline.feed(40)
-    consumer = Consumer({"bootstrap.servers": any_pipeline.bootstrap, "group.id": any_pipeline.name})
+    consumer = Consumer(
+        {"bootstrap.servers": any_pipeline.bootstrap, "group.id": any_pipeline.name}
+    )
     consumer.commit(offsets=[TopicPartition(any_pipeline.source, 0, 5)], asynchronous=False)
     consumer.close()
-    offsets = {(m.partition(), m.offset()): m.value() for m in any_pipeline.visible(any_pipeline.source)}
+    offsets = {
+        (m.partition(), m.offset()): m.value() for m in any_pipeline.visible(any_pipeline.source)
+    }
     later = Counter(v for (p, o), v in offsets.items() if p == 0 and o >= 5)
     other = Counter(v for (p, _), v in offsets.items() if p == 1)
     group = {"starting": "group", "pipeline_id": any_pipeline.name}
@@ -96,13 +113,21 @@ def test_ledger_is_where_the_newest_record_ends(any_pipeline: Pipeline):
     any_pipeline.feed(40)
     any_pipeline.run()
     any_pipeline.feed(10)
-    ledger = {"starting": "ledger", "pipeline_id": any_pipeline.name, "ledger_topic": any_pipeline.ledger_topic}
+    ledger = {
+        "starting": "ledger",
+        "pipeline_id": any_pipeline.name,
+        "ledger_topic": any_pipeline.ledger_topic,
+    }
     assert values_read(any_pipeline, **ledger, otherwise="error") == values_of(range(40, 50))
 
 
 def test_an_empty_ledger_follows_otherwise(pipeline: Pipeline):
     pipeline.feed(10)
-    ledger = {"starting": "ledger", "pipeline_id": pipeline.name, "ledger_topic": pipeline.ledger_topic}
+    ledger = {
+        "starting": "ledger",
+        "pipeline_id": pipeline.name,
+        "ledger_topic": pipeline.ledger_topic,
+    }
     assert values_read(pipeline, **ledger) == values_of(range(10))
     with pytest.raises(ConfigurationError, match="has no offset of") as caught:
         pipeline.frame(**ledger, otherwise="error")
@@ -119,17 +144,27 @@ def test_a_partition_that_was_added_since_is_read_from_its_beginning(pipeline: P
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
     admin.create_partitions([NewPartitions(pipeline.source, 3)])[pipeline.source].result(30)
     for _ in range(300):
-        if len(admin.list_topics(pipeline.source, timeout=10).topics[pipeline.source].partitions) == 3:
+        if (
+            len(admin.list_topics(pipeline.source, timeout=10).topics[pipeline.source].partitions)
+            == 3
+        ):
             break
     producer = Producer({"bootstrap.servers": pipeline.bootstrap})
     producer.produce(pipeline.source, b"value-20", partition=2)
     assert producer.flush(60) == 0
-    ledger = {"starting": "ledger", "pipeline_id": pipeline.name, "ledger_topic": pipeline.ledger_topic}
+    ledger = {
+        "starting": "ledger",
+        "pipeline_id": pipeline.name,
+        "ledger_topic": pipeline.ledger_topic,
+    }
     assert values_read(pipeline, **ledger, otherwise="latest") == values_of([20])
 
 
 def test_only_committed_records_are_read(any_pipeline: Pipeline):
-    settings = {"bootstrap.servers": any_pipeline.bootstrap, "transactional.id": f"writer-{any_pipeline.name}"}
+    settings = {
+        "bootstrap.servers": any_pipeline.bootstrap,
+        "transactional.id": f"writer-{any_pipeline.name}",
+    }
     producer = Producer(settings)
     producer.init_transactions(60)
     for number, end in enumerate((producer.commit_transaction, producer.abort_transaction) * 2):
@@ -153,16 +188,32 @@ def test_only_committed_records_are_read(any_pipeline: Pipeline):
         ({"topic": "a, b"}, ConfigurationError, "topic=['a', 'b']"),
         ({"max_offsets_per_trigger": "abc"}, ConfigurationError, "max_offsets_per_trigger"),
         ({"max_offsets_per_trigger": 0}, ConfigurationError, "max_offsets_per_trigger"),
-        ({"spark_options": {"kafka.isolation.level": "read_uncommitted"}}, ContradictoryOptions, "isolation.level"),
-        ({"spark_options": {"startingOffsets": "latest"}}, ContradictoryOptions, "startingOffsets"),
+        (
+            {"spark_options": {"kafka.isolation.level": "read_uncommitted"}},
+            ContradictoryOptions,
+            "isolation.level",
+        ),
+        (
+            {"spark_options": {"startingOffsets": "latest"}},
+            ContradictoryOptions,
+            "startingOffsets",
+        ),
         ({"spark_options": {"subscribePattern": "a.*"}}, ContradictoryOptions, "subscribePattern"),
-        ({"options": {"isolation.level": "read_uncommitted"}}, ConfigurationError, "isolation.level"),
+        (
+            {"options": {"isolation.level": "read_uncommitted"}},
+            ConfigurationError,
+            "isolation.level",
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_positions_and_options_that_cannot_be(spark: Any, options: dict[str, Any], kind: type[Exception], named: str):
+def test_positions_and_options_that_cannot_be(
+    spark: Any, options: dict[str, Any], kind: type[Exception], named: str
+):
     with pytest.raises(kind) as caught:
-        onceward.kafka_source(spark, **({"bootstrap_servers": "broker:9092", "topic": "t"} | options))
+        onceward.kafka_source(
+            spark, **({"bootstrap_servers": "broker:9092", "topic": "t"} | options)
+        )
     assert named in str(caught.value)
 
 
@@ -173,7 +224,9 @@ def test_more_tasks_than_partitions_keep_each_key_in_order(pipeline: Pipeline):
     many = lambda rows: rows.selectExpr("key", told, "offset").repartition(5)  # noqa: E731 — as a user writes it
     pipeline.run(many, order_by="offset", frame=pipeline.frame(max_offsets_per_trigger=None))
     for key in range(3):
-        said = [m.value().decode().split(":") for m in pipeline.visible() if m.key() == b"key-%d" % key]
+        said = [
+            m.value().decode().split(":") for m in pipeline.visible() if m.key() == b"key-%d" % key
+        ]
         for partition in "01":
             offsets = [int(offset) for source, offset, _ in said if source == partition]
             assert offsets == sorted(offsets)
@@ -182,24 +235,37 @@ def test_more_tasks_than_partitions_keep_each_key_in_order(pipeline: Pipeline):
 
 def test_a_missing_topic_is_named(pipeline: Pipeline):
     with pytest.raises(TopicMissing, match="topic-that-is-not-there"):
-        pipeline.frame(topic="topic-that-is-not-there", starting="group", pipeline_id=pipeline.name)
+        pipeline.frame(
+            topic="topic-that-is-not-there", starting="group", pipeline_id=pipeline.name
+        )
 
 
 @pytest.mark.parametrize("starting", ["earliest", "ledger"])
 def test_a_cluster_that_is_not_there_is_named_at_the_definition(spark: Any, starting: Any):
     options = {"socket.connection.setup.timeout.max.ms": 2_000}
-    with pytest.raises(BrokerUnreachable, match=r"kafka_source\(bootstrap_servers=.*127\.0\.0\.1:1\b") as unreachable:
+    with pytest.raises(
+        BrokerUnreachable, match=r"kafka_source\(bootstrap_servers=.*127\.0\.0\.1:1\b"
+    ) as unreachable:
         onceward.kafka_source(
-            spark, bootstrap_servers="127.0.0.1:1", topic="t", starting=starting, pipeline_id="p", options=options
+            spark,
+            bootstrap_servers="127.0.0.1:1",
+            topic="t",
+            starting=starting,
+            pipeline_id="p",
+            options=options,
         )
     assert "bootstrap.servers" in unreachable.value.next_step
 
 
 def test_brokers_that_advertise_what_cannot_be_reached_are_named(spark: Any):
-    """As a broker in a container that calls itself ``localhost``: the bootstrap server answers, and nobody else."""
+    """As a broker in a container that calls itself ``localhost``: the bootstrap server answers,
+    and nobody else.
+    """
     with HandmadeBroker() as broker:
         broker.node_at = 1
-        with pytest.raises(BrokerUnreachable, match=r"answers, and none of the brokers.*127\.0\.0\.1:1\b") as found:
+        with pytest.raises(
+            BrokerUnreachable, match=r"answers, and none of the brokers.*127\.0\.0\.1:1\b"
+        ) as found:
             onceward.kafka_source(spark, bootstrap_servers=broker.bootstrap_servers, topic="t")
         assert "advertised.listeners" in found.value.next_step
         broker.node_at = broker.port
@@ -213,7 +279,9 @@ def test_a_login_that_only_spark_is_told_is_left_to_spark(spark: Any):
 
 def test_options_reach_spark_in_its_own_spelling(pipeline: Pipeline):
     pipeline.feed(40)
-    pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=10, spark_options={"failOnDataLoss": True}))
+    pipeline.run(
+        frame=pipeline.frame(max_offsets_per_trigger=10, spark_options={"failOnDataLoss": True})
+    )
     sizes = [record["records"] for record in pipeline.ledger()]
     assert max(sizes) <= 11
     assert len(sizes) >= 4
@@ -228,8 +296,8 @@ def options_of(frame: Any) -> dict[str, str]:
 def test_larger_fetches_unless_told_otherwise(pipeline: Pipeline):
     own = {"kafka.Max.Poll.Records": 7, "kafka.fetch.max.wait.ms": 20}
     options = options_of(pipeline.frame(spark_options=own))
-    assert {name.lower(): value for name, value in options.items() if "max.poll" in name.lower()} == {
-        "kafka.max.poll.records": "7"
-    }
+    assert {
+        name.lower(): value for name, value in options.items() if "max.poll" in name.lower()
+    } == {"kafka.max.poll.records": "7"}
     assert options["kafka.max.partition.fetch.bytes"] == str(8 << 20)
     assert options_of(pipeline.frame())["kafka.max.poll.records"] == "20000"

@@ -1,4 +1,6 @@
-"""``KafkaSink(lineage=True)``: each record names its input, and the checker accounts for every one of them."""
+"""``KafkaSink(lineage=True)``: each record names its input, and the checker accounts for every one
+of them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ FED = 120
 
 def rows(pipeline: Pipeline) -> DataFrame:
     """What was fed, with where it came from, every third record with a header of its own."""
-    own = sql.expr("CASE WHEN offset % 3 = 0 THEN array(named_struct('key', 'mine', 'value', X'01')) END AS headers")
+    own = sql.expr(
+        "CASE WHEN offset % 3 = 0 THEN array(named_struct('key', 'mine', 'value', X'01')) END AS "
+        "headers"
+    )
     return pipeline.frame().select("key", "value", own, *onceward.lineage())
 
 
 def judged(pipeline: Pipeline, *options: str) -> dict[str, Any]:
-    return verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--expect-caught-up", *options)
+    return verify_at(
+        pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--expect-caught-up", *options
+    )
 
 
 def test_two_frames_account_for_their_input(pipeline: Pipeline):
@@ -48,13 +55,18 @@ def test_two_frames_account_for_their_input(pipeline: Pipeline):
         other: FED + 30,
     }
     once = judged(pipeline, "--conserves", "exactly")
-    assert {anomaly["name"] for anomaly in once["anomalies"]} == {"duplicate-input"}, "both topics name each input"
+    assert {anomaly["name"] for anomaly in once["anomalies"]} == {"duplicate-input"}, (
+        "both topics name each input"
+    )
     fed = {record[0]: number for number, record in enumerate(pipeline.fed)}
     for message in pipeline.visible():
         number = fed[message.key()]
         source, offset = number % 2, number // 2
         mine = [("mine", b"\x01")] if offset % 3 == 0 else []
-        names = [("onceward.topic", pipeline.source.encode()), ("onceward.partition", b"%d" % source)]
+        names = [
+            ("onceward.topic", pipeline.source.encode()),
+            ("onceward.partition", b"%d" % source),
+        ]
         assert message.headers() == [*mine, *names, ("onceward.offset", b"%d" % offset)]
 
 

@@ -1,4 +1,6 @@
-"""Passwords, certificates and tokens: a wrong one stops the pipeline with its name on it, a right one lets it go on."""
+"""Passwords, certificates and tokens: a wrong one stops the pipeline with its name on it, a right
+one lets it go on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from onceward.kafka.wire.options.settings import settings_from_options
 
 RECORDS = 60
 
-_PASSWORD, _CERTIFICATE = pytest.mark.fault("wrong-password"), pytest.mark.fault("untrusted-certificate")
+_PASSWORD, _CERTIFICATE = (
+    pytest.mark.fault("wrong-password"),
+    pytest.mark.fault("untrusted-certificate"),
+)
 LOGINS = [
     pytest.param("source", "wrong password", marks=_PASSWORD),
     pytest.param("source", "unknown authority", marks=[_CERTIFICATE, pytest.mark.slow]),
@@ -90,7 +95,9 @@ MISTAKEN = {
 @pytest.mark.slow
 @pytest.mark.fault("untrusted-certificate")
 @pytest.mark.parametrize("mistake", list(MISTAKEN))
-def test_a_wrong_security_protocol_ends_soon_and_is_suspected(secured: SecuredKafka, mistake: str) -> None:
+def test_a_wrong_security_protocol_ends_soon_and_is_suspected(
+    secured: SecuredKafka, mistake: str
+) -> None:
     listener, options = MISTAKEN[mistake]
     if options.get("security.protocol", "").startswith("SASL"):
         options = {**secured.options(ssl_ca_location=None), **options}
@@ -105,7 +112,9 @@ def test_a_wrong_security_protocol_ends_soon_and_is_suspected(secured: SecuredKa
 
 @pytest.mark.slow
 @pytest.mark.fault("untrusted-certificate")
-def test_a_source_on_a_tls_port_without_tls_is_refused_at_its_definition(secured_pipeline: SecuredPipeline) -> None:
+def test_a_source_on_a_tls_port_without_tls_is_refused_at_its_definition(
+    secured_pipeline: SecuredPipeline,
+) -> None:
     """It cannot know why nobody understands it, but says where to look."""
     quick = {"socket.connection.setup.timeout.max.ms": 2_000}
     with pytest.raises(BrokerUnreachable, match="kafka_source") as unreachable:
@@ -120,11 +129,16 @@ def test_a_certificate_may_be_the_login(secured: SecuredKafka) -> None:
     with pytest.raises(AuthenticationFailed):
         reached(secured.bootstrap("MUTUAL"), trust)
     with pytest.raises(onceward.errors.ConfigurationError, match=r"ssl\.key\.password"):
-        reached(secured.bootstrap("MUTUAL"), {**trust, **secured.client_certificate(), "ssl.key.password": "no"})
+        reached(
+            secured.bootstrap("MUTUAL"),
+            {**trust, **secured.client_certificate(), "ssl.key.password": "no"},
+        )
 
 
 class Tokens:
-    """Unsigned tokens (RFC 7519, section 6), each good for some seconds; notes every one that it gives."""
+    """Unsigned tokens (RFC 7519, section 6), each good for some seconds; notes every one that it
+    gives.
+    """
 
     def __init__(self, notes: Path, seconds: float) -> None:
         self.notes = str(notes)
@@ -139,7 +153,11 @@ class Tokens:
 
     def given(self) -> dict[int, int]:
         """Process → how many."""
-        pids = Path(self.notes).read_text(encoding="ascii").split() if Path(self.notes).exists() else []
+        pids = (
+            Path(self.notes).read_text(encoding="ascii").split()
+            if Path(self.notes).exists()
+            else []
+        )
         return {int(pid): pids.count(pid) for pid in set(pids)}
 
 
@@ -168,7 +186,11 @@ def test_tokens_are_renewed_as_they_expire(
     pipeline, tokens = secured_pipeline, Tokens(tmp_path / "tokens", seconds=4)
     secured.grant(pipeline.needed())
     pipeline.feed(RECORDS)
-    sink = pipeline.sink(bootstrap_servers=secured.bootstrap("TOKEN"), options=TOKEN_LOGIN, oauth_token_provider=tokens)
+    sink = pipeline.sink(
+        bootstrap_servers=secured.bootstrap("TOKEN"),
+        options=TOKEN_LOGIN,
+        oauth_token_provider=tokens,
+    )
     paused = at_step("commit", "started", lambda _: time.sleep(2 * tokens.seconds), nth=2)
     query = pipeline.start(sink=sink, trigger={"processingTime": "0 seconds"})
     deadline = time.monotonic() + LONGEST_SECONDS
@@ -178,7 +200,9 @@ def test_tokens_are_renewed_as_they_expire(
     query.stop()
     assert onceward.error_of(query) is None
     given = tokens.given()
-    fault_table.fired(given.get(os.getpid(), 0) >= RENEWALS, f"tokens expired in the driver: {given}")
+    fault_table.fired(
+        given.get(os.getpid(), 0) >= RENEWALS, f"tokens expired in the driver: {given}"
+    )
     fault_table.fired(paused.fired.is_set(), "a token expired within a batch")
     assert set(given) - {os.getpid()}, "executors ask for tokens of their own"
     pipeline.assert_exactly_once()
@@ -192,7 +216,10 @@ def test_an_expired_token_is_refused_by_name(
     secured.grant(pipeline.needed())
     pipeline.feed(20)
     late = Tokens(tmp_path / "tokens", seconds=-30)
-    login: dict[str, Any] = {"bootstrap_servers": secured.bootstrap("TOKEN"), "options": TOKEN_LOGIN}
+    login: dict[str, Any] = {
+        "bootstrap_servers": secured.bootstrap("TOKEN"),
+        "options": TOKEN_LOGIN,
+    }
     error = pipeline.refused(sink=pipeline.sink(**login, oauth_token_provider=late))
     fault_table.fired(late.given(), "a token was asked for")
     assert isinstance(error, AuthenticationFailed), error

@@ -1,4 +1,6 @@
-"""Progress that is lost or moved by hand: ledger, consumer group, both. Refused by name, or it goes on exactly."""
+"""Progress that is lost or moved by hand: ledger, consumer group, both. Refused by name, or it
+goes on exactly.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,15 @@ from onceward_testing.topic_reader import end_offsets
 
 
 def truncate(pipeline: Pipeline) -> None:
-    """As ``kafka-delete-records`` does, for which Kafka demands another clean-up policy meanwhile."""
+    """As ``kafka-delete-records`` does, for which Kafka demands another clean-up policy
+    meanwhile.
+    """
     set_policy(pipeline, pipeline.ledger_topic, "delete")
-    expire(pipeline, pipeline.ledger_topic, end_offsets(pipeline.bootstrap, pipeline.ledger_topic, "read_uncommitted"))
+    expire(
+        pipeline,
+        pipeline.ledger_topic,
+        end_offsets(pipeline.bootstrap, pipeline.ledger_topic, "read_uncommitted"),
+    )
     set_policy(pipeline, pipeline.ledger_topic, "compact")
     fault_table.fired(not pipeline.ledger(), "the ledger still has its records")
 
@@ -33,7 +41,11 @@ def replace(pipeline: Pipeline) -> None:
 
 
 LOSSES = [
-    pytest.param(lambda p: delete(p, p.ledger_topic), id="deleted", marks=pytest.mark.fault("ledger-deleted")),
+    pytest.param(
+        lambda p: delete(p, p.ledger_topic),
+        id="deleted",
+        marks=pytest.mark.fault("ledger-deleted"),
+    ),
     pytest.param(replace, id="recreated", marks=pytest.mark.fault("ledger-deleted")),
     pytest.param(truncate, id="truncated", marks=pytest.mark.fault("ledger-truncated")),
 ]
@@ -52,8 +64,12 @@ def assert_the_rest_is_exact(pipeline: Pipeline, chain_begins_at: int = 0) -> No
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_ledger_that_is_lost_between_two_runs(any_pipeline: Pipeline, lose: Callable[[Pipeline], None]):
-    """Refused, whatever the checkpoint says; and begun anew where checkpoint and consumer group agree."""
+def test_a_ledger_that_is_lost_between_two_runs(
+    any_pipeline: Pipeline, lose: Callable[[Pipeline], None]
+):
+    """Refused, whatever the checkpoint says; and begun anew where checkpoint and consumer group
+    agree.
+    """
     any_pipeline.feed(80)
     any_pipeline.run()
     any_pipeline.feed(40)
@@ -70,9 +86,12 @@ def test_a_ledger_that_is_lost_between_two_runs(any_pipeline: Pipeline, lose: Ca
 
 
 @pytest.mark.fault("ledger-deleted")
-def test_a_ledger_that_is_lost_with_a_batch_that_spark_has_not_logged(any_pipeline: Pipeline, at_step: Any):
-    """Neither checkpoint nor ledger knows that the batch is committed; the consumer group does. Batch 0 is the worst:
-    it looks like the first start of a new pipeline."""
+def test_a_ledger_that_is_lost_with_a_batch_that_spark_has_not_logged(
+    any_pipeline: Pipeline, at_step: Any
+):
+    """Neither checkpoint nor ledger knows that the batch is committed; the consumer group does.
+    Batch 0 is the worst: it looks like the first start of a new pipeline.
+    """
     any_pipeline.feed(40)
     at_step(events.FINISH, "started", RuntimeError("the driver dies here"))
     any_pipeline.failing_run()
@@ -99,10 +118,18 @@ def test_a_ledger_that_is_lost_together_with_the_checkpoint(any_pipeline: Pipeli
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_ledger_that_is_lost_while_the_pipeline_runs(any_pipeline: Pipeline, lose: Callable[[Pipeline], None]):
-    """The pipeline still knows where it is: it writes the next record of the chain, if there is a topic to write to."""
+def test_a_ledger_that_is_lost_while_the_pipeline_runs(
+    any_pipeline: Pipeline, lose: Callable[[Pipeline], None]
+):
+    """The pipeline still knows where it is: it writes the next record of the chain, if there is a
+    topic to write to.
+    """
     any_pipeline.feed(40)
-    options = {"delivery.timeout.ms": 10_000, "request.timeout.ms": 5_000, "transaction.timeout.ms": 10_000}
+    options = {
+        "delivery.timeout.ms": 10_000,
+        "request.timeout.ms": 5_000,
+        "transaction.timeout.ms": 10_000,
+    }
     query = any_pipeline.start(trigger={"processingTime": "0 seconds"}, options=options)
     until(lambda: len(any_pipeline.visible()) == 40, query, "the first records never came")
     lose(any_pipeline)
@@ -127,14 +154,18 @@ def topics(pipeline: Pipeline) -> set[str]:
 @pytest.mark.fault("group-offsets-moved")
 @pytest.mark.parametrize("to", [0, 1_000_000])
 def test_group_offsets_that_somebody_moved_change_nothing(any_pipeline: Pipeline, to: int):
-    """They are for watching only: checkpoint and ledger know where to go on, and put them right again."""
+    """They are for watching only: checkpoint and ledger know where to go on, and put them right
+    again.
+    """
     any_pipeline.feed(80)
     any_pipeline.run()
     moved = [TopicPartition(any_pipeline.source, partition, to) for partition in range(2)]
     client = admin(any_pipeline)
     group = ConsumerGroupTopicPartitions(any_pipeline.name, moved)
     result = client.alter_consumer_group_offsets([group])[any_pipeline.name].result(30)
-    fault_table.fired(all(p.offset == to and p.error is None for p in result.topic_partitions), "not moved")
+    fault_table.fired(
+        all(p.offset == to and p.error is None for p in result.topic_partitions), "not moved"
+    )
     any_pipeline.feed(40)
     any_pipeline.run()
     any_pipeline.assert_exactly_once()
@@ -143,10 +174,14 @@ def test_group_offsets_that_somebody_moved_change_nothing(any_pipeline: Pipeline
 
 @pytest.mark.fault("ledger-truncated")
 def test_a_ledger_restored_from_an_older_copy(pipeline: Pipeline, at_step: Any):
-    """Its newest record is one batch old, and Spark has not logged that batch: only the consumer group still knows."""
+    """Its newest record is one batch old, and Spark has not logged that batch: only the consumer
+    group still knows.
+    """
     pipeline.feed(40)
     pipeline.run()
-    (old,) = [m for m in pipeline.visible(pipeline.ledger_topic) if m.key() == pipeline.name.encode()]
+    (old,) = [
+        m for m in pipeline.visible(pipeline.ledger_topic) if m.key() == pipeline.name.encode()
+    ]
     pipeline.feed(40)
     at_step(events.FINISH, "started", RuntimeError("the driver dies here"))
     pipeline.failing_run()

@@ -1,6 +1,8 @@
-"""Requests and answers between a pipeline and its broker are lost, late or doubled, one at a time: it makes no odds.
+"""Requests and answers between a pipeline and its broker are lost, late or doubled, one at a time:
+it makes no odds.
 
-The pipeline's clients (Spark's source, the driver, the tasks) talk through a proxy; what came of it is read around it.
+The pipeline's clients (Spark's source, the driver, the tasks) talk through a proxy; what came of
+it is read around it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def proxy(proxied: LocalKafka) -> Iterator[KafkaProxy]:
 
 
 @pytest.fixture
-def pipeline(proxied: LocalKafka, proxy: KafkaProxy, pipeline_on: Callable[..., Pipeline]) -> Pipeline:
+def pipeline(
+    proxied: LocalKafka, proxy: KafkaProxy, pipeline_on: Callable[..., Pipeline]
+) -> Pipeline:
     """Behind the proxy, with two batches to write."""
     pipeline = pipeline_on(proxied)
     pipeline.job_servers = proxied.proxied_servers
@@ -54,7 +58,11 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
 
 def attempts(steps: list[events.Event]) -> list[int]:
     """The batch of each attempt."""
-    return [step.ids["batch_id"] for step in steps if (step.step, step.phase) == (events.PLAN, "started")]
+    return [
+        step.ids["batch_id"]
+        for step in steps
+        if (step.step, step.phase) == (events.PLAN, "started")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +93,12 @@ def test_an_end_txn_that_is_lost_or_doubled_costs_no_attempt(
     ],
 )
 def test_an_end_txn_without_any_answer_is_decided_by_the_ledger(
-    proxy: KafkaProxy, pipeline: Pipeline, at_step: Any, steps: list[events.Event], fate: str, expected: list[int]
+    proxy: KafkaProxy,
+    pipeline: Pipeline,
+    at_step: Any,
+    steps: list[events.Event],
+    fate: str,
+    expected: list[int],
 ):
     """The driver asks as long as its patience lasts; then it looks whether it was carried out."""
     fault = getattr(proxy.on("EndTxn", times=None), fate)()
@@ -98,11 +111,19 @@ def test_an_end_txn_without_any_answer_is_decided_by_the_ledger(
 
 @pytest.mark.fault("end-txn-late")
 def test_an_end_txn_that_comes_after_a_takeover_is_refused(proxy: KafkaProxy, pipeline: Pipeline):
-    """The old owner's commit is on its way when somebody newer takes over and has a transaction of its own open."""
+    """The old owner's commit is on its way when somebody newer takes over and has a transaction of
+    its own open.
+    """
     late = proxy.on("EndTxn", nth=2).hold()
     query = pipeline.start()
     fired(late.wait(FIRE_SECONDS), "no second EndTxn")
-    newer = Producer({"bootstrap.servers": pipeline.bootstrap, "transactional.id": pipeline.name, "linger.ms": 0})
+    newer = Producer(
+        {
+            "bootstrap.servers": pipeline.bootstrap,
+            "transactional.id": pipeline.name,
+            "linger.ms": 0,
+        }
+    )
     newer.init_transactions(60)
     newer.begin_transaction()
     newer.produce(pipeline.ledger_topic, b"", key=b"somebody newer")
@@ -121,7 +142,8 @@ def test_an_end_txn_that_comes_after_a_takeover_is_refused(proxy: KafkaProxy, pi
 
 
 @pytest.mark.parametrize(
-    "fate", [pytest.param("drop_response", marks=pytest.mark.fault("produce-response-lost")), "duplicate"]
+    "fate",
+    [pytest.param("drop_response", marks=pytest.mark.fault("produce-response-lost")), "duplicate"],
 )
 def test_a_produce_whose_answer_is_lost_is_counted_once(
     proxy: KafkaProxy, pipeline: Pipeline, steps: list[events.Event], fate: str
@@ -138,7 +160,9 @@ def test_a_produce_whose_answer_is_lost_is_counted_once(
 def test_a_produce_that_comes_after_its_batch_has_run_again_is_refused(
     proxy: KafkaProxy, pipeline: Pipeline, steps: list[events.Event]
 ):
-    """What a frozen executor had on its way: the batch is cancelled and runs again, and then it arrives."""
+    """What a frozen executor had on its way: the batch is cancelled and runs again, and then it
+    arrives.
+    """
     late = proxy.on("Produce").hold()
     pipeline.run(batch_timeout_s=15)
     fired(late.fired, "nothing was held")
@@ -162,7 +186,9 @@ def test_a_produce_that_comes_after_its_batch_has_run_again_is_refused(
 
 
 @pytest.mark.fault("driver-killed-after-commit", "commit-log-deleted")
-def test_a_replay_sends_no_produce(proxy: KafkaProxy, pipeline: Pipeline, steps: list[events.Event]):
+def test_a_replay_sends_no_produce(
+    proxy: KafkaProxy, pipeline: Pipeline, steps: list[events.Event]
+):
     pipeline.run()
     assert proxy.count("Produce", client_id=f"onceward-{pipeline.name}") > 2
     replayed = pipeline.forget_commit()
@@ -170,7 +196,9 @@ def test_a_replay_sends_no_produce(proxy: KafkaProxy, pipeline: Pipeline, steps:
     mark = proxy.mark()
     pipeline.run()
     passed = proxy.since(mark)
-    assert [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.REPLAY, "finished")] == [replayed]
+    assert [
+        e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.REPLAY, "finished")
+    ] == [replayed]
     assert {api: passed.count(api) for api in ("Produce", "TxnOffsetCommit", "EndTxn")} == {
         "Produce": 0,
         "TxnOffsetCommit": 0,
@@ -219,7 +247,9 @@ def test_a_broker_that_restarts_while_a_request_is_on_its_way(
 def test_brokers_that_take_no_records_do_not_make_the_timeout_too_short(
     proxy: KafkaProxy, pipeline: Pipeline, steps: list[events.Event], driver_records: int
 ):
-    """Twice as long as the transaction may be open, and the cause that is named is the one that it is."""
+    """Twice as long as the transaction may be open, and the cause that is named is the one that it
+    is.
+    """
     lost = proxy.on("Produce", times=None).drop_request()
     query = pipeline.start(
         frame=pipeline.frame(max_offsets_per_trigger=200),
@@ -228,7 +258,10 @@ def test_brokers_that_take_no_records_do_not_make_the_timeout_too_short(
         batch_attempts=20,
     )
     deadline = time.monotonic() + FIRE_SECONDS
-    while len(failures := [e.error for e in steps if (e.step, e.phase) == (events.SEND, "failed")]) < 3:
+    while (
+        len(failures := [e.error for e in steps if (e.step, e.phase) == (events.SEND, "failed")])
+        < 3
+    ):
         assert query.isActive, query.exception()
         assert time.monotonic() < deadline, failures
         time.sleep(0.1)

@@ -1,4 +1,6 @@
-"""``ow.mysql_changes`` on Spark: killed between two of its steps, and what nobody may see of it."""
+"""``ow.mysql_changes`` on Spark: killed between two of its steps, and what nobody may see of
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,20 @@ def schema(binlog_mysql: LocalMySQL) -> str:
 
 
 def test_a_query_goes_on_from_its_checkpoint(
-    spark: Any, binlog_mysql: LocalMySQL, schema: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: Any,
+    binlog_mysql: LocalMySQL,
+    schema: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ):
     password = binlog_mysql.url.split(":")[2].split("@")[0]
     seen: list[Any] = []
 
     def run(pass_over: tuple[str, ...] = ()) -> Any:
         """To the end of what there is; the error that ended the query, if one did."""
-        frame = ow.mysql_changes(spark, url=binlog_mysql.url, tables=f"{schema}.*", pass_over=pass_over, poll_seconds=0)
+        frame = ow.mysql_changes(
+            spark, url=binlog_mysql.url, tables=f"{schema}.*", pass_over=pass_over, poll_seconds=0
+        )
         assert password not in frame._jdf.queryExecution().toString()
         writer = frame.writeStream.foreachBatch(lambda batch, _: seen.extend(batch.collect()))
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -48,7 +56,10 @@ def test_a_query_goes_on_from_its_checkpoint(
         return ow.error_of(query)
 
     def came() -> list[tuple[str, str]]:
-        found = [(one.op, one.after or one.before) for one in sorted(seen, key=lambda one: str(one.position))]
+        found = [
+            (one.op, one.after or one.before)
+            for one in sorted(seen, key=lambda one: str(one.position))
+        ]
         seen.clear()
         return found
 
@@ -70,9 +81,15 @@ def test_a_query_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_query_stops_while_its_server_stands_still(spark: Any, binlog_mysql: LocalMySQL, schema: str, tmp_path: Path):
-    """It waits for an answer that does not come, for minutes if need be; whoever stops it does not."""
-    frame = ow.mysql_changes(spark, url=binlog_mysql.url, tables=f"{schema}.*", starting="latest", poll_seconds=0)
+def test_a_query_stops_while_its_server_stands_still(
+    spark: Any, binlog_mysql: LocalMySQL, schema: str, tmp_path: Path
+):
+    """It waits for an answer that does not come, for minutes if need be; whoever stops it does
+    not.
+    """
+    frame = ow.mysql_changes(
+        spark, url=binlog_mysql.url, tables=f"{schema}.*", starting="latest", poll_seconds=0
+    )
     writer = frame.writeStream.foreachBatch(lambda batch, _: None)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     query.processAllAvailable()

@@ -1,4 +1,6 @@
-"""Between the tasks' end and the commit: what the driver must look at again, although the Spark job succeeded."""
+"""Between the tasks' end and the commit: what the driver must look at again, although the Spark
+job succeeded.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ BATCH = 40
 
 
 @pytest.fixture
-def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[Row]], list[Row]]], list[int]]:
-    """`spoil(change)`: what the first Spark job returns goes through ``change``; lists the jobs there were."""
+def spoil(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Callable[[list[Row]], list[Row]]], list[int]]:
+    """`spoil(change)`: what the first Spark job returns goes through ``change``; lists the jobs
+    there were.
+    """
 
     def arm(change: Callable[[list[Row]], list[Row]]) -> list[int]:
         collect, jobs = job.collect, list[int]()
@@ -64,7 +70,9 @@ def test_a_report_that_came_twice_costs_an_attempt_and_no_record(
 def test_an_epoch_that_was_poisoned_at_the_very_end_is_not_committed(
     pipeline: Pipeline, spoil: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ):
-    """Every task finished and Spark is content; only the sequencer knows that two writers may have met."""
+    """Every task finished and Spark is content; only the sequencer knows that two writers may have
+    met.
+    """
     pipeline.feed(BATCH)
     made: list[Sequencer] = []
     open_epoch = Sequencer.open_epoch

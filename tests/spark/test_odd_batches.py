@@ -23,15 +23,23 @@ def nothing(rows: DataFrame) -> DataFrame:
 
 
 @pytest.mark.fault("empty-batch")
-def test_batches_whose_rows_are_all_filtered_out_are_ledger_only_transactions(any_pipeline: Pipeline):
+def test_batches_whose_rows_are_all_filtered_out_are_ledger_only_transactions(
+    any_pipeline: Pipeline,
+):
     any_pipeline.feed(80)
     any_pipeline.run(nothing)
     chain = any_pipeline.ledger()
-    assert [(record["sequence"], record["records"], record["outputs"]["kafka"]["data"]) for record in chain] == [
+    assert [
+        (record["sequence"], record["records"], record["outputs"]["kafka"]["data"])
+        for record in chain
+    ] == [
         (0, 0, {}),
         (1, 0, {}),
     ]
-    assert sum(end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted").values()) == 0
+    assert (
+        sum(end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted").values())
+        == 0
+    )
     assert set(any_pipeline.lag().values()) == {0}
     any_pipeline.feed(20)
     any_pipeline.run()
@@ -61,20 +69,26 @@ def windows(rows: DataFrame) -> DataFrame:
         .selectExpr("window(timestamp, '60 seconds') AS w", "CAST(key AS STRING) AS key")
         .groupBy("w", "key")
         .count()
-        .selectExpr("CONCAT(key, '@', unix_seconds(w.start)) AS key", "CAST(count AS STRING) AS value")
+        .selectExpr(
+            "CONCAT(key, '@', unix_seconds(w.start)) AS key", "CAST(count AS STRING) AS value"
+        )
     )
 
 
 def produce_at(pipeline: Pipeline, keyed: list[tuple[bytes, datetime]]) -> None:
     producer = Producer({"bootstrap.servers": pipeline.bootstrap})
     for key, when in keyed:
-        producer.produce(pipeline.source, b"", key=key, partition=0, timestamp=int(when.timestamp() * 1000))
+        producer.produce(
+            pipeline.source, b"", key=key, partition=0, timestamp=int(when.timestamp() * 1000)
+        )
     assert producer.flush(60) == 0
 
 
 @pytest.mark.fault("watermark-batch")
 def test_batches_without_data_that_only_move_the_watermark(any_pipeline: Pipeline, at_step: Any):
-    """Spark runs them to emit the windows that are complete; each is a transaction like any other."""
+    """Spark runs them to emit the windows that are complete; each is a transaction like any
+    other.
+    """
     noon = datetime(2024, 5, 17, 12, 0, tzinfo=timezone.utc)
     frame = any_pipeline.frame(max_offsets_per_trigger=1000)
 
@@ -86,7 +100,12 @@ def test_batches_without_data_that_only_move_the_watermark(any_pipeline: Pipelin
     run()
     assert any_pipeline.visible() == []
     produce_at(any_pipeline, [(b"a", noon + timedelta(minutes=2))])
-    at_step(events.FINISH, "started", RuntimeError("the driver dies after a batch that moved the watermark"), nth=2)
+    at_step(
+        events.FINISH,
+        "started",
+        RuntimeError("the driver dies after a batch that moved the watermark"),
+        nth=2,
+    )
     any_pipeline.failing_run(windows, frame=frame)
     run()
     produce_at(any_pipeline, [(b"a", noon + timedelta(seconds=10))])  # late: its window is closed
@@ -104,7 +123,9 @@ def test_batches_without_data_that_only_move_the_watermark(any_pipeline: Pipelin
 
 
 def test_a_query_over_files_is_exact_too(pipeline: Pipeline, tmp_path: Path, at_step: Any):
-    """Sources other than Kafka: no consumer group, offsets that Onceward cannot read, and the same promise."""
+    """Sources other than Kafka: no consumer group, offsets that Onceward cannot read, and the same
+    promise.
+    """
     folder = tmp_path / "files"
     folder.mkdir()
 
@@ -113,7 +134,11 @@ def test_a_query_over_files_is_exact_too(pipeline: Pipeline, tmp_path: Path, at_
         (folder / f".{name}").rename(folder / f"{name}.txt")
 
     def run(fail: bool = False) -> None:
-        frame = pipeline.spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(folder))
+        frame = (
+            pipeline.spark.readStream.format("text")
+            .option("maxFilesPerTrigger", 1)
+            .load(str(folder))
+        )
         (pipeline.failing_run if fail else pipeline.run)(lambda rows: rows, frame=frame)
 
     add("one", range(30))
@@ -125,13 +150,17 @@ def test_a_query_over_files_is_exact_too(pipeline: Pipeline, tmp_path: Path, at_
     run()
     add("four", range(90, 100))
     run()
-    assert Counter(m.value() for m in pipeline.visible()) == Counter(b"line-%d" % n for n in range(100))
+    assert Counter(m.value() for m in pipeline.visible()) == Counter(
+        b"line-%d" % n for n in range(100)
+    )
     assert len(pipeline.appended()) == 100
     assert [record["batch_id"] for record in pipeline.ledger()] == [0, 1, 2, 3]
 
 
 def test_a_source_that_makes_its_rows_itself(pipeline: Pipeline):
-    """Sources that make rows: the rate source has offsets, but no records that anybody could count."""
+    """Sources that make rows: the rate source has offsets, but no records that anybody could
+    count.
+    """
     frame = pipeline.spark.readStream.format("rate").option("rowsPerSecond", 50).load()
     query = pipeline.start(
         lambda rows: rows.selectExpr("CAST(value AS STRING) AS value"),

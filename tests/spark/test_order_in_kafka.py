@@ -1,4 +1,6 @@
-"""``KafkaSink(order_by=…)``: records of one key lie in their partition in order, whichever tasks they came from."""
+"""``KafkaSink(order_by=…)``: records of one key lie in their partition in order, whichever tasks
+they came from.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,26 @@ POSITION = "CAST(CAST(value AS STRING) AS INT) AS position"
 
 
 def feed(pipeline: Pipeline, keys: int = KEYS, begin: int = 0) -> None:
-    """Numbers by key in the partitions of the source by chance, so that each task of the query has some of each key."""
+    """Numbers by key in the partitions of the source by chance, so that each task of the query has
+    some of each key.
+    """
     producer = Producer({"bootstrap.servers": pipeline.bootstrap})
     chance = random.Random(begin)
     numbers = list(range(begin, begin + RECORDS))
     chance.shuffle(numbers)
     for number in numbers:
         key = b"key-%d" % (number % keys) if keys else None
-        producer.produce(pipeline.source, key=key, value=b"%d" % number, partition=chance.randrange(4))
+        producer.produce(
+            pipeline.source, key=key, value=b"%d" % number, partition=chance.randrange(4)
+        )
     assert producer.flush(60) == 0
 
 
 def rows(frame: DataFrame, size: int = 0) -> DataFrame:
     """Records of some size, that a task may not hold all of them."""
-    return frame.selectExpr("key", f"concat(CAST(value AS STRING), repeat('x', {size})) AS value", POSITION)
+    return frame.selectExpr(
+        "key", f"concat(CAST(value AS STRING), repeat('x', {size})) AS value", POSITION
+    )
 
 
 def number(message: Message) -> int:
@@ -68,12 +76,18 @@ def wide(kafka: Any, pipeline_on: Any) -> Pipeline:
 
 @pytest.mark.parametrize("driver_records", [0, 10_000])
 def test_a_key_is_in_order_over_many_tasks(wide: Pipeline, driver_records: int):
-    """Tasks send several times each: they hold 1 MiB, and the batch has 9; the driver sends small ones at once."""
+    """Tasks send several times each: they hold 1 MiB, and the batch has 9; the driver sends small
+    ones at once.
+    """
     size = 10_000 if driver_records == 0 else 0
     options = {"driver_records": driver_records, "held_bytes": 1 << 20, "order_by": "position"}
     for batch in range(2):
         feed(wide, begin=batch * RECORDS)
-        wide.run(lambda frame: rows(frame, size), frame=wide.frame(max_offsets_per_trigger=None), **options)
+        wide.run(
+            lambda frame: rows(frame, size),
+            frame=wide.frame(max_offsets_per_trigger=None),
+            **options,
+        )
     assert in_order(wide, 2)
     assert {len(message.value()) > 10_000 for message in wide.visible()} == {size > 0}
 
@@ -81,13 +95,17 @@ def test_a_key_is_in_order_over_many_tasks(wide: Pipeline, driver_records: int):
 def test_without_it_a_key_is_in_no_order(wide: Pipeline):
     """Or the others would show nothing."""
     feed(wide)
-    wide.run(lambda frame: rows(frame).drop("position"), frame=wide.frame(max_offsets_per_trigger=None))
+    wide.run(
+        lambda frame: rows(frame).drop("position"), frame=wide.frame(max_offsets_per_trigger=None)
+    )
     assert not in_order(wide)
 
 
 @pytest.mark.parametrize("driver_records", [0, 10_000])
 def test_each_partition_of_each_topic_is_in_order(wide: Pipeline, driver_records: int):
-    """``order_within="topic"``: among keys as well, and records without one; the topic of each row says it itself."""
+    """``order_within="topic"``: among keys as well, and records without one; the topic of each row
+    says it itself.
+    """
     other = wide.topic(1)
     feed(wide)
 
@@ -97,10 +115,14 @@ def test_each_partition_of_each_topic_is_in_order(wide: Pipeline, driver_records
         return rows(frame).selectExpr(key, "value", topic, "position")
 
     wide.run(
-        two, frame=wide.frame(max_offsets_per_trigger=None), topic=None, order_by=["position"], order_within="topic",
+        two, frame=wide.frame(max_offsets_per_trigger=None), topic=None, order_by=["position"],
+        order_within="topic",
         driver_records=driver_records,
     )  # fmt: skip
-    found = by(lambda message: (message.topic(), message.partition()), [*wide.visible(), *wide.visible(other)])
+    found = by(
+        lambda message: (message.topic(), message.partition()),
+        [*wide.visible(), *wide.visible(other)],
+    )
     assert {len(numbers) > 10 for numbers in found.values()} == {True}
     assert all(numbers == sorted(numbers) for numbers in found.values())
     assert sorted(n for numbers in found.values() for n in numbers) == list(range(RECORDS))
@@ -113,7 +135,9 @@ def test_without_keys_each_partition_is_in_order(wide: Pipeline, driver_records:
 
     def early(frame: DataFrame) -> DataFrame:
         named = rows(frame).withColumn("half", f.when(f.col("position") >= RECORDS // 2, f.lit(1)))
-        return named.selectExpr("value", "half", "timestamp_millis(1000000 + position) AS timestamp")
+        return named.selectExpr(
+            "value", "half", "timestamp_millis(1000000 + position) AS timestamp"
+        )
 
     wide.run(
         early,
@@ -129,9 +153,13 @@ def test_what_cannot_be_read_needs_no_order(wide: Pipeline):
     """A dead letter is the record as it came, without the columns that the query makes."""
     aside = wide.topic(1)
     feed(wide)
-    read = ow.json.decode(wide.frame(max_offsets_per_trigger=None), schema="n INT", on_error="dead_letter")
+    read = ow.json.decode(
+        wide.frame(max_offsets_per_trigger=None), schema="n INT", on_error="dead_letter"
+    )
     wide.run(
-        lambda frame: frame.selectExpr("key", "CAST(value.n AS STRING) AS value", "offset AS position"),
+        lambda frame: frame.selectExpr(
+            "key", "CAST(value.n AS STRING) AS value", "offset AS position"
+        ),
         frame=read,
         order_by="position",
         dead_letter_topic=aside,
@@ -149,7 +177,8 @@ def test_what_is_too_large_is_in_order_elsewhere(wide: Pipeline):
         .select("key", f.expr(sized), "position", *ow.lineage())
     )
     wide.run(
-        lambda frame: frame, frame=traced, topic=small, order_by="position", lineage=True, on_error="dead_letter",
+        lambda frame: frame, frame=traced, topic=small, order_by="position", lineage=True,
+        on_error="dead_letter",
         dead_letter_topic=aside,
     )  # fmt: skip
     taken, too_large = wide.visible(small), wide.visible(aside)
@@ -168,7 +197,9 @@ def test_a_shuffle_that_is_lost_disturbs_no_order(wide: Pipeline, steps: list[ev
 
     def lose_the_shuffle(event: events.Event) -> None:
         if not lost and (event.step, event.phase) == (events.LEASE, "finished"):
-            lost.extend(file for folder in folders for file in Path(folder.getPath()).glob("*/shuffle_*"))
+            lost.extend(
+                file for folder in folders for file in Path(folder.getPath()).glob("*/shuffle_*")
+            )
             for file in lost:
                 file.unlink()
 
@@ -176,7 +207,8 @@ def test_a_shuffle_that_is_lost_disturbs_no_order(wide: Pipeline, steps: list[ev
     try:
         wide.spark.conf.set("spark.sql.shuffle.partitions", "6")
         wide.run(
-            lambda frame: rows(frame, 10_000), frame=wide.frame(max_offsets_per_trigger=None), held_bytes=1 << 20,
+            lambda frame: rows(frame, 10_000), frame=wide.frame(max_offsets_per_trigger=None),
+            held_bytes=1 << 20,
             order_by="position",
         )  # fmt: skip
     finally:
@@ -184,4 +216,13 @@ def test_a_shuffle_that_is_lost_disturbs_no_order(wide: Pipeline, steps: list[ev
         wide.spark.conf.set("spark.sql.shuffle.partitions", "2")
     fired(lost, "there was no shuffle")
     assert in_order(wide)
-    assert len({event.ids["epoch"] for event in steps if (event.step, event.phase) == (events.SEND, "started")}) >= 2
+    assert (
+        len(
+            {
+                event.ids["epoch"]
+                for event in steps
+                if (event.step, event.phase) == (events.SEND, "started")
+            }
+        )
+        >= 2
+    )

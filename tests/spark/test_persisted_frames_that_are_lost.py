@@ -1,6 +1,8 @@
-"""Blocks of a persisted frame that are gone: what is computed again in their place must not meet what was read before.
+"""Blocks of a persisted frame that are gone: what is computed again in their place must not meet
+what was read before.
 
-On real executors that are killed: ``tests/chaos/test_shuffles_that_die.py``. Here is what a single block manager shows.
+On real executors that are killed: ``tests/chaos/test_shuffles_that_die.py``. Here is what a single
+block manager shows.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from onceward.spark.session.environment import block_manager
 
 
 def register_again(spark: SparkSession) -> None:
-    """Where another test has lost a shuffle, Spark has disowned the one block manager there is, and no block is found.
+    """Where another test has lost a shuffle, Spark has disowned the one block manager there is,
+    and no block is found.
 
-    A block manager cannot do it by itself: a session of one process has no scheduler to ask whether it is alive.
+    A block manager cannot do it by itself: a session of one process has no scheduler to ask
+    whether it is alive.
     """
     if not spark.sparkContext._jsc.sc().getExecutorMemoryStatus().isEmpty():
         return
@@ -30,12 +34,16 @@ def register_again(spark: SparkSession) -> None:
     endpoint.setAccessible(True)
     folders = manager.diskBlockManager().localDirsString()
     memory = (manager.maxOnHeapMemory(), manager.maxOffHeapMemory())
-    manager.master().registerBlockManager(manager.blockManagerId(), folders, *memory, endpoint.get(manager), False)
+    manager.master().registerBlockManager(
+        manager.blockManagerId(), folders, *memory, endpoint.get(manager), False
+    )
 
 
 @pytest.fixture
 def counted(spark: SparkSession) -> Iterator[tuple[DataFrame, Any]]:
-    """A persisted frame of two blocks behind a shuffle, and how many partitions were computed before the shuffle."""
+    """A persisted frame of two blocks behind a shuffle, and how many partitions were computed
+    before the shuffle.
+    """
     register_again(spark)
     computed = spark.sparkContext.accumulator(0)
 
@@ -60,7 +68,9 @@ def test_no_block_survives_a_mix(counted: tuple[DataFrame, Any]):
     """Or the next attempt would read blocks of two computations, with nothing left to compute."""
     kept, computed = counted
     shuffles = Shuffles()
-    kept.sparkSession.sparkContext._jsc.sc().taskScheduler().mapOutputTracker().removeOutputsOnExecutor("driver")
+    kept.sparkSession.sparkContext._jsc.sc().taskScheduler().mapOutputTracker().removeOutputsOnExecutor(
+        "driver"
+    )
     with pytest.raises(ComputationsMixed), shuffles.read_once(kept):
         kept.collect()
     with shuffles.read_once(kept):
@@ -78,8 +88,12 @@ def test_two_readers_after_an_executor_is_gone(
     if way == "a union":
         read = [some.union(others)]
     else:
-        read = [some, others] if way == "two frames" else [some.repartition(3), others.repartition(3)]
-    behind = persisted._persisted_behind(kept)  # now: adaptive execution fills a cache when asked for a plan
+        read = (
+            [some, others] if way == "two frames" else [some.repartition(3), others.repartition(3)]
+        )
+    behind = persisted._persisted_behind(
+        kept
+    )  # now: adaptive execution fills a cache when asked for a plan
     assert blocks(kept, behind) == 2
     readers = after_the_loss_of_an_executor(monkeypatch, kept, read)
     with pytest.raises(ComputationsMixed, match="read more than once"):
@@ -88,14 +102,25 @@ def test_two_readers_after_an_executor_is_gone(
 
 
 def blocks(frame: DataFrame, rdds: Iterable[int]) -> int:
-    """How many there are, by the block managers' master (``getRDDStorageInfo`` hears of it by events, or never)."""
+    """How many there are, by the block managers' master (``getRDDStorageInfo`` hears of it by
+    events, or never).
+    """
     context = frame.sparkSession.sparkContext
-    master, block_id = block_manager(context).master(), context._jvm.org.apache.spark.storage.RDDBlockId
-    return sum(not master.getLocations(block_id(rdd, part)).isEmpty() for rdd in rdds for part in range(2))
+    master, block_id = (
+        block_manager(context).master(),
+        context._jvm.org.apache.spark.storage.RDDBlockId,
+    )
+    return sum(
+        not master.getLocations(block_id(rdd, part)).isEmpty() for rdd in rdds for part in range(2)
+    )
 
 
-def test_a_replay_counts_frames_of_one_computation(counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch):
-    """An executor is gone after the first count: what was persisted is computed again, for all frames."""
+def test_a_replay_counts_frames_of_one_computation(
+    counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """An executor is gone after the first count: what was persisted is computed again, for all
+    frames.
+    """
     kept, computed = counted
     frames = [kept.where("id < 50"), kept.where("id >= 50")]
     assert count_rows(frames) == [50, 50]
@@ -109,12 +134,16 @@ def test_a_replay_counts_frames_of_one_computation(counted: tuple[DataFrame, Any
     assert count_rows(frames) == [50, 50]
 
 
-def test_one_reader_after_an_executor_is_gone(counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch):
+def test_one_reader_after_an_executor_is_gone(
+    counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch
+):
     """A record is in one block, and that is read once."""
     after_the_loss_of_an_executor(monkeypatch, counted[0], [counted[0]]).must_have_seen_the_same()
 
 
-def test_two_readers_of_what_is_not_persisted(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
+def test_two_readers_of_what_is_not_persisted(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
     frame = spark.range(10).repartition(2)
     after_the_loss_of_an_executor(monkeypatch, frame, [frame, frame]).must_have_seen_the_same()
 
@@ -133,8 +162,12 @@ def test_a_checkpointed_frame_is_left_alone(spark: SparkSession):
     assert kept.count() == 10
 
 
-def after_the_loss_of_an_executor(monkeypatch: pytest.MonkeyPatch, frame: DataFrame, read: list[DataFrame]) -> Readers:
-    """One that was there when the first of ``read`` was written; a local session has none to lose."""
+def after_the_loss_of_an_executor(
+    monkeypatch: pytest.MonkeyPatch, frame: DataFrame, read: list[DataFrame]
+) -> Readers:
+    """One that was there when the first of ``read`` was written; a local session has none to
+    lose.
+    """
     context = frame.sparkSession.sparkContext
     there = persisted._executors(context)
     with monkeypatch.context() as before:

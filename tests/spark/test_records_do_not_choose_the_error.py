@@ -1,4 +1,6 @@
-"""Whoever wrote a record that a user's exception quotes does not choose what becomes of the query."""
+"""Whoever wrote a record that a user's exception quotes does not choose what becomes of the
+query.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def parsed(rows: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("driver_records", [10_000, 0])
-def test_a_record_that_says_what_we_say_fails_the_query_as_any_other(pipeline: Pipeline, driver_records: int):
+def test_a_record_that_says_what_we_say_fails_the_query_as_any_other(
+    pipeline: Pipeline, driver_records: int
+):
     pipeline.feed([(None, b"1"), (None, FORGED.encode())])
     query = pipeline.start(parsed, driver_records=driver_records)
     said = pipeline.ended(query)
@@ -50,7 +54,9 @@ def test_a_record_that_says_what_we_say_fails_the_query_as_any_other(pipeline: P
 
 
 @pytest.mark.parametrize("driver_records", [10_000, 0])
-def test_a_stop_in_mid_batch_is_no_error(pipeline: Pipeline, driver_records: int, capfd: pytest.CaptureFixture[str]):
+def test_a_stop_in_mid_batch_is_no_error(
+    pipeline: Pipeline, driver_records: int, capfd: pytest.CaptureFixture[str]
+):
     def slow(rows: DataFrame) -> DataFrame:
         def wait(value: bytearray) -> bytearray:
             time.sleep(30)
@@ -59,10 +65,15 @@ def test_a_stop_in_mid_batch_is_no_error(pipeline: Pipeline, driver_records: int
         return rows.withColumn("value", udf(wait, "binary")("value")).select("key", "value")
 
     pipeline.feed(1)
-    query = pipeline.start(slow, driver_records=driver_records, trigger={"processingTime": "0 seconds"})
+    query = pipeline.start(
+        slow, driver_records=driver_records, trigger={"processingTime": "0 seconds"}
+    )
     tracker = pipeline.spark.sparkContext.statusTracker()
     deadline = time.monotonic() + 60
-    while not any((stage := tracker.getStageInfo(n)) and stage.numActiveTasks for n in tracker.getActiveStageIds()):
+    while not any(
+        (stage := tracker.getStageInfo(n)) and stage.numActiveTasks
+        for n in tracker.getActiveStageIds()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     capfd.readouterr()

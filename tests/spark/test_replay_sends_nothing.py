@@ -1,4 +1,6 @@
-"""A batch that is committed in Kafka but not in Spark's commit log runs again, and nothing of it is sent again."""
+"""A batch that is committed in Kafka but not in Spark's commit log runs again, and nothing of it
+is sent again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_a_deleted_commit_log_entry_is_a_replay(any_pipeline: Pipeline, steps: l
     again = any_pipeline.forget_commit()
     del steps[:]
     any_pipeline.run()
-    assert [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.REPLAY, "finished")] == [again]
+    assert [
+        e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.REPLAY, "finished")
+    ] == [again]
     assert not [e for e in steps if e.step in (events.SEND, events.LEASE, events.COMMIT)]
     assert len(any_pipeline.appended()) == before == 60
     any_pipeline.feed(30)
@@ -60,7 +64,9 @@ def count_per_key(rows: DataFrame) -> DataFrame:
 def test_counts_go_on_right_after_a_replay(
     pipeline: Pipeline, at_step: Any, request: pytest.FixtureRequest, store: str, interrupted: str
 ):
-    """I9: what is emitted for a key is exactly the growing count, value by value, with no value repeated."""
+    """I9: what is emitted for a key is exactly the growing count, value by value, with no value
+    repeated.
+    """
     use_state_store(pipeline, request, store)
     model: Counter[bytes] = Counter()
     emitted: dict[bytes, list[int]] = defaultdict(list)
@@ -99,15 +105,23 @@ def test_counts_go_on_right_after_a_replay(
 
 
 def windows(rows: DataFrame) -> DataFrame:
-    """Counts per ten seconds of event time, which is the value, in seconds; late by no more than ten."""
+    """Counts per ten seconds of event time, which is the value, in seconds; late by no more than
+    ten.
+    """
     timed = rows.selectExpr("CAST(CAST(CAST(value AS STRING) AS LONG) AS TIMESTAMP) AS time")
-    counts = timed.withWatermark("time", "10 seconds").groupBy(window("time", "10 seconds")).count()
-    return counts.selectExpr("CAST(CAST(window.start AS LONG) AS STRING) AS key", "CAST(count AS STRING) AS value")
+    counts = (
+        timed.withWatermark("time", "10 seconds").groupBy(window("time", "10 seconds")).count()
+    )
+    return counts.selectExpr(
+        "CAST(CAST(window.start AS LONG) AS STRING) AS key", "CAST(count AS STRING) AS value"
+    )
 
 
 @pytest.mark.fault("driver-killed-after-commit")
 def test_a_watermark_goes_on_right_after_a_replay(pipeline: Pipeline, at_step: Any):
-    """Spark learns how far event time has come by running the plan: a replay that did not would let late records in."""
+    """Spark learns how far event time has come by running the plan: a replay that did not would
+    let late records in.
+    """
 
     def feed(second: int) -> None:
         pipeline.feed([(b"", b"%d" % second)])
@@ -125,7 +139,9 @@ def test_a_watermark_goes_on_right_after_a_replay(pipeline: Pipeline, at_step: A
     assert found == [(b"100", b"1"), (b"200", b"1"), (b"200", b"2")]
 
 
-def test_a_replay_in_which_the_plan_itself_fails_is_tried_again_at_the_next_start(pipeline: Pipeline, at_step: Any):
+def test_a_replay_in_which_the_plan_itself_fails_is_tried_again_at_the_next_start(
+    pipeline: Pipeline, at_step: Any
+):
     pipeline.feed(40)
     pipeline.run()
     pipeline.forget_commit()

@@ -1,4 +1,6 @@
-"""A query that fails again and again under each restart strategy: pauses and end as set, and no record lost."""
+"""A query that fails again and again under each restart strategy: pauses and end as set, and no
+record lost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ SHORT = 0.2
 
 @contextmanager
 def failing(times: int, kind: type[OncewardError] = SendFailed) -> Iterator[None]:
-    """A fault that comes back: the first ``times`` batches that are sent fail. INVALID if it did not come so often."""
+    """A fault that comes back: the first ``times`` batches that are sent fail. INVALID if it did
+    not come so often.
+    """
     left = [kind(f"injected {number}") for number in range(times, 0, -1)]
 
     def fail(event: events.Event) -> None:
@@ -121,8 +125,12 @@ def test_data_that_cannot_be_written_is_not_tried_again(pipeline: Pipeline):
     pipeline.assert_exactly_once(ledger_records=2)
 
 
-def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other(pipeline: Pipeline):
-    """Whether it has worked is read in its checkpoint: another supervisor, or another process, knows it as well."""
+def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other(
+    pipeline: Pipeline,
+):
+    """Whether it has worked is read in its checkpoint: another supervisor, or another process,
+    knows it as well.
+    """
     starts = Starts(pipeline)
     pipeline.feed(80)
     with failing(1, AuthenticationFailed), pytest.raises(AuthenticationFailed):
@@ -143,14 +151,20 @@ def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other
         return starts()
 
     with pytest.raises(RegistryRefused):
-        ow.supervise(start, ow.FixedDelay(delay_s=SHORT), checkpoint=pipeline.checkpoint.with_name("nowhere"))
+        ow.supervise(
+            start,
+            ow.FixedDelay(delay_s=SHORT),
+            checkpoint=pipeline.checkpoint.with_name("nowhere"),
+        )
     ow.supervise(start, ow.FixedDelay(delay_s=SHORT), checkpoint=pipeline.checkpoint)
 
 
 def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_available_now(
     pipeline: Pipeline, at_step: Any
 ):
-    """As the error says; until then each start is refused, and supervised ones wait longer each time."""
+    """As the error says; until then each start is refused, and supervised ones wait longer each
+    time.
+    """
     pipeline.feed(80)
     at_step(events.PLAN, "started", SendFailed("the driver dies in the second batch"), nth=2)
     pipeline.failing_run(batch_attempts=1)
@@ -170,7 +184,9 @@ def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_avail
 
 
 def test_a_missing_file_of_the_checkpoint_is_mended_by_the_ledger(pipeline: Pipeline):
-    """As the error says, with a new checkpoint; the supervisor has not tried it again and again."""
+    """As the error says, with a new checkpoint; the supervisor has not tried it again and
+    again.
+    """
     starts = Starts(pipeline)
     pipeline.feed(120)
     pipeline.run()
@@ -182,7 +198,9 @@ def test_a_missing_file_of_the_checkpoint_is_mended_by_the_ledger(pipeline: Pipe
         ow.supervise(starts, ow.FixedDelay(delay_s=0))
     assert len(starts.at) == 1
     assert 'resume="ledger"' in damaged.value.next_step
-    frame = pipeline.frame(starting="ledger", pipeline_id=pipeline.name, ledger_topic=pipeline.ledger_topic)
+    frame = pipeline.frame(
+        starting="ledger", pipeline_id=pipeline.name, ledger_topic=pipeline.ledger_topic
+    )
     pipeline.run(frame=frame, checkpoint=pipeline.checkpoint.with_name("new"), resume="ledger")
     pipeline.assert_exactly_once()
 

@@ -21,7 +21,9 @@ from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
 
 RECORDS = 60  # two batches
 
-_EXAMPLE = minimal_acls(pipeline_id="p", topics=["out"], source_topics=["in"], ledger_topic="ledger")
+_EXAMPLE = minimal_acls(
+    pipeline_id="p", topics=["out"], source_topics=["in"], ledger_topic="ledger"
+)
 NEEDED = [acl for acl in _EXAMPLE if acl.need is not Need.OPTIONAL]
 NAMES = [f"{acl.operation}-{acl.kind.value}-{acl.name}" for acl in NEEDED]
 
@@ -29,7 +31,14 @@ NAMES = [f"{acl.operation}-{acl.kind.value}-{acl.name}" for acl in NEEDED]
 def printed(pipeline: SecuredPipeline, *more: str) -> list[list[str]]:
     """The arguments of every ``kafka-acls`` line that the doctor prints; comments are none."""
     arguments = ["doctor", "--acls", "--pipeline-id", pipeline.name, "--topic", pipeline.output]
-    arguments += ["--source-topic", pipeline.source, "--ledger-topic", pipeline.ledger_topic, "--principal", PRINCIPAL]
+    arguments += [
+        "--source-topic",
+        pipeline.source,
+        "--ledger-topic",
+        pipeline.ledger_topic,
+        "--principal",
+        PRINCIPAL,
+    ]
     result = CliRunner().invoke(app, [*arguments, *more])
     assert result.exit_code == 0, result.output
     lines = [shlex.split(line, comments=True) for line in result.output.splitlines()]
@@ -39,7 +48,9 @@ def printed(pipeline: SecuredPipeline, *more: str) -> list[list[str]]:
 
 
 @pytest.mark.fault("acl-denied")
-def test_the_printed_lines_are_enough(secured: SecuredKafka, secured_pipeline: SecuredPipeline) -> None:
+def test_the_printed_lines_are_enough(
+    secured: SecuredKafka, secured_pipeline: SecuredPipeline
+) -> None:
     pipeline = secured_pipeline
     pipeline.feed(RECORDS)
     for line in printed(pipeline):
@@ -52,7 +63,9 @@ def test_the_printed_lines_are_enough(secured: SecuredKafka, secured_pipeline: S
     pipeline.feed(20)
     pipeline.run()
     pipeline.assert_exactly_once()
-    assert printed(pipeline, "--ledger-exists") == [line for line in printed(pipeline) if "Create" not in line]
+    assert printed(pipeline, "--ledger-exists") == [
+        line for line in printed(pipeline) if "Create" not in line
+    ]
 
 
 @pytest.mark.fault("acl-denied")
@@ -64,16 +77,29 @@ def test_a_pattern_finds_what_its_prefix_allows_and_nothing_else(
     prefix, pattern = f"{pipeline.name}-mine", f"{pipeline.name}-.*"
     pipeline.source = pipeline.topic(2, prefix=prefix)
     pipeline.feed(RECORDS)
-    pipeline.feed([(b"of another", b"topic")], topic=pipeline.topic(1, prefix=f"{pipeline.name}-others"))
+    pipeline.feed(
+        [(b"of another", b"topic")], topic=pipeline.topic(1, prefix=f"{pipeline.name}-others")
+    )
     pipeline.fed.pop()
     secured.grant(
-        acl for acl in pipeline.acls(source_topics=[], source_prefixes=[prefix]) if acl.need is not Need.OPTIONAL
+        acl
+        for acl in pipeline.acls(source_topics=[], source_prefixes=[prefix])
+        if acl.need is not Need.OPTIONAL
     )
     pipeline.run(frame=pipeline.frame(topic_pattern=pattern))
     pipeline.assert_exactly_once()
     pipeline.feed(20)
-    group = {"topic_pattern": pattern, "starting": "group", "pipeline_id": pipeline.name, "otherwise": "error"}
-    pipeline.run(frame=pipeline.frame(**group), resume="ledger", checkpoint=pipeline.checkpoint.with_name("another"))
+    group = {
+        "topic_pattern": pattern,
+        "starting": "group",
+        "pipeline_id": pipeline.name,
+        "otherwise": "error",
+    }
+    pipeline.run(
+        frame=pipeline.frame(**group),
+        resume="ledger",
+        checkpoint=pipeline.checkpoint.with_name("another"),
+    )
     pipeline.assert_exactly_once()
 
 
@@ -108,7 +134,9 @@ def test_the_doctor_warns_of_readers_that_it_may_not_look_at(
 
 
 def assert_names(error: onceward.OncewardError, acl: Acl) -> None:
-    """Resource and operation; ``Describe``, which ``acl`` would have included, is said to be included."""
+    """Resource and operation; ``Describe``, which ``acl`` would have included, is said to be
+    included.
+    """
     assert isinstance(error, AccessDenied | CommitInDoubt), error
     assert acl.name in str(error)
     assert acl.operation in str(error)
@@ -135,8 +163,17 @@ WITHDRAWN = [
     pytest.param("plan", "Read", "topic", "source", id="source-plan", marks=pytest.mark.slow),
     pytest.param("plan", "Write", "topic", "output", id="output-plan", marks=pytest.mark.slow),
     pytest.param("offsets", "Read", "group", "name", id="group-offsets", marks=pytest.mark.slow),
-    pytest.param("ledger", "Write", "topic", "ledger_topic", id="ledger-ledger", marks=pytest.mark.slow),
-    pytest.param("send", "Write", "transactional-id", "name", id="transactional-id-send", marks=pytest.mark.slow),
+    pytest.param(
+        "ledger", "Write", "topic", "ledger_topic", id="ledger-ledger", marks=pytest.mark.slow
+    ),
+    pytest.param(
+        "send",
+        "Write",
+        "transactional-id",
+        "name",
+        id="transactional-id-send",
+        marks=pytest.mark.slow,
+    ),
     pytest.param("commit", "Write", "transactional-id", "name", id="transactional-id-commit"),
 ]
 
@@ -156,7 +193,11 @@ def test_a_right_that_is_withdrawn_in_the_middle_stops_the_batch_whole(
     pipeline.feed(RECORDS)
     secured.grant(pipeline.needed())
     resource = getattr(pipeline, named)
-    (gone,) = [a for a in pipeline.needed() if (a.operation, a.kind.value, a.name) == (operation, kind, resource)]
+    (gone,) = [
+        a
+        for a in pipeline.needed()
+        if (a.operation, a.kind.value, a.name) == (operation, kind, resource)
+    ]
     withdrawn = at_step(step, "started", lambda _: secured.revoke([gone]), nth=2)
     error = pipeline.refused()
     assert isinstance(error, CommitInDoubt if step == "commit" else AccessDenied)

@@ -1,4 +1,6 @@
-"""ACLs: what docs/dead-letters.md says that a replay needs is enough, and each line of it is needed."""
+"""ACLs: what docs/dead-letters.md says that a replay needs is enough, and each line of it is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +16,49 @@ from dead_letter_desk import Desk
 from onceward.kafka.wire.acls import Acl, Kind, Need
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dead-letters.md"
-_LINE = re.compile(r"^\| `(Read|Write|Create)` \| `(topic|transactional-id)` `([\w.-]+)`", re.MULTILINE)
+_LINE = re.compile(
+    r"^\| `(Read|Write|Create)` \| `(topic|transactional-id)` `([\w.-]+)`", re.MULTILINE
+)
 LINES = _LINE.findall(PAGE.read_text().split("### Rights")[1])
 assert len(LINES) == 6
 
 
 class SecuredDesk(Desk):
-    """Written and read by the cluster's keeper; replayed by somebody who has no right that is not granted here."""
+    """Written and read by the cluster's keeper; replayed by somebody who has no right that is not
+    granted here.
+    """
 
     def __init__(self, secured: SecuredKafka, folder: Path, *readers: Any) -> None:
         super().__init__(secured.kafka.bootstrap_servers, *readers)
         self.ledger += "-new"  # nobody has made it
         self.secured = secured
         self.config = folder / "client.properties"
-        self.config.write_text("".join(f"{name}={value}\n" for name, value in secured.options().items()))
+        self.config.write_text(
+            "".join(f"{name}={value}\n" for name, value in secured.options().items())
+        )
 
     def acls(self) -> list[Acl]:
-        named = {"people-dead-letters": self.dead, "people": self.source, "onceward-ledger": self.ledger}
+        named = {
+            "people-dead-letters": self.dead,
+            "people": self.source,
+            "onceward-ledger": self.ledger,
+        }
         named["dead-letters.people-dead-letters"] = self.pipeline
-        return [Acl(operation, Kind(kind), named[name], Need.ALWAYS, "") for operation, kind, name in LINES]
+        return [
+            Acl(operation, Kind(kind), named[name], Need.ALWAYS, "")
+            for operation, kind, name in LINES
+        ]
 
     def ask(self, verb: str) -> Any:
-        return self.command(verb, "--command-config", str(self.config), servers=self.secured.bootstrap())
+        return self.command(
+            verb, "--command-config", str(self.config), servers=self.secured.bootstrap()
+        )
 
 
 @pytest.fixture
-def desk(secured: SecuredKafka, tmp_path: Path, new_topic: Callable[..., str], read_committed: Any) -> SecuredDesk:
+def desk(
+    secured: SecuredKafka, tmp_path: Path, new_topic: Callable[..., str], read_committed: Any
+) -> SecuredDesk:
     return SecuredDesk(secured, tmp_path, new_topic, read_committed)
 
 

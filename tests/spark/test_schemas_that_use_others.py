@@ -1,4 +1,6 @@
-"""Avro's own parser, which Spark has, is asked what several schemas mean together; ours shall mean the same as one."""
+"""Avro's own parser, which Spark has, is asked what several schemas mean together; ours shall mean
+the same as one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ NAMESPACES = ("", "x", "x.y", "z")
 
 
 class Family:
-    """Random schemas: each may use types of those before it, nested ones too, by short names or full ones."""
+    """Random schemas: each may use types of those before it, nested ones too, by short names or
+    full ones.
+    """
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -52,12 +56,17 @@ class Family:
             made["name"], space = f"{own}.{name}", own
         full = f"{space}.{name}" if space else name
         if chance.random() < 0.2 and depth:
-            made |= chance.choice([{"type": "fixed", "size": 3}, {"type": "enum", "symbols": ["A", "B"]}])
+            made |= chance.choice(
+                [{"type": "fixed", "size": 3}, {"type": "enum", "symbols": ["A", "B"]}]
+            )
             self._new.append(full)
             return made
         self._new.append(full)
         fields = [self._field(space, depth) for _ in range(chance.randint(0, 4))]
-        return {**made, "fields": [{"name": f"f{place}", "type": kind} for place, kind in enumerate(fields)]}
+        return {
+            **made,
+            "fields": [{"name": f"f{place}", "type": kind} for place, kind in enumerate(fields)],
+        }
 
     def _field(self, space: str, depth: int) -> Any:
         kind = self.chance.random()
@@ -89,7 +98,9 @@ class Family:
         return Version(subject, number, self.schemas[int(subject[1:]) - 1])
 
     def in_order(self, schema: RegisteredSchema, seen: set[int]) -> Iterator[RegisteredSchema]:
-        """What it refers to, as the registry's own client hands it to the parser: each before those that use it."""
+        """What it refers to, as the registry's own client hands it to the parser: each before
+        those that use it.
+        """
         for reference in schema.references:
             other = self.schemas[int(reference.subject[1:]) - 1]
             if other.id not in seen:
@@ -114,13 +125,16 @@ def test_one_schema_means_what_several_do(spark: Any):
         alone = text_of(last, family)
         if alone is not None:
             compared += bool(last.references)
-            assert parsed(alone) == together, f"seed {seed}: {[schema.text for schema in family.schemas]}"
+            assert parsed(alone) == together, (
+                f"seed {seed}: {[schema.text for schema in family.schemas]}"
+            )
     assert compared > SEEDS / 10
 
 
 def text_of(schema: RegisteredSchema, family: Family) -> str | None:
-    """None: a name may be one of two. Avro's parser then takes which is defined by then, and takes a type that has
-    another one of its own name in it."""
+    """None: a name may be one of two. Avro's parser then takes which is defined by then, and takes
+    a type that has another one of its own name in it.
+    """
     try:
         return self_contained(schema, family.version)
     except SchemaUnfit as unfit:

@@ -1,4 +1,6 @@
-"""I12: passwords, keys and tokens of a whole pipeline, its failures included, are in nothing that anybody reads."""
+"""I12: passwords, keys and tokens of a whole pipeline, its failures included, are in nothing that
+anybody reads.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ ENDINGS = {
 
 
 def disguises(raw: bytes) -> dict[str, bytes]:
-    """The secret as it is, and as bytes are printed: base64 wherever it may begin, hexadecimal, lists of numbers."""
+    """The secret as it is, and as bytes are printed: base64 wherever it may begin, hexadecimal,
+    lists of numbers.
+    """
     forms = {
         "plain": raw,
         "Python's": repr(raw)[2:-1].encode(),
@@ -75,7 +79,12 @@ def everything(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def a_token() -> str:
-    claims = {"sub": "etl", "iat": time.time() - 60, "exp": time.time() + 3_600, "canary": "the-canary-sings-Tok3"}
+    claims = {
+        "sub": "etl",
+        "iat": time.time() - 60,
+        "exp": time.time() + 3_600,
+        "canary": "the-canary-sings-Tok3",
+    }
     return ".".join([encoded({"alg": "none"}), encoded(claims), ""])
 
 
@@ -84,31 +93,49 @@ def a_token() -> str:
 @pytest.mark.fault("wrong-password")
 @pytest.mark.fault("acl-denied")
 @pytest.mark.parametrize("secured", ["4.3.1"], indirect=True)
-def test_no_secret_is_anywhere(secured: SecuredKafka, new_topic: Any, tmp_path: Path, read_uncommitted: Any) -> None:
+def test_no_secret_is_anywhere(
+    secured: SecuredKafka, new_topic: Any, tmp_path: Path, read_uncommitted: Any
+) -> None:
     folder, settings = tmp_path / "job", tmp_path / "settings.json"
     folder.mkdir()
     given = job_settings(secured, new_topic, folder) | {"tokens": str(tmp_path / "tokens")}
     settings.write_text(json.dumps(given))
     (folder / "log4j2.properties").write_text(LOG4J)
     with (folder / "console.log").open("w") as console:
-        environment = {**os.environ, "SPARK_HOME": str(spark_home(folder)), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(spark_home(folder)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         command = [sys.executable, str(JOB), str(settings)]
         ended = subprocess.run(
-            command, env=environment, stdout=console, stderr=subprocess.STDOUT, timeout=JOB_SECONDS, check=False
+            command,
+            env=environment,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            timeout=JOB_SECONDS,
+            check=False,
         )
     assert ended.returncode == 0, (folder / "console.log").read_text()[-4_000:]
 
     said = (folder / "said.txt").read_text()
     for name, error in ENDINGS.items():
-        fault_table.fired(f"### {name}: Onceward says {error}\n" in said, f"{name} ended with {error}")
+        fault_table.fired(
+            f"### {name}: Onceward says {error}\n" in said, f"{name} ended with {error}"
+        )
     for topic in (given["ledger"], given["output"]):
         records = read_uncommitted(secured.kafka.bootstrap_servers, topic)
         fault_table.fired(records, f"there is something in {topic}")
-        (folder / f"topic-{topic}").write_bytes(b"\n".join((m.key() or b"") + (m.value() or b"") for m in records))
+        (folder / f"topic-{topic}").write_bytes(
+            b"\n".join((m.key() or b"") + (m.value() or b"") for m in records)
+        )
     texts = dict(everything(folder))
     assert_all_was_seen(texts)
     sequencers = [bytes.fromhex(line) for line in Path(given["tokens"]).read_text().split()]
-    secrets = [text.encode() for text in (PASSWORD, KEY_PASSWORD, given["token"].split(".")[1], key_of(given))]
+    secrets = [
+        text.encode()
+        for text in (PASSWORD, KEY_PASSWORD, given["token"].split(".")[1], key_of(given))
+    ]
     found = [
         f"{secret[:12]!r}… as {form} in {file.relative_to(folder)}"
         for secret in [*secrets, *sequencers]
@@ -135,7 +162,9 @@ def assert_all_was_seen(texts: dict[Path, bytes]) -> None:
         seen = [text for file, text in texts.items() if place in file.parts or file.name == place]
         fault_table.fired(any(sign in text for text in seen), f"{place} holds {sign!r}")
     console = b"".join(text for file, text in texts.items() if file.name == "console.log")
-    fault_table.fired(b"sasl.jaas.config = [hidden]" in console, "Kafka's clients log their settings")
+    fault_table.fired(
+        b"sasl.jaas.config = [hidden]" in console, "Kafka's clients log their settings"
+    )
 
 
 def job_settings(secured: SecuredKafka, new_topic: Any, folder: Path) -> dict[str, Any]:

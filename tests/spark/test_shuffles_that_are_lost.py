@@ -1,4 +1,6 @@
-"""Map output that is lost in mid-batch: what Spark computes again must not meet what it computed before."""
+"""Map output that is lost in mid-batch: what Spark computes again must not meet what it computed
+before.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def by_chance(rows: DataFrame) -> DataFrame:
         return uuid.uuid4().hex
 
     unrepeatable = unrepeatable.asNondeterministic()
-    named = rows.select("key", f.concat_ws(":", "partition", "offset").alias("where"), unrepeatable().alias("id"))
+    named = rows.select(
+        "key", f.concat_ws(":", "partition", "offset").alias("where"), unrepeatable().alias("id")
+    )
     return named.repartition(4).select("key", f.concat_ws("|", "where", "id").alias("value"))
 
 
@@ -50,7 +54,9 @@ def shuffle_files(spark: SparkSession) -> list[Path]:
 
 @pytest.mark.fault("stage-retried")
 def test_finished_tasks_and_a_recomputed_shuffle(pipeline: Pipeline, steps: list[events.Event]):
-    """A task has finished when the others find their input gone: nothing is sent twice, and yet rows would be."""
+    """A task has finished when the others find their input gone: nothing is sent twice, and yet
+    rows would be.
+    """
     pipeline.feed(RECORDS)
     lost: list[Path] = []
 
@@ -62,17 +68,26 @@ def test_finished_tasks_and_a_recomputed_shuffle(pipeline: Pipeline, steps: list
 
     stop = events.probe(lose_the_shuffle)
     try:
-        pipeline.run(by_chance, frame=pipeline.frame(max_offsets_per_trigger=None), driver_records=0)
+        pipeline.run(
+            by_chance, frame=pipeline.frame(max_offsets_per_trigger=None), driver_records=0
+        )
     finally:
         stop()
     fired(lost, "there was no shuffle")
     assert each_once(pipeline)
-    # Again at least once: a task that is poisoned before the loss is noticed costs an attempt of its own.
-    assert len({e.ids["epoch"] for e in steps if (e.step, e.phase) == (events.SEND, "started")}) >= 2
+    # Again at least once: a task that is poisoned before the loss is noticed costs an attempt of
+    # its own.
+    assert (
+        len({e.ids["epoch"] for e in steps if (e.step, e.phase) == (events.SEND, "started")}) >= 2
+    )
 
 
-def test_a_shuffle_lost_far_from_our_tasks(pipeline: Pipeline, tmp_path: Path, steps: list[events.Event]):
-    """Two shuffles in a row: the first is lost while the second is written, so that our tasks see nothing of it."""
+def test_a_shuffle_lost_far_from_our_tasks(
+    pipeline: Pipeline, tmp_path: Path, steps: list[events.Event]
+):
+    """Two shuffles in a row: the first is lost while the second is written, so that our tasks see
+    nothing of it.
+    """
     pipeline.feed(RECORDS)
     folders = [str(folder) for folder in disk_folders(pipeline.spark)]
     flag = str(tmp_path / "lost")
@@ -126,10 +141,14 @@ def test_the_next_attempt_computes_everything(spark: SparkSession):
         computed.add(1)
         yield from batches
 
-    frame = spark.range(0, 100, 1, 2).mapInArrow(count, "id long").repartition(3).groupBy("id").count()
+    frame = (
+        spark.range(0, 100, 1, 2).mapInArrow(count, "id long").repartition(3).groupBy("id").count()
+    )
     shuffles = Shuffles()
     assert job(shuffles, frame) == 100
-    tracker_of(frame).unregisterMapOutput(*an_output_of(frame))  # one of the two: Spark would compute that one again
+    tracker_of(frame).unregisterMapOutput(
+        *an_output_of(frame)
+    )  # one of the two: Spark would compute that one again
     with pytest.raises(ComputationsMixed):
         job(shuffles, frame)
     before = computed.value
@@ -144,10 +163,17 @@ def test_an_error_of_ours_is_not_hidden(spark: SparkSession):
 
 def test_an_error_of_sparks_after_a_loss(spark: SparkSession):
     with pytest.raises(ComputationsMixed):
-        job(Shuffles(), spark.range(100).repartition(3), loses=True, then=RuntimeError("what Spark makes of it"))
+        job(
+            Shuffles(),
+            spark.range(100).repartition(3),
+            loses=True,
+            then=RuntimeError("what Spark makes of it"),
+        )
 
 
-def job(shuffles: Shuffles, frame: DataFrame, *, loses: bool = False, then: Exception | None = None) -> int:
+def job(
+    shuffles: Shuffles, frame: DataFrame, *, loses: bool = False, then: Exception | None = None
+) -> int:
     """How many rows there are, if they are of one computation."""
     with shuffles.read_once(frame):
         rows = frame.collect()
@@ -169,6 +195,8 @@ def tracker_of(frame: DataFrame) -> Any:
 
 def an_output_of(frame: DataFrame) -> tuple[int, int, Any]:
     """The first map output of the newest shuffle, and who holds it."""
-    newest = max(int(n) for n in tracker_of(frame).shuffleStatuses().keys().mkString(",").split(","))
+    newest = max(
+        int(n) for n in tracker_of(frame).shuffleStatuses().keys().mkString(",").split(",")
+    )
     status = tracker_of(frame).shuffleStatuses().get(newest).get()
     return newest, 0, status.mapStatuses()[0].location()

@@ -1,4 +1,6 @@
-"""Sources of one's own on Spark: what goes wrong reaches the user by name, and the ledger knows where they stand."""
+"""Sources of one's own on Spark: what goes wrong reaches the user by name, and the ledger knows
+where they stand.
+"""
 
 from __future__ import annotations
 
@@ -93,12 +95,20 @@ class Place:
     def label(self, name: str) -> None:
         (self.folder / "label").write_text(name)
 
-    def run(self, resume: Any = "checkpoint", max_rows: int = 3, **options: Any) -> OncewardError | None:
+    def run(
+        self, resume: Any = "checkpoint", max_rows: int = 3, **options: Any
+    ) -> OncewardError | None:
         """To the end of what there is; the error that ended the query, if one did."""
         sink = ow.FileSink(
-            path=str(self.folder / "out"), format="parquet", pipeline_id="shelf", ledger=self.ledger, resume=resume
+            path=str(self.folder / "out"),
+            format="parquet",
+            pipeline_id="shelf",
+            ledger=self.ledger,
+            resume=resume,
         )
-        frame = self.source.stream(self.spark, max_rows_per_batch=max_rows, poll_seconds=0, **options)
+        frame = self.source.stream(
+            self.spark, max_rows_per_batch=max_rows, poll_seconds=0, **options
+        )
         writer = frame.writeStream.foreachBatch(sink)
         query = writer.option("checkpointLocation", str(self.folder / self.checkpoint)).start()
         try:
@@ -113,13 +123,18 @@ class Place:
         return error
 
     def visible(self) -> Counter[Any]:
-        table = dataset.dataset(str(self.folder / "out"), format="parquet").to_table(columns=["name"])
+        table = dataset.dataset(str(self.folder / "out"), format="parquet").to_table(
+            columns=["name"]
+        )
         return Counter(table.column("name").to_pylist())
 
     def forget_the_last_commit(self) -> None:
         """As if Spark had died before its commit log."""
         commits = self.folder / self.checkpoint / "commits"
-        last = max((file for file in commits.iterdir() if file.name.isdecimal()), key=lambda file: int(file.name))
+        last = max(
+            (file for file in commits.iterdir() if file.name.isdecimal()),
+            key=lambda file: int(file.name),
+        )
         last.unlink()
         (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
@@ -197,7 +212,9 @@ def test_another_source_stops_the_query(request: pytest.FixtureRequest, parts: b
 
 
 @pytest.mark.parametrize("parts", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(request: pytest.FixtureRequest, parts: bool):
+def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(
+    request: pytest.FixtureRequest, parts: bool
+):
     place = request.getfixturevalue("in_parts" if parts else "place")
     place.put("a", "b", "c", "d")
     assert place.run() is None
@@ -205,7 +222,9 @@ def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(request: pytest.Fixture
     place.put("e")
     assert isinstance(place.run(), CheckpointReplaced)
     place.checkpoint = "a third"
-    assert isinstance(place.run(resume="ledger"), CheckpointReplaced)  # from the beginning: not where the ledger ends
+    assert isinstance(
+        place.run(resume="ledger"), CheckpointReplaced
+    )  # from the beginning: not where the ledger ends
     place.checkpoint = "a fourth"
     assert place.run(resume="ledger", ledger=place.ledger, pipeline_id="shelf") is None
     assert place.visible() == Counter("abcde")
@@ -213,7 +232,9 @@ def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(request: pytest.Fixture
     assert place.run() is None
     place.checkpoint = "a fifth"
     place.label("two")
-    assert isinstance(place.run(resume="ledger", ledger=place.ledger, pipeline_id="shelf"), SourceReplaced)
+    assert isinstance(
+        place.run(resume="ledger", ledger=place.ledger, pipeline_id="shelf"), SourceReplaced
+    )
     assert place.visible() == Counter("abcdef")
 
 
@@ -222,7 +243,9 @@ def test_a_source_alone_knows_no_kafka(place: Place, spark: Any):
     frame = place.source.stream(spark, max_rows_per_batch=2, poll_seconds=0)
     seen: list[list[str]] = []
     query = (
-        frame.writeStream.foreachBatch(lambda batch, _: seen.append([row["name"] for row in batch.collect()]))
+        frame.writeStream.foreachBatch(
+            lambda batch, _: seen.append([row["name"] for row in batch.collect()])
+        )
         .option("checkpointLocation", str(place.folder / "plain"))
         .start()
     )

@@ -1,8 +1,9 @@
-"""Start positions and what appears later, as one table: where a query starts, what there was, what comes out exactly.
+"""Start positions and what appears later, as one table: where a query starts, what there was, what
+comes out exactly.
 
-The same table is in ``docs/configuration.md``. Each row is a query of its own on a real broker, through the
-exactly-once sink; each record is one letter, so that a row can be read. What is added *during* the run is written while
-the first batch is, and therefore before Spark can know of it.
+The same table is in ``docs/configuration.md``. Each row is a query of its own on a real broker,
+through the exactly-once sink; each record is one letter, so that a row can be read. What is added
+*during* the run is written while the first batch is, and therefore before Spark can know of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from streaming_pipeline import Pipeline, Transform, copy, source_records
 from topic_operations import add_partitions, create, delete, partitions_of, until
 
 import onceward
-from onceward.errors import ConfigurationError, PartitionsAdded, Recovery, SourceDataLost, SourceTopicReplaced
+from onceward.errors import (
+    ConfigurationError,
+    PartitionsAdded,
+    Recovery,
+    SourceDataLost,
+    SourceTopicReplaced,
+)
 from verify_process import verify_at
 
 Content = Mapping[str, Sequence[str]]
@@ -30,10 +37,12 @@ NOON = datetime(2024, 5, 17, 12, 0, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Row:
-    """``read``: what a first run of the pipeline has committed, so that its ledger and group know it. ``before``: what
-    else there was at the start. ``timed``: likewise, with a record every minute of the hour from noon on, the first at
-    the minute that stands first. ``group``: offsets that somebody committed by hand. ``after``: what comes once the
-    query stands. ``during``: what comes, and where it comes from, while the first batch is written."""
+    """``read``: what a first run of the pipeline has committed, so that its ledger and group know
+    it. ``before``: what else there was at the start. ``timed``: likewise, with a record every
+    minute of the hour from noon on, the first at the minute that stands first. ``group``: offsets
+    that somebody committed by hand. ``after``: what comes once the query stands. ``during``: what
+    comes, and where it comes from, while the first batch is written.
+    """
 
     name: str
     start: Mapping[str, Any]
@@ -60,8 +69,20 @@ TABLE = [
         pattern=True,
         out="defghijkl",
     ),
-    Row("earliest", {"starting": "earliest"}, before={"1": ("abc", "de")}, after={"1": ("f", "")}, out="abcdef"),
-    Row("latest", {"starting": "latest"}, before={"1": ("abc", "de")}, after={"1": ("f", "g")}, out="fg"),
+    Row(
+        "earliest",
+        {"starting": "earliest"},
+        before={"1": ("abc", "de")},
+        after={"1": ("f", "")},
+        out="abcdef",
+    ),
+    Row(
+        "latest",
+        {"starting": "latest"},
+        before={"1": ("abc", "de")},
+        after={"1": ("f", "g")},
+        out="fg",
+    ),
     Row(
         "latest: a partition added in mid-run is read from its first record",
         {"starting": "latest"},
@@ -71,7 +92,8 @@ TABLE = [
         out="fghi",
     ),
     Row(
-        "a time: a partition with an older record only, one with none, and one in which it falls between two",
+        "a time: a partition with an older record only, one with none, and one in which it falls "
+        "between two",
         {"starting": NOON.replace(minute=30)},
         timed={0: (28, "abcde"), 1: (10, "x")},
         before={"1": ("", "", "")},
@@ -101,7 +123,13 @@ TABLE = [
         after={"1": ("", "g")},
         out="cdg",
     ),
-    Row("group, of a run before", GROUP, read={"1": ("abc", "d")}, before={"1": ("e", "f")}, out="ef"),
+    Row(
+        "group, of a run before",
+        GROUP,
+        read={"1": ("abc", "d")},
+        before={"1": ("e", "f")},
+        out="ef",
+    ),
     Row(
         "group: a partition added since, otherwise the earliest",
         GROUP,
@@ -185,7 +213,9 @@ class Topics:
 
     @property
     def pattern(self) -> str:
-        """Of Java's own: Python does not know possessive quantifiers before 3.11, nor intersections at all."""
+        """Of Java's own: Python does not know possessive quantifiers before 3.11, nor
+        intersections at all.
+        """
         return rf"\Q{self._begin}-\E[0-9&&[^9]]++"
 
     def add(self, content: Content, *, timestamp: int | None = None) -> None:
@@ -209,7 +239,11 @@ class Topics:
         del self._sizes[end]
 
     def frame(self, *, pattern: bool, **options: Any) -> Any:
-        what = {"topic": None, "topic_pattern": self.pattern} if pattern else {"topic": self.name("1")}
+        what = (
+            {"topic": None, "topic_pattern": self.pattern}
+            if pattern
+            else {"topic": self.name("1")}
+        )
         return self.pipeline.frame(**what, **options)
 
     def _delete(self) -> None:
@@ -233,10 +267,14 @@ def topics(pipeline: Pipeline, request: pytest.FixtureRequest) -> Topics:
 
 def stands(pipeline: Pipeline, query: Any, checkpoint: Any) -> None:
     """Until the query has logged where it starts: what comes from now on comes after that."""
-    until(lambda: (checkpoint / "sources" / "0" / "0").exists(), query, "the start was never logged")
+    until(
+        lambda: (checkpoint / "sources" / "0" / "0").exists(), query, "the start was never logged"
+    )
 
 
-def interrupted(sink: Any, once: Callable[[], None], by: Transform = copy) -> Callable[[Any, int], None]:
+def interrupted(
+    sink: Any, once: Callable[[], None], by: Transform = copy
+) -> Callable[[Any, int], None]:
     """The sink, with something that happens while the first batch is with the user's function."""
     waiting = [once]
 
@@ -249,7 +287,9 @@ def interrupted(sink: Any, once: Callable[[], None], by: Transform = copy) -> Ca
 
 
 def letters(pipeline: Pipeline, topic: str | None = None) -> Counter[str]:
-    return Counter(value.decode() for _, value in source_records(pipeline.visible(topic)) if value is not None)
+    return Counter(
+        value.decode() for _, value in source_records(pipeline.visible(topic)) if value is not None
+    )
 
 
 def verified(pipeline: Pipeline, *options: str) -> dict[str, Any]:
@@ -258,28 +298,38 @@ def verified(pipeline: Pipeline, *options: str) -> dict[str, Any]:
 
 @pytest.mark.fault("source-partitions-added", "source-topics-appear")
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, id=row.name, marks=_when(number)) for number, row in enumerate(TABLE)]
+    "row",
+    [pytest.param(row, id=row.name, marks=_when(number)) for number, row in enumerate(TABLE)],
 )
 def test_what_comes_out_is_what_the_table_says(pipeline: Pipeline, topics: Topics, row: Row):
     resume = {}
     if row.read:
         topics.add(row.read)
         pipeline.run(frame=topics.frame(pattern=row.pattern))
-        assert letters(pipeline) == Counter("".join(s for parts in row.read.values() for s in parts))
+        assert letters(pipeline) == Counter(
+            "".join(s for parts in row.read.values() for s in parts)
+        )
         resume = {"resume": "ledger"}
     for partition, (minute, text) in row.timed.items():
         at = int(NOON.replace(minute=minute).timestamp() * 1000)
-        topics.add({"1": [text if p == partition else "" for p in range(partition + 1)]}, timestamp=at)
+        topics.add(
+            {"1": [text if p == partition else "" for p in range(partition + 1)]}, timestamp=at
+        )
     topics.add(row.before)
     group = pipeline.name
     if row.group:
         group = f"{pipeline.name}-by-hand"
         consumer = Consumer({"bootstrap.servers": pipeline.bootstrap, "group.id": group})
-        offsets = [TopicPartition(topics.name("1"), partition, offset) for partition, offset in row.group.items()]
+        offsets = [
+            TopicPartition(topics.name("1"), partition, offset)
+            for partition, offset in row.group.items()
+        ]
         consumer.commit(offsets=offsets, asynchronous=False)
         consumer.close()
 
-    frame = topics.frame(pattern=row.pattern, pipeline_id=group, ledger_topic=pipeline.ledger_topic, **row.start)
+    frame = topics.frame(
+        pattern=row.pattern, pipeline_id=group, ledger_topic=pipeline.ledger_topic, **row.start
+    )
     checkpoint, output = pipeline.checkpoint.with_name("of-the-row"), pipeline.topic(2)
     sink = pipeline.sink(topic=output, driver_records=10_000, **resume)
     query = (
@@ -291,14 +341,17 @@ def test_what_comes_out_is_what_the_table_says(pipeline: Pipeline, topics: Topic
     stands(pipeline, query, checkpoint)
     topics.add(row.after)
     query.processAllAvailable()
-    query.processAllAvailable()  # the first may have been asked before what came in the first batch was there
+    # the first may have been asked before what came in the first batch was there
+    query.processAllAvailable()
     query.stop()
     assert letters(pipeline, output) == Counter(row.out)
 
 
 @pytest.mark.fault("source-topic-recreated")
 def test_a_topic_of_a_pattern_that_is_deleted_stops_the_query(pipeline: Pipeline, topics: Topics):
-    """Unless ``failOnDataLoss`` is false: then all others go on, and one that comes back is read from the start."""
+    """Unless ``failOnDataLoss`` is false: then all others go on, and one that comes back is read
+    from the start.
+    """
     topics.add({"1": ("ab",), "2": ("cd",)})
     pipeline.run(frame=topics.frame(pattern=True))
     topics.add({"1": ("e",), "2": ("f",)})
@@ -315,14 +368,17 @@ def test_a_topic_of_a_pattern_that_is_deleted_stops_the_query(pipeline: Pipeline
     pipeline.run(frame=topics.frame(**going_on))
     assert letters(pipeline) == Counter("abcdeghij")
 
-    # An offset of that topic names two records now, and the checker does not take the second one for a duplicate.
+    # An offset of that topic names two records now, and the checker does not take the second one
+    # for a duplicate.
     answer = verified(pipeline, "--conserves", "exactly")
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), answer
     assert f"{topics.name('2')} was deleted and created again" in str(answer)
 
 
 @pytest.mark.fault("source-topic-recreated")
-def test_a_topic_of_a_pattern_that_is_deleted_and_created_again_is_refused(pipeline: Pipeline, topics: Topics):
+def test_a_topic_of_a_pattern_that_is_deleted_and_created_again_is_refused(
+    pipeline: Pipeline, topics: Topics
+):
     """The topic appeared in mid-run, so that its id is known from the ledger only."""
     topics.add({"1": ("ab",)})
     sink = pipeline.sink()
@@ -345,7 +401,9 @@ def test_a_topic_of_a_pattern_that_is_deleted_and_created_again_is_refused(pipel
     assert letters(pipeline) == Counter("abcd")
 
 
-def test_the_checker_accounts_for_topics_that_appear_in_mid_run(pipeline: Pipeline, topics: Topics):
+def test_the_checker_accounts_for_topics_that_appear_in_mid_run(
+    pipeline: Pipeline, topics: Topics
+):
     topics.add({"1": ("ab", "c")})
     sink = pipeline.sink(lineage=True)
     query = (
@@ -354,7 +412,11 @@ def test_the_checker_accounts_for_topics_that_appear_in_mid_run(pipeline: Pipeli
         .writeStream.option("checkpointLocation", str(pipeline.checkpoint))
         .trigger(processingTime="0 seconds")
         .foreachBatch(
-            interrupted(sink, lambda: topics.add({"1": ("", "", "d"), "2": ("ef", "g")}), by=lambda rows: rows)
+            interrupted(
+                sink,
+                lambda: topics.add({"1": ("", "", "d"), "2": ("ef", "g")}),
+                by=lambda rows: rows,
+            )
         )
         .start()
     )
@@ -373,7 +435,12 @@ def test_a_ledger_that_ends_in_a_topic_that_is_gone(pipeline: Pipeline, topics: 
     pipeline.run(frame=topics.frame(pattern=True))
     topics.delete("2")
     topics.add({"1": ("e",)})
-    ledger = {"pattern": True, "pipeline_id": pipeline.name, "ledger_topic": pipeline.ledger_topic, **LEDGER}
+    ledger = {
+        "pattern": True,
+        "pipeline_id": pipeline.name,
+        "ledger_topic": pipeline.ledger_topic,
+        **LEDGER,
+    }
     with pytest.raises(SourceDataLost, match=topics.name("2")) as lost:
         topics.frame(**ledger)
     assert "failOnDataLoss" in lost.value.next_step
@@ -390,7 +457,12 @@ def test_a_ledger_that_ends_in_a_topic_that_is_gone(pipeline: Pipeline, topics: 
 def test_what_appears_between_the_look_and_the_start_is_said(pipeline: Pipeline, topics: Topics):
     topics.add({"1": ("ab",)})
     pipeline.run(frame=topics.frame(pattern=True))
-    ledger = {"pattern": True, "pipeline_id": pipeline.name, "ledger_topic": pipeline.ledger_topic, **LEDGER}
+    ledger = {
+        "pattern": True,
+        "pipeline_id": pipeline.name,
+        "ledger_topic": pipeline.ledger_topic,
+        **LEDGER,
+    }
     frame = topics.frame(**ledger)
     topics.add({"2": ("c",)})
     again = {"resume": "ledger", "checkpoint": pipeline.checkpoint.with_name("again")}
@@ -409,7 +481,9 @@ def test_a_pattern_is_matched_with_the_whole_name(pipeline: Pipeline, topics: To
     assert letters(pipeline) == Counter("ab")
 
 
-@pytest.mark.parametrize("pattern", ["orders-(", "a)|(?:b", "(?x)orders # of all kinds", r"\Qorders", "", "*"])
+@pytest.mark.parametrize(
+    "pattern", ["orders-(", "a)|(?:b", "(?x)orders # of all kinds", r"\Qorders", "", "*"]
+)
 def test_patterns_that_cannot_be(pipeline: Pipeline, pattern: str):
     with pytest.raises(ConfigurationError, match="topic_pattern"):
         pipeline.frame(topic=None, topic_pattern=pattern)

@@ -1,4 +1,6 @@
-"""State in checkpoints of format 2, of which Spark commits what the first attempt of a run has made (SPARK-51573)."""
+"""State in checkpoints of format 2, of which Spark commits what the first attempt of a run has
+made (SPARK-51573).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_an_attempt_that_failed_is_followed_by_another_only_where_its_state_is_n
     pipeline.feed([(b"a", b"")] * 10)
     assert go() is None
     pipeline.feed([(b"a", b"")] * 10)
-    at_step(events.CHECK, "finished", BatchFailed("made to fail after all tasks", next_step="none"))
+    at_step(
+        events.CHECK, "finished", BatchFailed("made to fail after all tasks", next_step="none")
+    )
     error = go()
     if version == "2":
         assert type(error) is StateOfFailedAttempt

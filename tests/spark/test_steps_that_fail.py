@@ -1,4 +1,6 @@
-"""An error at each step of a batch: a retriable one costs an attempt, any other one the run; never a record."""
+"""An error at each step of a batch: a retriable one costs an attempt, any other one the run; never
+a record.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ STEPS = [
 ]  # fmt: skip
 
 
-ENDINGS = {"plan finished", "send finished", "check finished", "offsets finished", "ledger finished"}
+ENDINGS = {
+    "plan finished",
+    "send finished",
+    "check finished",
+    "offsets finished",
+    "ledger finished",
+}
 ANY_ERROR = [
     pytest.param(moment, marks=pytest.mark.slow if moment in ENDINGS else ())
     for moment in ["open finished", "admit started", *STEPS, "abort started"]
@@ -47,7 +55,9 @@ def fed(any_pipeline: Pipeline) -> Pipeline:
 def attempts_of(steps: list[events.Event], batch_id: int) -> list[int]:
     """The epochs under which a batch was planned."""
     return [
-        e.ids["epoch"] for e in steps if (e.step, e.phase) == (events.PLAN, "started") and e.ids["batch_id"] == batch_id
+        e.ids["epoch"]
+        for e in steps
+        if (e.step, e.phase) == (events.PLAN, "started") and e.ids["batch_id"] == batch_id
     ]
 
 
@@ -67,21 +77,27 @@ def test_a_retriable_error_is_another_attempt_under_a_new_epoch(
     assert len(attempts_of(steps, 1 - hit)) == 1
     assert [record["attempt"][1] for record in fed.ledger()][hit] == epochs[1]
     aborted = len(fed.appended()) - 2 * BATCH
-    if moment in SENT_BEFORE:  # I5: what was sent is there, and nobody who reads committed records ever sees it
+    if (
+        moment in SENT_BEFORE
+    ):  # I5: what was sent is there, and nobody who reads committed records ever sees it
         assert aborted == BATCH
     else:
         assert 0 <= aborted <= BATCH
 
 
 @pytest.mark.parametrize("moment", ANY_ERROR)
-def test_any_other_error_ends_the_run_and_the_next_start_is_exact(pipeline: Pipeline, at_step: Any, moment: str):
+def test_any_other_error_ends_the_run_and_the_next_start_is_exact(
+    pipeline: Pipeline, at_step: Any, moment: str
+):
     pipeline.feed(2 * BATCH)
     step, phase = moment.split()
     injected = RuntimeError(f"injected at {moment}")
     if step == "abort":
         at_step(events.CHECK, "started", ValueError("the reason for the abort"))
     at_step(step, phase, injected)
-    if step == "lease":  # told to the task, which ends the attempt: the epoch may be lost, the batch is not
+    if (
+        step == "lease"
+    ):  # told to the task, which ends the attempt: the epoch may be lost, the batch is not
         pipeline.run()
     else:
         query = pipeline.failing_run()
@@ -91,7 +107,9 @@ def test_any_other_error_ends_the_run_and_the_next_start_is_exact(pipeline: Pipe
     pipeline.assert_exactly_once(ledger_records=2)
 
 
-def test_the_attempts_end_and_the_error_keeps_its_type(pipeline: Pipeline, steps: list[events.Event]):
+def test_the_attempts_end_and_the_error_keeps_its_type(
+    pipeline: Pipeline, steps: list[events.Event]
+):
     pipeline.feed(BATCH)
     stop = events.probe(_always(events.CHECK, SendFailed("again and again", next_step="nothing")))
     try:
@@ -116,7 +134,9 @@ def test_one_attempt_is_one_attempt(pipeline: Pipeline, at_step: Any, steps: lis
     pipeline.assert_exactly_once(ledger_records=1)
 
 
-def test_an_error_of_the_data_is_not_tried_again(pipeline: Pipeline, at_step: Any, steps: list[events.Event]):
+def test_an_error_of_the_data_is_not_tried_again(
+    pipeline: Pipeline, at_step: Any, steps: list[events.Event]
+):
     pipeline.feed(BATCH)
     at_step(events.SEND, "started", RecordTooLarge("injected", next_step="nothing"))
     assert type(pipeline.refused()) is RecordTooLarge
@@ -132,7 +152,9 @@ def _always(step: str, error: OncewardError) -> Any:
 
 
 def fails_once(rows: DataFrame, flag: Path, at: str, *, after: Path | None = None) -> DataFrame:
-    """:func:`copy`, but the value ``at`` raises as long as ``flag`` does not exist, and not before ``after`` does."""
+    """:func:`copy`, but the value ``at`` raises as long as ``flag`` does not exist, and not before
+    ``after`` does.
+    """
     path, wait_for = str(flag), str(after) if after else "/"
 
     @udf("binary")
@@ -152,10 +174,14 @@ def fails_once(rows: DataFrame, flag: Path, at: str, *, after: Path | None = Non
 
 @pytest.mark.fault("task-raises")
 def test_a_task_that_fails_before_it_sent_anything(any_pipeline: Pipeline, tmp_path: Path):
-    """In local mode Spark gives a task one attempt only, so the query fails and the next start is exact."""
+    """In local mode Spark gives a task one attempt only, so the query fails and the next start is
+    exact.
+    """
     any_pipeline.feed(2 * BATCH)
     flag = tmp_path / "hurt"
-    query = any_pipeline.failing_run(lambda rows: fails_once(rows, flag, f"value-{BATCH + 3}"), driver_records=0)
+    query = any_pipeline.failing_run(
+        lambda rows: fails_once(rows, flag, f"value-{BATCH + 3}"), driver_records=0
+    )
     assert flag.exists()
     assert "this record hurts, once" in str(query.exception())
     any_pipeline.run(lambda rows: fails_once(rows, flag, "no such value"), driver_records=0)
@@ -163,7 +189,9 @@ def test_a_task_that_fails_before_it_sent_anything(any_pipeline: Pipeline, tmp_p
 
 
 @pytest.mark.fault("task-raises")
-def test_a_task_that_fails_when_something_is_sent(any_pipeline: Pipeline, tmp_path: Path, at_step: Any):
+def test_a_task_that_fails_when_something_is_sent(
+    any_pipeline: Pipeline, tmp_path: Path, at_step: Any
+):
     """Part of the batch is appended when the task dies; it must never be seen."""
     records = [(b"key-%d" % n, b"%d-" % n + b"x" * 30_000) for n in range(160)]
     records += [(b"key-%d" % n, b"value-%d" % n) for n in range(160, 200)]

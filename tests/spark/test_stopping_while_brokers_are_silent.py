@@ -1,4 +1,6 @@
-"""``query.stop()`` while no broker answers: it returns, and the next start settles what was left open."""
+"""``query.stop()`` while no broker answers: it returns, and the next start settles what was left
+open.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def pipeline(kafka: LocalKafka, pipeline_on: Callable[..., Pipeline]) -> Iterato
     "step",
     [
         events.SEND,
-        pytest.param(events.LEDGER, marks=pytest.mark.slow),  # then it is the commit that has no answer
+        pytest.param(
+            events.LEDGER, marks=pytest.mark.slow
+        ),  # then it is the commit that has no answer
         pytest.param(events.ADMIT, marks=pytest.mark.slow),
     ],
 )

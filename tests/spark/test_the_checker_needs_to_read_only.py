@@ -1,4 +1,6 @@
-"""``onceward verify`` on a cluster that trusts nobody: a login in Kafka's own client properties, and rights to read."""
+"""``onceward verify`` on a cluster that trusts nobody: a login in Kafka's own client properties,
+and rights to read.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ pytestmark = pytest.mark.slow
 def test_the_checker_is_content_with_reading_and_names_what_it_may_not_read(
     secured: SecuredKafka, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    pipeline = HandmadePipeline(secured.kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic)
+    pipeline = HandmadePipeline(
+        secured.kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic
+    )
     pipeline.batch({pipeline.out(0): [b"one", b"two"], pipeline.out(1): [b"three"]})
     pipeline.close()
     pipeline.servers = secured.bootstrap()

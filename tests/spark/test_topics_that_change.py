@@ -1,4 +1,6 @@
-"""Topics that change under a pipeline: partitions come, topics go and come back, records run out."""
+"""Topics that change under a pipeline: partitions come, topics go and come back, records run
+out.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,21 @@ from topic_operations import add_partitions, create, delete, expire, produce, se
 
 import onceward as ow
 from onceward import events
-from onceward.errors import LimitLowered, OncewardError, SourceDataLost, SourceTopicReplaced, TopicMissing
+from onceward.errors import (
+    LimitLowered,
+    OncewardError,
+    SourceDataLost,
+    SourceTopicReplaced,
+    TopicMissing,
+)
 from onceward_testing.topic_reader import end_offsets
 
 
 @pytest.mark.fault("source-partitions-added", "sink-partitions-added")
 def test_partitions_are_added_to_source_and_output_while_the_pipeline_runs(any_pipeline: Pipeline):
-    """New source partitions are read from their beginning; new output partitions are written to."""
+    """New source partitions are read from their beginning; new output partitions are written
+    to.
+    """
     any_pipeline.feed(60)
     frame = any_pipeline.frame(spark_options={"kafka.metadata.max.age.ms": 200})
     query = any_pipeline.start(frame=frame, trigger={"processingTime": "0 seconds"})
@@ -31,18 +41,29 @@ def test_partitions_are_added_to_source_and_output_while_the_pipeline_runs(any_p
         produce(any_pipeline, any_pipeline.source, mine, partition)
         any_pipeline.fed += mine
     any_pipeline.feed(30)
-    until(lambda: len(any_pipeline.visible()) >= 180, query, "the records of the new partitions never came")
+    until(
+        lambda: len(any_pipeline.visible()) >= 180,
+        query,
+        "the records of the new partitions never came",
+    )
     query.stop()
     any_pipeline.run()
     any_pipeline.assert_exactly_once()
     written_to = {message.partition() for message in any_pipeline.visible()}
     assert written_to - {0, 1, 2}, "no new partition of the output was written to"
-    assert set(any_pipeline.ledger()[-1]["sources"][0]["end"][any_pipeline.source]) == {"0", "1", "2", "3"}
+    assert set(any_pipeline.ledger()[-1]["sources"][0]["end"][any_pipeline.source]) == {
+        "0",
+        "1",
+        "2",
+        "3",
+    }
 
 
 @pytest.mark.fault("source-topic-recreated")
 def test_a_source_topic_that_was_deleted_and_created_again_is_refused(any_pipeline: Pipeline):
-    """By then the new topic is longer than the old one was: to Spark its offsets look like those of the old one."""
+    """By then the new topic is longer than the old one was: to Spark its offsets look like those
+    of the old one.
+    """
     any_pipeline.feed(40)
     any_pipeline.run()
     ends = end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted")
@@ -66,7 +87,9 @@ def test_a_source_topic_that_was_deleted_and_created_again_is_refused(any_pipeli
 
 @pytest.mark.fault("source-topic-recreated")
 def test_a_source_topic_that_is_replaced_while_the_pipeline_runs(pipeline: Pipeline):
-    """Whoever notices first, Spark or Onceward: nothing of the new topic is taken for a continuation of the old."""
+    """Whoever notices first, Spark or Onceward: nothing of the new topic is taken for a
+    continuation of the old.
+    """
     pipeline.feed(40)
     query = pipeline.start(trigger={"processingTime": "0 seconds"})
     until(lambda: len(pipeline.visible()) == 40, query, "the first records never came")
@@ -81,7 +104,9 @@ def test_a_source_topic_that_is_replaced_while_the_pipeline_runs(pipeline: Pipel
 
 
 @pytest.mark.fault("sink-topic-deleted")
-def test_an_output_topic_that_is_deleted_stops_the_pipeline_until_it_is_there_again(any_pipeline: Pipeline):
+def test_an_output_topic_that_is_deleted_stops_the_pipeline_until_it_is_there_again(
+    any_pipeline: Pipeline,
+):
     any_pipeline.feed(40)
     any_pipeline.run()
     delete(any_pipeline, any_pipeline.output)
@@ -101,7 +126,9 @@ def test_an_output_topic_that_is_deleted_stops_the_pipeline_until_it_is_there_ag
 def test_source_records_that_expire_before_they_are_read_stop_the_pipeline(
     any_pipeline: Pipeline, at_step: Any, where: str
 ):
-    """Retention overtakes the pipeline: what is gone cannot be written, and is not passed over in silence."""
+    """Retention overtakes the pipeline: what is gone cannot be written, and is not passed over in
+    silence.
+    """
     any_pipeline.feed(40)
     any_pipeline.run()
     any_pipeline.feed(40)
@@ -144,12 +171,20 @@ def test_a_source_topic_that_is_missing(pipeline: Pipeline):
     assert pipeline.bootstrap in error.message
 
 
-BOTH_WAYS = pytest.mark.parametrize("driver_records", [0, 10_000], ids=["by-tasks", "by-the-driver"])
+BOTH_WAYS = pytest.mark.parametrize(
+    "driver_records", [0, 10_000], ids=["by-tasks", "by-the-driver"]
+)
 
 
 def lowered(pipeline: Pipeline, at_step: Any, limit: int) -> None:
-    """Once the first batch is committed, and the run has written to the topic, it takes no more than ``limit``."""
-    at_step(events.COMMIT, "finished", lambda _: set_config(pipeline, pipeline.output, "max.message.bytes", limit))
+    """Once the first batch is committed, and the run has written to the topic, it takes no more
+    than ``limit``.
+    """
+    at_step(
+        events.COMMIT,
+        "finished",
+        lambda _: set_config(pipeline, pipeline.output, "max.message.bytes", limit),
+    )
 
 
 @BOTH_WAYS
@@ -163,7 +198,9 @@ def test_a_limit_that_is_lowered_in_mid_run_makes_record_batches_smaller(
 
 
 def test_a_limit_that_was_lowered_is_asked_for_again_without_a_transaction(pipeline: Pipeline):
-    """A sink that is built once remembers what topics take, also from one start of its query to the next."""
+    """A sink that is built once remembers what topics take, also from one start of its query to
+    the next.
+    """
     sink = pipeline.sink(delivery="at_least_once")
     pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(80)])
     pipeline.run(sink=sink)
@@ -186,7 +223,9 @@ def test_a_limit_below_the_size_of_a_record_stops_the_query_until_it_is_raised(
         if met:  # as the error says
             limit = met[-1].next_step.split("back to ")[1].split(",")[0]
             set_config(pipeline, pipeline.output, "max.message.bytes", limit)
-        query = pipeline.start(frame=pipeline.frame(max_offsets_per_trigger=80), driver_records=driver_records)
+        query = pipeline.start(
+            frame=pipeline.frame(max_offsets_per_trigger=80), driver_records=driver_records
+        )
         pipeline.ended(query)
         met.extend(filter(None, [ow.error_of(query)]))
         return query
@@ -196,11 +235,17 @@ def test_a_limit_below_the_size_of_a_record_stops_the_query_until_it_is_raised(
     pipeline.assert_exactly_once(ledger_records=2)
 
 
-def test_records_go_to_the_dead_letters_from_when_a_limit_is_lowered(pipeline: Pipeline, at_step: Any):
+def test_records_go_to_the_dead_letters_from_when_a_limit_is_lowered(
+    pipeline: Pipeline, at_step: Any
+):
     dead = pipeline.topic(1)
     pipeline.feed([(b"k%d" % n, b"x" * (3_000 if n % 4 == 1 else 10)) for n in range(160)])
     lowered(pipeline, at_step, 2_000)
-    pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=80), dead_letter_topic=dead, on_error="dead_letter")
+    pipeline.run(
+        frame=pipeline.frame(max_offsets_per_trigger=80),
+        dead_letter_topic=dead,
+        on_error="dead_letter",
+    )
     letters, visible = pipeline.visible(dead), pipeline.visible()
     assert len(letters) + len(visible) == 160
     assert 0 < len(letters) < 40

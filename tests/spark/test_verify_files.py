@@ -1,4 +1,6 @@
-"""``onceward verify --files``: what it proves of files that a query has written, and every way to be wrong."""
+"""``onceward verify --files``: what it proves of files that a query has written, and every way to
+be wrong.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,35 @@ from onceward.files.settings import Format, Layout
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
 
 
-def written(spark: SparkSession, folder: Path, layout: Layout, form: Format = "parquet", name: str = "p") -> Path:
+def written(
+    spark: SparkSession, folder: Path, layout: Layout, form: Format = "parquet", name: str = "p"
+) -> Path:
     """Three batches of ten rows, in three lives of a query."""
     (folder / "in").mkdir(exist_ok=True)
     for life in range(3):
         (folder / "in" / f"{life}.txt").write_text("".join(f"{life}-{row}\n" for row in range(10)))
         sink = ow.FileSink(path=folder / "out", pipeline_id=name, layout=layout, format=form)
         query = spark.readStream.text(str(folder / "in")).writeStream.foreachBatch(sink)
-        query = query.option("checkpointLocation", str(folder / f"checkpoint-{name}")).trigger(availableNow=True)
+        query = query.option("checkpointLocation", str(folder / f"checkpoint-{name}")).trigger(
+            availableNow=True
+        )
         query.start().awaitTermination()
     return folder / "out"
 
 
 def verified(root: Path, *options: str, name: str = "p") -> dict[str, Any]:
-    command = [sys.executable, "-m", "onceward_verify", "--files", str(root), "--pipeline-id", name]
-    done = subprocess.run([*command, "--output", "json", *options], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "onceward_verify",
+        "--files",
+        str(root),
+        "--pipeline-id",
+        name,
+    ]
+    done = subprocess.run(
+        [*command, "--output", "json", *options], capture_output=True, text=True, check=False
+    )
     answer: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == answer["exit_status"] == STATUS[answer["verdict"]], done.stderr
     return answer
@@ -67,7 +83,9 @@ def test_every_way_to_be_wrong_is_named(spark: SparkSession, tmp_path: Path) -> 
     wrong("lost-write")
     one.write_bytes(whole)
     assert verified(root)["verdict"] == "exactly_once"
-    spark.range(9).selectExpr("CAST(id AS STRING) AS value").coalesce(1).write.parquet(str(tmp_path / "others"))
+    spark.range(9).selectExpr("CAST(id AS STRING) AS value").coalesce(1).write.parquet(
+        str(tmp_path / "others")
+    )
     slot = max((root / "_onceward" / "ledger" / "p").glob("*.json"))
     told = json.loads(slot.read_text())
     (committable,) = told["outputs"]["files"]["data"]["committables"]
@@ -83,15 +101,21 @@ def test_every_way_to_be_wrong_is_named(spark: SparkSession, tmp_path: Path) -> 
     assert "lost-write" in anomalies(verified(root))
 
 
-@pytest.mark.parametrize(("layout", "form"), [("flat", "parquet"), ("batches", "text"), ("flat", "orc")])
-def test_layouts_and_formats(spark: SparkSession, tmp_path: Path, layout: Layout, form: Format) -> None:
+@pytest.mark.parametrize(
+    ("layout", "form"), [("flat", "parquet"), ("batches", "text"), ("flat", "orc")]
+)
+def test_layouts_and_formats(
+    spark: SparkSession, tmp_path: Path, layout: Layout, form: Format
+) -> None:
     root = written(spark, tmp_path, layout, form)
     assert verified(root)["verdict"] == "exactly_once"
     (root / f"stray.{form}").write_text("x")
     assert anomalies(verified(root)) == ["unaccounted-write"]
 
 
-def test_a_ledger_that_cannot_be_read_is_no_accusation(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_read_is_no_accusation(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     root = written(spark, tmp_path, "batches")
     max((root / "_onceward" / "ledger" / "p").glob("*.json")).write_text("{")
     assert (verified(root)["verdict"], verified(root)["anomalies"]) == ("inconclusive", [])
@@ -103,7 +127,9 @@ def test_another_pipeline_beside_it_is_let_alone(spark: SparkSession, tmp_path: 
     assert verified(root)["verdict"] == verified(root, name="q")["verdict"] == "exactly_once"
 
 
-def test_a_batch_that_is_decided_and_not_published_yet(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_is_decided_and_not_published_yet(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     root = written(spark, tmp_path, "batches")
     slots = sorted((root / "_onceward" / "ledger" / "p").glob("*.json"))
     assert json.loads(slots[-1].read_text())["state"] == "finished"

@@ -1,4 +1,6 @@
-"""``delivery="at_least_once"`` and ``"none"``: everything is written, without transaction, ledger or admission."""
+"""``delivery="at_least_once"`` and ``"none"``: everything is written, without transaction, ledger
+or admission.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ def test_all_records_are_written_without_a_transaction(any_pipeline: Pipeline, d
     assert Counter(source_records(any_pipeline.visible())) == Counter(any_pipeline.fed)
     ends = end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted")
     assert sum(ends.values()) == 120, "a transaction marker takes an offset"
-    assert sum(end_offsets(any_pipeline.bootstrap, any_pipeline.ledger_topic, "read_uncommitted").values()) == 0
+    assert (
+        sum(
+            end_offsets(
+                any_pipeline.bootstrap, any_pipeline.ledger_topic, "read_uncommitted"
+            ).values()
+        )
+        == 0
+    )
 
 
 @WEAKER
@@ -40,13 +49,20 @@ def test_a_batch_that_runs_again_is_written_again(pipeline: Pipeline, delivery: 
 def test_tasks_of_one_worker_are_one_producer(pipeline: Pipeline):
     """Brokers remember each producer of a partition for a day: one a task slot, not one a task."""
     pipeline.feed(100)
-    query = pipeline.run(delivery="at_least_once", frame=pipeline.frame(max_offsets_per_trigger=10))
+    query = pipeline.run(
+        delivery="at_least_once", frame=pipeline.frame(max_offsets_per_trigger=10)
+    )
     assert query.lastProgress is not None
     assert query.lastProgress.batchId == 9, "INVALID: not so many batches"
     producers = set()
     for partition in range(3):
         told = pipeline.kafka.kafka_tool(
-            "kafka-transactions", "describe-producers", "--topic", pipeline.output, "--partition", str(partition)
+            "kafka-transactions",
+            "describe-producers",
+            "--topic",
+            pipeline.output,
+            "--partition",
+            str(partition),
         )
         producers |= {line.split()[0] for line in told.strip().splitlines()[1:]}
     slots = pipeline.spark.sparkContext.defaultParallelism
@@ -85,8 +101,14 @@ def test_a_batch_that_could_not_be_sent_is_sent_again(pipeline: Pipeline, delive
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_errors_keep_their_type(
-    pipeline: Pipeline, delivery: str, expressions: list[str], options: dict[str, Any], kind: type[Exception]
+    pipeline: Pipeline,
+    delivery: str,
+    expressions: list[str],
+    options: dict[str, Any],
+    kind: type[Exception],
 ):
     pipeline.feed(10)
-    error = pipeline.refused(lambda rows: rows.selectExpr(*expressions), delivery=delivery, **options)
+    error = pipeline.refused(
+        lambda rows: rows.selectExpr(*expressions), delivery=delivery, **options
+    )
     assert type(error) is kind

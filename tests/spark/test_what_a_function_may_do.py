@@ -1,4 +1,5 @@
-"""A user's own ``foreachBatch`` function: several frames, skipped batches, sinks in odd places, errors kept back.
+"""A user's own ``foreachBatch`` function: several frames, skipped batches, sinks in odd places,
+errors kept back.
 
 It works, or is refused by name, and following the advice works, too. Nothing is dropped silently.
 """
@@ -25,7 +26,14 @@ from streaming_pipeline import Pipeline, copy, source_records, use_state_store
 
 import onceward
 from onceward import events
-from onceward.errors import BadColumn, BatchChanged, BatchNotWritten, OncewardError, SendFailed, UnsupportedQuery
+from onceward.errors import (
+    BadColumn,
+    BatchChanged,
+    BatchNotWritten,
+    OncewardError,
+    SendFailed,
+    UnsupportedQuery,
+)
 from verify_process import verify_at
 
 Function = Callable[[DataFrame, int], None]
@@ -81,14 +89,23 @@ def test_frames_of_one_batch_are_one_transaction(any_pipeline: Pipeline):
     assert values(any_pipeline) == values(any_pipeline, second) == Counter(any_pipeline.fed)
     chain = any_pipeline.ledger()
     assert [record["sequence"] for record in chain] == list(range(len(chain)))
-    assert [sum(n for _, n in record["writes"]) for record in chain] == [record["records"] for record in chain]
+    assert [sum(n for _, n in record["writes"]) for record in chain] == [
+        record["records"] for record in chain
+    ]
     assert {where for where, _ in chain[0]["writes"]} == {any_pipeline.output, second}
-    assert any_pipeline.open_transactions(any_pipeline.output, second, any_pipeline.ledger_topic) == []
+    assert (
+        any_pipeline.open_transactions(any_pipeline.output, second, any_pipeline.ledger_topic)
+        == []
+    )
 
 
 @pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
-def test_several_frames_of_a_query_with_state(pipeline: Pipeline, request: pytest.FixtureRequest, store: str):
-    """Each frame is a job of its own, which runs the stateful plan again over the same version of the state."""
+def test_several_frames_of_a_query_with_state(
+    pipeline: Pipeline, request: pytest.FixtureRequest, store: str
+):
+    """Each frame is a job of its own, which runs the stateful plan again over the same version of
+    the state.
+    """
     use_state_store(pipeline, request, store)
     second = pipeline.topic(2)
     sink = pipeline.sink()
@@ -145,10 +162,15 @@ def test_a_failure_in_the_second_frame_takes_both(pipeline: Pipeline, at_step: A
 @pytest.mark.fault("function-calls-two-sinks")
 @pytest.mark.parametrize("unlike", [False, True], ids=["alike", "unlike"])
 def test_two_sinks_under_one_id(pipeline: Pipeline, unlike: bool):
-    """The refusal, then its advice: a function with one block, ``resume="complete"``, and all rows are there once."""
+    """The refusal, then its advice: a function with one block, ``resume="complete"``, and all rows
+    are there once.
+    """
     second = pipeline.topic(2)
     pipeline.feed(40)
-    first_sink, second_sink = pipeline.sink(topic=None), pipeline.sink(topic=second if unlike else None)
+    first_sink, second_sink = (
+        pipeline.sink(topic=None),
+        pipeline.sink(topic=second if unlike else None),
+    )
 
     def twice(frame: DataFrame, batch_id: int) -> None:
         first_sink(copy(frame).selectExpr("*", f"'{pipeline.output}' AS topic"), batch_id)
@@ -178,7 +200,9 @@ def test_two_sinks_under_one_id(pipeline: Pipeline, unlike: bool):
     assert values(pipeline) == values(pipeline, second) == Counter(pipeline.fed)
     assert [record["sequence"] for record in pipeline.ledger()] == [0, 1, 2]
     answer = judged(pipeline)
-    assert (answer["verdict"], answer["facts"]["ledger"]["supplements"]) == ("exactly_once", 1), answer
+    assert (answer["verdict"], answer["facts"]["ledger"]["supplements"]) == ("exactly_once", 1), (
+        answer
+    )
 
 
 @pytest.mark.fault("function-calls-two-sinks")
@@ -196,7 +220,10 @@ def test_rows_united_after_a_refusal_are_named(pipeline: Pipeline):
     assert "40 records" in error.message
     assert "80 records" in error.message
     kept = pipeline.sink(resume="keep")
-    assert run(pipeline, lambda frame, batch_id: kept(copy(frame).union(copy(frame)), batch_id)) is None
+    assert (
+        run(pipeline, lambda frame, batch_id: kept(copy(frame).union(copy(frame)), batch_id))
+        is None
+    )
     pipeline.assert_exactly_once(ledger_records=1)
 
 
@@ -218,7 +245,9 @@ def test_two_sinks_with_ids_of_their_own(pipeline: Pipeline):
 @pytest.mark.fault("function-skips-batches")
 @pytest.mark.parametrize("stateful", [False, True])
 def test_empty_batches_may_be_skipped_where_that_is_allowed(pipeline: Pipeline, stateful: bool):
-    """Some in the middle of a run, some at the end of one, so that the next begins after a gap; and the first."""
+    """Some in the middle of a run, some at the end of one, so that the next begins after a gap;
+    and the first.
+    """
 
     def rows(frame: DataFrame) -> DataFrame:
         kept = frame.where("CAST(value AS STRING) NOT LIKE 'drop%'")
@@ -256,9 +285,14 @@ def test_empty_batches_may_be_skipped_where_that_is_allowed(pipeline: Pipeline, 
     go()
     assert values(pipeline) == expected
     answer = judged(pipeline)
-    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), "batches 0 and 1 may be another sink's"
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), (
+        "batches 0 and 1 may be another sink's"
+    )
     answer = judged(pipeline, "--since", str(batch_ids[0]))
-    assert (answer["verdict"], answer["facts"]["ledger"]["skipped"] != []) == ("exactly_once", True), answer
+    assert (answer["verdict"], answer["facts"]["ledger"]["skipped"] != []) == (
+        "exactly_once",
+        True,
+    ), answer
 
 
 def left_behind(pipeline: Pipeline) -> list[Path]:
@@ -275,7 +309,9 @@ def test_a_batch_that_is_left_out_is_refused_and_the_advice_works(pipeline: Pipe
         pipeline.feed([(b"key", value)])
 
     def go(function: Function) -> OncewardError | None:
-        rows = pipeline.frame(max_offsets_per_trigger=1).where("CAST(value AS STRING) NOT LIKE 'drop%'")
+        rows = pipeline.frame(max_offsets_per_trigger=1).where(
+            "CAST(value AS STRING) NOT LIKE 'drop%'"
+        )
         query = (
             rows.writeStream.option("checkpointLocation", str(pipeline.checkpoint))
             .trigger(availableNow=True)
@@ -293,10 +329,14 @@ def test_a_batch_that_is_left_out_is_refused_and_the_advice_works(pipeline: Pipe
     assert go(plain(pipeline.sink(resume=resume))) is None
     pipeline.feed([(b"key", b"good-3")])
     assert go(plain(pipeline.sink())) is None
-    assert values(pipeline) == Counter(record for record in pipeline.fed if not record[1].startswith(b"drop"))
+    assert values(pipeline) == Counter(
+        record for record in pipeline.fed if not record[1].startswith(b"drop")
+    )
 
 
-def test_more_batches_may_be_left_out_than_spark_remembers(pipeline: Pipeline, request: pytest.FixtureRequest):
+def test_more_batches_may_be_left_out_than_spark_remembers(
+    pipeline: Pipeline, request: pytest.FixtureRequest
+):
     """``recentProgress`` and the offset log have so many entries; here two. A hit may be rarer."""
     for name, value in (
         ("spark.sql.streaming.numRecentProgressUpdates", "2"),
@@ -346,7 +386,12 @@ def test_a_query_without_a_checkpoint_location_is_refused(
     pipeline.feed(20)
 
     def go(**options: str) -> OncewardError | None:
-        writer = pipeline.frame().writeStream.options(**options).queryName(pipeline.name).trigger(availableNow=True)
+        writer = (
+            pipeline.frame()
+            .writeStream.options(**options)
+            .queryName(pipeline.name)
+            .trigger(availableNow=True)
+        )
         query = writer.foreachBatch(plain(pipeline.sink())).start()
         pipeline.ended(query)
         return onceward.error_of(query)
@@ -409,9 +454,11 @@ def test_an_error_that_is_kept_back_is_found(pipeline: Pipeline, at_step: Any):
 @pytest.mark.fault("function-keeps-an-error")
 @pytest.mark.parametrize(("inherits", "bad"), [(False, False), (True, False), (False, True)])
 def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool, bad: bool):
-    """Nobody may look into its future, and the function may end before it does: the next batch is refused, too.
+    """Nobody may look into its future, and the function may end before it does: the next batch is
+    refused, too.
 
-    Also when the thread got no further than to the columns of its frame, which are looked at first.
+    Also when the thread got no further than to the columns of its frame, which are looked at
+    first.
     """
     pipeline.feed(80)
     sink = pipeline.sink()
@@ -422,7 +469,9 @@ def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool, bad: 
             sink(frame if bad else copy(frame), batch_id)
 
         with ThreadPoolExecutor(1) as pool:
-            said.append(pool.submit(inheritable_thread_target(call) if inherits else call).exception())
+            said.append(
+                pool.submit(inheritable_thread_target(call) if inherits else call).exception()
+            )
 
     def in_turn(frame: DataFrame, batch_id: int) -> None:
         if batch_id == 0:
@@ -441,9 +490,11 @@ def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool, bad: 
 @pytest.mark.fault("function-keeps-an-error")
 @pytest.mark.parametrize("refused", ["second", "unlike", "changed"])
 def test_a_refusal_that_is_kept_back_is_found(pipeline: Pipeline, refused: str):
-    """The batch is committed, and lacks what was refused: neither the same run nor the next goes on as if it did not.
+    """The batch is committed, and lacks what was refused: neither the same run nor the next goes
+    on as if it did not.
 
-    Then the advice: the files that are named are deleted, and a function that hands all over completes the batch.
+    Then the advice: the files that are named are deleted, and a function that hands all over
+    completes the batch.
     """
     second = pipeline.topic(2)
     pipeline.feed(40)
@@ -478,7 +529,10 @@ def test_a_refusal_that_is_kept_back_is_found(pipeline: Pipeline, refused: str):
         function = complete(pipeline.sink(), kept_back=True)
         assert run(pipeline, function) is None
     else:
-        function = careless(pipeline.sink(), pipeline.sink(topic=pipeline.output if refused == "second" else second))
+        function = careless(
+            pipeline.sink(),
+            pipeline.sink(topic=pipeline.output if refused == "second" else second),
+        )
         assert run(pipeline, function) is None, "INVALID: there is a second batch"
     pipeline.feed(20)
     error = run(pipeline, function)
@@ -522,7 +576,9 @@ def test_a_sink_for_each_batch_leaks_nothing(pipeline: Pipeline):
 
     def held() -> tuple[int, int]:
         """Ours: Spark's and the tests' own threads come and go."""
-        mine = [t.name for t in set(threading.enumerate()) - others if t.name.startswith("onceward-")]
+        mine = [
+            t.name for t in set(threading.enumerate()) - others if t.name.startswith("onceward-")
+        ]
         return len(mine), len(os.listdir("/proc/self/fd"))
 
     pipeline.feed(40)

@@ -1,4 +1,6 @@
-"""What Spark's log of offsets says of earlier batches, in both of its formats. Spark 4.0 and 4.1 have one of them."""
+"""What Spark's log of offsets says of earlier batches, in both of its formats. Spark 4.0 and 4.1
+have one of them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def logged(checkpoint: Path, batch_id: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", ["2", "1"])
-def test_the_ends_of_a_batch_are_those_that_spark_has_logged(spark: SparkSession, tmp_path: Path, version: str):
+def test_the_ends_of_a_batch_are_those_that_spark_has_logged(
+    spark: SparkSession, tmp_path: Path, version: str
+):
     session = spark.newSession()
     session.conf.set(FORMAT, version)
     found: dict[int, tuple[Any, ...] | None] = {}
@@ -38,7 +42,8 @@ def test_the_ends_of_a_batch_are_those_that_spark_has_logged(spark: SparkSession
         return session.readStream.format("rate-micro-batch").option("rowsPerBatch", number).load()
 
     query = (
-        rows(5).union(rows(7)).writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(look).start()
+        rows(5).union(rows(7)).writeStream.option("checkpointLocation",
+        str(tmp_path)).foreachBatch(look).start()
     )  # fmt: skip
     try:
         while 2 not in found:

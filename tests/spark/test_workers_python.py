@@ -1,4 +1,6 @@
-"""The Python that Spark's workers run is the driver's in local mode; where it lacks onceward, that is said."""
+"""The Python that Spark's workers run is the driver's in local mode; where it lacks onceward, that
+is said.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from onceward.errors import WorkerPythonUnfit
 from onceward.spark.session.settings import use_the_drivers_python
 
 
-@pytest.mark.parametrize("program", ["exec {python} -I -S", None], ids=["without onceward", "not there"])
+@pytest.mark.parametrize(
+    "program", ["exec {python} -I -S", None], ids=["without onceward", "not there"]
+)
 def test_an_unfit_python_is_named(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None
 ):
@@ -34,7 +38,9 @@ def test_an_unfit_python_is_named(
 def test_nobody_chose_a_python(spark: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
     use_the_drivers_python(spark.sparkContext)
-    assert spark.sparkContext.pythonExec == "python3", "PYSPARK_PYTHON is set here, and is somebody's choice"
+    assert spark.sparkContext.pythonExec == "python3", (
+        "PYSPARK_PYTHON is set here, and is somebody's choice"
+    )
     monkeypatch.delenv("PYSPARK_PYTHON")
     use_the_drivers_python(spark.sparkContext)
     assert spark.sparkContext.pythonExec == sys.executable

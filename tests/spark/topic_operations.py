@@ -1,4 +1,6 @@
-"""What operators do to topics while a pipeline lives: through librdkafka, until all brokers know."""
+"""What operators do to topics while a pipeline lives: through librdkafka, until all brokers
+know.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +70,15 @@ def _until_all_know(pipeline: Pipeline, topic: str, partitions: int) -> None:
     """As many partitions, and 0 of a topic that is gone."""
     deadline = time.monotonic() + WAIT_SECONDS
     while len(partitions_of(pipeline, topic)) != partitions:
-        assert time.monotonic() < deadline, f"{topic} has {partitions_of(pipeline, topic)}, not {partitions}"
+        assert time.monotonic() < deadline, (
+            f"{topic} has {partitions_of(pipeline, topic)}, not {partitions}"
+        )
         time.sleep(0.05)
 
 
-def produce(pipeline: Pipeline, topic: str, records: list[tuple[bytes, bytes]], partition: int) -> None:
+def produce(
+    pipeline: Pipeline, topic: str, records: list[tuple[bytes, bytes]], partition: int
+) -> None:
     producer = Producer({"bootstrap.servers": pipeline.bootstrap})
     for key, value in records:
         producer.produce(topic, key=key, value=value, partition=partition)
@@ -98,7 +104,9 @@ def expire(pipeline: Pipeline, topic: str, before: dict[int, int]) -> None:
     wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
     client = admin(pipeline)
     for result in client.delete_records(wanted, operation_timeout=30).values():
-        fault_table.fired(result.result(30).low_watermark in before.values(), "the records were not removed")
+        fault_table.fired(
+            result.result(30).low_watermark in before.values(), "the records were not removed"
+        )
 
 
 def set_policy(pipeline: Pipeline, topic: str, policy: str) -> None:

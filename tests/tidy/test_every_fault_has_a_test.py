@@ -12,7 +12,9 @@ TESTS = Path(__file__).resolve().parents[1]
 
 def faults_named_in(module: Path) -> set[str]:
     """The arguments of every ``fault(…)`` mark of a module."""
-    marks = (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call))
+    marks = (
+        node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)
+    )
     return {
         argument.value
         for mark in marks

@@ -1,4 +1,6 @@
-"""The mutants of ``make mutants`` must not rot: each still applies, and the tests that kill it are there."""
+"""The mutants of ``make mutants`` must not rot: each still applies, and the tests that kill it are
+there.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_it_applies_and_is_still_python(mutant: Mutant, tmp_path: Path):
 
 @pytest.mark.parametrize("mutant", [*mutants(), *FINDINGS], ids=lambda mutant: mutant.name)
 def test_it_can_be_nowhere_else(mutant: Mutant):
-    """git takes the nearest place that a hunk fits: where its lines come again, it would break another promise."""
+    """git takes the nearest place that a hunk fits: where its lines come again, it would break
+    another promise.
+    """
     places = [_places(name, before) for name, before in _hunks(mutant)]
     assert places
     assert places == [1] * len(places)
@@ -53,9 +57,16 @@ def _places(name: str, before: list[str]) -> int:
 
 def test_every_killer_is_a_test_that_can_be_run(suite: Collected):
     """As pytest itself has collected it, so that a parameter that was renamed is noticed, too."""
-    nodes = sorted({node for mutant in mutants() for level in LEVELS for node in mutant.tests[level]} | {*CONTROLS})
+    nodes = sorted(
+        {node for mutant in mutants() for level in LEVELS for node in mutant.tests[level]}
+        | {*CONTROLS}
+    )
     # A class, or a function of several cases, stands for all that is in it.
-    there = {prefix for test in suite for prefix in (test, test.partition("[")[0], test.rpartition("::")[0])}
+    there = {
+        prefix
+        for test in suite
+        for prefix in (test, test.partition("[")[0], test.rpartition("::")[0])
+    }
     assert [node for node in nodes if node not in there] == []
 
 
@@ -66,5 +77,7 @@ def test_the_mutants_that_the_promises_name_are_all_there():
 
 
 def test_the_table_speaks_of_every_mutant_and_of_no_other():
-    named = {line.split("`")[1] for line in TABLE.read_text().splitlines() if line.startswith("| `")}
+    named = {
+        line.split("`")[1] for line in TABLE.read_text().splitlines() if line.startswith("| `")
+    }
     assert named == {mutant.name for mutant in mutants()}

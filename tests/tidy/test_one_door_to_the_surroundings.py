@@ -1,4 +1,6 @@
-"""What decides asks ``onceward.surroundings`` for time, threads and chance, or the simulation would not be asked."""
+"""What decides asks ``onceward.surroundings`` for time, threads and chance, or the simulation
+would not be asked.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src/onceward"
-DECIDES = ("engine", "ledger", "sinks", "kafka/wire/appends", "kafka/wire/transactions", "kafka/wire/reads", "wire")
+DECIDES = (
+    "engine",
+    "ledger",
+    "sinks",
+    "kafka/wire/appends",
+    "kafka/wire/transactions",
+    "kafka/wire/reads",
+    "wire",
+)
 DOORS = {"time", "secrets", "random", "uuid"}
 
 # Where a process really ends: sockets, files, other people's libraries.
@@ -22,7 +32,11 @@ ALLOWED = {
 def test_what_decides_goes_through_the_door() -> None:
     strays = []
     for folder in DECIDES:
-        files = (PACKAGE / folder).glob("*.py") if folder == "wire" else (PACKAGE / folder).rglob("*.py")
+        files = (
+            (PACKAGE / folder).glob("*.py")
+            if folder == "wire"
+            else (PACKAGE / folder).rglob("*.py")
+        )
         for file in files:
             name = file.relative_to(PACKAGE).as_posix()
             if name not in ALLOWED:
@@ -32,12 +46,19 @@ def test_what_decides_goes_through_the_door() -> None:
 
 def _strays(file: Path) -> list[str]:
     tree = ast.parse(file.read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     threads = {
         node.attr
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         for node in [node.func]
-        if isinstance(node.value, ast.Name) and node.value.id == "threading" and node.attr != "Lock"
+        if isinstance(node.value, ast.Name)
+        and node.value.id == "threading"
+        and node.attr != "Lock"
     }
     return sorted(imported & DOORS) + sorted(f"threading.{name}" for name in threads)

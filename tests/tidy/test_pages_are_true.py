@@ -1,4 +1,5 @@
-"""What a page says can be checked without running a job: links, lengths, names of settings and errors, shell syntax.
+"""What a page says can be checked without running a job: links, lengths, names of settings and
+errors, shell syntax.
 
 Code blocks are run by ``tests/docs``.
 """
@@ -26,8 +27,14 @@ DOCS = ROOT / "docs"
 
 
 def error_names() -> set[str]:
-    """The tree that users may meet; further subclasses elsewhere never leave the modules that catch them."""
-    return {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    """The tree that users may meet; further subclasses elsewhere never leave the modules that
+    catch them.
+    """
+    return {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    }
 
 
 def parameters(function: object) -> set[str]:
@@ -49,13 +56,18 @@ def test_links_lead_somewhere(page: Path):
         if re.match(r"\w+:", path):
             continue
         there = (page.parent / path).resolve() if path else page
-        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in markdown.anchors(there)):
+        if not there.exists() or (
+            anchor and there.suffix == ".md" and anchor not in markdown.anchors(there)
+        ):
             dead.append(f"{markdown.name_of(page)}:{number}: {target}")
     assert dead == []
 
 
 def test_every_docs_page_is_listed():
-    listed = {(DOCS / target.partition("#")[0]).resolve() for _, target in markdown.links(DOCS / "README.md")}
+    listed = {
+        (DOCS / target.partition("#")[0]).resolve()
+        for _, target in markdown.links(DOCS / "README.md")
+    }
     own = {page.resolve() for page in DOCS.glob("*.md")} - {(DOCS / "README.md").resolve()}
     assert own - listed == set()
 
@@ -67,7 +79,10 @@ def test_the_readme_stays_short():
 def test_the_readme_defines_its_words():
     prose = "\n".join(line for _, line in markdown.prose(ROOT / "README.md"))
     for word in ("ledger", "epoch"):
-        assert re.search(rf"\b{word}\b", prose, re.IGNORECASE).start() == prose.index(f"**{word}**") + 2
+        assert (
+            re.search(rf"\b{word}\b", prose, re.IGNORECASE).start()
+            == prose.index(f"**{word}**") + 2
+        )
 
 
 def test_the_picture_is_what_is_drawn():
@@ -77,7 +92,9 @@ def test_the_picture_is_what_is_drawn():
 
 def test_every_error_has_an_entry():
     page = DOCS / "troubleshooting.md"
-    entries = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##)", page.read_text(), re.DOTALL | re.MULTILINE))
+    entries = dict(
+        re.findall(r"^### `(\w+)`\n(.*?)(?=^##)", page.read_text(), re.DOTALL | re.MULTILINE)
+    )
     assert set(entries) == error_names() - {"OncewardError"}
     for name, entry in entries.items():
         assert "**What happened.**" in entry, name
@@ -85,20 +102,37 @@ def test_every_error_has_an_entry():
 
 
 def test_the_page_knows_what_is_retried():
-    """An error that the sink tries again by itself says so, or stands in the chapter of those that all are."""
+    """An error that the sink tries again by itself says so, or stands in the chapter of those that
+    all are.
+    """
     text = (DOCS / "troubleshooting.md").read_text()
     chapter = text.split("\n## An attempt failed\n")[1].split("\n## ")[0]
     said = set(re.findall(r"^### `(\w+)`\n", chapter, re.MULTILINE))
-    said |= set(re.findall(r"^### `(\w+)`\n\n\*\*What happened\.\*\* [^*]*\bTried again\.", text, re.MULTILINE))
-    assert said == {name for name in error_names() if getattr(errors, name).recovery is errors.Recovery.RUN_AGAIN}
+    said |= set(
+        re.findall(
+            r"^### `(\w+)`\n\n\*\*What happened\.\*\* [^*]*\bTried again\.", text, re.MULTILINE
+        )
+    )
+    assert said == {
+        name
+        for name in error_names()
+        if getattr(errors, name).recovery is errors.Recovery.RUN_AGAIN
+    }
 
 
 @pytest.mark.parametrize(
-    ("section", "function"), [("The sink", onceward.KafkaSink.__init__), ("The source", onceward.kafka_source)]
+    ("section", "function"),
+    [("The sink", onceward.KafkaSink.__init__), ("The source", onceward.kafka_source)],
 )
 def test_every_parameter_is_documented(section: str, function: object):
-    columns = {"value", "key", "topic", "partition", "headers", "timestamp"} if section == "The sink" else set()
-    assert table_names(DOCS / "configuration.md", section) - columns == parameters(function) - columns
+    columns = (
+        {"value", "key", "topic", "partition", "headers", "timestamp"}
+        if section == "The sink"
+        else set()
+    )
+    assert (
+        table_names(DOCS / "configuration.md", section) - columns == parameters(function) - columns
+    )
 
 
 def test_every_kafka_setting_is_documented():
@@ -112,7 +146,9 @@ def test_code_blocks_can_be_parsed(page: Path):
             continue
         assert block.language in LANGUAGES, f"{block.name}: name the block's language"
         if block.language == "bash":
-            done = subprocess.run(["bash", "-n"], input=block.text, text=True, capture_output=True, check=False)
+            done = subprocess.run(
+                ["bash", "-n"], input=block.text, text=True, capture_output=True, check=False
+            )
             assert done.returncode == 0, f"{block.name}: {done.stderr}"
             assert make_targets(block.text) <= targets(), block.name
         elif block.language != "sql":  # a server runs that, with its page
@@ -122,7 +158,9 @@ def test_code_blocks_can_be_parsed(page: Path):
 
 def name_is_prose(block: markdown.Block) -> bool:
     """Blocks of pages that others than users read may hold anything, without a language."""
-    return not block.language and block.page.startswith(("docs/adr", "docs/evidence", "CONTRIBUTING", "ARCHITECTURE"))
+    return not block.language and block.page.startswith(
+        ("docs/adr", "docs/evidence", "CONTRIBUTING", "ARCHITECTURE")
+    )
 
 
 def make_targets(script: str) -> set[str]:

@@ -22,7 +22,9 @@ NAMES_WITHOUT_PURPOSE = {"utils", "util", "common", "helpers", "helper", "core",
 MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:work|tmp|root|home/\w+|Users/\w+)/")
 """Absolute paths that exist on somebody's machine only."""
 
-PRIVATE_ADDRESSES = re.compile(r"\b(?:10\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+|172\.(?:1[6-9]|2\d|3[01])\.\d+\.\d+)\b")
+PRIVATE_ADDRESSES = re.compile(
+    r"\b(?:10\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+|172\.(?:1[6-9]|2\d|3[01])\.\d+\.\d+)\b"
+)
 
 BINARY = {".bin", ".png", ".jpg", ".gif", ".gz", ".parquet", ".avro"}
 
@@ -40,26 +42,39 @@ def repository_files() -> list[Path]:
     if listing.returncode != 0:
         pytest.skip("not a git repository: a source archive has no list of tracked files")
     files = (ROOT / os.fsdecode(name) for name in listing.stdout.split(b"\0") if name)
-    return [file for file in files if file.is_file() and file.suffix not in BINARY and file != Path(__file__)]
+    return [
+        file
+        for file in files
+        if file.is_file() and file.suffix not in BINARY and file != Path(__file__)
+    ]
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: str(module.relative_to(SOURCE)))
 def test_every_module_says_what_it_is(module: Path):
     docstring = ast.get_docstring(ast.parse(module.read_text()))
     assert docstring, (
-        f"{module.relative_to(ROOT)} opens without a docstring: what is it, who calls it, where does it run?"
+        f"{module.relative_to(ROOT)} opens without a docstring: what is it, who calls it, where "
+        f"does it run?"
     )
 
 
-@pytest.mark.parametrize("module", [*sorted((SOURCE / "spark").glob("*.py"))], ids=lambda module: module.name)
+@pytest.mark.parametrize(
+    "module", [*sorted((SOURCE / "spark").glob("*.py"))], ids=lambda module: module.name
+)
 def test_py4j_never_looks_at_the_methods_of_sparks_environment(module: Path):
-    """One of them names a class that no jar of PySpark has, since 4.3; `spark/session/environment.py` goes around it."""
+    """One of them names a class that no jar of PySpark has, since 4.3;
+    `spark/session/environment.py` goes around it.
+    """
     calls = re.findall(r"\.env\(\)\s*\.|SparkEnv\.get", module.read_text())
     assert calls == [], "use onceward.spark.session.environment"
 
 
 def test_no_folder_or_module_has_a_name_without_purpose():
-    named = {part.removesuffix(".py") for module in modules() for part in module.relative_to(SOURCE).parts}
+    named = {
+        part.removesuffix(".py")
+        for module in modules()
+        for part in module.relative_to(SOURCE).parts
+    }
     assert named & NAMES_WITHOUT_PURPOSE == set()
 
 
@@ -77,14 +92,20 @@ def test_no_file_speaks_of_somebodys_machine(pattern: re.Pattern[str]):
 def test_the_lock_names_no_index_and_has_a_hash_for_everything():
     lock = (ROOT / "requirements.lock").read_text()
     assert "://" not in lock
-    assert not re.search(r"^\s*--(?:index-url|extra-index-url|find-links|trusted-host)", lock, re.MULTILINE)
+    assert not re.search(
+        r"^\s*--(?:index-url|extra-index-url|find-links|trusted-host)", lock, re.MULTILINE
+    )
     requirements = re.split(r"\n(?=\S)", lock)
-    assert [entry.splitlines()[0] for entry in requirements if "==" in entry and "--hash=" not in entry] == []
+    assert [
+        entry.splitlines()[0] for entry in requirements if "==" in entry and "--hash=" not in entry
+    ] == []
 
 
 def test_imports_point_down_the_way_of_a_batch():
     lint_imports = Path(sys.executable).parent / "lint-imports"
-    done = subprocess.run([str(lint_imports), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(lint_imports), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -101,7 +122,10 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_the_map_walks_the_layers_of_the_house():
     rules = configparser.ConfigParser()
     rules.read(ROOT / ".importlinter")
-    layers = [line.split(" | ") for line in rules["importlinter:contract:layers"]["layers"].strip().splitlines()]
+    layers = [
+        line.split(" | ")
+        for line in rules["importlinter:contract:layers"]["layers"].strip().splitlines()
+    ]
     table = (ROOT / "ARCHITECTURE.md").read_text().split("## The house")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     assert [name for layer in layers for name in layer] == [
@@ -130,14 +154,29 @@ def test_every_public_name_explains_itself():
     onceward = importlib.import_module("onceward")
     public = getattr(onceward, "__all__", [])
     silent = [
-        name for name in public if name != "__version__" and not getattr(getattr(onceward, name), "__doc__", None)
+        name
+        for name in public
+        if name != "__version__" and not getattr(getattr(onceward, name), "__doc__", None)
     ]
     assert silent == []
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_default_is_the_environment(module: Path):
-    """``help()`` prints defaults, and with this one every variable of the process, secrets included."""
-    functions = (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.FunctionDef))
-    defaults = [default for f in functions for default in (*f.args.defaults, *f.args.kw_defaults) if default]
-    assert [ast.unparse(default) for default in defaults if "environ" in ast.unparse(default)] == []
+    """``help()`` prints defaults, and with this one every variable of the process, secrets
+    included.
+    """
+    functions = (
+        node
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    )
+    defaults = [
+        default
+        for f in functions
+        for default in (*f.args.defaults, *f.args.kw_defaults)
+        if default
+    ]
+    assert [
+        ast.unparse(default) for default in defaults if "environ" in ast.unparse(default)
+    ] == []

@@ -1,4 +1,6 @@
-"""Which tier a test is in follows from what it stands on, and the fastest tier cannot start a Java."""
+"""Which tier a test is in follows from what it stands on, and the fastest tier cannot start a
+Java.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ BROKER, SPARK = Facts(broker=True), Facts(broker=True, spark=True)
         (Facts(broker=True, spark=True, own_cluster=True), "chaos"),
         (Facts(broker=True, spark=True, own_driver=True), "ci"),
         (Facts(broker=True, spark=True, own_driver=True, driver_killed=True), "main"),
-        (Facts(broker=True, spark=True, own_driver=True, driver_killed=True, first_case=False), "chaos"),
+        (
+            Facts(broker=True, spark=True, own_driver=True, driver_killed=True, first_case=False),
+            "chaos",
+        ),
         (Facts(broker=True, spark=True, own_driver=True, first_case=False), "chaos"),
         (Facts(broker=True, spark=True, own_driver=True, driver_killed=True, slow=True), "chaos"),
     ],
@@ -89,7 +94,9 @@ def test_units_are_fast(suite):
 
 
 def test_the_newcomers_proof_kills(suite):
-    killers = {tuple(marks) for marks, faults in suite.values() if "driver-killed-mid-send" in faults}
+    killers = {
+        tuple(marks) for marks, faults in suite.values() if "driver-killed-mid-send" in faults
+    }
     assert ("main",) in killers
 
 
@@ -110,6 +117,8 @@ def test_a_broker_is_refused_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_java_is_refused_to_children():
     program = "from onceward.spark.session.java import java_executable; java_executable()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert "no-java-in-a-fast-test" in done.stderr

@@ -1,4 +1,6 @@
-"""The ledger's answer to a batch: every row of the admission table, and every pair of neighbours that must differ."""
+"""The ledger's answer to a batch: every row of the admission table, and every pair of neighbours
+that must differ.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,23 @@ from dataclasses import replace
 
 import pytest
 
-from onceward.engine.ledger.admission import RESUME_CHOICES, Admission, Before, admit, hopeless, is_kafka_offset
+from onceward.engine.ledger.admission import (
+    RESUME_CHOICES,
+    Admission,
+    Before,
+    admit,
+    hopeless,
+    is_kafka_offset,
+)
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.ledger.refusals import refusal
-from onceward.errors import AdmissionRefused, BatchNotWritten, CheckpointReplaced, CheckpointRewound, LedgerBehind
+from onceward.errors import (
+    AdmissionRefused,
+    BatchNotWritten,
+    CheckpointReplaced,
+    CheckpointRewound,
+    LedgerBehind,
+)
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
 
 QUERY, OTHER = "query-a", "query-b"
@@ -26,7 +41,13 @@ def span(start: object, end: object) -> tuple[SourceRange, ...]:
 
 def ledger(batch_id: int, end: object, query: str = QUERY, sequence: int = 40) -> LedgerRecord:
     return LedgerRecord(
-        PipelineId("p"), sequence, BatchId(query, batch_id), span(None, end), {}, ProducerIdentity(1, 1), 0
+        PipelineId("p"),
+        sequence,
+        BatchId(query, batch_id),
+        span(None, end),
+        {},
+        ProducerIdentity(1, 1),
+        0,
     )
 
 
@@ -41,10 +62,24 @@ TABLE = [
     (None, 7, QUERY, span(TEN, TWENTY), "ledger", Admission.LEDGER_BEHIND),
     (None, 7, QUERY, span(TEN, TWENTY), "adopt", Admission.ADOPT),
     (ledger(4, TEN), 5, QUERY, span(TEN, TWENTY), "checkpoint", Admission.NEXT),
-    (ledger(4, TEN), 5, QUERY, span(TEN, TEN), "checkpoint", Admission.NEXT),  # only-watermark batch
+    (
+        ledger(4, TEN),
+        5,
+        QUERY,
+        span(TEN, TEN),
+        "checkpoint",
+        Admission.NEXT,
+    ),  # only-watermark batch
     (ledger(4, TEN), 5, QUERY, span(TWENTY, THIRTY), "checkpoint", Admission.OFFSETS_DIFFER),
     (ledger(4, TEN), 5, QUERY, span(TWENTY, THIRTY), "adopt", Admission.OFFSETS_DIFFER),
-    (ledger(4, TEN), 5, QUERY, span({**TEN, "new": {"0": 0}}, TWENTY), "ledger", Admission.OFFSETS_DIFFER),
+    (
+        ledger(4, TEN),
+        5,
+        QUERY,
+        span({**TEN, "new": {"0": 0}}, TWENTY),
+        "ledger",
+        Admission.OFFSETS_DIFFER,
+    ),
     (ledger(4, TEN), 4, QUERY, span(None, TEN), "checkpoint", Admission.REPLAY),
     (ledger(4, TEN), 4, QUERY, span(None, TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
     (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "checkpoint", Admission.SKIPPED),
@@ -55,13 +90,34 @@ TABLE = [
     (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "adopt", Admission.REPLACED),
     (ledger(4, TEN), 5, OTHER, span(TEN, TWENTY), "checkpoint", Admission.REPLACED),
     (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "ledger", Admission.RESUME),
-    (ledger(4, TEN), 0, OTHER, span(kafka(p0=10, p1=10, p2=0), TWENTY), "ledger", Admission.RESUME),
+    (
+        ledger(4, TEN),
+        0,
+        OTHER,
+        span(kafka(p0=10, p1=10, p2=0), TWENTY),
+        "ledger",
+        Admission.RESUME,
+    ),
     (ledger(4, TEN), 0, OTHER, span(kafka(p0=10), TWENTY), "ledger", Admission.RESUME_GAP),
     (ledger(4, TEN), 0, OTHER, span(kafka(p0=10, p1=11), TWENTY), "ledger", Admission.RESUME_GAP),
     (ledger(4, TEN), 0, OTHER, span(None, TWENTY), "ledger", Admission.RESUME_GAP),
     (ledger(4, TEN), 0, OTHER, (), "ledger", Admission.RESUME_GAP),
-    (ledger(4, {"logOffset": 3}), 0, OTHER, span({"logOffset": 3}, {"logOffset": 4}), "ledger", Admission.RESUME),
-    (ledger(4, {"logOffset": 3}), 0, OTHER, span({"logOffset": 4}, {"logOffset": 5}), "ledger", Admission.RESUME_GAP),
+    (
+        ledger(4, {"logOffset": 3}),
+        0,
+        OTHER,
+        span({"logOffset": 3}, {"logOffset": 4}),
+        "ledger",
+        Admission.RESUME,
+    ),
+    (
+        ledger(4, {"logOffset": 3}),
+        0,
+        OTHER,
+        span({"logOffset": 4}, {"logOffset": 5}),
+        "ledger",
+        Admission.RESUME_GAP,
+    ),
 ]
 
 
@@ -81,11 +137,17 @@ def test_state_that_was_lost_with_the_checkpoint_is_not_made_up(sources) -> None
 def test_state_matters_only_where_it_was_lost() -> None:
     for newest, batch_id, query, sources, resume, outcome in TABLE:
         if outcome not in (Admission.RESUME, Admission.RESUME_GAP):
-            assert admit(BatchId(query, batch_id), sources, newest, resume, stateful=True) is outcome
+            assert (
+                admit(BatchId(query, batch_id), sources, newest, resume, stateful=True) is outcome
+            )
 
 
-def known(end: object = None, *, allow: bool = True, first: bool = False, failed: int | None = None) -> Before:
-    """What Spark's log says of batch 4, what the user allows, and whether a call for a batch failed."""
+def known(
+    end: object = None, *, allow: bool = True, first: bool = False, failed: int | None = None
+) -> Before:
+    """What Spark's log says of batch 4, what the user allows, and whether a call for a batch
+    failed.
+    """
     return Before(
         "allow" if allow else "refuse",
         failed=None if failed is None else (failed, "SendFailed: late"),
@@ -100,31 +162,108 @@ KEPT = replace(known(allow=False, first=True), left_out=True)
 GAPS = [
     # ledger, batch id, source span, what is known of the batches before, resume, outcome
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN), "checkpoint", Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, first=True), "checkpoint", Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False), "checkpoint", Admission.SKIPPED),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TEN, first=True),
+        "checkpoint",
+        Admission.AFTER_SKIPPED,
+    ),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TEN, allow=False),
+        "checkpoint",
+        Admission.SKIPPED,
+    ),
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False), "keep", Admission.SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False, first=True), "keep", Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False, first=True), "adopt", Admission.SKIPPED),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TEN, allow=False, first=True),
+        "keep",
+        Admission.AFTER_SKIPPED,
+    ),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TEN, allow=False, first=True),
+        "adopt",
+        Admission.SKIPPED,
+    ),
     (ledger(4, TEN), 7, span(TEN, TEN), known(TEN), "checkpoint", Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TWENTY, first=True), "keep", Admission.OFFSETS_DIFFER),
-    (ledger(4, TWENTY), 7, span(TEN, THIRTY), known(TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TWENTY),
+        "checkpoint",
+        Admission.OFFSETS_DIFFER,
+    ),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TWENTY, first=True),
+        "keep",
+        Admission.OFFSETS_DIFFER,
+    ),
+    (
+        ledger(4, TWENTY),
+        7,
+        span(TEN, THIRTY),
+        known(TWENTY),
+        "checkpoint",
+        Admission.OFFSETS_DIFFER,
+    ),
     (ledger(4, TWENTY), 7, span(TEN, THIRTY), known(), "checkpoint", Admission.OFFSETS_DIFFER),
     (ledger(4, TEN), 7, (), known(TEN), "checkpoint", Admission.OFFSETS_DIFFER),
     # Spark's log has dropped where the ledger ends: a hit may be rarer than every hundredth batch
     (ledger(4, TEN), 700, span(TWENTY, THIRTY), known(), "checkpoint", Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 700, span(TWENTY, THIRTY), known(allow=False), "checkpoint", Admission.SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, failed=5), "checkpoint", Admission.NOT_WRITTEN),
+    (
+        ledger(4, TEN),
+        700,
+        span(TWENTY, THIRTY),
+        known(allow=False),
+        "checkpoint",
+        Admission.SKIPPED,
+    ),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TEN, failed=5),
+        "checkpoint",
+        Admission.NOT_WRITTEN,
+    ),
     (ledger(4, TEN), 5, span(TEN, TWENTY), known(failed=4), "checkpoint", Admission.NOT_WRITTEN),
     (ledger(4, TEN), 5, span(TEN, TWENTY), known(), "checkpoint", Admission.NEXT),
     (ledger(4, "a"), 7, span("b", "c"), known("a"), "checkpoint", Admission.AFTER_SKIPPED),
-    (ledger(4, "a"), 7, span("b", "c"), replace(known(), ends=(None,)), "checkpoint", Admission.AFTER_SKIPPED),
+    (
+        ledger(4, "a"),
+        7,
+        span("b", "c"),
+        replace(known(), ends=(None,)),
+        "checkpoint",
+        Admission.AFTER_SKIPPED,
+    ),
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), KEPT, "keep", Admission.AFTER_SKIPPED),
     (None, 7, span(TEN, TWENTY), known(), "checkpoint", Admission.AFTER_SKIPPED),
     (None, 7, span(TEN, TWENTY), known(allow=False), "checkpoint", Admission.SKIPPED),
     # the first batch of a run may have been committed before
     (None, 7, span(TEN, TWENTY), known(first=True), "checkpoint", Admission.LEDGER_BEHIND),
-    (None, 7, span(TEN, TWENTY), known(allow=False, first=True), "checkpoint", Admission.LEDGER_BEHIND),
+    (
+        None,
+        7,
+        span(TEN, TWENTY),
+        known(allow=False, first=True),
+        "checkpoint",
+        Admission.LEDGER_BEHIND,
+    ),
     (None, 7, span(TEN, TWENTY), known(allow=False, first=True), "adopt", Admission.ADOPT),
     (None, 7, span(TEN, TWENTY), known(failed=5), "adopt", Admission.NOT_WRITTEN),
     (None, 7, span(TEN, TWENTY), KEPT, "keep", Admission.ADOPT),
@@ -132,7 +271,9 @@ GAPS = [
 
 
 @pytest.mark.parametrize(("newest", "batch_id", "sources", "before", "resume", "outcome"), GAPS)
-def test_batches_before_that_are_not_in_the_ledger(newest, batch_id, sources, before, resume, outcome) -> None:
+def test_batches_before_that_are_not_in_the_ledger(
+    newest, batch_id, sources, before, resume, outcome
+) -> None:
     assert admit(BatchId(QUERY, batch_id), sources, newest, resume, before=before) is outcome
 
 
@@ -144,9 +285,17 @@ def test_a_gap_tells_to_call_the_sink_for_every_batch() -> None:
         assert "batches 5 to 6" in error.message or "batches 0 to 6" in error.message
         assert "call the sink for every batch, also for an empty one" in error.next_step
         assert 'skipped_batches="allow"' in error.next_step
-        assert admit(*offer, resume, before=known(allow=False, first=True)).writes, "what it says to do"
+        assert admit(*offer, resume, before=known(allow=False, first=True)).writes, (
+            "what it says to do"
+        )
         assert "lost" not in error.message, "this run has skipped them"
-    error = refusal(Admission.SKIPPED, BatchId(QUERY, 6), span(TWENTY, THIRTY), ledger(4, TEN), known(first=True))
+    error = refusal(
+        Admission.SKIPPED,
+        BatchId(QUERY, 6),
+        span(TWENTY, THIRTY),
+        ledger(4, TEN),
+        known(first=True),
+    )
     assert "not batch 5 before it" in error.message
     assert "has lost its end" in error.message
 
@@ -157,7 +306,10 @@ def test_a_run_does_not_replay_itself() -> None:
     assert admit(*offer, run_id="r") is Admission.SECOND_CALL
     assert admit(*offer, run_id="another") is Admission.REPLAY
     assert admit(*offer) is Admission.REPLAY
-    assert admit(BatchId(QUERY, 4), span(None, TEN), ledger(4, TEN), "checkpoint", run_id="") is Admission.REPLAY
+    assert (
+        admit(BatchId(QUERY, 4), span(None, TEN), ledger(4, TEN), "checkpoint", run_id="")
+        is Admission.REPLAY
+    )
 
 
 def test_the_tables_have_every_outcome() -> None:
@@ -191,12 +343,18 @@ def test_rows_that_the_newest_batch_lacks_say_how_to_write_them() -> None:
 
 
 def test_a_batch_is_written_at_most_once_over_all_cases() -> None:
-    """Whatever Spark offers, a batch id that the ledger holds for this checkpoint is never written again."""
+    """Whatever Spark offers, a batch id that the ledger holds for this checkpoint is never written
+    again.
+    """
     spans = [span(a, b) for a, b in itertools.product((None, TEN, TWENTY), (TEN, TWENTY))]
-    for newest_id, batch_id, sources, resume in itertools.product(range(4), range(6), spans, RESUME_CHOICES):
+    for newest_id, batch_id, sources, resume in itertools.product(
+        range(4), range(6), spans, RESUME_CHOICES
+    ):
         outcome = admit(BatchId(QUERY, batch_id), sources, ledger(newest_id, TEN), resume)
         assert not (outcome.writes and batch_id <= newest_id)
-        assert not (outcome.writes and sources[0].start != TEN and outcome is not Admission.AFTER_SKIPPED)
+        assert not (
+            outcome.writes and sources[0].start != TEN and outcome is not Admission.AFTER_SKIPPED
+        )
         assert not (outcome is Admission.REPLAY and sources[0].end != TEN)
 
 
@@ -210,7 +368,9 @@ def test_a_batch_is_written_at_most_once_over_all_cases() -> None:
         (Admission.REWOUND, CheckpointRewound),
     ],
 )
-def test_a_refusal_names_both_sides_and_the_next_step(outcome: Admission, kind: type[AdmissionRefused]) -> None:
+def test_a_refusal_names_both_sides_and_the_next_step(
+    outcome: Admission, kind: type[AdmissionRefused]
+) -> None:
     error = refusal(outcome, BatchId(QUERY, 9), span(TEN, TWENTY), ledger(4, TEN, OTHER))
     assert type(error) is kind
     assert "batch 9 of query query-a" in str(error)
@@ -219,10 +379,14 @@ def test_a_refusal_names_both_sides_and_the_next_step(outcome: Admission, kind: 
 
 
 def test_a_refusal_without_any_record_says_so() -> None:
-    assert "the ledger has none" in str(refusal(Admission.LEDGER_BEHIND, BatchId(QUERY, 9), span(TEN, TWENTY), None))
+    assert "the ledger has none" in str(
+        refusal(Admission.LEDGER_BEHIND, BatchId(QUERY, 9), span(TEN, TWENTY), None)
+    )
 
 
-@pytest.mark.parametrize("offset", [None, {}, "x", 3, {"logOffset": 3}, {"t": {"a": 1}}, {"t": {"0": "1"}}, {"t": 3}])
+@pytest.mark.parametrize(
+    "offset", [None, {}, "x", 3, {"logOffset": 3}, {"t": {"a": 1}}, {"t": {"0": "1"}}, {"t": 3}]
+)
 def test_other_offsets_are_not_taken_for_kafkas(offset: object) -> None:
     assert not is_kafka_offset(offset)
 
@@ -233,7 +397,9 @@ def test_nothing_is_hopeless_on_the_word_of_an_undecided_ledger() -> None:
 
 
 @pytest.mark.parametrize(("newest", "batch_id", "query", "sources", "resume", "outcome"), TABLE)
-def test_what_is_hopeless_is_refused_later_too(newest, batch_id, query, sources, resume, outcome) -> None:
+def test_what_is_hopeless_is_refused_later_too(
+    newest, batch_id, query, sources, resume, outcome
+) -> None:
     if hopeless(BatchId(query, batch_id), sources, newest, resume):
         assert not outcome.writes
         assert outcome is not Admission.REPLAY

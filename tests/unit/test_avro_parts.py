@@ -1,4 +1,6 @@
-"""Frames, schemas with ours around them, what is refused, and how a registry is asked now and then: without Spark."""
+"""Frames, schemas with ours around them, what is refused, and how a registry is asked now and
+then: without Spark.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from hypothesis import strategies as st
 
 from avro_codec import read, write
 from memory_registry import MemoryRegistry
-from onceward.errors import PoisonRecord, RegistryReplaced, RegistryUnreachable, SchemaIdUnseen, SchemaUnfit, ValueUnfit
+from onceward.errors import (
+    PoisonRecord,
+    RegistryReplaced,
+    RegistryUnreachable,
+    SchemaIdUnseen,
+    SchemaUnfit,
+    ValueUnfit,
+)
 from onceward.formats.avro import known
 from onceward.formats.avro.framing import prefix, schema_id
 from onceward.formats.avro.known import known_of
@@ -28,7 +37,11 @@ from onceward.formats.avro.schemas import (
     without_times,
 )
 from onceward.formats.avro.step import Witness
-from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
+from onceward.formats.avro.types import (
+    why_names_collide,
+    why_spark_cannot_read,
+    why_values_would_change,
+)
 from onceward.formats.avro.valid_text import all_of
 from onceward.formats.avro.wide_decimals import widened
 from onceward.spark.batch.failures import RAISED, known_failure
@@ -48,7 +61,8 @@ def test_a_frame_tells_its_id(number: int, body: bytes):
         ("string", "x"),
         ('"long"', 7),
         (["null", "string"], (1, "x")),
-        ({"type": "record", "name": "R", "fields": [{"name": "end", "type": "int"}, {"name": "value", "type": "int"}]},
+        ({"type": "record", "name": "R", "fields": [{"name": "end", "type": "int"},
+        {"name": "value", "type": "int"}]},
          {"end": 1, "value": 2}),
     ],
 )  # fmt: skip
@@ -61,62 +75,112 @@ def test_a_record_with_ours_around_it_is_its_bytes_between_ours(schema: Any, val
 
 
 def test_names_of_ours_are_in_nobodys_way():
-    """The record inside is in no namespace, as it was, and no type of ours has a name that a user's type has."""
-    schema = {"type": "record", "name": "onceward_framed", "fields": [{"name": "a", "type": "int"}]}
-    writer, reader = around_writer(json.dumps(schema)), around_reader('"string"', json.dumps(schema))
+    """The record inside is in no namespace, as it was, and no type of ours has a name that a
+    user's type has.
+    """
+    schema = {
+        "type": "record",
+        "name": "onceward_framed",
+        "fields": [{"name": "a", "type": "int"}],
+    }
+    writer, reader = (
+        around_writer(json.dumps(schema)),
+        around_reader('"string"', json.dumps(schema)),
+    )
     assert json.loads(writer)["name"] == json.loads(reader)["name"] == "onceward_framed_"
     assert "namespace" not in json.loads(writer)
 
 
 def test_fields_of_ours_beside_those_of_a_record_change_nothing_of_it():
-    """The names of its fields, its types and itself mean what they meant; ours are the bytes before and behind it."""
+    """The names of its fields, its types and itself mean what they meant; ours are the bytes
+    before and behind it.
+    """
     inner = {"type": "fixed", "name": "Onceward_FRAME", "size": 1}
     schema = record() | {"namespace": "com.x", "aliases": ["Old"]}
-    schema["fields"] = [{"name": "onceward_ONE", "type": "int"}, {"name": "f", "type": inner, "aliases": ["g"]}]
+    schema["fields"] = [
+        {"name": "onceward_ONE", "type": "int"},
+        {"name": "f", "type": inner, "aliases": ["g"]},
+    ]
     text = json.dumps(schema)
     beside = names_beside(text, [text])
     assert beside is not None
     writer, reader = json.loads(beside.writer(text)), json.loads(beside.reader(text))
     names = [field["name"] for field in writer["fields"]]
     assert names == ["onceward_frame_", "onceward_ONE", "f", "onceward_one_", "onceward_two_"]
-    assert writer | {"fields": writer["fields"][1:-2]} == reader | {"fields": reader["fields"][:-2]} == schema
-    written = b"\x00\x00\x00\x00\x01" + write(schema, {"onceward_ONE": 7, "f": b"x"}) + bytes(8) + b"\x01" * 8
+    assert (
+        writer | {"fields": writer["fields"][1:-2]}
+        == reader | {"fields": reader["fields"][:-2]}
+        == schema
+    )
+    written = (
+        b"\x00\x00\x00\x00\x01"
+        + write(schema, {"onceward_ONE": 7, "f": b"x"})
+        + bytes(8)
+        + b"\x01" * 8
+    )
     found = read(writer, written)
-    assert (found["onceward_frame_"], found["onceward_ONE"], found["f"]) == (b"\x00\x00\x00\x00\x01", 7, b"x")
-    assert (found["onceward_one_"], found["onceward_two_"]) == (0, struct.unpack("<d", b"\x01" * 8)[0])
+    assert (found["onceward_frame_"], found["onceward_ONE"], found["f"]) == (
+        b"\x00\x00\x00\x00\x01",
+        7,
+        b"x",
+    )
+    assert (found["onceward_one_"], found["onceward_two_"]) == (
+        0,
+        struct.unpack("<d", b"\x01" * 8)[0],
+    )
 
 
 def test_where_fields_of_ours_cannot_be_beside_others():
     one, union = json.dumps(record("int")), json.dumps(["null", record("int")])
     many = json.dumps(record(*["int"] * 13))
-    twice = json.dumps(record() | {"fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]})
+    twice = json.dumps(
+        record() | {"fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}
+    )
     assert names_beside(one, [one, many])
-    assert not any((names_beside(one, [one, union]), names_beside(one, ["string"]), names_beside(union, [one])))
+    assert not any(
+        (
+            names_beside(one, [one, union]),
+            names_beside(one, ["string"]),
+            names_beside(union, [one]),
+        )
+    )
     assert not any((names_beside(many, [one]), names_beside(twice, [one])))
 
 
 def record(*types: Any, name: str = "R") -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)],
+    }
 
 
 def test_times_are_the_numbers_that_they_are_written_as():
-    time, moment = {"type": "int", "logicalType": "time-millis"}, {"type": "long", "logicalType": "timestamp-micros"}
+    time, moment = (
+        {"type": "int", "logicalType": "time-millis"},
+        {"type": "long", "logicalType": "timestamp-micros"},
+    )
     default = {"logicalType": "time-micros"}
     fields = [
         {"name": "a", "type": ["null", time], "default": None}, {"name": "b", "type": moment},
         {"name": "c", "type": {"type": "array", "items": time}},
         {"name": "d", "type": {"type": "map", "values": "string"}, "default": default},
     ]  # fmt: skip
-    found = json.loads(without_times(json.dumps({"type": "record", "name": "R", "fields": fields})))["fields"]
+    found = json.loads(
+        without_times(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    )["fields"]
     assert [field["type"] for field in found] == [
-        ["null", {"type": "int"}], moment, {"type": "array", "items": {"type": "int"}}, fields[3]["type"],
+        ["null", {"type": "int"}], moment, {"type": "array", "items": {"type": "int"}},
+        fields[3]["type"],
     ]  # fmt: skip
     assert found[3]["default"] == default
     assert without_times("string") == "string"
 
 
 def test_decimals_that_could_be_cut_down_are_widened_and_nothing_else_is():
-    """To what the bytes hold (Avro 1.12, "Decimal"), and not beyond: a decimal that is none stays none."""
+    """To what the bytes hold (Avro 1.12, "Decimal"), and not beyond: a decimal that is none stays
+    none.
+    """
 
     def of(kind: Any, precision: Any, **more: Any) -> dict[str, Any]:
         return {"type": kind, "logicalType": "decimal", "precision": precision, **more}
@@ -124,15 +188,23 @@ def test_decimals_that_could_be_cut_down_are_widened_and_nothing_else_is():
     def fixed(size: int, precision: int) -> dict[str, Any]:
         return of("fixed", precision, name=f"F{size}", size=size)
 
-    wider = [(of("bytes", 18, scale=18), 38), (fixed(9, 1), 21), (fixed(15, 18), 35), (fixed(16, 18), 38),
+    wider = [(of("bytes", 18, scale=18), 38), (fixed(9, 1), 21), (fixed(15, 18), 35),
+        (fixed(16, 18), 38),
              (fixed(2**26, 18), 38)]  # fmt: skip
-    as_they_are = [of("bytes", 19), of("bytes", 0), of("bytes", 4, scale=5), of("bytes", "4"), of("string", 4),
+    as_they_are = [of("bytes", 19), of("bytes", 0), of("bytes", 4, scale=5), of("bytes", "4"),
+        of("string", 4),
                    fixed(8, 18), {"type": "bytes", "precision": 4}, "bytes", "X"]  # fmt: skip
-    for around in (lambda one: one, lambda one: ["null", one], lambda one: {"type": "array", "items": one},
-                   lambda one: {"type": "map", "values": [one]}, lambda one: record("int", record(one, name="S")),
+    for around in (lambda one: one, lambda one: ["null", one],
+        lambda one: {"type": "array", "items": one},
+                   lambda one: {"type": "map", "values": [one]},
+                   lambda one: record("int", record(one, name="S")),
                    lambda one: {"type": one}):  # fmt: skip
-        assert [widened(around(one)) for one, _ in wider] == [around(one | {"precision": n}) for one, n in wider]
-        assert [widened(around(one)) for one in as_they_are] == [around(one) for one in as_they_are]
+        assert [widened(around(one)) for one, _ in wider] == [
+            around(one | {"precision": n}) for one, n in wider
+        ]
+        assert [widened(around(one)) for one in as_they_are] == [
+            around(one) for one in as_they_are
+        ]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +214,16 @@ def test_decimals_that_could_be_cut_down_are_widened_and_nothing_else_is():
         record({"type": "array", "items": "R"}),
         record(record({"type": "map", "values": "com.x.R"}, name="S")) | {"namespace": "com.x"},
         # By a name that is in no namespace, from within one.
-        record(["null", {"type": "record", "name": "y.B", "fields": [{"name": "back", "type": ["null", "R"]}]}]),
+        record(
+            [
+                "null",
+                {
+                    "type": "record",
+                    "name": "y.B",
+                    "fields": [{"name": "back", "type": ["null", "R"]}],
+                },
+            ]
+        ),
         {"type": "array", "items": "null"},
         record({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}),
         record({"type": "array", "items": record("null", name="S")}),
@@ -166,13 +247,19 @@ def test_a_name_that_is_used_again_is_no_circle(schema: Any):
 
 def test_fields_that_differ_in_case_alone_are_one_to_spark():
     twice = record() | {"fields": [{"name": "id", "type": "int"}, {"name": "ID", "type": "int"}]}
-    for schema in (twice, ["null", twice], record({"type": "array", "items": twice | {"name": "S"}})):
+    for schema in (
+        twice,
+        ["null", twice],
+        record({"type": "array", "items": twice | {"name": "S"}}),
+    ):
         assert "id and ID" in str(why_names_collide(json.dumps(schema)))
     assert why_names_collide(json.dumps(record(record("int", name="S"), "S"))) is None
 
 
 def test_many_conditions_are_no_deep_one():
-    """Spark's visitors recurse: 500 conditions one within the other are more than a thread's stack holds."""
+    """Spark's visitors recurse: 500 conditions one within the other are more than a thread's stack
+    holds.
+    """
 
     class Condition:
         def __init__(self, depth: int = 0) -> None:
@@ -187,7 +274,9 @@ def test_many_conditions_are_no_deep_one():
     assert all_of([]) is None
 
 
-def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch):
+def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """Whoever may write to a topic can make up as many as he likes."""
     monkeypatch.setattr(known, "MOST_MISSING", 5)
     monkeypatch.setattr(known, "MOST_ASKED_AGAIN", 3)
@@ -222,7 +311,8 @@ MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
     [
         (MILLIS, MICROS, True),
         (record(MILLIS), record(["null", MICROS]), True),
-        (record({"type": "array", "items": MILLIS}), record({"type": "array", "items": MICROS}), True),
+        (record({"type": "array", "items": MILLIS}), record({"type": "array", "items": MICROS}),
+        True),
         (["null", {"type": "map", "values": CENTS}], {"type": "map", "values": MILLS}, True),
         ({"type": "int", "logicalType": "date"}, MILLIS, True),
         (CENTS, MILLS, True),
@@ -230,20 +320,28 @@ MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
         (MILLIS, {"type": "long", "logicalType": "local-timestamp-millis"}, False),
         (MILLIS, "long", False),
         ("long", MILLIS, False),
-        (record(MILLIS, "int"), {"type": "record", "name": "R", "fields": [{"name": "f1", "type": "int"}]}, False),
+        (record(MILLIS, "int"), {"type": "record", "name": "R", "fields": [{"name": "f1",
+        "type": "int"}]}, False),
         (record("int", MILLIS),
-         {"type": "record", "name": "R", "fields": [{"name": "new", "aliases": ["f1"], "type": MICROS}]}, True),
-        # Of names: the last part of a record's, or an alias of the reader's (Avro 1.12, "Schema Resolution").
+         {"type": "record", "name": "R", "fields": [{"name": "new", "aliases": ["f1"],
+         "type": MICROS}]}, True),
+        # Of names: the last part of a record's, or an alias of the reader's (Avro 1.12, "Schema
+        # Resolution").
         (record("int", name="Refund"), record("int", name="Order"), True),
-        (record("int", name="Refund"), record("int", name="Order") | {"aliases": ["Refund"]}, False),
+        (record("int", name="Refund"), record("int", name="Order") | {"aliases": ["Refund"]},
+        False),
         (record("int", name="a.Order"), record("int", name="b.Order"), False),
-        (record("int", name="a.Refund"), record("int", name="a.Order") | {"aliases": ["Refund"]}, False),
-        (record("int", name="Refund"), record("int", "int", name="Order"), False),  # each record is refused by itself
+        (record("int", name="a.Refund"), record("int", name="a.Order") | {"aliases": ["Refund"]},
+        False),
+        # each record is refused by itself
+        (record("int", name="Refund"), record("int", "int", name="Order"), False),
         (record("int", name="Refund"), ["null", record("int", name="Order")], True),
         (["null", record("int", name="Refund")], record("int", name="Order"), True),
-        ([record("int", name="A"), record("int", name="B")], [record("int", name="B"), record("int", name="A")], False),
+        ([record("int", name="A"), record("int", name="B")],
+        [record("int", name="B"), record("int", name="A")], False),
         (record(record("int", name="Refund")), record(record("int", name="Order")), True),
-        ({"type": "map", "values": record("int", name="A")}, {"type": "map", "values": record("int", name="B")}, True),
+        ({"type": "map", "values": record("int", name="A")},
+        {"type": "map", "values": record("int", name="B")}, True),
         # A name that is in no namespace is found from within one, as Avro's parser finds it.
         (record(record(CENTS, name="Amount"), record("Amount", name="y.W")),
          record(record(MILLS, name="Amount"), record("Amount", name="y.W")), True),
@@ -274,9 +372,14 @@ def test_what_a_plan_raises_is_heard():
         )
     )
     assert isinstance(poison, PoisonRecord)
-    assert 'offset 2 of partition 1 of topic a cannot be read (DoesNotFit): a "quote"' in poison.message
+    assert (
+        'offset 2 of partition 1 of topic a cannot be read (DoesNotFit): a "quote"'
+        in poison.message
+    )
     assert poison.details["id"] == 7
-    nowhere = known_failure(raised(raised="poison", tag="t", id=7, **{"class": "BadFraming"}, message="short"))
+    nowhere = known_failure(
+        raised(raised="poison", tag="t", id=7, **{"class": "BadFraming"}, message="short")
+    )
     assert str(nowhere).startswith("a record cannot be read (BadFraming): short.")
     unseen = known_failure(raised(raised="unseen", tag="t", id=9))
     assert isinstance(unseen, SchemaIdUnseen)
@@ -289,20 +392,36 @@ def test_what_a_plan_raises_is_heard():
 def test_what_avro_says_of_a_value_is_heard():
     traced = "org.apache.avro.path.TracingNullPointException"
     null = known_failure(
-        [Thrown("java.lang.NullPointerException", "null value for (non-nullable) string at com.x.R.name", "", traced)]
+        [
+            Thrown(
+                "java.lang.NullPointerException",
+                "null value for (non-nullable) string at com.x.R.name",
+                "",
+                traced,
+            )
+        ]
     )
     assert isinstance(null, ValueUnfit)
     assert "com.x.R.name is null" in null.message
     condition = "AVRO_CANNOT_WRITE_NULL_FIELD"  # Spark's own, since 4.2
     of_spark = (
-        f'[{condition}] Cannot write null value for field `id` defined as non-null Avro data type "long".\nTo allow'
+        f"[{condition}] Cannot write null value for field `id` defined as non-null Avro "
+        f'data type "long".\nTo allow'
     )
     null = known_failure([Thrown("org.apache.spark.SparkRuntimeException", of_spark, condition)])
     assert isinstance(null, ValueUnfit)
     assert "id is null, and its schema has a long there" in null.message
-    said = "Cannot convert SQL field 'kind' to Avro field 'kind' because \"Q\" cannot be written since it's not "
+    said = (
+        "Cannot convert SQL field 'kind' to Avro field 'kind' because \"Q\" cannot be written "
+        "since it's not "
+    )
     symbol = known_failure(
-        [Thrown("org.apache.spark.sql.avro.IncompatibleSchemaException", said + 'defined in enum "A", "B"')]
+        [
+            Thrown(
+                "org.apache.spark.sql.avro.IncompatibleSchemaException",
+                said + 'defined in enum "A", "B"',
+            )
+        ]
     )
     assert isinstance(symbol, ValueUnfit)
     assert '"Q"' in symbol.message
@@ -374,7 +493,9 @@ def test_a_registry_that_is_away_stops_no_batch(registry: MemoryRegistry):
         witness.look()
 
 
-def test_a_registry_that_hangs_is_heard_later(registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch):
+def test_a_registry_that_hangs_is_heard_later(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("onceward.formats.avro.step._PATIENCE_S", 0.01)
     answer = threading.Event()
 
@@ -405,22 +526,39 @@ def test_all_ids_have_their_turn():
 
 def test_texts_of_a_record_are_read_as_bytes():
     """As long as they are nothing else, and have no default that would be other bytes."""
-    plain = [{"name": "a", "type": "string", "default": "x"}, {"name": "b", "type": ["null", "string"]}]
+    plain = [
+        {"name": "a", "type": "string", "default": "x"},
+        {"name": "b", "type": ["null", "string"]},
+    ]
     others = [
-        {"name": "c", "type": "string", "default": "é"}, {"name": "d", "type": ["null", "int", "string"]},
-        {"name": "e", "type": {"type": "string", "logicalType": "uuid"}}, {"name": "f", "type": "long"},
+        {"name": "c", "type": "string", "default": "é"},
+        {"name": "d", "type": ["null", "int", "string"]},
+        {"name": "e", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "f", "type": "long"},
     ]  # fmt: skip
     schema = {"type": "record", "name": "R", "namespace": "x", "fields": [*plain, *others]}
     read_as, names = texts_as_bytes(json.dumps(schema))
     assert names == {"a", "b"}
-    wanted = [{"name": "a", "type": "bytes", "default": "x"}, {"name": "b", "type": ["null", "bytes"]}, *others]
+    wanted = [
+        {"name": "a", "type": "bytes", "default": "x"},
+        {"name": "b", "type": ["null", "bytes"]},
+        *others,
+    ]
     assert json.loads(read_as) == schema | {"fields": wanted}
-    writer = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]}
+    writer = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}],
+    }
     assert json.loads(same_with_bytes(json.dumps(writer), names))["fields"] == [
         {"name": "a", "type": "int"}, {"name": "b", "type": "bytes"},
     ]  # fmt: skip
     many = json.dumps(
-        {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": "string"} for n in range(20)]}
+        {
+            "type": "record",
+            "name": "R",
+            "fields": [{"name": f"f{n}", "type": "string"} for n in range(20)],
+        }
     )
     assert not texts_as_bytes(many)[1]
     assert texts_as_bytes('"string"') == ('"string"', frozenset())

@@ -37,12 +37,21 @@ def test_before_is_imported_from_its_checkout(checkout: Path) -> None:
 def test_only_one_row_keeps_sparks_settings() -> None:
     contenders = throughput_contenders(None)
 
-    assert [contender.name for contender in contenders if contender.settings == "spark"] == [SPARK_DEFAULTS]
-    assert [contender.name for contender in contenders if contender.sink == "kafka"] == [SPARK_DEFAULTS, SPARK_TUNED]
+    assert [contender.name for contender in contenders if contender.settings == "spark"] == [
+        SPARK_DEFAULTS
+    ]
+    assert [contender.name for contender in contenders if contender.sink == "kafka"] == [
+        SPARK_DEFAULTS,
+        SPARK_TUNED,
+    ]
 
 
 def test_latency_is_measured_of_both_versions(checkout: Path) -> None:
-    assert [contender.name for contender in latency_contenders(checkout)] == [SPARK_DEFAULTS, BEFORE, ONCEWARD]
+    assert [contender.name for contender in latency_contenders(checkout)] == [
+        SPARK_DEFAULTS,
+        BEFORE,
+        ONCEWARD,
+    ]
 
 
 def test_a_folder_with_the_package_will_do(checkout: Path) -> None:
@@ -66,11 +75,15 @@ def test_the_job_imports_public_names_only() -> None:
     """It runs beside other versions of the package, of which nothing else is sure to be there."""
     tree = ast.parse(Path(job.__file__).read_text())
 
-    froms = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    froms = {
+        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
+    }
     assert {module for module in froms if module.startswith("onceward")} == {"onceward"}
     used = {
         node.attr
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "onceward"
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "onceward"
     }
     assert used - {"__file__"} <= set(onceward.__all__)

@@ -22,9 +22,14 @@ BURN_IN_A_CHILD = (
 
 
 def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
-    program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN_IN_A_CHILD!r}])"
+    program = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN_IN_A_CHILD!r}])"
+    )
     jvm = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         assert jvm.stdout is not None
@@ -42,7 +47,10 @@ def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
 
 
 def test_a_worker_at_work_counts_for_the_workers_and_not_for_the_jvm() -> None:
-    program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(seconds=60)!r}])"
+    program = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', "
+        f"{BURN.format(seconds=60)!r}])"
+    )
     jvm = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
         meter = CpuMeter(driver_pid=os.getpid(), jvm_pid=jvm.pid, broker_pid=jvm.pid)
@@ -57,7 +65,9 @@ def test_a_worker_at_work_counts_for_the_workers_and_not_for_the_jvm() -> None:
 
 
 def test_the_time_of_a_worker_whom_nobody_waited_for_stays_counted() -> None:
-    """As PySpark's daemon does it: SIGCHLD ignored, so that the kernel adds a child's time to nobody."""
+    """As PySpark's daemon does it: SIGCHLD ignored, so that the kernel adds a child's time to
+    nobody.
+    """
     program = (
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
@@ -70,7 +80,10 @@ def test_the_time_of_a_worker_whom_nobody_waited_for_stays_counted() -> None:
     )
     daemon = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {program!r}])"
     jvm = subprocess.Popen(
-        [sys.executable, "-c", daemon], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", daemon],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         assert jvm.stdout is not None

@@ -12,7 +12,16 @@ from benchmarks import display
 from benchmarks.display import _rounded
 from benchmarks.encoder import EncoderFigures, _kafka_python, _measured, _onceward
 from benchmarks.figures import Run, summarise
-from benchmarks.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED, Shape, SinkPlan, shapes
+from benchmarks.plan import (
+    BEFORE,
+    ONCEWARD,
+    SOURCE,
+    SPARK_DEFAULTS,
+    SPARK_TUNED,
+    Shape,
+    SinkPlan,
+    shapes,
+)
 from benchmarks.records import blocks, numbers_of, sample
 
 RECORDS = 1_000_000
@@ -21,13 +30,23 @@ CONTENDERS = (SOURCE, SPARK_TUNED, ONCEWARD)
 
 
 def a_plan(
-    *, of: tuple[Shape, ...] = (LARGE,), contenders: tuple[str, ...] = CONTENDERS, rounds: int = 1, warm_up: int = 0
+    *,
+    of: tuple[Shape, ...] = (LARGE,),
+    contenders: tuple[str, ...] = CONTENDERS,
+    rounds: int = 1,
+    warm_up: int = 0,
 ) -> SinkPlan:
     return SinkPlan(of, contenders, rounds, warm_up, "4.3.1")
 
 
 def a_run(
-    contender: str, round_number: int, wall_s: float, *, jvm_s: float = 1.0, broker_s: float = 1.0, shape: Shape = LARGE
+    contender: str,
+    round_number: int,
+    wall_s: float,
+    *,
+    jvm_s: float = 1.0,
+    broker_s: float = 1.0,
+    shape: Shape = LARGE,
 ) -> Run:
     return Run(
         contender=contender,
@@ -51,7 +70,8 @@ def rounds_of(*walls: tuple[float, float, float]) -> list[Run]:
 
 
 def test_ratios_come_before_the_median() -> None:
-    # The machine was four times slower in round 2: medians of each contender alone would say 4 to 2.
+    # The machine was four times slower in round 2: medians of each contender alone would say 4 to
+    # 2.
     runs = rounds_of((0.5, 2.0, 1.0), (2.0, 8.0, 16.0), (1.0, 4.0, 4.0))
 
     (figures,) = summarise(a_plan(rounds=3), runs)
@@ -69,7 +89,9 @@ def test_cpu_is_told_per_record() -> None:
     (shape,) = summarise(a_plan(), rounds_of((1.0, 2.0, 2.0)))
     figures = shape.contenders[SPARK_TUNED]
 
-    assert (figures.driver_us, figures.jvm_us, figures.workers_us) == pytest.approx((0.25, 1.0, 0.5))
+    assert (figures.driver_us, figures.jvm_us, figures.workers_us) == pytest.approx(
+        (0.25, 1.0, 0.5)
+    )
     assert figures.spark_us == pytest.approx(1.75)
     assert figures.total_us == pytest.approx(figures.spark_us + figures.broker_us)
 
@@ -82,10 +104,14 @@ def test_the_source_is_taken_off_equals_only() -> None:
         a_run(ONCEWARD, 1, 2.0, jvm_s=2.0, broker_s=1.25),  # 4.0
     ]
 
-    (figures,) = summarise(a_plan(contenders=(SOURCE, SPARK_DEFAULTS, SPARK_TUNED, ONCEWARD)), runs)
+    (figures,) = summarise(
+        a_plan(contenders=(SOURCE, SPARK_DEFAULTS, SPARK_TUNED, ONCEWARD)), runs
+    )
 
     assert figures.onceward_to[SPARK_TUNED].cpu_ratio == pytest.approx(4 / 6)
-    assert figures.onceward_to[SPARK_TUNED].beyond_source_cpu_ratio == pytest.approx((4 - 2) / (6 - 2))
+    assert figures.onceward_to[SPARK_TUNED].beyond_source_cpu_ratio == pytest.approx(
+        (4 - 2) / (6 - 2)
+    )
     assert figures.onceward_to[SPARK_DEFAULTS].cpu_ratio == pytest.approx(4 / 7)
     assert figures.onceward_to[SPARK_DEFAULTS].beyond_source_cpu_ratio is None
 
@@ -94,7 +120,10 @@ def test_a_missing_run_is_no_result() -> None:
     runs = rounds_of((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
 
     with pytest.raises(ValueError, match="argument"):
-        summarise(a_plan(rounds=2), [run for run in runs if not (run.contender == ONCEWARD and run.round == 2)])
+        summarise(
+            a_plan(rounds=2),
+            [run for run in runs if not (run.contender == ONCEWARD and run.round == 2)],
+        )
 
 
 def test_shapes_are_figured_apart() -> None:
@@ -109,11 +138,17 @@ def test_shapes_are_figured_apart() -> None:
 
     assert to_4.onceward_to[SPARK_TUNED].throughput_ratio == pytest.approx(2.0)
     assert to_16.onceward_to[SPARK_TUNED].throughput_ratio == pytest.approx(0.5)
-    assert to_16.contenders[SOURCE] == to_4.contenders[SOURCE]  # it writes nowhere: it ran once for both
+    assert (
+        to_16.contenders[SOURCE] == to_4.contenders[SOURCE]
+    )  # it writes nowhere: it ran once for both
 
 
 def test_every_round_has_every_contender() -> None:
-    plan = a_plan(of=shapes((4, 16), 3_000_000, 500_000, 20_000, 10), rounds=2, contenders=(SOURCE, BEFORE, ONCEWARD))
+    plan = a_plan(
+        of=shapes((4, 16), 3_000_000, 500_000, 20_000, 10),
+        rounds=2,
+        contenders=(SOURCE, BEFORE, ONCEWARD),
+    )
 
     turns = list(plan.turns())
 
@@ -121,9 +156,17 @@ def test_every_round_has_every_contender() -> None:
     assert plan.shapes == (Shape(4, 500_000, 3_000_000), Shape(16, 500_000, 3_000_000), small)
     for shape in plan.shapes:
         for contender in (BEFORE, ONCEWARD):
-            assert [turn.round for turn in turns if (turn.shape, turn.contender) == (shape, contender)] == [1, 2]
-    assert [turn.shape for turn in turns if turn.contender == SOURCE] == [plan.shapes[0], small] * 2
-    assert (turns[0].contender, next(turn for turn in turns if turn.round == 2).contender) == (SOURCE, BEFORE)
+            assert [
+                turn.round for turn in turns if (turn.shape, turn.contender) == (shape, contender)
+            ] == [1, 2]
+    assert [turn.shape for turn in turns if turn.contender == SOURCE] == [
+        plan.shapes[0],
+        small,
+    ] * 2
+    assert (turns[0].contender, next(turn for turn in turns if turn.round == 2).contender) == (
+        SOURCE,
+        BEFORE,
+    )
 
 
 def test_the_warm_up_comes_first() -> None:
@@ -168,7 +211,9 @@ def test_encoders_are_measured_in_payload(encode: object) -> None:
     figures: EncoderFigures = _measured(name, encode, rows, 100)  # type: ignore[arg-type]
 
     assert figures.records_per_cpu_s > 0
-    assert figures.mb_per_cpu_s * 1e6 / figures.records_per_cpu_s == pytest.approx(rows.payload_bytes / 2_000)
+    assert figures.mb_per_cpu_s * 1e6 / figures.records_per_cpu_s == pytest.approx(
+        rows.payload_bytes / 2_000
+    )
 
 
 def test_the_json_line_claims_four_digits() -> None:
@@ -185,6 +230,8 @@ def test_the_json_line_holds_what_was_measured(capsys: pytest.CaptureFixture[str
     display.json_line(encoder=[], plan=plan, sink=summarise(plan, rounds_of((1.0, 2.0, 4.0))))
 
     told = json.loads(capsys.readouterr().out)
-    assert told["plan"]["shapes"] == [{"output_partitions": 4, "batch_records": 500_000, "records": RECORDS}]
+    assert told["plan"]["shapes"] == [
+        {"output_partitions": 4, "batch_records": 500_000, "records": RECORDS}
+    ]
     assert told["sink"][0]["contenders"][ONCEWARD]["records_per_s"] == 250_000
     assert told["sink"][0]["onceward_to"][SPARK_TUNED]["throughput_ratio"] == 0.5

@@ -39,9 +39,16 @@ def a_turn(
 
 @pytest.mark.parametrize(
     ("values", "percent", "expected"),
-    [([3.0], 50, 3.0), ([4.0, 1.0, 3.0, 2.0], 50, 2.0), (range(1, 101), 99, 99), (range(1, 102), 99, 100)],
+    [
+        ([3.0], 50, 3.0),
+        ([4.0, 1.0, 3.0, 2.0], 50, 2.0),
+        (range(1, 101), 99, 99),
+        (range(1, 102), 99, 100),
+    ],
 )
-def test_a_percentile_is_a_value_that_occurred(values: Sequence[float], percent: float, expected: float) -> None:
+def test_a_percentile_is_a_value_that_occurred(
+    values: Sequence[float], percent: float, expected: float
+) -> None:
     assert percentile(values, percent) == expected
 
 

@@ -1,4 +1,6 @@
-"""``onceward broker`` is left by Ctrl-C while it starts, too: what it waits for then may take minutes."""
+"""``onceward broker`` is left by Ctrl-C while it starts, too: what it waits for then may take
+minutes.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,15 @@ def test_ctrl_c_ends_a_start_that_hangs(tmp_path: Path):
     (tmp_path / "bin" / "java").chmod(0o755)
     started = tmp_path / "started"
     command = [sys.executable, "-c", "from onceward.cli import app; app()", "broker"]
-    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "STARTED": str(started), "ONCEWARD_CACHE": str(tmp_path)}
-    broker = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(tmp_path),
+        "STARTED": str(started),
+        "ONCEWARD_CACHE": str(tmp_path),
+    }
+    broker = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not started.exists():

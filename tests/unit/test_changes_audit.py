@@ -18,7 +18,9 @@ def row(value: int) -> Row:
 
 
 def change(op: str, before: int | None, after: int | None, key: Key = KEY) -> Change:
-    return Change(key, op, None if before is None else row(before), None if after is None else row(after))
+    return Change(
+        key, op, None if before is None else row(before), None if after is None else row(after)
+    )
 
 
 HAPPENED = [change("c", None, 1), change("u", 1, 2), change("u", 2, 3), change("u", 3, 2)]
@@ -44,7 +46,18 @@ def test_what_is_right_passes(stream: list[Change]):
         [HAPPENED[0], *HAPPENED],
         [*RIGHT, change("d", 2, None)],
     ],
-    ids=["nothing", "end", "middle", "twice", "order", "stale", "late", "headless", "insert twice", "made up"],
+    ids=[
+        "nothing",
+        "end",
+        "middle",
+        "twice",
+        "order",
+        "stale",
+        "late",
+        "headless",
+        "insert twice",
+        "made up",
+    ],
 )
 def test_what_is_wrong_is_told(stream: list[Change]):
     assert len(amiss(HAPPENED, stream, {KEY: row(2)})) == 1
@@ -52,6 +65,8 @@ def test_what_is_wrong_is_told(stream: list[Change]):
 
 def test_a_key_of_which_nothing_came():
     gone = [change("c", None, 1, ("t", "7")), change("d", 1, None, ("t", "7"))]
-    assert amiss([*HAPPENED, *gone], HAPPENED, {KEY: row(2)}) == []  # it was gone before the snapshot, maybe
+    assert (
+        amiss([*HAPPENED, *gone], HAPPENED, {KEY: row(2)}) == []
+    )  # it was gone before the snapshot, maybe
     assert never_came([*HAPPENED, *gone], HAPPENED, since=len(HAPPENED)) == [str(("t", "7"))]
     assert never_came([*HAPPENED, *gone], HAPPENED, since=len(HAPPENED) + 2) == []

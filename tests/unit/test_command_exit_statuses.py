@@ -43,7 +43,9 @@ def test_wrong_usage_has_its_own_status(arguments: list[str]):
     assert result.exit_code == USAGE, result.output
 
 
-@pytest.mark.parametrize("arguments", [[], ["--since", "yesterday"], ["--conserves", "mostly"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [[], ["--since", "yesterday"], ["--conserves", "mostly"]], ids=" ".join
+)
 def test_the_module_agrees(arguments: list[str]):
     command = [sys.executable, "-m", "onceward_verify", "--pipeline-id", "p", *arguments]
     command += ["--bootstrap-servers", "127.0.0.1:1"] if arguments else []
@@ -53,7 +55,11 @@ def test_the_module_agrees(arguments: list[str]):
 @pytest.mark.parametrize("asking", ["onceward_verify", "onceward.cli"])
 def test_a_dead_broker_is_one_line(asking: str):
     (port,) = free_ports(1)
-    start = ["-m", asking] if asking == "onceward_verify" else ["-c", "from onceward.cli import app; app()", "verify"]
+    start = (
+        ["-m", asking]
+        if asking == "onceward_verify"
+        else ["-c", "from onceward.cli import app; app()", "verify"]
+    )
     address = f"127.0.0.1:{port}"
     done = subprocess.run(
         [sys.executable, *start, "--pipeline-id", "p", "--bootstrap-servers", address],
@@ -69,5 +75,12 @@ def test_a_dead_broker_is_one_line(asking: str):
 
 def test_the_help_tells_of_every_status():
     told = " ".join(CliRunner().invoke(app, ["verify", "--help"]).output.split())
-    for status in ("0 exactly once", "1 violated", "2 cannot tell", "64 the command", "69 no broker", "70 the checker"):
+    for status in (
+        "0 exactly once",
+        "1 violated",
+        "2 cannot tell",
+        "64 the command",
+        "69 no broker",
+        "70 the checker",
+    ):
         assert status in told.replace("│", "")

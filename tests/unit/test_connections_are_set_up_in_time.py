@@ -1,4 +1,5 @@
-"""Setting a connection up: each step ends by a deadline of ours, and the next try begins anew, with what holds by then.
+"""Setting a connection up: each step ends by a deadline of ours, and the next try begins anew,
+with what holds by then.
 
 The broker is a socket that falls silent where a test wants it; TLS and our client are real.
 """
@@ -19,13 +20,30 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from certificates import make_certificates
-from handmade_broker import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, TLS, HandmadeBroker
-from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TokenUnavailable
+from handmade_broker import (
+    API_VERSIONS,
+    METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    TLS,
+    HandmadeBroker,
+)
+from onceward.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    OncewardError,
+    TokenUnavailable,
+)
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
 
 PATIENCE_SECONDS = 30
-LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "u",
+    "sasl.password": "p",
+}
 WITH_TOKEN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
 
 
@@ -33,7 +51,9 @@ WITH_TOKEN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEA
 def client_of() -> Iterator[Callable[..., KafkaClient]]:
     made = []
 
-    def make(servers: str, options: dict[str, Any] | None = None, provider: Any = None) -> KafkaClient:
+    def make(
+        servers: str, options: dict[str, Any] | None = None, provider: Any = None
+    ) -> KafkaClient:
         quick = {"socket.connection.setup.timeout.max.ms": 1_000, "request.timeout.ms": 1_000}
         checked, _ = settings_from_options(
             servers, {**quick, **(options or {})}, client_id="t", oauth_token_provider=provider
@@ -99,7 +119,10 @@ def test_a_step_that_nobody_answers_ends_and_the_next_try_opens_another_connecti
             client.cluster_id()
         broker.silent_at = None
         tried_until_answered(client)
-        kept = [connection._request_buffer for connection in client._connections._loop.manager._conns.values()]
+        kept = [
+            connection._request_buffer
+            for connection in client._connections._loop.manager._conns.values()
+        ]
         assert not any(kept), "what was given up is not sent any more"
 
 
@@ -107,7 +130,9 @@ def test_a_request_that_waited_for_a_set_up_is_not_sent_when_its_time_is_over(
     client_of: Callable[..., KafkaClient],
 ) -> None:
     with HandmadeBroker() as broker:
-        client = client_of(broker.bootstrap_servers, {"socket.connection.setup.timeout.max.ms": 20_000})
+        client = client_of(
+            broker.bootstrap_servers, {"socket.connection.setup.timeout.max.ms": 20_000}
+        )
         broker.silent_at = API_VERSIONS
         with pytest.raises(BrokerUnreachable):
             client.call(about_nothing(), "bootstrap-0", 300)
@@ -162,10 +187,14 @@ def test_a_provider_that_fails_is_quoted_and_a_broker_that_refuses_a_token_is_an
 def test_a_client_that_is_kept_uses_a_certificate_that_was_renewed_in_its_place(
     certificates: Path, client_of: Callable[..., KafkaClient], tmp_path: Path
 ) -> None:
-    """As cert-manager and Vault do it. The broker trusts another authority by then, as if the old one had expired."""
+    """As cert-manager and Vault do it. The broker trusts another authority by then, as if the old
+    one had expired.
+    """
     mine, trusted = tmp_path / "client.pem", tmp_path / "trusted.crt"
     shutil.copy(certificates / "another" / "authority.crt", trusted)
-    mine.write_text((certificates / "client.key").read_text() + (certificates / "client.crt").read_text())
+    mine.write_text(
+        (certificates / "client.key").read_text() + (certificates / "client.crt").read_text()
+    )
     renewed = (certificates / "another" / "client.key").read_text() + (
         certificates / "another" / "client.crt"
     ).read_text()
@@ -174,7 +203,9 @@ def test_a_client_that_is_kept_uses_a_certificate_that_was_renewed_in_its_place(
         "ssl.ca.location": str(certificates / "authority.crt"),
         "ssl.certificate.location": str(mine),
     }
-    with HandmadeBroker(tls=server_context(certificates, clients="another/authority.crt")) as broker:
+    with HandmadeBroker(
+        tls=server_context(certificates, clients="another/authority.crt")
+    ) as broker:
         client = client_of(broker.bootstrap_servers, options)
         with pytest.raises(OncewardError):
             client.cluster_id()
@@ -189,7 +220,9 @@ def test_another_authority_in_the_file_is_believed_from_then_on(
     trusted = tmp_path / "ca.crt"
     shutil.copy(certificates / "another" / "authority.crt", trusted)
     with HandmadeBroker(tls=server_context(certificates)) as broker:
-        client = client_of(broker.bootstrap_servers, {"security.protocol": "SSL", "ssl.ca.location": str(trusted)})
+        client = client_of(
+            broker.bootstrap_servers, {"security.protocol": "SSL", "ssl.ca.location": str(trusted)}
+        )
         with pytest.raises(AuthenticationFailed, match="CERTIFICATE_VERIFY_FAILED"):
             client.cluster_id()
         shutil.copy(certificates / "authority.crt", trusted)
@@ -197,7 +230,10 @@ def test_another_authority_in_the_file_is_believed_from_then_on(
 
 
 def test_files_that_do_not_fit_each_other_yet_leave_the_old_certificate_in_use(
-    certificates: Path, client_of: Callable[..., KafkaClient], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    certificates: Path,
+    client_of: Callable[..., KafkaClient],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     names = ("client.crt", "client.key")
     for name in names:
@@ -210,12 +246,16 @@ def test_files_that_do_not_fit_each_other_yet_leave_the_old_certificate_in_use(
     }
     with HandmadeBroker(tls=server_context(certificates, clients="authority.crt")) as broker:
         client = client_of(broker.bootstrap_servers, options)
-        shutil.copy(certificates / "another" / "client.crt", tmp_path / "client.crt")  # its key is yet to come
+        shutil.copy(
+            certificates / "another" / "client.crt", tmp_path / "client.crt"
+        )  # its key is yet to come
         assert client.cluster_id() == "handmade-cluster"
         assert "have changed and are not used yet" in caplog.text
 
 
-def test_a_coordinator_that_moved_under_its_id_is_asked_where_it_is_now(client_of: Callable[..., KafkaClient]) -> None:
+def test_a_coordinator_that_moved_under_its_id_is_asked_where_it_is_now(
+    client_of: Callable[..., KafkaClient],
+) -> None:
     with HandmadeBroker() as old, HandmadeBroker() as new:
         client = client_of(old.bootstrap_servers)
         assert client.cluster_id() == "handmade-cluster"
@@ -227,7 +267,9 @@ def test_a_coordinator_that_moved_under_its_id_is_asked_where_it_is_now(client_o
         assert (old.asked[METADATA], new.asked[METADATA]) == (asked_before, 1)
 
 
-def test_a_leader_that_moved_under_its_id_is_asked_where_metadata_say(client_of: Callable[..., KafkaClient]) -> None:
+def test_a_leader_that_moved_under_its_id_is_asked_where_metadata_say(
+    client_of: Callable[..., KafkaClient],
+) -> None:
     with HandmadeBroker() as bootstrap, HandmadeBroker() as old, HandmadeBroker() as new:
         bootstrap.node_at = old.port
         client = client_of(bootstrap.bootstrap_servers)
@@ -241,7 +283,9 @@ def test_a_leader_that_moved_under_its_id_is_asked_where_metadata_say(client_of:
         assert new.asked[METADATA] == 1
 
 
-def test_a_broker_that_was_upgraded_is_asked_anew_what_it_speaks(client_of: Callable[..., KafkaClient]) -> None:
+def test_a_broker_that_was_upgraded_is_asked_anew_what_it_speaks(
+    client_of: Callable[..., KafkaClient],
+) -> None:
     with HandmadeBroker() as broker:
         client = client_of(broker.bootstrap_servers)
         client.cluster_id()
@@ -264,7 +308,9 @@ def test_a_name_that_is_not_resolved_in_time_holds_no_other_connection_up(
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     with HandmadeBroker() as broker:
-        client = client_of(f"slow.example:9092,{broker.bootstrap_servers}", {"request.timeout.ms": 5_000})
+        client = client_of(
+            f"slow.example:9092,{broker.bootstrap_servers}", {"request.timeout.ms": 5_000}
+        )
         nodes = {str(address): node for node, address in client._connections._bootstrap.items()}
         stuck = client.send(about_nothing(), nodes["slow.example:9092"])
         client.call(about_nothing(), nodes[broker.bootstrap_servers])
@@ -273,7 +319,9 @@ def test_a_name_that_is_not_resolved_in_time_holds_no_other_connection_up(
         resolves.set()
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a full backlog that swallows is Linux's")
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="a full backlog that swallows is Linux's"
+)
 def test_of_several_addresses_of_a_name_a_dead_one_does_not_use_up_all_the_time(
     client_of: Callable[..., KafkaClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +349,9 @@ def test_of_several_addresses_of_a_name_a_dead_one_does_not_use_up_all_the_time(
             filler.close()
 
 
-def test_no_other_thread_looks_into_what_the_io_thread_changes(client_of: Callable[..., KafkaClient]) -> None:
+def test_no_other_thread_looks_into_what_the_io_thread_changes(
+    client_of: Callable[..., KafkaClient],
+) -> None:
     foreign: list[str] = []
 
     class Watched(dict[Any, Any]):
@@ -338,7 +388,9 @@ def stuck_for_a_while() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("trouble", ["crashed", "stuck"])
-def test_an_io_thread_that_is_good_for_nothing_is_replaced(client_of: Callable[..., KafkaClient], trouble: str) -> None:
+def test_an_io_thread_that_is_good_for_nothing_is_replaced(
+    client_of: Callable[..., KafkaClient], trouble: str
+) -> None:
     with HandmadeBroker() as broker:
         client = client_of(broker.bootstrap_servers)
         client.cluster_id()
@@ -355,4 +407,6 @@ def test_an_io_thread_that_is_good_for_nothing_is_replaced(client_of: Callable[.
         with pytest.raises(BrokerUnreachable):
             client.call(about_nothing(), 1, 300)
         client.call(about_nothing(), 1)
-        assert isinstance(outstanding.exception(PATIENCE_SECONDS), BrokerUnreachable), "lost with the thread"
+        assert isinstance(outstanding.exception(PATIENCE_SECONDS), BrokerUnreachable), (
+            "lost with the thread"
+        )

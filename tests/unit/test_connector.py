@@ -1,4 +1,6 @@
-"""Which jars are put together for a PySpark, where the repositories lack this or that. The resolver is Spark's."""
+"""Which jars are put together for a PySpark, where the repositories lack this or that. The
+resolver is Spark's.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ class Repository:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(jars.IVY_SETTINGS_VARIABLE, raising=False)
-    has = {f"{CONNECTOR}:{v}" for v in ("4.0.0", "4.1.3", "4.2.0")} | {f"{PROVIDER}:4.0.0", f"{AVRO}:4.0.0", "a:b:1"}
+    has = {f"{CONNECTOR}:{v}" for v in ("4.0.0", "4.1.3", "4.2.0")} | {
+        f"{PROVIDER}:4.0.0",
+        f"{AVRO}:4.0.0",
+        "a:b:1",
+    }
     found = Repository(tmp_path, has)
     monkeypatch.setattr(jars, "_ask_spark", found)
     return found
@@ -57,10 +63,20 @@ def test_all_of_one_version(repository: Repository):
 
 def test_an_older_token_provider_stands_in(repository: Repository):
     found = spark_connector("a:b:1", spark_version="4.2.0")
-    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{AVRO}:4.0.0", f"{PROVIDER}:4.0.0", "a:b:1")
+    assert found.coordinates == (
+        f"{CONNECTOR}:4.2.0",
+        f"{AVRO}:4.0.0",
+        f"{PROVIDER}:4.0.0",
+        "a:b:1",
+    )
     assert sum("token-provider" in name for name in names(found)) == 1
-    assert [note.split(" is in none")[0].partition("_2.13:")[2] for note in found.notes] == ["4.2.0", "4.2.0"]
-    assert repository.asked[-1].transitive is False, "what it depends on would come in its own, older versions"
+    assert [note.split(" is in none")[0].partition("_2.13:")[2] for note in found.notes] == [
+        "4.2.0",
+        "4.2.0",
+    ]
+    assert repository.asked[-1].transitive is False, (
+        "what it depends on would come in its own, older versions"
+    )
 
 
 def test_an_older_connector_stands_in(repository: Repository):
@@ -77,7 +93,9 @@ def test_each_part_is_replaced_by_the_newest_older_one(repository: Repository):
     assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{AVRO}:4.2.0", f"{PROVIDER}:4.1.1")
 
 
-def test_a_connector_that_fails_after_a_batch_that_is_run_again_is_replaced(repository: Repository):
+def test_a_connector_that_fails_after_a_batch_that_is_run_again_is_replaced(
+    repository: Repository,
+):
     repository.has |= {f"{PROVIDER}:4.1.1", f"{AVRO}:4.1.1", f"{CONNECTOR}:4.1.1"}
     found = spark_connector(spark_version="4.1.1")
     assert found.coordinates == (f"{CONNECTOR}:4.1.3", f"{AVRO}:4.1.1", f"{PROVIDER}:4.1.1")
@@ -88,7 +106,9 @@ def test_a_connector_that_fails_after_a_batch_that_is_run_again_is_replaced(repo
 
 
 def test_a_spark_that_was_never_run_gets_no_jars(repository: Repository):
-    with pytest.raises(ConfigurationError, match=r"never run with PySpark 4\.4\.0.*4\.2\.0 and 4\.3\.0"):
+    with pytest.raises(
+        ConfigurationError, match=r"never run with PySpark 4\.4\.0.*4\.2\.0 and 4\.3\.0"
+    ):
         spark_connector(spark_version="4.4.0")
     assert repository.asked == []
 

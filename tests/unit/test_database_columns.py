@@ -1,4 +1,6 @@
-"""Does a frame fit a table? Pure decisions; what a server makes of them is in ``tests/database``."""
+"""Does a frame fit a table? Pure decisions; what a server makes of them is in
+``tests/database``.
+"""
 
 from __future__ import annotations
 
@@ -104,12 +106,21 @@ def test_the_types_of_a_frame():
         ]
     )
     assert list(staged_columns(schema).values()) == [
-        "smallint", "bigint", "numeric(10,2)", "timestamp with time zone", "timestamp without time zone", "text[]"
+        "smallint", "bigint", "numeric(10,2)", "timestamp "
+                                               "with time zone", "timestamp without time zone",
+                                               "text[]"
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "kind", [MapType(StringType(), LongType()), StructType(), NullType(), ArrayType(ArrayType(LongType()))], ids=str
+    "kind",
+    [
+        MapType(StringType(), LongType()),
+        StructType(),
+        NullType(),
+        ArrayType(ArrayType(LongType())),
+    ],
+    ids=str,
 )
 def test_types_that_no_column_holds_are_named(kind: object):
     with pytest.raises(BadColumn, match="to_json"):

@@ -1,4 +1,6 @@
-"""What a server's errors mean for a batch: what may pass lets it run again, what the rows are to blame for does not."""
+"""What a server's errors mean for a batch: what may pass lets it run again, what the rows are to
+blame for does not.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,50 @@ from onceward.sql.mysql import refusals as mysql
 from onceward.sql.postgresql import refusals as postgresql
 
 PASSES_IN_MYSQL = {
-    1021: "disk full", 1030: "engine", 1040: "Too many connections", 1041: "out of resources", 1045: "Access denied",
-    1047: "WSREP has not yet prepared node for application use", 1053: "shutdown", 1105: "unknown", 1114: "table full",
-    1129: "host is blocked", 1130: "host may not connect", 1180: "error during COMMIT", 1181: "during ROLLBACK",
-    1203: "max_user_connections", 1205: "lock wait timeout", 1206: "lock table", 1213: "deadlock", 1226: "a limit",
-    1290: "read only", 1317: "interrupted", 1399: "XAER_RMFAIL", 1402: "XA_RBROLLBACK", 1613: "XA_RBTIMEOUT",
-    1614: "XA_RBDEADLOCK", 1836: "read only", 1862: "password expired", 1927: "killed", 1969: "max_statement_time",
-    1999: "nobody knows", 2003: "cannot connect", 2006: "gone away", 2013: "lost", 3024: "max_execution_time",
-    3100: "hook before_commit", 3101: "told to roll back", 3118: "account locked", 3169: "session killed",
+    1021: "disk full", 1030: "engine", 1040: "Too many "
+                                             "connections", 1041: "out of resources",
+                                             1045: "Access denied",
+    1047: "WSREP has not yet "
+          "prepared node for application use", 1053: "shutdown", 1105: "unknown",
+          1114: "table full",
+    1129: "host is blocked", 1130: "host may "
+                                   "not connect", 1180: "error during COMMIT",
+                                   1181: "during ROLLBACK",
+    1203: "max_user_connections", 1205: "lock wait timeout", 1206: "lock table", 1213: "deadlock",
+    1226: "a limit",
+    1290: "read only", 1317: "interrupted", 1399: "XAER_RMFAIL", 1402: "XA_RBROLLBACK",
+    1613: "XA_RBTIMEOUT",
+    1614: "XA_RBDEADLOCK", 1836: "read only", 1862: "password expired", 1927: "killed",
+    1969: "max_statement_time",
+    1999: "nobody knows", 2003: "cannot connect", 2006: "gone away", 2013: "lost",
+    3024: "max_execution_time",
+    3100: "hook before_commit", 3101: "told to roll back", 3118: "account locked",
+    3169: "session killed",
     3572: "NOWAIT", 4031: "idle", 0: "no answer", 9999: "nobody knows",
 }  # fmt: skip
-REFUSED_IN_MYSQL = (1048, 1062, 1264, 1292, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025, 1064, 1442, 3098, 1197)
+REFUSED_IN_MYSQL = (
+    1048,
+    1062,
+    1264,
+    1292,
+    1366,
+    1406,
+    1451,
+    1452,
+    1644,
+    3140,
+    3819,
+    4025,
+    1064,
+    1442,
+    3098,
+    1197,
+)
 PASSES_IN_POSTGRESQL = (
-    None, "08006", "08P01", "25006", "25P02", "25P03", "26000", "28000", "28P01", "3D000", "40001", "40003", "40P01",
-    "53000", "53100", "53200", "53300", "53400", "55000", "55006", "55P03", "57014", "57P01", "57P02", "57P03", "58000",
+    None, "08006", "08P01", "25006", "25P02", "25P03", "26000", "28000", "28P01", "3D000", "40001",
+    "40003", "40P01",
+    "53000", "53100", "53200", "53300", "53400", "55000", "55006", "55P03", "57014", "57P01",
+    "57P02", "57P03", "58000",
     "58030", "72000", "F0000", "HV000", "XX000", "XX001", "ZZ999",
 )  # fmt: skip
 REFUSED_IN_POSTGRESQL = (
@@ -76,23 +108,41 @@ def test_rows_and_tables_are_to_blame_for_what_they_violate_in_postgresql(state:
 
 def test_rights_and_settings_are_told_by_their_names() -> None:
     assert isinstance(mysql.refusal(1142, "INSERT command denied", "moving rows"), AccessDenied)
-    assert isinstance(postgresql.refusal("42501", "permission denied", "moving rows"), AccessDenied)
-    assert isinstance(mysql.refusal(3948, "Loading local data is disabled", "loading rows"), ConfigurationError)
+    assert isinstance(
+        postgresql.refusal("42501", "permission denied", "moving rows"), AccessDenied
+    )
+    assert isinstance(
+        mysql.refusal(3948, "Loading local data is disabled", "loading rows"), ConfigurationError
+    )
 
 
 def test_a_word_of_a_row_is_no_word_of_the_server() -> None:
     """A value in an error's text does not choose what becomes of it."""
-    forged = "Duplicate entry 'Transaction of size 9 exceeds specified limit 1' for key 'onceward_staging'"
+    forged = (
+        "Duplicate entry 'Transaction of size 9 exceeds specified limit 1' for key "
+        "'onceward_staging'"
+    )
     assert "max_offsets_per_trigger" not in mysql.refusal(1062, forged, "moving rows").next_step
-    assert isinstance(postgresql.refusal("23505", "onceward_staging 53300", "moving rows"), RowRefused)
+    assert isinstance(
+        postgresql.refusal("23505", "onceward_staging 53300", "moving rows"), RowRefused
+    )
 
 
 def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
-    """A newer copy has dropped it: the batch runs again, and then it is Fenced that stops this one."""
+    """A newer copy has dropped it: the batch runs again, and then it is Fenced that stops this
+    one.
+    """
     gone = 'relation "public.onceward_staging_1f63d77f_1_5_0" does not exist'
-    assert isinstance(postgresql.refusal("42P01", gone, "copying rows to the staging table"), SendFailed)
-    assert isinstance(mysql.refusal(1146, "Table 'app.onceward_staging_1' doesn't exist", "loading rows"), SendFailed)
-    assert isinstance(postgresql.refusal("42P01", 'relation "orders" does not exist', "looking"), TableMissing)
+    assert isinstance(
+        postgresql.refusal("42P01", gone, "copying rows to the staging table"), SendFailed
+    )
+    assert isinstance(
+        mysql.refusal(1146, "Table 'app.onceward_staging_1' doesn't exist", "loading rows"),
+        SendFailed,
+    )
+    assert isinstance(
+        postgresql.refusal("42P01", 'relation "orders" does not exist', "looking"), TableMissing
+    )
 
 
 # Of a COMMIT: has the server refused it, or does nobody know?
@@ -114,7 +164,9 @@ def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_only_an_answer_of_mysqls_is_a_refusal_of_the_commit(error: Exception, refused: bool) -> None:
+def test_only_an_answer_of_mysqls_is_a_refusal_of_the_commit(
+    error: Exception, refused: bool
+) -> None:
     assert MySQL("mysql://u@h/d").has_refused(error) is refused
 
 
@@ -134,5 +186,7 @@ def test_only_an_answer_of_mysqls_is_a_refusal_of_the_commit(error: Exception, r
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_only_an_answer_of_postgresqls_is_a_refusal_of_the_commit(error: Exception, refused: bool) -> None:
+def test_only_an_answer_of_postgresqls_is_a_refusal_of_the_commit(
+    error: Exception, refused: bool
+) -> None:
     assert PostgreSQL("postgresql://u@h/d").has_refused(error) is refused

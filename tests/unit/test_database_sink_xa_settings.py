@@ -1,4 +1,6 @@
-"""What ``DatabaseSink(xa=True)`` refuses when it is built, and how its transactions are named. Nothing is connected."""
+"""What ``DatabaseSink(xa=True)`` refuses when it is built, and how its transactions are named.
+Nothing is connected.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LARGEST = 2**63 - 1
 
 
 def sink(**more: Any) -> ow.DatabaseSink:
-    return ow.DatabaseSink(**{"url": POSTGRES, "table": "t", "pipeline_id": "p", "xa": True, **more})
+    return ow.DatabaseSink(
+        **{"url": POSTGRES, "table": "t", "pipeline_id": "p", "xa": True, **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,9 @@ def test_the_longest_name_fits(url: str, longest: int) -> None:
         ("date", "timestamp without time zone", None),
     ],
 )
-def test_a_binary_copy_is_for_one_and_the_same_type(ours: str, theirs: str, sent: str | None) -> None:
+def test_a_binary_copy_is_for_one_and_the_same_type(
+    ours: str, theirs: str, sent: str | None
+) -> None:
     """Where widths agree it would store other values."""
     assert sent_as(ours, theirs) == sent
 
@@ -119,7 +125,9 @@ def test_a_binary_copy_is_for_one_and_the_same_type(ours: str, theirs: str, sent
         (Written("x", never_null=True), ["a", None], "1 rows .* have a null"),
     ],
 )
-def test_what_a_server_would_change_is_refused(column: Written, values: list[str | None], said: str) -> None:
+def test_what_a_server_would_change_is_refused(
+    column: Written, values: list[str | None], said: str
+) -> None:
     rows = pa.table({"x": pa.array(values, pa.string())})
     with pytest.raises(RowRefused, match=said):
         must_stay_as_they_are(rows, [column], "t")

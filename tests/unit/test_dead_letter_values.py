@@ -1,4 +1,6 @@
-"""What a dead letter's headers say, what has been replayed, and how letters look on a terminal: values only."""
+"""What a dead letter's headers say, what has been replayed, and how letters look on a terminal:
+values only.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ ABOUT = (
 )
 
 
-def letter(*headers: tuple[str, bytes | None], key: bytes | None = b"k", value: bytes | None = b"v") -> Letter:
+def letter(
+    *headers: tuple[str, bytes | None], key: bytes | None = b"k", value: bytes | None = b"v"
+) -> Letter:
     return letter_of(WHERE, Record(7, 1_700_000_001_000, key, value, headers))
 
 
@@ -42,20 +46,30 @@ def changed(name: str, value: bytes | None) -> Letter:
     return letter(*((n, value if n == name else v) for n, v in ABOUT))
 
 
-# --- headers ----------------------------------------------------------------------------------------------------------
+# --- headers -------------------------------------------------------------------------------------
 
 
 def test_a_letter_says_where_it_came_from_and_why():
     found = letter(("trace", b"1"), *ABOUT)
-    assert (found.error_class, found.error_message, found.pipeline) == ("DoesNotFit", "no number", "people-etl")
+    assert (found.error_class, found.error_message, found.pipeline) == (
+        "DoesNotFit",
+        "no number",
+        "people-etl",
+    )
     assert (found.source, found.source_offset) == (TopicPartition("people", 2), 40)
     assert found.source_timestamp_ms == 1_700_000_000_123
     assert found.headers == (("trace", b"1"),)
 
 
 def test_what_the_source_record_had_of_the_same_names_stays_its_own():
-    """It may be the output of a pipeline with ``lineage=True``, or of one that feeds a second dead-letter topic."""
-    upstream = (("onceward.topic", b"raw"), ("onceward.partition", b"9"), ("onceward.error.class", b"Old"))
+    """It may be the output of a pipeline with ``lineage=True``, or of one that feeds a second
+    dead-letter topic.
+    """
+    upstream = (
+        ("onceward.topic", b"raw"),
+        ("onceward.partition", b"9"),
+        ("onceward.error.class", b"Old"),
+    )
     found = letter(*upstream, *ABOUT)
     assert found.headers == upstream
     assert (found.source, found.error_class) == (TopicPartition("people", 2), "DoesNotFit")
@@ -133,7 +147,9 @@ def test_filters():
     assert foreign not in Wanted([], ["people"])
     _, partition, offset = found.leave_out.replace(":", " ").split()
     assert found not in Wanted(left_out=[(int(partition), int(offset))])
-    assert found in Wanted(left_out=[(int(partition), int(offset) + 1), (int(partition) + 1, int(offset))])
+    assert found in Wanted(
+        left_out=[(int(partition), int(offset) + 1), (int(partition) + 1, int(offset))]
+    )
 
 
 def test_nothing_is_fed_back_into_the_topic_itself_or_the_ledger():
@@ -142,7 +158,7 @@ def test_nothing_is_fed_back_into_the_topic_itself_or_the_ledger():
             Replay("dead", "ledger", to=to)
 
 
-# --- offsets ----------------------------------------------------------------------------------------------------------
+# --- offsets -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -172,7 +188,9 @@ def test_a_long_stretch_and_many_short_ones_are_short_texts():
     one = OffsetSet()
     one.add(5, 10_000_000_000)
     assert len(one.to_text()) < 50
-    every_other = OffsetSet([border for border in range(0, 1_000_000, 2) for border in (border, border + 1)])
+    every_other = OffsetSet(
+        [border for border in range(0, 1_000_000, 2) for border in (border, border + 1)]
+    )
     assert len(every_other.to_text()) < 20_000
     chance = random.Random(1)
     by_chance = OffsetSet()
@@ -182,21 +200,29 @@ def test_a_long_stretch_and_many_short_ones_are_short_texts():
     assert len(by_chance.to_text()) * 8 / 200_000 < 3
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "AAAA", OffsetSet([1, 2]).to_text()[:-6], OffsetSet([5, 3]).to_text(),
-                                   OffsetSet([5, 5]).to_text(), OffsetSet([-3, 3]).to_text()])  # fmt: skip
+@pytest.mark.parametrize("wrong", ["", "x", "AAAA", OffsetSet([1, 2]).to_text()[:-6],
+    OffsetSet([5, 3]).to_text(),
+                                   OffsetSet([5, 5]).to_text(),
+                                   OffsetSet([-3, 3]).to_text()])  # fmt: skip
 def test_a_text_that_is_no_set_of_offsets_is_refused(wrong: str):
     with pytest.raises(ValueError, match="no set of offsets"):
         OffsetSet.from_text(wrong)
 
 
-# --- the ledger record ------------------------------------------------------------------------------------------------
+# --- the ledger record ---------------------------------------------------------------------------
 
 OUTPUT = Output("kafka", 1, 3, {"people": {"0": [1, 5, 5, "c"], "1": [2, 7, 8, "d"]}})
 
 
 def record_of(after: Replayed, newest: Any = None, topic_id: str = "id") -> Any:
     return next_record(
-        newest, after, topic=WHERE.topic, topic_id=topic_id, attempt=AttemptId(1, 2), run_id="r", output=OUTPUT
+        newest,
+        after,
+        topic=WHERE.topic,
+        topic_id=topic_id,
+        attempt=AttemptId(1, 2),
+        run_id="r",
+        output=OUTPUT,
     )
 
 
@@ -222,9 +248,11 @@ def test_of_a_topic_that_had_the_name_before_nothing_counts_but_the_total():
 def test_a_record_that_is_no_replays_is_not_believed():
     record = record_of(Replayed(count=3))
     source = record.sources[0]
-    for wrong in ((), (source, source), (source._replace(witness=None),), (source._replace(end=None),),
+    for wrong in ((), (source, source), (source._replace(witness=None),),
+        (source._replace(end=None),),
                   (source._replace(witness={**source.witness, "topic": "other"}),),
-                  (source._replace(witness={**source.witness, "offsets": {"0": "??"}}),)):  # fmt: skip
+                  (source._replace(witness={**source.witness, "offsets": {"0": "??"}}),
+                  )):  # fmt: skip
         with pytest.raises(LedgerUnreadable, match=WHERE.topic):
             replayed_of(replace(record, sources=wrong), WHERE.topic, "id")
 
@@ -247,7 +275,7 @@ def test_every_topic_has_a_chain_of_its_own():
     assert max(map(len, names)) <= 200
 
 
-# --- what a terminal is given -----------------------------------------------------------------------------------------
+# --- what a terminal is given --------------------------------------------------------------------
 
 NASTY = "\x1b[31m \x9b2J \r\n\t\x00\x07\u202e \u2028 \\ \ud800"
 
@@ -263,7 +291,9 @@ def test_nothing_that_a_terminal_obeys_gets_to_it():
 def test_a_whole_letter_is_printable_line_by_line():
     bad = NASTY.encode(errors="replace")
     about = tuple((name, bad) for name, _ in ABOUT)
-    whole = text.block(letter((NASTY[:-1], bad), *about, key=bad, value=bad), replayed=True, most_bytes=100)
+    whole = text.block(
+        letter((NASTY[:-1], bad), *about, key=bad, value=bad), replayed=True, most_bytes=100
+    )
     assert all(line.isprintable() for line in whole.split("\n"))
     counts = Counts(WHERE.topic)
     counts.add(letter(*about), replayed=False)
@@ -288,10 +318,16 @@ def test_bytes_are_text_where_they_are_utf8(data: bytes | None, expected: str):
 
 
 def test_as_json_a_letter_has_text_or_hex():
-    found = text.as_json(letter(*ABOUT, key=b"\xff", value=b"v" * 20), replayed=False, most_bytes=5)
+    found = text.as_json(
+        letter(*ABOUT, key=b"\xff", value=b"v" * 20), replayed=False, most_bytes=5
+    )
     assert found["key"] == {"hex": "ff", "bytes": 1}
     assert found["value"] == {"text": "vvvvv", "bytes": 20}
-    assert (found["source_topic"], found["source_partition"], found["source_offset"]) == ("people", 2, 40)
+    assert (found["source_topic"], found["source_partition"], found["source_offset"]) == (
+        "people",
+        2,
+        40,
+    )
 
 
 def test_times_that_are_none_are_numbers():
@@ -300,20 +336,22 @@ def test_times_that_are_none_are_numbers():
     assert text.when(None) == "unknown"
 
 
-# --- counting ---------------------------------------------------------------------------------------------------------
+# --- counting ------------------------------------------------------------------------------------
 
 
 def test_others_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(counting, "MOST_GROUPS", 10)
     counts = Counts("t")
     for number in range(100):
-        counts.add(changed("onceward.error.class", f"C{number}".encode()), replayed=number % 2 == 0)
+        counts.add(
+            changed("onceward.error.class", f"C{number}".encode()), replayed=number % 2 == 0
+        )
     counts.add(letter(), replayed=False)
     assert len(counts.groups) == 12
     assert (counts.letters.records, counts.letters.replayed, counts.others.records) == (100, 50, 1)
 
 
-# --- what a read-committed consumer sees ------------------------------------------------------------------------------
+# --- what a read-committed consumer sees ---------------------------------------------------------
 
 
 class Batch:
@@ -337,7 +375,10 @@ def test_aborted_transactions_are_passed_over_from_wherever_one_begins_to_read(s
     aborted: list[tuple[int, int, int]] = []
     seen = set[int]()
     for offset in range(200):
-        producer, what = chance.randrange(4), chance.choice(["plain", "data", "data", "data", "commit", "abort"])
+        producer, what = (
+            chance.randrange(4),
+            chance.choice(["plain", "data", "data", "data", "commit", "abort"]),
+        )
         if what in ("commit", "abort") and producer not in open_since:
             what = "plain"
         batches.append(Batch(offset, producer, what))
@@ -357,6 +398,10 @@ def test_aborted_transactions_are_passed_over_from_wherever_one_begins_to_read(s
     for start in range(0, stable, 13):
         end = min(stable, start + chance.randrange(1, 100))
         part: Any = [batch for batch in batches if start <= batch.base_offset < end]
-        told = [(first, producer) for first, producer, last in aborted if first < end and last >= start]
+        told = [
+            (first, producer) for first, producer, last in aborted if first < end and last >= start
+        ]
         chance.shuffle(told)
-        assert [record.offset for record in visible(part, told)] == sorted(o for o in seen if start <= o < end)
+        assert [record.offset for record in visible(part, told)] == sorted(
+            o for o in seen if start <= o < end
+        )

@@ -28,7 +28,10 @@ FRAME: Any = None
 def test_nobody_explains_fencing_away() -> None:
     word = BrokerUnreachable("try again")
     met: OncewardError
-    for met, told in ((Fenced("a newer copy"), Fenced), (UnsupportedQuery("no"), BrokerUnreachable)):
+    for met, told in (
+        (Fenced("a newer copy"), Fenced),
+        (UnsupportedQuery("no"), BrokerUnreachable),
+    ):
         assert isinstance(decoding.explained(met, (Step(), Step(word)), FRAME), told)
     met = UnsupportedQuery("no")
     assert decoding.explained(met, (Step(),), FRAME) is met

@@ -67,10 +67,15 @@ def test_what_files_care_about(then: Shape, now: Shape, fits: bool):
 def test_rules_by_the_names_that_stay():
     """A column may be renamed; what its rule says is the same."""
     inner = field("b", "integer", nullable=False)
-    before = shape(field("s", struct(inner)), **{"delta.constraints.small": "s.b < 5", "delta.appendOnly": "true"})
+    before = shape(
+        field("s", struct(inner)),
+        **{"delta.constraints.small": "s.b < 5", "delta.appendOnly": "true"},
+    )
     assert rules(before) == {
         "CHECK (s.b < 5)": "DROP CONSTRAINT small",
         "NOT NULL s.b": "ALTER COLUMN s.b DROP NOT NULL",
     }
-    renamed = shape(field("t", struct(field("c", "integer", nullable=False, **{MAPPED: "b"})), **{MAPPED: "s"}))
+    renamed = shape(
+        field("t", struct(field("c", "integer", nullable=False, **{MAPPED: "b"})), **{MAPPED: "s"})
+    )
     assert rules(renamed) == {"NOT NULL s.b": "ALTER COLUMN t.c DROP NOT NULL"}

@@ -1,4 +1,6 @@
-"""The demo's town, and the verdict on what came out of it: whatever a job could do wrong must be seen."""
+"""The demo's town, and the verdict on what came out of it: whatever a job could do wrong must be
+seen.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SNAPSHOT_MS = 100
 
 
 class Story:
-    """What a town did over 400 transactions, of which 100 lie before the snapshot; and what a right job makes of it."""
+    """What a town did over 400 transactions, of which 100 lie before the snapshot; and what a
+    right job makes of it.
+    """
 
     def __init__(self, seed: int) -> None:
         town, self.histories = Town(0, seed), defaultdict[Where, list[Change]](list)
@@ -74,9 +78,13 @@ def story(told: Story) -> Story:
 
 
 def test_a_town_is_the_same_for_the_same_seed_and_another_for_each_session() -> None:
-    one, same, other = ([town.deed() for _ in range(100)] for town in (Town(0, 3), Town(0, 3), Town(1, 3)))
+    one, same, other = (
+        [town.deed() for _ in range(100)] for town in (Town(0, 3), Town(0, 3), Town(1, 3))
+    )
     assert one == same
-    keys = [{(done.table, done.key) for deed in deeds for done in deed.done} for deeds in (one, other)]
+    keys = [
+        {(done.table, done.key) for deed in deeds for done in deed.done} for deeds in (one, other)
+    ]
     assert not keys[0] & keys[1]
 
 
@@ -84,15 +92,23 @@ def test_a_town_does_everything_that_can_be_done_to_a_row(told: Story) -> None:
     histories = [[change.op for change in history] for history in told.histories.values()]
     assert {op for history in histories for op in history} == {"c", "u", "d"}
     assert any(history.count("c") > 1 for history in histories)  # rows come back
-    assert {len(row) for (table, _), row in told.rows.items() if table == "people"} == {len(PEOPLE_LATER.columns)}
+    assert {len(row) for (table, _), row in told.rows.items() if table == "people"} == {
+        len(PEOPLE_LATER.columns)
+    }
     town = Town(0, 1)
     deeds = [town.deed() for _ in range(400)]
     assert any(deed.regretted for deed in deeds)
     assert any({done.table for done in deed.done} == {"people", "homes"} for deed in deeds)
-    assert any(statement.startswith("UPDATE people SET id") for deed in deeds for statement, _ in deed.statements)
+    assert any(
+        statement.startswith("UPDATE people SET id")
+        for deed in deeds
+        for statement, _ in deed.statements
+    )
 
 
-def test_each_change_of_a_key_goes_on_where_the_last_one_ended_and_is_like_no_other(told: Story) -> None:
+def test_each_change_of_a_key_goes_on_where_the_last_one_ended_and_is_like_no_other(
+    told: Story,
+) -> None:
     for where, history in told.histories.items():
         was: Row | None = None
         for change in history:
@@ -146,7 +162,9 @@ def _swap(records: list[Told], place: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [_lose, _repeat, _repeat_later, _spoil, _begin_late, _elsewhere])
-def test_one_record_that_is_wrong_is_seen(story: Story, wrong: Callable[[list[Told], int], None]) -> None:
+def test_one_record_that_is_wrong_is_seen(
+    story: Story, wrong: Callable[[list[Told], int], None]
+) -> None:
     rng = random.Random(1)
     for where in rng.sample(sorted(story.told), 60):
         kept = list(story.told[where])
@@ -168,10 +186,14 @@ def test_two_records_of_a_key_the_wrong_way_round_are_seen(story: Story) -> None
 
 
 class OneKey:
-    """The same story, looked at for one key (and one row of the snapshot beside it, to say when that was)."""
+    """The same story, looked at for one key (and one row of the snapshot beside it, to say when
+    that was).
+    """
 
     def __init__(self, story: Story, where: Where) -> None:
-        other = next(one for one, records in story.told.items() if records[0].op == "r" and one != where)
+        other = next(
+            one for one, records in story.told.items() if records[0].op == "r" and one != where
+        )
         self._story, self._keys = story, (where, other)
 
     def is_kept(self) -> bool:
@@ -184,7 +206,9 @@ class OneKey:
         return found.verdict.holds and not found.broken
 
 
-def test_a_key_that_never_came_out_is_seen_unless_it_was_gone_before_the_snapshot(story: Story) -> None:
+def test_a_key_that_never_came_out_is_seen_unless_it_was_gone_before_the_snapshot(
+    story: Story,
+) -> None:
     early = [where for where, history in story.histories.items() if where not in story.told]
     assert early  # the right job shows nothing of those
     for where in list(story.told)[:60]:
@@ -195,7 +219,10 @@ def test_a_key_that_never_came_out_is_seen_unless_it_was_gone_before_the_snapsho
 
 
 def test_a_row_that_never_was_is_seen(story: Story) -> None:
-    story.told["people", (-1,)] = [Told("c", None, (-1, 1, "never"), 0, 500), Told("d", (-1, 1, "never"), None, 0, 500)]
+    story.told["people", (-1,)] = [
+        Told("c", None, (-1, 1, "never"), 0, 500),
+        Told("d", (-1, 1, "never"), None, 0, 500),
+    ]
     assert not story.found().verdict.holds
 
 
@@ -209,8 +236,10 @@ def test_a_run_without_a_snapshot_proves_nothing(story: Story) -> None:
 # ── records as Debezium writes them ──
 
 _PERSON = {
-    "id": 7, "version": 2, "name": "李娜", "number": None, "born": -25_000, "balance": "-0.50", "kind": "guest",
-    "notes": '{"b":[1,null],"a":"é"}', "photo": "AP8=", "registered": -1, "seen": "2024-02-29T23:59:59.12Z",
+    "id": 7, "version": 2, "name": "李娜", "number": None, "born": -25_000, "balance": "-0.50",
+    "kind": "guest",
+    "notes": '{"b":[1,null],"a":"é"}', "photo": "AP8=", "registered": -1,
+    "seen": "2024-02-29T23:59:59.12Z",
 }  # fmt: skip
 _ROW = (
     7, 2, "李娜", None, "1901-07-22", "-0.50", "guest", '{"a": "é", "b": [1, null]}', "00ff",
@@ -254,7 +283,8 @@ def test_the_client_gives_the_same_plain_row() -> None:
     from decimal import Decimal
 
     selected: list[Any] = [
-        7, 2, "李娜", None, datetime.date(1901, 7, 22), Decimal("-0.50"), "guest", '{"b": [1, null], "a": "é"}',
+        7, 2, "李娜", None, datetime.date(1901, 7, 22), Decimal("-0.50"), "guest", '{"b": [1, '
+                                                                                 'null], "a": "é"}',
         b"\x00\xff", datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999),
         datetime.datetime(2024, 2, 29, 23, 59, 59, 120_000),
     ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""The demo's supervisor: what it takes for a proof, and what it refuses; and that no job outlives it."""
+"""The demo's supervisor: what it takes for a proof, and what it refuses; and that no job outlives
+it.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +58,13 @@ class _Tail:
 
 
 class _Job:
-    """A job whose life is a script: news, then perhaps an end of its own, or a finished checkpoint."""
+    """A job whose life is a script: news, then perhaps an end of its own, or a finished
+    checkpoint.
+    """
 
-    def __init__(self, folder: Path, news: list[News], status: int | None, *, fires: bool, finishes: bool) -> None:
+    def __init__(
+        self, folder: Path, news: list[News], status: int | None, *, fires: bool, finishes: bool
+    ) -> None:
         self._folder, self._news, self._status = folder, list(news), status
         self._fires, self._finishes = fires, finishes
         self.status: int | None = None
@@ -109,11 +115,22 @@ class _Stage:
         self._scripts: list[dict[str, Any]] = []
         monkeypatch.setattr(job_lives, "DemoJob", self._start)
 
-    def life(self, *news: News, status: int | None = None, fires: bool = False, finishes: bool = False) -> None:
-        self._scripts.append({"news": list(news), "status": status, "fires": fires, "finishes": finishes})
+    def life(
+        self, *news: News, status: int | None = None, fires: bool = False, finishes: bool = False
+    ) -> None:
+        self._scripts.append(
+            {"news": list(news), "status": status, "fires": fires, "finishes": finishes}
+        )
 
     def run(self, *plan: Kill) -> list[job_lives.Killed]:
-        job = JobSettings("a:1", str(self.folder / "checkpoint"), str(self.folder), "exactly_once", "local[1]", 20)
+        job = JobSettings(
+            "a:1",
+            str(self.folder / "checkpoint"),
+            str(self.folder),
+            "exactly_once",
+            "local[1]",
+            20,
+        )
         settings = DemoSettings(limit_seconds=30)
         with Screen(quiet=True) as screen:
             supervisor = JobLives(settings, job, screen, self.feed, _Tail())  # type: ignore[arg-type]
@@ -130,7 +147,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Stage:
     return _Stage(tmp_path, monkeypatch)
 
 
-def test_every_planned_kill_has_a_life_of_its_own_and_the_last_life_ends_well(stage: _Stage) -> None:
+def test_every_planned_kill_has_a_life_of_its_own_and_the_last_life_ends_well(
+    stage: _Stage,
+) -> None:
     stage.life(COMMIT, status=-signal.SIGKILL, fires=True)
     stage.life(COMMIT)
     stage.life(COMMIT, finishes=True)
@@ -197,7 +216,9 @@ def test_a_job_dies_with_the_demo_that_started_it(end: Callable[[Any], None]) ->
         assert demo.stdout.read() == ""
 
 
-def test_output_that_grows_is_due_only_after_the_interrupted_batch_is_finished(tmp_path: Path) -> None:
+def test_output_that_grows_is_due_only_after_the_interrupted_batch_is_finished(
+    tmp_path: Path,
+) -> None:
     tail = _Tail()
     tail.visible = 10
     due = job_lives._OutputGrows(tmp_path, tail, begun=0)  # type: ignore[arg-type]
@@ -211,8 +232,12 @@ def test_output_that_grows_is_due_only_after_the_interrupted_batch_is_finished(t
     assert due(None)
 
 
-def test_burying_a_job_ends_a_worker_that_left_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark's worker daemon makes a process group of its own, so a signal to the job's group does not reach it."""
+def test_burying_a_job_ends_a_worker_that_left_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark's worker daemon makes a process group of its own, so a signal to the job's group
+    does not reach it.
+    """
     monkeypatch.setattr(processes, "_ORPHAN_SECONDS", 0)
     script = tmp_path / "job.py"
     script.write_text(

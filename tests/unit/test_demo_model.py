@@ -1,4 +1,6 @@
-"""The demo's pure parts: the people, the pace, the plan, the reading of checkpoint, tools and news."""
+"""The demo's pure parts: the people, the pace, the plan, the reading of checkpoint, tools and
+news.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,14 @@ def test_people_hold_every_kind_that_the_job_must_cope_with() -> None:
 
 def test_a_repeated_registration_equals_the_record_before_it() -> None:
     everybody = list(people(20_000, seed=1))
-    pairs = [(before, after) for before, after in itertools.pairwise(everybody) if after.repeats_previous]
-    assert all((before.key, before.document) == (after.key, after.document) for before, after in pairs)
+    pairs = [
+        (before, after)
+        for before, after in itertools.pairwise(everybody)
+        if after.repeats_previous
+    ]
+    assert all(
+        (before.key, before.document) == (after.key, after.document) for before, after in pairs
+    )
 
 
 def test_the_model_is_what_the_values_say() -> None:
@@ -58,11 +66,15 @@ def test_the_model_is_what_the_values_say() -> None:
     values = [AsJson().value(person) for person in everybody]
     documents = [json.loads(value) for value in values if value is not None]
     numbers = [document.get("identifyNumber") for document in documents]
-    assert expected_numbers(everybody) == {number for number in numbers if number and len(number) == VALID_LENGTH}
+    assert expected_numbers(everybody) == {
+        number for number in numbers if number and len(number) == VALID_LENGTH
+    }
 
 
 def test_only_repeated_registrations_share_a_number() -> None:
-    everybody = [person for person in people(20_000, seed=1) if person.valid and not person.repeats_previous]
+    everybody = [
+        person for person in people(20_000, seed=1) if person.valid and not person.repeats_previous
+    ]
     assert len(expected_numbers(everybody)) == len(everybody)
 
 
@@ -87,7 +99,11 @@ def test_spoilt_people_are_no_avro_and_expected_nowhere() -> None:
     encoding = AsAvro(registry, evolves_at=10_000)
     sound = 0
     for number, person in enumerate(everybody):
-        assert len(registry.texts) == 1 + (number > 10_000) or number == 10_000 or everybody[10_000].document is None
+        assert (
+            len(registry.texts) == 1 + (number > 10_000)
+            or number == 10_000
+            or everybody[10_000].document is None
+        )
         value = encoding.value(person)
         if value is None:
             assert person.document is None
@@ -116,7 +132,9 @@ def _read(value: bytes, texts: list[str]) -> dict[str, Any] | None:
 
 
 @given(records=st.integers(1, 500_000), seconds=st.floats(1, 500), elapsed=st.floats(0, 2_000))
-def test_the_pace_never_finishes_while_kills_are_outstanding(records: int, seconds: float, elapsed: float) -> None:
+def test_the_pace_never_finishes_while_kills_are_outstanding(
+    records: int, seconds: float, elapsed: float
+) -> None:
     pace = Pace(records, seconds)
     held, free = (pace.due(elapsed, hold=hold) for hold in (True, False))
     assert held <= records - 1
@@ -149,13 +167,17 @@ def test_a_hundred_kills_do_not_outlast_the_input() -> None:
         ("mysql", "postgres", "move:started"),
     ],
 )
-def test_each_fault_of_the_plan_can_be_armed(source: SourceName, sink: SinkName, step: str) -> None:
+def test_each_fault_of_the_plan_can_be_armed(
+    source: SourceName, sink: SinkName, step: str
+) -> None:
     plan = kill_plan(DemoSettings(source=source, sink=sink))
     assert len(plan) >= 3
     armed = [parse_faults(kill.fault)[0] for kill in plan if kill.trigger == "fault_point"]
     assert len(set(armed)) == len(armed)
     assert any(step in str(fault) for fault in armed)
-    assert any(f"{'publish' if sink == 'files' else 'commit'}:finished" in str(fault) for fault in armed)
+    assert any(
+        f"{'publish' if sink == 'files' else 'commit'}:finished" in str(fault) for fault in armed
+    )
     assert len(kill_plan(DemoSettings(delivery="at_least_once"))) >= 3
 
 
@@ -175,7 +197,12 @@ def test_settings_are_checked_and_travel_as_json() -> None:
         DemoSettings(records=10)
     with pytest.raises(ConfigurationError, match="Kafka sink alone"):
         DemoSettings(sink="postgres", delivery="at_least_once")
-    for wrong in ({"sink": "files"}, {"sink": "mysql"}, {"delivery": "at_least_once"}, {"plain": True}):
+    for wrong in (
+        {"sink": "files"},
+        {"sink": "mysql"},
+        {"delivery": "at_least_once"},
+        {"plain": True},
+    ):
         with pytest.raises(ConfigurationError, match="changes of MySQL"):
             DemoSettings(source="mysql", **wrong)  # type: ignore[arg-type]
     job = JobSettings("a:1", "/c", "/f", "exactly_once", "local[2]", 20)
@@ -188,7 +215,9 @@ def test_progress_is_the_newest_batch_in_the_commit_log(tmp_path: Path) -> None:
         (tmp_path / log).mkdir()
     assert query_progress(tmp_path) is None
     for batch in (9, 10, 11):
-        metadata = json.dumps({"batchWatermarkMs": batch * 1_000, "batchTimestampMs": 5, "conf": {}})
+        metadata = json.dumps(
+            {"batchWatermarkMs": batch * 1_000, "batchTimestampMs": 5, "conf": {}}
+        )
         (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{metadata}\n{{"people":{{"0":1}}}}')
     for batch in (9, 10):
         (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
@@ -197,10 +226,14 @@ def test_progress_is_the_newest_batch_in_the_commit_log(tmp_path: Path) -> None:
 
 
 def test_news_are_told_apart_from_what_else_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    job_news.tell_step(events.Event(events.COMMIT, "finished", {"batch_id": 4, "partition": object()}, 0.5))
+    job_news.tell_step(
+        events.Event(events.COMMIT, "finished", {"batch_id": 4, "partition": object()}, 0.5)
+    )
     job_news.tell_step(events.Event(events.PLAN, "finished", {"batch_id": 4}, 0.5))
     lines = capfd.readouterr().out.encode().splitlines()
-    (news,) = [news for line in [b"WARN something", *lines] if (news := job_news.heard(line)) is not None]
+    (news,) = [
+        news for line in [b"WARN something", *lines] if (news := job_news.heard(line)) is not None
+    ]
     assert news.is_step(events.COMMIT, "finished")
     assert not news.is_step(events.COMMIT, "started")
     assert news.batch_id == 4
@@ -221,7 +254,10 @@ def test_the_checker_and_the_model_must_both_be_content() -> None:
     assert judged(kept, answer("exactly_once")).batches == 7
     assert not judged(lost, answer("exactly_once")).kept
     assert not judged(kept, answer("inconclusive", not_covered=["the log directories"])).kept
-    assert "log directories" in judged(kept, answer("inconclusive", not_covered=["the log directories"])).violations[0]
+    assert (
+        "log directories"
+        in judged(kept, answer("inconclusive", not_covered=["the log directories"])).violations[0]
+    )
 
 
 def test_every_spoilt_record_is_a_dead_letter_and_no_other_is() -> None:
@@ -236,7 +272,9 @@ def test_every_spoilt_record_is_a_dead_letter_and_no_other_is() -> None:
         result = judged(OutputFacts(good, 3, letters), answer("exactly_once"))
         assert result.kept is kept
         assert (result.poison, result.dead_letters) == (2, len(seen))
-    (violation,) = judged(OutputFacts(good, 3, exactly_once([], [])), answer("exactly_once")).violations
+    (violation,) = judged(
+        OutputFacts(good, 3, exactly_once([], [])), answer("exactly_once")
+    ).violations
     assert "INVALID" in violation
 
 
@@ -249,21 +287,29 @@ def test_what_is_left_over_is_a_violation() -> None:
 
 
 def test_kills_that_left_nothing_behind_prove_nothing() -> None:
-    (violation,) = judged(OutputFacts(exactly_once(["a"], ["a"]), 0), answer("exactly_once")).violations
+    (violation,) = judged(
+        OutputFacts(exactly_once(["a"], ["a"]), 0), answer("exactly_once")
+    ).violations
     assert "INVALID" in violation
 
 
 def test_each_anomaly_is_told_with_its_place() -> None:
     checked = answer("violated")
-    checked.answer["anomalies"].append({"name": "lost-write", "where": "people-clean-0@3", "detail": "gone"})
+    checked.answer["anomalies"].append(
+        {"name": "lost-write", "where": "people-clean-0@3", "detail": "gone"}
+    )
     assert checked.violations == ["lost-write at people-clean-0@3: gone"]
 
 
 def test_a_checker_that_says_nothing_is_no_good_news() -> None:
-    assert CheckerFacts({"verdict": "nothing: no such module", "anomalies": [], "facts": {}}).violations
+    assert CheckerFacts(
+        {"verdict": "nothing: no such module", "anomalies": [], "facts": {}}
+    ).violations
 
 
-@pytest.mark.parametrize(("lags", "told"), [([0, 0], 0), ([3, 4], 7), ([0, None], None), ([], None)])
+@pytest.mark.parametrize(
+    ("lags", "told"), [([0, 0], 0), ([3, 4], 7), ([0, None], None), ([], None)]
+)
 def test_an_unknown_lag_is_not_zero(lags: list[int | None], told: int | None) -> None:
     sources = {str(number): {"group_lag": lag} for number, lag in enumerate(lags)}
     assert answer("exactly_once", sources=sources).group_lag == told

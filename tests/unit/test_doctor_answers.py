@@ -1,4 +1,6 @@
-"""``onceward doctor`` without brokers: the ACLs in their three forms, and what a refusal is said to lack."""
+"""``onceward doctor`` without brokers: the ACLs in their three forms, and what a refusal is said
+to lack.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,18 @@ from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
 from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.error_table import Api, rule_of
 
-NAMES = ["--pipeline-id", "p", "--topic", "out", "--topic", "more", "--source-topic", "in", "--principal", "User:a b"]
+NAMES = [
+    "--pipeline-id",
+    "p",
+    "--topic",
+    "out",
+    "--topic",
+    "more",
+    "--source-topic",
+    "in",
+    "--principal",
+    "User:a b",
+]
 
 
 def said(*arguments: str) -> str:
@@ -60,8 +73,12 @@ def test_topics_of_a_pattern_are_granted_by_how_they_begin() -> None:
     assert [line["resource"] for line in lines if line["resource_type"] == "group"] == ["p"]
 
 
-def test_a_pipeline_without_kafka_sources_has_no_group_and_one_with_a_ledger_need_not_create_it() -> None:
-    lines = minimal_acls(pipeline_id="p", topics=["out"], source_topics=[], ledger_topic="l", ledger_exists=True)
+def test_a_pipeline_without_kafka_sources_has_no_group_and_one_with_a_ledger_need_not_create_it() -> (
+    None
+):
+    lines = minimal_acls(
+        pipeline_id="p", topics=["out"], source_topics=[], ledger_topic="l", ledger_exists=True
+    )
     assert not [line for line in lines if line.kind is Kind.GROUP or line.need is Need.FIRST_START]
 
 
@@ -73,7 +90,9 @@ def test_acls_without_names_are_refused_with_what_to_add() -> None:
 
 def batch(number: int, open_ms: int | None) -> LedgerRecord:
     done = BatchId("q", number)
-    return LedgerRecord(PipelineId("p"), number, done, (), AttemptId(1, number), {}, 0, open_ms=open_ms)
+    return LedgerRecord(
+        PipelineId("p"), number, done, (), AttemptId(1, number), {}, 0, open_ms=open_ms
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +104,12 @@ def batch(number: int, open_ms: int | None) -> LedgerRecord:
             "ok",
             "batch 2, .* 29000 ms, 48% .* 31000 ms; .* 900000",
         ),
-        ([batch(1, 30_000), batch(2, 10)], 60_000, "warn", "of its last 2 batches the slowest, batch 1,"),
+        (
+            [batch(1, 30_000), batch(2, 10)],
+            60_000,
+            "warn",
+            "of its last 2 batches the slowest, batch 1,",
+        ),
         ([batch(1, 30_000)], None, "ok", "30000 ms; the coordinator does not say"),
         ([batch(1, None)], 60_000, "ok", "do not say how long"),
         ([], 60_000, "ok", "no batch in ledger topic l yet"),

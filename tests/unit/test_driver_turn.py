@@ -29,7 +29,10 @@ def rows(count: int, *, oversized: bool = False, size: int = 10) -> pa.Table:
     if oversized:
         flags[count // 2] = True
     return pa.table(
-        {"value": pa.array([b"x" * size] * count, pa.binary()), "onceward_oversized": pa.array(flags, pa.bool_())}
+        {
+            "value": pa.array([b"x" * size] * count, pa.binary()),
+            "onceward_oversized": pa.array(flags, pa.bool_()),
+        }
     )
 
 
@@ -95,7 +98,9 @@ class Rows:
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
         values = RecordColumns.of(pa.array([b"a", b"b"], pa.binary()))
         return {
-            TopicPartition("out", 0): list(encode_fragments(values, codec=Codec.NONE, batch_bytes=10_000, now_ms=1))
+            TopicPartition("out", 0): list(
+                encode_fragments(values, codec=Codec.NONE, batch_bytes=10_000, now_ms=1)
+            )
         }
 
 
@@ -112,7 +117,12 @@ class Producer:
 
 def test_the_driver_goes_on_where_a_job_ended() -> None:
     producer = Producer()
-    report, turns = send(Rows(), producer, {TopicPartition("out", 0): 7}, lambda _: None, lambda: None)  # type: ignore[arg-type]
+    report, turns = send(
+        Rows(), producer, {TopicPartition("out", 0): 7}, lambda _: None, lambda: None
+    )  # type: ignore[arg-type]
     assert [append.base_sequence for append in producer.appends] == [7]
     assert [(turn.base_sequence, turn.next_sequence) for turn in turns] == [(7, 9)]
-    assert check([report], turns, 1, {TopicPartition("out", 0): 7})[TopicPartition("out", 0)].count == 2
+    assert (
+        check([report], turns, 1, {TopicPartition("out", 0): 7})[TopicPartition("out", 0)].count
+        == 2
+    )

@@ -1,4 +1,6 @@
-"""What a reader gets of an error: one paragraph, with the next step, and nothing of what it came from."""
+"""What a reader gets of an error: one paragraph, with the next step, and nothing of what it came
+from.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def test_a_refusal_is_told_once() -> None:
 def test_spark_is_given_the_error_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark prints three times over whatever comes with it."""
     sink: Any = SimpleNamespace(
-        _policy=SimpleNamespace(pipeline="p"), _looked_at="r", _gave_up=lambda *_: None, _process=_failing
+        _policy=SimpleNamespace(pipeline="p"),
+        _looked_at="r",
+        _gave_up=lambda *_: None,
+        _process=_failing,
     )
     sink._set_aside = lambda *_: []
     monkeypatch.setattr(foreach_batch, "running_batch", lambda *_: SimpleNamespace(run_id="r"))

@@ -94,7 +94,9 @@ def test_a_watcher_that_is_stopped_hears_no_more(monkeypatch: pytest.MonkeyPatch
     assert len(heard) == 1
 
 
-def test_a_watcher_that_hangs_holds_nobody_up(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+def test_a_watcher_that_hangs_holds_nobody_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
     """Nor does it fill the memory: what is too much is lost to it, and said."""
     monkeypatch.setattr(events, "_QUEUED", 4)
     hang, done, heard = threading.Event(), threading.Event(), []

@@ -1,4 +1,6 @@
-"""Which executors are missed after the jobs of an attempt, where several of them read a persisted frame."""
+"""Which executors are missed after the jobs of an attempt, where several of them read a persisted
+frame.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Executors = list[set[str]]
 
 
 def read_twice(monkeypatch: pytest.MonkeyPatch, there: Executors) -> Readers:
-    """Two jobs read one persisted frame. ``there``: at the beginning, after each job, and at the end."""
+    """Two jobs read one persisted frame. ``there``: at the beginning, after each job, and at the
+    end.
+    """
     known = iter(there)
     monkeypatch.setattr(persisted, "_executors", lambda context: frozenset(next(known)))
     monkeypatch.setattr(persisted, "_persisted_behind", lambda frame: Counter({7: 1}))
@@ -35,20 +39,31 @@ def read_twice(monkeypatch: pytest.MonkeyPatch, there: Executors) -> Readers:
         [set(), {"a"}, {"b"}, {"b"}],
         [{"a"}, {"a"}, {"a", "b"}, {"a"}],
     ],
-    ids=["there from the beginning", "came for the first job", "none at the beginning", "came for the second job"],
+    ids=[
+        "there from the beginning",
+        "came for the first job",
+        "none at the beginning",
+        "came for the second job",
+    ],
 )
-def test_whoever_may_have_held_a_block_is_missed(monkeypatch: pytest.MonkeyPatch, there: Executors):
+def test_whoever_may_have_held_a_block_is_missed(
+    monkeypatch: pytest.MonkeyPatch, there: Executors
+):
     with pytest.raises(ComputationsMixed):
         read_twice(monkeypatch, there).must_have_seen_the_same()
 
 
 def test_whoever_came_and_stayed_is_not_missed(monkeypatch: pytest.MonkeyPatch):
-    read_twice(monkeypatch, [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "b", "c"}]).must_have_seen_the_same()
+    read_twice(
+        monkeypatch, [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "b", "c"}]
+    ).must_have_seen_the_same()
 
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_frames_are_counted_of_one_computation(monkeypatch: pytest.MonkeyPatch, lost: bool):
-    known = iter([{"a", "b"}, {"a", "b"}, {"b"} if lost else {"a", "b"}, {"b"} if lost else {"a", "b"}])
+    known = iter(
+        [{"a", "b"}, {"a", "b"}, {"b"} if lost else {"a", "b"}, {"b"} if lost else {"a", "b"}]
+    )
     monkeypatch.setattr(persisted, "_executors", lambda context: frozenset(next(known)))
     monkeypatch.setattr(persisted, "_persisted_behind", lambda frame: Counter({7: 1}))
     monkeypatch.setattr(persisted, "_drop", lambda context, rdds: None)

@@ -15,11 +15,15 @@ SERVERS = "localhost:9092"
 
 
 def kafka(**more: Any) -> ow.KafkaSink:
-    return ow.KafkaSink(**{"bootstrap_servers": SERVERS, "topic": "out", "pipeline_id": "p", **more})
+    return ow.KafkaSink(
+        **{"bootstrap_servers": SERVERS, "topic": "out", "pipeline_id": "p", **more}
+    )
 
 
 def database(**more: Any) -> ow.DatabaseSink:
-    return ow.DatabaseSink(**{"url": "postgresql://u:p@h/d", "table": "t", "pipeline_id": "p", **more})
+    return ow.DatabaseSink(
+        **{"url": "postgresql://u:p@h/d", "table": "t", "pipeline_id": "p", **more}
+    )
 
 
 def files(tmp_path: Path, **more: Any) -> ow.FileSink:
@@ -28,7 +32,9 @@ def files(tmp_path: Path, **more: Any) -> ow.FileSink:
 
 
 def test_one_decides_and_comes_last(tmp_path: Path):
-    sink = ow.FanOut({"topic": kafka(), "files": files(tmp_path)}, select={"files": lambda frame: frame})
+    sink = ow.FanOut(
+        {"topic": kafka(), "files": files(tmp_path)}, select={"files": lambda frame: frame}
+    )
     assert repr(sink) == "FanOut(pipeline_id='p', files, topic; decided by topic)"
     target = sink.new_target()
     target.close()
@@ -42,7 +48,9 @@ def test_a_ledger_may_decide(tmp_path: Path):
 
 def test_a_database_may_decide(tmp_path: Path):
     ledger = ow.DatabaseLedger("postgresql://u:p@h/d")
-    assert "decided by table" in repr(ow.FanOut({"table": database(), "files": files(tmp_path, ledger=ledger)}))
+    assert "decided by table" in repr(
+        ow.FanOut({"table": database(), "files": files(tmp_path, ledger=ledger)})
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,16 +61,37 @@ def test_a_database_may_decide(tmp_path: Path):
         (lambda path: {"a topic": kafka(), "files": files(path)}, "named 'a topic'"),
         (lambda path: {"topic": kafka(), "files": print}, "files: a builtin_function_or_method"),
         (
-            lambda path: {"topic": kafka(), "more": ow.FanOut({"topic": kafka(), "files": files(path)})},
+            lambda path: {
+                "topic": kafka(),
+                "more": ow.FanOut({"topic": kafka(), "files": files(path)}),
+            },
             "more: a FanOut",
         ),
-        (lambda path: {"topic": kafka(), "other": kafka(topic="other")}, "topic and other would each decide"),
-        (lambda path: {"topic": kafka(), "table": database()}, "topic and table would each decide"),
-        (lambda path: {"topic": kafka(), "files": files(path, pipeline_id="q")}, "are one pipeline"),
-        (lambda path: {"topic": kafka(), "files": files(path, batch_attempts=1)}, "are one pipeline"),
+        (
+            lambda path: {"topic": kafka(), "other": kafka(topic="other")},
+            "topic and other would each decide",
+        ),
+        (
+            lambda path: {"topic": kafka(), "table": database()},
+            "topic and table would each decide",
+        ),
+        (
+            lambda path: {"topic": kafka(), "files": files(path, pipeline_id="q")},
+            "are one pipeline",
+        ),
+        (
+            lambda path: {"topic": kafka(), "files": files(path, batch_attempts=1)},
+            "are one pipeline",
+        ),
         (lambda path: {"topic": kafka(), "files": files(path, ledger=None)}, "keep one ledger"),
-        (lambda path: {"topic": kafka(ledger_topic="other"), "files": files(path)}, "keep one ledger"),
-        (lambda path: {"topic": kafka(delivery="at_least_once"), "files": files(path)}, "are one pipeline"),
+        (
+            lambda path: {"topic": kafka(ledger_topic="other"), "files": files(path)},
+            "keep one ledger",
+        ),
+        (
+            lambda path: {"topic": kafka(delivery="at_least_once"), "files": files(path)},
+            "are one pipeline",
+        ),
     ],
 )
 def test_what_cannot_be_decided_in_one_step_is_refused(tmp_path: Path, sinks: Any, said: str):
@@ -72,7 +101,10 @@ def test_what_cannot_be_decided_in_one_step_is_refused(tmp_path: Path, sinks: An
 
 @pytest.mark.parametrize(
     ("select", "said"),
-    [({"file": lambda frame: frame}, "'file', which is none of the sinks"), ({"files": "value"}, "is no function")],
+    [
+        ({"file": lambda frame: frame}, "'file', which is none of the sinks"),
+        ({"files": "value"}, "is no function"),
+    ],
 )
 def test_functions_are_for_sinks_that_are_there(tmp_path: Path, select: Any, said: str):
     with pytest.raises(ConfigurationError, match=said):

@@ -122,7 +122,11 @@ def test_a_fault_fires_at_its_occurrence_and_once(arm: Arm, fired: Path) -> None
     for _ in range(5):
         step(events.COMMIT)
     (entry,) = fired_faults(fired)
-    assert (entry.fault, entry.pid, entry.ids) == ("commit:finished:3:error", os.getpid(), {"batch_id": 7})
+    assert (entry.fault, entry.pid, entry.ids) == (
+        "commit:finished:3:error",
+        os.getpid(),
+        {"batch_id": 7},
+    )
 
 
 def test_the_links_of_a_chain_are_counted_one_after_the_other(arm: Arm) -> None:
@@ -137,7 +141,9 @@ def test_the_links_of_a_chain_are_counted_one_after_the_other(arm: Arm) -> None:
 
 def test_a_step_of_something_else_does_not_count(arm: Arm) -> None:
     arm("lease[people-]:finished:2:error=Fenced")
-    partitions = [TopicPartition(topic, 0) for topic in ("people", "dead-people", "people", "peoples")]
+    partitions = [
+        TopicPartition(topic, 0) for topic in ("people", "dead-people", "people", "peoples")
+    ]
     for partition in partitions[:2]:
         with events.step(events.LEASE, partition=partition):
             pass
@@ -157,7 +163,9 @@ def test_a_fault_that_fired_in_an_earlier_process_stays_quiet(arm: Arm, fired: P
 
 
 def test_a_disarmed_fault_does_not_fire(fired: Path) -> None:
-    arm_from_environment({FAULTS_VARIABLE: "commit:finished:1:error", FIRED_VARIABLE: str(fired)})()
+    arm_from_environment(
+        {FAULTS_VARIABLE: "commit:finished:1:error", FIRED_VARIABLE: str(fired)}
+    )()
     step(events.COMMIT)
     assert fired_faults(fired) == []
 
@@ -176,9 +184,17 @@ print("still here", flush=True)
 
 
 def test_kill_ends_the_whole_group_after_the_fault_is_written_down(fired: Path) -> None:
-    environment = {**os.environ, FAULTS_VARIABLE: "commit:finished:1:kill", FIRED_VARIABLE: str(fired)}
+    environment = {
+        **os.environ,
+        FAULTS_VARIABLE: "commit:finished:1:kill",
+        FIRED_VARIABLE: str(fired),
+    }
     job = subprocess.Popen(
-        [sys.executable, "-c", _JOB], stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True
+        [sys.executable, "-c", _JOB],
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+        text=True,
     )
     # The child holds the same stdout: reading it to its end means that the child is gone too.
     said, _ = job.communicate(timeout=60)

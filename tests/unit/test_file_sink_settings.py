@@ -1,4 +1,6 @@
-"""What a file sink is told, and which frames it takes: refused by name before anything is touched."""
+"""What a file sink is told, and which frames it takes: refused by name before anything is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,17 @@ KAFKA = ow.KafkaLedger("localhost:9092")
 
 
 def fields(text: str) -> StructType:
-    kinds = {kind.simpleString(): kind for kind in (StringType(), IntegerType(), DateType(), BinaryType())}
+    kinds = {
+        kind.simpleString(): kind
+        for kind in (StringType(), IntegerType(), DateType(), BinaryType())
+    }
     kinds |= {kind.simpleString(): kind for kind in (TimestampType(), TimestampNTZType())}
-    return StructType([StructField(name, kinds[kind]) for name, kind in (one.split() for one in text.split(", "))])
+    return StructType(
+        [
+            StructField(name, kinds[kind])
+            for name, kind in (one.split() for one in text.split(", "))
+        ]
+    )
 
 
 def sink(**settings: Any) -> ow.FileSink:
@@ -41,7 +51,8 @@ def sink(**settings: Any) -> ow.FileSink:
 
 @pytest.mark.fault("files-cannot-rename")
 @pytest.mark.parametrize(
-    "path", ["s3a://bucket/orders", "gs://bucket/orders", "abfss://box@account/orders", "ftp://x/y"]
+    "path",
+    ["s3a://bucket/orders", "gs://bucket/orders", "abfss://box@account/orders", "ftp://x/y"],
 )
 def test_a_file_system_that_cannot_rename_is_refused_by_name(path: str):
     with pytest.raises(ConfigurationError, match=path.partition(":")[0]) as refused:
@@ -54,7 +65,9 @@ def test_lists_that_readers_would_pass_over_are_refused_by_name():
         with pytest.raises(ConfigurationError, match=f"pipeline_id='{hidden_one}'") as refused:
             sink(pipeline_id=hidden_one, layout="manifest")
         assert 'layout="batches"' in refused.value.next_step
-        assert sink(pipeline_id=hidden_one, layout="batches").settings.policy.pipeline == hidden_one
+        assert (
+            sink(pipeline_id=hidden_one, layout="batches").settings.policy.pipeline == hidden_one
+        )
 
 
 def test_an_object_store_takes_lists():
@@ -112,13 +125,21 @@ def test_two_folders_of_one_name_are_refused(settings: dict[str, Any]):
 
 
 def test_options_become_sparks_text():
-    given = sink(options={"compression": "zstd", "header": True, "x": 5}, max_records_per_file=7).settings.options
+    given = sink(
+        options={"compression": "zstd", "header": True, "x": 5}, max_records_per_file=7
+    ).settings.options
     assert given == {"compression": "zstd", "header": "true", "x": "5", "maxRecordsPerFile": "7"}
 
 
 @pytest.mark.parametrize(
     "path",
-    ["/data/orders", "file:/data/orders", "file:///data/orders", "file://localhost/data/orders", Path("/data/orders")],
+    [
+        "/data/orders",
+        "file:/data/orders",
+        "file:///data/orders",
+        "file://localhost/data/orders",
+        Path("/data/orders"),
+    ],
 )
 def test_the_ledger_is_beside_the_files_and_hidden(path: Any):
     assert sink(path=path).settings.ledger == ow.FolderLedger("/data/orders/_onceward/ledger")
@@ -162,10 +183,20 @@ def test_a_frame_that_fits(schema: str, settings: dict[str, Any]):
 
 def test_a_folder_that_does_not_give_its_value_back_is_refused():
     """As a JVM writes names that its locale does not have, or a text that is none."""
-    for folder in ("name=x._COPYING_", "name=a?", "name=\ufffd", os.fsdecode(b"name=\xe4"), "größe=?"):
+    for folder in (
+        "name=x._COPYING_",
+        "name=a?",
+        "name=\ufffd",
+        os.fsdecode(b"name=\xe4"),
+        "größe=?",
+    ):
         with pytest.raises(RowRefused, match="partition column"):
-            _must_be_read_back(["day=2026-11-22/part-0?.parquet", f"day=2026-11-22/{folder}/part-0.parquet"])
-    _must_be_read_back(["part-0?._COPYING_", "name=a%3F/größe=日本/part-0.parquet", "name=._COPYING_x/part"])
+            _must_be_read_back(
+                ["day=2026-11-22/part-0?.parquet", f"day=2026-11-22/{folder}/part-0.parquet"]
+            )
+    _must_be_read_back(
+        ["part-0?._COPYING_", "name=a%3F/größe=日本/part-0.parquet", "name=._COPYING_x/part"]
+    )
 
 
 def test_the_shape_of_a_path_is_what_its_readers_have_to_know():
@@ -187,11 +218,17 @@ def test_the_shape_of_a_path_is_what_its_readers_have_to_know():
     ]
     shapes = [shape_of(sink(format="csv", options=options).settings) for options in csv]
     assert [shapes.index(shape) for shape in shapes] == [0, 1, 1, 3, 1, 3]
-    assert shape_of(sink(layout="flat").settings) == shape_of(sink(layout="flat", batch_column="pile").settings)
+    assert shape_of(sink(layout="flat").settings) == shape_of(
+        sink(layout="flat", batch_column="pile").settings
+    )
 
 
 def test_what_readers_pass_over():
-    assert [name for name in ("_a", ".a", "_a=1", "a", "a_", "_SUCCESS") if hidden(name)] == ["_a", ".a", "_SUCCESS"]
+    assert [name for name in ("_a", ".a", "_a=1", "a", "a_", "_SUCCESS") if hidden(name)] == [
+        "_a",
+        ".a",
+        "_SUCCESS",
+    ]
 
 
 class TestLocalFiles:
@@ -216,8 +253,12 @@ class TestLocalFiles:
         assert files.move(source, "new") is False
         assert files.move(source, "another") is False, "the source is gone"
 
-    def test_what_is_kept_is_synced_with_no_name_beside_it(self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch):
-        """A power failure would bring a name back that was removed behind the last sync of its folder."""
+    def test_what_is_kept_is_synced_with_no_name_beside_it(
+        self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+    ):
+        """A power failure would bring a name back that was removed behind the last sync of its
+        folder.
+        """
         synced: list[list[str]] = []
         monkeypatch.setattr(file_system, "sync", lambda path: synced.append(files.names("empty")))
         assert files.kept("empty/note", "text") == "text"
@@ -239,7 +280,9 @@ class TestLocalFiles:
             folder = Path(path)
             if not folder.exists():
                 raise FileNotFoundError(path)
-            synced.append((folder.name, (root / place.files).parent.exists(), files.text(place.note) is None))
+            synced.append(
+                (folder.name, (root / place.files).parent.exists(), files.text(place.note) is None)
+            )
 
         monkeypatch.setattr(file_system, "sync", sync)
         manifest.drop(files, "p@1.0")
@@ -263,7 +306,9 @@ class TestLocalFiles:
         assert [files.kept("full/one", text) for text in ("a", "b")] == ["a", "a"]
         assert files.names("full") == [".part.crc", "_hidden", "deep", "one"]
 
-    def test_of_two_who_keep_something_one_wins(self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch):
+    def test_of_two_who_keep_something_one_wins(
+        self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+    ):
         """Neither of whom has found anything there."""
         link = os.link
 

@@ -1,4 +1,6 @@
-"""What nobody closed gives its thread and its file descriptors back when nobody has it any more."""
+"""What nobody closed gives its thread and its file descriptors back when nobody has it any
+more.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PATIENCE_SECONDS = 60
 
 
 def held() -> tuple[set[threading.Thread], set[tuple[str, str]]]:
-    """Threads, and each file descriptor with what it is; what another test has left may go meanwhile."""
+    """Threads, and each file descriptor with what it is; what another test has left may go
+    meanwhile.
+    """
     files = set()
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # what the listing itself was read from
@@ -32,9 +36,12 @@ def new_since(before: tuple[set[threading.Thread], set[tuple[str, str]]]) -> set
     return set().union(*(now - then for now, then in zip(held(), before, strict=True)))
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="file descriptors are counted in /proc")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="file descriptors are counted in /proc"
+)
 @pytest.mark.parametrize(
-    "make", [lambda: KafkaClient(settings("127.0.0.1:1")[0]), lambda: Sequencer("127.0.0.1", "127.0.0.1")]
+    "make",
+    [lambda: KafkaClient(settings("127.0.0.1:1")[0]), lambda: Sequencer("127.0.0.1", "127.0.0.1")],
 )
 @pytest.mark.parametrize("closed", [True, False])
 def test_nothing_is_left_of_it(make: Callable[[], KafkaClient | Sequencer], closed: bool) -> None:

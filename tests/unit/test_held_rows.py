@@ -1,4 +1,6 @@
-"""Rows on the way to their partitions: in order, in full record batches, and never all of them in memory twice over."""
+"""Rows on the way to their partitions: in order, in full record batches, and never all of them in
+memory twice over.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ PARTITIONS = 5
 def arrow(numbers: range, size: int = 100) -> pa.RecordBatch:
     values = [b"%08d" % n + b"x" * (size - 8) for n in numbers]
     keys = [b"key-%d" % (n % 97) for n in numbers]
-    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), "key": pa.array(keys, pa.binary())})
+    return pa.RecordBatch.from_pydict(
+        {"value": pa.array(values, pa.binary()), "key": pa.array(keys, pa.binary())}
+    )
 
 
 def rows_of(settings: ProducerSettings | None = None, topic: str | None = "out") -> HeldRows:
@@ -114,7 +118,9 @@ def test_rows_follow_their_topic():
 def test_a_record_too_large_names_its_topic():
     holder = rows_of(ProducerSettings(batch_bytes=1_000, max_request_bytes=5_000))
     holder.add(arrow(range(1), size=4_000))
-    assert list(holder.encode()) == [TopicPartition("out", int(partition_of_keys(pa.array([b"key-0"]), PARTITIONS)[0]))]
+    assert list(holder.encode()) == [
+        TopicPartition("out", int(partition_of_keys(pa.array([b"key-0"]), PARTITIONS)[0]))
+    ]
     holder.add(arrow(range(1), size=6_000))
     with pytest.raises(RecordTooLarge, match=r"'out'.*max\.request\.size"):
         holder.encode()

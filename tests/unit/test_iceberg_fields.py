@@ -19,11 +19,24 @@ def schema(*fields: dict[str, Any]) -> str:
 
 
 def test_fields_inside_of_others_have_numbers_too():
-    entries = {"type": "map", "key-id": 5, "key": "string", "value-id": 6, "value": "int", "value-required": True}
-    items = {"type": "list", "element-id": 7, "element": {"type": "struct", "fields": [field(8, "date", True)]}}
+    entries = {
+        "type": "map",
+        "key-id": 5,
+        "key": "string",
+        "value-id": 6,
+        "value": "int",
+        "value-required": True,
+    }
+    items = {
+        "type": "list",
+        "element-id": 7,
+        "element": {"type": "struct", "fields": [field(8, "date", True)]},
+    }
     struct = {"type": "struct", "fields": [field(3, "decimal(9,2)", True), field(4, entries)]}
     assert fields_of(schema(field(1, "long", True), field(2, struct, True), field(9, items))) == {
-        "1": "required long", "2": "required struct", "3": "required decimal(9,2)", "4": "map", "5": "string",
+        "1": "required long", "2": "required struct", "3": "required "
+                                                           "decimal(9,2)", "4": "map",
+                                                           "5": "string",
         "6": "int", "9": "list", "7": "struct", "8": "date",
     }  # fmt: skip
     assert fields_of(schema(field(1, "int", True, **{"initial-default": 5}))) == {"1": "int"}
@@ -62,7 +75,9 @@ def test_another_type_is_not(then: str, now: str):
 
 
 def test_a_column_that_has_to_be_there_is_not_in_older_files():
-    assert unreadable({"1": "int"}, {"1": "int", "2": "required int"}) == ["field 2 is required int"]
+    assert unreadable({"1": "int"}, {"1": "int", "2": "required int"}) == [
+        "field 2 is required int"
+    ]
 
 
 def test_a_table_with_other_columns_only():

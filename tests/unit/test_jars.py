@@ -1,4 +1,6 @@
-"""Resolved jars are remembered as long as they exist. The resolver itself is replaced: it is Spark's."""
+"""Resolved jars are remembered as long as they exist. The resolver itself is replaced: it is
+Spark's.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Resolver:
         with (self.folder / "asked").open("a") as asked:
             asked.write(" ".join(coordinates) + "\n")
         time.sleep(0.2)  # long enough for the other processes of the race to arrive
-        answer = [self.folder / f"{coordinate.replace(':', '-')}.jar" for coordinate in coordinates]
+        answer = [
+            self.folder / f"{coordinate.replace(':', '-')}.jar" for coordinate in coordinates
+        ]
         for jar in answer:
             jar.touch()
         return answer
@@ -45,11 +49,17 @@ def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 def test_the_second_time_nobody_is_asked(resolver: Resolver):
     first = jars.resolve("a:b:1", "c:d:2")
-    assert jars.resolve("a:b:1", "c:d:2") == first == [resolver.folder / "a-b-1.jar", resolver.folder / "c-d-2.jar"]
+    assert (
+        jars.resolve("a:b:1", "c:d:2")
+        == first
+        == [resolver.folder / "a-b-1.jar", resolver.folder / "c-d-2.jar"]
+    )
     assert resolver.times_asked == 1
 
 
-def test_other_coordinates_and_other_mirrors_are_other_questions(resolver: Resolver, monkeypatch: pytest.MonkeyPatch):
+def test_other_coordinates_and_other_mirrors_are_other_questions(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+):
     jars.resolve("a:b:1")
     jars.resolve("a:b:2")
     monkeypatch.setenv(jars.IVY_SETTINGS_VARIABLE, "mirror.xml")
@@ -66,7 +76,9 @@ def test_a_jar_that_is_gone_is_resolved_again(resolver: Resolver):
     assert resolver.times_asked == 2
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"jars": []}', '{"jars": 3}', json.dumps({"jars": ["gone.jar"]})])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"jars": []}', '{"jars": 3}', json.dumps({"jars": ["gone.jar"]})]
+)
 def test_a_damaged_memory_is_no_answer(resolver: Resolver, damage: str):
     jars.resolve("a:b:1")
     (answer,) = (jars.cache_folder() / "jars").glob("*.json")
@@ -96,13 +108,17 @@ def test_no_coordinates_no_jars(resolver: Resolver):
     assert jars.resolve() == []
 
 
-@pytest.mark.parametrize("coordinate", ["g:a:1", "g:a:1:zip", "g:a:1:zip:", "g:a:1:zip:all:more", ""])
+@pytest.mark.parametrize(
+    "coordinate", ["g:a:1", "g:a:1:zip", "g:a:1:zip:", "g:a:1:zip:all:more", ""]
+)
 def test_an_archive_has_a_coordinate_of_five_parts(coordinate: str) -> None:
     with pytest.raises(ConfigurationError, match="group:artifact:version:type:classifier"):
         archives.archive(coordinate)
 
 
-def test_an_archive_is_remembered_as_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_remembered_as_jars_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(jars.IVY_SETTINGS_VARIABLE, raising=False)
     packed = tmp_path / "packed.tar.gz"

@@ -73,8 +73,13 @@ def test_something_that_prints_no_version_is_refused(java_home: Path):
 
 
 def test_a_java_without_the_module_that_spark_starts_it_with_is_named(java_home: Path):
-    make_java(java_home, '[ "$1" = -version ] && exit 0; echo "Module jdk.incubator.vector not found"; exit 1')
-    with pytest.raises(ConfigurationError, match=r"bin/java has no module jdk\.incubator\.vector") as caught:
+    make_java(
+        java_home,
+        '[ "$1" = -version ] && exit 0; echo "Module jdk.incubator.vector not found"; exit 1',
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"bin/java has no module jdk\.incubator\.vector"
+    ) as caught:
         java.must_have_modules(java_home / "bin" / "java")
     assert "not found" in caught.value.details["said"]
 

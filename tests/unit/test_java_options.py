@@ -1,4 +1,6 @@
-"""A collector and Avro's limits are added to the Java options that there are, and none of them a second time."""
+"""A collector and Avro's limits are added to the Java options that there are, and none of them a
+second time.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def test_without_other_options():
 
 
 def test_what_the_defaults_say_stays():
-    assert java_options({DRIVER: "-Da=b -Xss4m"}, {}) == {DRIVER: f"-Da=b -Xss4m {OURS}", EXECUTOR: OURS}
+    assert java_options({DRIVER: "-Da=b -Xss4m"}, {}) == {
+        DRIVER: f"-Da=b -Xss4m {OURS}",
+        EXECUTOR: OURS,
+    }
 
 
 @pytest.mark.parametrize("setting", [DRIVER, "spark.driver.defaultJavaOptions"])
@@ -29,7 +34,10 @@ def test_a_chosen_collector_stays_alone(setting: str):
 
 
 def test_a_collector_in_the_environment():
-    assert java_options({}, {"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}) == {DRIVER: LIMITS, EXECUTOR: LIMITS}
+    assert java_options({}, {"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}) == {
+        DRIVER: LIMITS,
+        EXECUTOR: LIMITS,
+    }
 
 
 def test_a_limit_that_is_set_stays():
@@ -41,7 +49,14 @@ def test_a_limit_that_is_set_stays():
 
 
 def test_spark_defaults_as_spark_reads_them(tmp_path: Path):
-    lines = ["# spark.a 1", "", "spark.b   two words  ", "spark.c=3", "  spark.d : 4", f"{DRIVER} -Da=b -Dc=d"]
+    lines = [
+        "# spark.a 1",
+        "",
+        "spark.b   two words  ",
+        "spark.c=3",
+        "  spark.d : 4",
+        f"{DRIVER} -Da=b -Dc=d",
+    ]
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
     found = spark_defaults({"SPARK_CONF_DIR": str(tmp_path)})
     assert found == {"spark.b": "two words", "spark.c": "3", "spark.d": "4", DRIVER: "-Da=b -Dc=d"}

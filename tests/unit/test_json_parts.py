@@ -39,7 +39,10 @@ def one(kind: DataType, name: str = "f") -> StructType:
         (MapType(StringType(), one(ByteType(), "g")), "f{}.g is tinyint"),
         (MapType(IntegerType(), StringType()), "keys of f are no STRING"),
         (StructType([]), "f has no fields"),
-        (StructType([StructField("a", StringType()), StructField("A", StringType())]), "f has two fields 'a'"),
+        (
+            StructType([StructField("a", StringType()), StructField("A", StringType())]),
+            "f has two fields 'a'",
+        ),
     ],
 )
 def test_a_type_that_would_not_be_exact_is_refused(kind: DataType, said: str):
@@ -47,10 +50,20 @@ def test_a_type_that_would_not_be_exact_is_refused(kind: DataType, said: str):
 
 
 def test_what_from_json_reads_leniently_is_read_as_what_it_is():
-    inside = StructType([StructField("at", TimestampType(), nullable=False), StructField("d", DoubleType())])
-    kind = StructType([StructField("m", MapType(StringType(), ArrayType(inside))), StructField("s", StringType())])
+    inside = StructType(
+        [StructField("at", TimestampType(), nullable=False), StructField("d", DoubleType())]
+    )
+    kind = StructType(
+        [
+            StructField("m", MapType(StringType(), ArrayType(inside))),
+            StructField("s", StringType()),
+        ]
+    )
     assert JSON.why_not(kind) is None
     instead = StructType([StructField("at", VariantType()), StructField("d", DoubleType())])
     assert JSON.read_as(kind) == StructType(
-        [StructField("m", MapType(StringType(), ArrayType(instead))), StructField("s", VariantType())]
+        [
+            StructField("m", MapType(StringType(), ArrayType(instead))),
+            StructField("s", VariantType()),
+        ]
     )

@@ -1,4 +1,6 @@
-"""A chain whose producer id changes: epochs ran out, or Kafka forgot the pipeline, and with it whoever took over."""
+"""A chain whose producer id changes: epochs ran out, or Kafka forgot the pipeline, and with it
+whoever took over.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,12 @@ def test_a_new_producer_id_goes_on_where_the_ledger_is_ours():
 
 
 @pytest.mark.fault("transactional-id-expired")
-@pytest.mark.parametrize(("known", "found"), [(None, record(0, AttemptId(99, 0))), (OURS, record(1, AttemptId(99, 0)))])
-def test_a_new_producer_id_after_a_newer_copy_has_written_is_the_end(known: LedgerRecord | None, found: LedgerRecord):
+@pytest.mark.parametrize(
+    ("known", "found"), [(None, record(0, AttemptId(99, 0))), (OURS, record(1, AttemptId(99, 0)))]
+)
+def test_a_new_producer_id_after_a_newer_copy_has_written_is_the_end(
+    known: LedgerRecord | None, found: LedgerRecord
+):
     """The broker had forgotten us both, so that it fenced nobody: the ledger tells."""
     ours = chain(found)
     with pytest.raises(Fenced, match="has written"):

@@ -9,7 +9,13 @@ import pytest
 
 import onceward as ow
 from onceward.engine.policy import with_the_next_start
-from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName, OncewardError, SendFailed
+from onceward.errors import (
+    ConfigurationError,
+    ContradictoryOptions,
+    InvalidTopicName,
+    OncewardError,
+    SendFailed,
+)
 
 GOOD: dict[str, Any] = {"bootstrap_servers": "a:9092", "pipeline_id": "p", "topic": "t"}
 ODD = ["abc", "", "a,b", 5, -1, 1.5, True, [], ["a", "b"], {}, object(), float("nan"), b"x"]
@@ -58,7 +64,9 @@ def test_what_a_task_holds_back_has_limits():
             ow.KafkaSink(**GOOD, held_bytes=wrong)
 
 
-@pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition", "MAXRECORDSPERPARTITION"])
+@pytest.mark.parametrize(
+    "option", ["minPartitions", "maxRecordsPerPartition", "MAXRECORDSPERPARTITION"]
+)
 def test_a_partition_is_not_split_among_tasks(option: str):
     from onceward.kafka.source.source import _own
 
@@ -69,9 +77,15 @@ def test_a_partition_is_not_split_among_tasks(option: str):
 @pytest.mark.parametrize(
     ("said", "then"),
     [
-        ("the batch runs again; check the brokers", "; then the batch runs again; check the brokers"),
+        (
+            "the batch runs again; check the brokers",
+            "; then the batch runs again; check the brokers",
+        ),
         ("nothing; the batch runs again", "; then the batch runs again"),
-        ("none: the batch runs again under a new epoch", "; then the batch runs again under a new epoch"),
+        (
+            "none: the batch runs again under a new epoch",
+            "; then the batch runs again under a new epoch",
+        ),
         ("", ""),
     ],
 )

@@ -1,4 +1,6 @@
-"""Which sources are at home, and what the group's offsets say about the ledger: never more than they can."""
+"""Which sources are at home, and what the group's offsets say about the ledger: never more than
+they can.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,14 @@ def at(offset: int) -> dict[str, dict[str, int]]:
 
 
 def batch(number: int, *servers: frozenset[str], start: int, end: int) -> RunningBatch:
-    """One that reads ``orders`` from each of ``servers``; what lies elsewhere is at a tenth of the offsets."""
+    """One that reads ``orders`` from each of ``servers``; what lies elsewhere is at a tenth of the
+    offsets.
+    """
     spans = [
-        SourceRange(at(start), at(end)) if s is HERE else SourceRange(at(start // 10), at(end // 10)) for s in servers
+        SourceRange(at(start), at(end))
+        if s is HERE
+        else SourceRange(at(start // 10), at(end // 10))
+        for s in servers
     ]
     kafka = tuple(KafkaSource(index, s) for index, s in enumerate(servers))
     return RunningBatch(BatchId("q", number), "r", "", tuple(spans), kafka, False, None)
@@ -80,9 +87,14 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
 
 @pytest.mark.parametrize(("heir", "error"), [(True, Fenced), (False, LedgerBehind)])
 def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
-    group: dict[TopicPartition, int], monkeypatch: pytest.MonkeyPatch, heir: bool, error: type[Exception]
+    group: dict[TopicPartition, int],
+    monkeypatch: pytest.MonkeyPatch,
+    heir: bool,
+    error: type[Exception],
 ) -> None:
-    """Between two reads of a start an heir may commit: then the group is ahead of what was read, and all is well."""
+    """Between two reads of a start an heir may commit: then the group is ahead of what was read,
+    and all is well.
+    """
     done, now = batch(0, HERE, start=0, end=100), batch(1, HERE, start=100, end=200)
     read = record(done)
     group |= offsets().of(now)
@@ -93,7 +105,9 @@ def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
     monkeypatch.setattr(chain, "take", lambda confirm: read)
     monkeypatch.setattr(chain, "confirm", lambda: None)
     target: Any = KafkaTarget.__new__(KafkaTarget)
-    settings = SimpleNamespace(topic=None, dead_letter_topic=None, policy=SimpleNamespace(resume="checkpoint"))
+    settings = SimpleNamespace(
+        topic=None, dead_letter_topic=None, policy=SimpleNamespace(resume="checkpoint")
+    )
     target.run = SimpleNamespace(settings=settings, client=None, chain=chain, group=offsets())
     monkeypatch.setattr(kafka_target.preflight, "check_topic", lambda *_: None)
     with pytest.raises(error):
@@ -114,7 +128,13 @@ def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():
     witness = KafkaWitness(lambda source: client)
     client.topic_ids = lambda topics: {topic: f"{topic} of before" for topic in topics}
     both = RunningBatch(
-        BatchId("q", 0), "r", "", (SourceRange({}, {"orders": {"0": 9}, "gone": {"0": 9}}),), HOME, False, None
+        BatchId("q", 0),
+        "r",
+        "",
+        (SourceRange({}, {"orders": {"0": 9}, "gone": {"0": 9}}),),
+        HOME,
+        False,
+        None,
     )
     witness.of(both)
     witness.of(batch(1, HERE, start=9, end=10))
@@ -131,13 +151,17 @@ def test_a_topic_that_was_created_again_is_refused_at_the_start_and_in_mid_run()
     client.topic_ids = lambda topics: dict.fromkeys(topics, "second")
     with pytest.raises(SourceTopicReplaced):
         witness.of(batch(1, HERE, start=10, end=20))
-    newest = LedgerRecord(P, 0, reading.batch, (reading.sources[0]._replace(witness=seen),), AttemptId(1, 1), {}, 0)
+    newest = LedgerRecord(
+        P, 0, reading.batch, (reading.sources[0]._replace(witness=seen),), AttemptId(1, 1), {}, 0
+    )
     with pytest.raises(SourceTopicReplaced):
         KafkaWitness(lambda source: client).begin(batch(1, HERE, start=10, end=20), newest)
 
 
 def test_a_topic_that_appears_in_mid_run_is_known_before_it_is_read():
-    """Replaced while it was read, it would be in the ledger as the second topic, with offsets of the first."""
+    """Replaced while it was read, it would be in the ledger as the second topic, with offsets of
+    the first.
+    """
     client: Any = Client()
     witness = KafkaWitness(lambda source: client)
     witness.begin(batch(0, HERE, start=0, end=10), None)

@@ -19,11 +19,15 @@ LEDGER = ow.KafkaLedger("localhost:9092")
 
 
 def delta(**settings: Any) -> ow.DeltaSink:
-    return ow.DeltaSink(**{"path": "/tables/orders", "pipeline_id": "orders", "ledger": LEDGER, **settings})
+    return ow.DeltaSink(
+        **{"path": "/tables/orders", "pipeline_id": "orders", "ledger": LEDGER, **settings}
+    )
 
 
 def iceberg(**settings: Any) -> ow.IcebergSink:
-    return ow.IcebergSink(**{"table": "lake.shop.orders", "pipeline_id": "orders", "ledger": LEDGER, **settings})
+    return ow.IcebergSink(
+        **{"table": "lake.shop.orders", "pipeline_id": "orders", "ledger": LEDGER, **settings}
+    )
 
 
 @pytest.mark.parametrize("make", [delta, iceberg])
@@ -53,7 +57,10 @@ def test_a_table_is_named_once():
         iceberg(table=" ")
     with pytest.raises(ConfigurationError, match="path=''"):
         delta(path="")
-    assert repr(delta(path=Path("/tables/orders"))) == "DeltaSink(pipeline_id='orders', path='/tables/orders')"
+    assert (
+        repr(delta(path=Path("/tables/orders")))
+        == "DeltaSink(pipeline_id='orders', path='/tables/orders')"
+    )
     assert repr(iceberg()) == "IcebergSink(pipeline_id='orders', table='lake.shop.orders')"
 
 
@@ -65,11 +72,16 @@ def test_a_fan_out_takes_them_at_different_places_only():
 
 def test_attempts_of_two_branches_have_two_names():
     assert name_of(pipeline_id("orders"), "mark", AttemptId(3, 4), "") == "orders@mark-3.4"
-    assert name_of(pipeline_id("orders"), "mark", AttemptId(3, 4), "archive") == "orders@mark-3.4-archive"
+    assert (
+        name_of(pipeline_id("orders"), "mark", AttemptId(3, 4), "archive")
+        == "orders@mark-3.4-archive"
+    )
 
 
 def test_a_writer_is_of_one_pipeline_and_one_ledger():
-    """And of one sink of a fan-out. ``orders@…`` is no prefix of another pipeline's: no id has an ``@``."""
+    """And of one sink of a fan-out. ``orders@…`` is no prefix of another pipeline's: no id has an
+    ``@``.
+    """
     table = Delta(pipeline_id("orders"), path="/p", name=None)
     assert table._writer("a", "").startswith(table._writer("", ""))
     assert table._writer("a", "one") != table._writer("a", "other")
@@ -89,13 +101,25 @@ def test_a_writer_is_of_one_pipeline_and_one_ledger():
             True,
         ),
         (
-            {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]},
-            {"type": "struct", "fields": [{"name": "b", "type": "long", "nullable": True, "metadata": {}}]},
+            {
+                "type": "struct",
+                "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}],
+            },
+            {
+                "type": "struct",
+                "fields": [{"name": "b", "type": "long", "nullable": True, "metadata": {}}],
+            },
             False,
         ),
         (
-            {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {"x": 1}}]},
-            {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {}}]},
+            {
+                "type": "struct",
+                "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {"x": 1}}],
+            },
+            {
+                "type": "struct",
+                "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {}}],
+            },
             True,
         ),
         ({"type": "struct", "fields": []}, "long", False),
@@ -110,7 +134,10 @@ def test_rows_are_counted_or_it_is_said_why_not():
         return json.dumps({"add": {"path": "x", "stats": stats}})
 
     assert rows_in([]) == 0
-    assert rows_in([action(json.dumps({"numRecords": 2})), action(json.dumps({"numRecords": 3}))]) == 5
+    assert (
+        rows_in([action(json.dumps({"numRecords": 2})), action(json.dumps({"numRecords": 3}))])
+        == 5
+    )
     for wrong in (action(None), json.dumps({"add": {"path": "x"}}), json.dumps({"cdc": {}})):
         with pytest.raises(ConfigurationError, match=r"stats\.collect"):
             rows_in([wrong])

@@ -8,28 +8,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.engine.ledger.record import VERSION, FrameWritten, LedgerRecord, Output, State, decode, encode
+from onceward.engine.ledger.record import (
+    VERSION,
+    FrameWritten,
+    LedgerRecord,
+    Output,
+    State,
+    decode,
+    encode,
+)
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 
 OPTIONAL = {"run_id", "supplement"}
 
 numbers = st.integers(0, 2**62)
-json_values = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
+json_values = st.recursive(
+    st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner)
+)
 records = st.builds(
     LedgerRecord,
     pipeline=st.just(PipelineId("people-etl")),
     sequence=numbers,
     batch=st.builds(BatchId, st.uuids().map(str), numbers),
-    sources=st.lists(st.builds(SourceRange, json_values, json_values, json_values), max_size=3).map(tuple),
+    sources=st.lists(
+        st.builds(SourceRange, json_values, json_values, json_values), max_size=3
+    ).map(tuple),
     attempt=st.builds(AttemptId, numbers, numbers),
     outputs=st.dictionaries(
-        st.sampled_from(["kafka", "files"]), st.builds(Output, st.text(), numbers, numbers, json_values)
+        st.sampled_from(["kafka", "files"]),
+        st.builds(Output, st.text(), numbers, numbers, json_values),
     ),
     committed_at_ms=numbers,
     state=st.sampled_from(State),
     run_id=st.text(),
-    frames=st.none() | st.lists(st.builds(FrameWritten, st.none() | st.text(), numbers), max_size=3).map(tuple),
+    frames=st.none()
+    | st.lists(st.builds(FrameWritten, st.none() | st.text(), numbers), max_size=3).map(tuple),
     supplement=st.booleans(),
     open_ms=st.none() | numbers,
 )
@@ -39,13 +53,19 @@ records = st.builds(
 def test_a_record_survives_the_ledger(record: LedgerRecord) -> None:
     decoded = decode(encode(record), where="here")
     assert decoded == record
-    assert (decoded.run_id, decoded.frames, decoded.supplement) == (record.run_id, record.frames, record.supplement)
+    assert (decoded.run_id, decoded.frames, decoded.supplement) == (
+        record.run_id,
+        record.frames,
+        record.supplement,
+    )
     assert decoded.open_ms == record.open_ms
 
 
 @given(records)
 def test_the_total_is_there_for_whoever_reads_the_topic_by_hand(record: LedgerRecord) -> None:
-    assert json.loads(encode(record))["records"] == sum(output.records for output in record.outputs.values())
+    assert json.loads(encode(record))["records"] == sum(
+        output.records for output in record.outputs.values()
+    )
 
 
 def example() -> dict[str, object]:
@@ -57,7 +77,9 @@ def example() -> dict[str, object]:
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_a_record_of_another_onceward_is_refused_rather_than_guessed(version: int) -> None:
     with pytest.raises(LedgerUnreadable, match=f"version {version}"):
-        decode(json.dumps(example() | {"version": version, "sequence": "?"}).encode(), where="here")
+        decode(
+            json.dumps(example() | {"version": version, "sequence": "?"}).encode(), where="here"
+        )
 
 
 def test_what_the_store_notes_of_the_place_is_its_own() -> None:

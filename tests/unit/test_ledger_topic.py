@@ -11,7 +11,9 @@ from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.ledger.topic import _Found, _newest_of
 
-DECIDED = LedgerRecord(PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, State.DECIDED)
+DECIDED = LedgerRecord(
+    PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, State.DECIDED
+)
 LATER = replace(DECIDED, attempt=AttemptId(0, 7))
 FINISHED = replace(DECIDED, attempt=AttemptId(0, 9), state=State.FINISHED)
 NEXT = replace(DECIDED, sequence=5)
@@ -20,8 +22,8 @@ NEXT = replace(DECIDED, sequence=5)
 @pytest.mark.parametrize(
     "found",
     [
-        # Partitions were added twice while the batch was being published: each start that went on with it had another
-        # place for the key, and how far it came stands in the last one.
+        # Partitions were added twice while the batch was being published: each start that went on
+        # with it had another place for the key, and how far it came stands in the last one.
         [_Found(DECIDED, 4), _Found(LATER, 7)],
         [_Found(DECIDED, 4), _Found(LATER, 7), _Found(FINISHED, 9)],
         [_Found(LATER, 0), _Found(FINISHED, 0)],

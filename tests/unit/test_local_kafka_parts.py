@@ -1,4 +1,6 @@
-"""The parts of LocalKafka that need no broker: settings, ports, the Metadata probe, names of tools."""
+"""The parts of LocalKafka that need no broker: settings, ports, the Metadata probe, names of
+tools.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ THREE = [NodePorts(9001, 9101), NodePorts(9002, 9102), NodePorts(9003, 9103)]
 def test_three_nodes_know_each_other_and_keep_three_replicas():
     second = broker_properties(2, THREE, {}, {})
     assert second["node.id"] == "2"
-    assert second["controller.quorum.voters"] == "1@127.0.0.1:9101,2@127.0.0.1:9102,3@127.0.0.1:9103"
+    assert (
+        second["controller.quorum.voters"] == "1@127.0.0.1:9101,2@127.0.0.1:9102,3@127.0.0.1:9103"
+    )
     assert second["listeners"] == "PLAINTEXT://127.0.0.1:9002,CONTROLLER://127.0.0.1:9102"
     assert second["transaction.state.log.replication.factor"] == "3"
     assert second["min.insync.replicas"] == "2"
@@ -35,14 +39,18 @@ def test_one_node_asks_for_one_replica():
 
 
 def test_the_callers_settings_win_and_are_written_as_kafka_reads_them():
-    chosen = broker_properties(1, THREE[:1], {}, {"auto.create.topics.enable": True, "num.partitions": 7})
+    chosen = broker_properties(
+        1, THREE[:1], {}, {"auto.create.topics.enable": True, "num.partitions": 7}
+    )
     assert (chosen["auto.create.topics.enable"], chosen["num.partitions"]) == ("true", "7")
 
 
 def test_an_extra_listener_is_advertised_with_its_protocol():
     ports = [NodePorts(9001, 9101, {"SECURE": 9201})]
     properties = broker_properties(1, ports, {"SECURE": "SASL_PLAINTEXT"}, {})
-    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9001,SECURE://127.0.0.1:9201"
+    assert (
+        properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9001,SECURE://127.0.0.1:9201"
+    )
     assert "SECURE:SASL_PLAINTEXT" in properties["listener.security.protocol.map"].split(",")
     assert properties["inter.broker.listener.name"] == "PLAINTEXT"
 
@@ -53,7 +61,9 @@ def test_a_proxied_listener_is_advertised_where_the_proxy_listens_and_brokers_ta
     assert properties["listeners"] == (
         "PLAINTEXT://127.0.0.1:9001,PROXIED://127.0.0.1:9201,CONTROLLER://127.0.0.1:9101"
     )
-    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9001,PROXIED://127.0.0.1:9301"
+    assert (
+        properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9001,PROXIED://127.0.0.1:9301"
+    )
     assert properties["inter.broker.listener.name"] == "PLAINTEXT"
 
 
@@ -108,14 +118,22 @@ def metadata_answer(*node_ids: int, rack: bytes | None = None) -> bytes:
     body = struct.pack(">ii", 1, len(node_ids))
     for node_id in node_ids:
         body += struct.pack(">ih9si", node_id, 9, b"127.0.0.1", 9092)
-        body += struct.pack(">h", -1) if rack is None else struct.pack(f">h{len(rack)}s", len(rack), rack)
+        body += (
+            struct.pack(">h", -1)
+            if rack is None
+            else struct.pack(f">h{len(rack)}s", len(rack), rack)
+        )
     body += struct.pack(">ii", node_ids[0] if node_ids else -1, 0)
     return struct.pack(">i", len(body)) + body
 
 
 @pytest.mark.parametrize("rack", [None, b"", b"rack-7"])
 def test_the_probe_reads_every_broker(rack: bytes | None):
-    assert brokers_seen_by("127.0.0.1", answering(metadata_answer(1, 2, 3, rack=rack))) == {1, 2, 3}
+    assert brokers_seen_by("127.0.0.1", answering(metadata_answer(1, 2, 3, rack=rack))) == {
+        1,
+        2,
+        3,
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A broker that is to have a port does not share it: whoever listens there may be another Kafka."""
+"""A broker that is to have a port does not share it: whoever listens there may be another
+Kafka.
+"""
 
 from __future__ import annotations
 

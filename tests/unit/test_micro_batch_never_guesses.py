@@ -1,7 +1,9 @@
-"""The nine steps over a target that fails where it is told to: what is tried again, what ends the query, what is asked.
+"""The nine steps over a target that fails where it is told to: what is tried again, what ends the
+query, what is asked.
 
-The target keeps a ledger and an output in memory, with the same meaning of commit, doubt and fencing as a real one;
-after every story the output must hold each batch once at most, and exactly if the ledger does.
+The target keeps a ledger and an output in memory, with the same meaning of commit, doubt and
+fencing as a real one; after every story the output must hold each batch once at most, and exactly
+if the ledger does.
 """
 
 from __future__ import annotations
@@ -64,8 +66,9 @@ def frames_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class MemoryTarget(Target):
-    """Output and ledger in lists. ``plan`` maps a method's name to what its successive calls raise (None: nothing);
-    ``commit_is_carried_out`` says what becomes of a commit that raises."""
+    """Output and ledger in lists. ``plan`` maps a method's name to what its successive calls raise
+    (None: nothing); ``commit_is_carried_out`` says what becomes of a commit that raises.
+    """
 
     def __init__(self, **plan: list[BaseException | None]) -> None:
         self.plan = plan
@@ -139,7 +142,9 @@ class MemoryAttempt(Attempt):
         return rows
 
     def prepared(self) -> Prepared:
-        return Prepared({"memory": Output("memory", 1, len(self.rows), None)}, state=self._target.decides)
+        return Prepared(
+            {"memory": Output("memory", 1, len(self.rows), None)}, state=self._target.decides
+        )
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         self._target.call("stage")
@@ -212,7 +217,9 @@ def batches(
     failures: FailedBatches | None = None,
     skipped: SkippedBatches = "refuse",
 ) -> MicroBatches:
-    policy = SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts, skipped_batches=skipped)
+    policy = SinkPolicy(
+        PipelineId("p"), resume=resume, batch_attempts=attempts, skipped_batches=skipped
+    )
     return MicroBatches(target, policy, failed, failures)
 
 
@@ -241,12 +248,16 @@ def test_a_retriable_error_before_the_commit_is_aborted_and_tried_again(step: st
     target = MemoryTarget(**{step: [RETRIABLE, RETRIABLE]})
     process(target)
     assert_once(target, 0)
-    assert target.calls.count("abort") == (0 if step == "begin" else 2), "what was not begun needs no abort"
+    assert target.calls.count("abort") == (0 if step == "begin" else 2), (
+        "what was not begun needs no abort"
+    )
     assert target.calls.count("commit") == 1
 
 
 @pytest.mark.parametrize("step", ["begin", "write", "stage"])
-@pytest.mark.parametrize("error", [RecordTooLarge("big"), ValueError("bug"), KeyboardInterrupt(), Fenced("newer")])
+@pytest.mark.parametrize(
+    "error", [RecordTooLarge("big"), ValueError("bug"), KeyboardInterrupt(), Fenced("newer")]
+)
 def test_any_other_error_before_the_commit_is_aborted_and_raised(step: str, error: BaseException):
     target = MemoryTarget(**{step: [error]})
     with pytest.raises(type(error)):
@@ -261,7 +272,9 @@ def test_attempts_are_counted():
     target = MemoryTarget(write=[RETRIABLE] * 3)
     with pytest.raises(SendFailed) as caught:
         process(target, attempts=3)
-    assert caught.value.next_step.startswith("start the query again"), "this run does not try it any more"
+    assert caught.value.next_step.startswith("start the query again"), (
+        "this run does not try it any more"
+    )
     assert target.calls.count("write") == 3
     assert_once(target)
 
@@ -274,7 +287,9 @@ def test_being_fenced_while_aborting_is_what_the_query_ends_with():
     assert target.calls.count("write") == 1
 
 
-@pytest.mark.parametrize("failure", [BrokerUnreachable("nobody"), TransactionTimedOut("late"), OncewardError("state")])
+@pytest.mark.parametrize(
+    "failure", [BrokerUnreachable("nobody"), TransactionTimedOut("late"), OncewardError("state")]
+)
 def test_an_abort_that_fails_is_settled_before_the_next_attempt(failure: OncewardError):
     target = MemoryTarget(write=[RETRIABLE], abort=[failure])
     process(target)
@@ -302,7 +317,9 @@ COMMIT_FAILURES: list[Callable[[], BaseException]] = [
 
 
 @pytest.mark.parametrize("failure", COMMIT_FAILURES, ids=lambda make: type(make()).__name__)
-def test_after_a_commit_that_failed_but_was_carried_out_nothing_is_repeated(failure: Callable[[], BaseException]):
+def test_after_a_commit_that_failed_but_was_carried_out_nothing_is_repeated(
+    failure: Callable[[], BaseException],
+):
     target = MemoryTarget(commit=[failure()])
     target.commit_is_carried_out = True
     process(target)
@@ -312,7 +329,9 @@ def test_after_a_commit_that_failed_but_was_carried_out_nothing_is_repeated(fail
 
 
 @pytest.mark.parametrize("failure", COMMIT_FAILURES[:4], ids=lambda make: type(make()).__name__)
-def test_after_a_commit_that_failed_and_was_not_carried_out_the_batch_runs_again(failure: Callable[[], BaseException]):
+def test_after_a_commit_that_failed_and_was_not_carried_out_the_batch_runs_again(
+    failure: Callable[[], BaseException],
+):
     target = MemoryTarget(commit=[failure()])
     process(target)
     assert target.calls.count("settle") == 1
@@ -320,11 +339,15 @@ def test_after_a_commit_that_failed_and_was_not_carried_out_the_batch_runs_again
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
-@pytest.mark.parametrize("unsettled", [BrokerUnreachable("nobody"), TransactionTimedOut("late"), OncewardError("?")])
+@pytest.mark.parametrize(
+    "unsettled", [BrokerUnreachable("nobody"), TransactionTimedOut("late"), OncewardError("?")]
+)
 def test_a_doubt_that_cannot_be_settled_ends_the_query_and_is_never_tried_again(
     unsettled: OncewardError, carried_out: bool
 ):
-    """Whoever runs the batch again here may write it twice: settling failed, but the commit may have been made."""
+    """Whoever runs the batch again here may write it twice: settling failed, but the commit may
+    have been made.
+    """
     target = MemoryTarget(commit=[CommitInDoubt("no answer")], settle=[unsettled])
     target.commit_is_carried_out = carried_out
     with pytest.raises(CommitInDoubt) as caught:
@@ -342,13 +365,17 @@ def test_a_doubt_whose_settling_finds_a_newer_owner_ends_fenced():
 
 
 def test_the_record_of_another_owner_is_not_taken_for_ours():
-    """Same batch, same sequence, other identity: an heir ran it after our doubt; we may not claim it."""
+    """Same batch, same sequence, other identity: an heir ran it after our doubt; we may not claim
+    it.
+    """
     target = MemoryTarget(commit=[CommitInDoubt("no answer")])
     work = batches(target, attempts=1)
 
     def heir(event: events.Event) -> None:
         if (event.step, event.phase) == (events.COMMIT, "failed"):
-            record = LedgerRecord(PipelineId("p"), 0, BatchId(QUERY, 0), running(0).sources, AttemptId(7, 99), {}, 0)
+            record = LedgerRecord(
+                PipelineId("p"), 0, BatchId(QUERY, 0), running(0).sources, AttemptId(7, 99), {}, 0
+            )
             target.ledger.append(record)
 
     stop = events.probe(heir)
@@ -381,7 +408,9 @@ def test_a_batch_that_will_be_refused_fences_nobody():
 
 
 def test_what_was_committed_between_peek_and_open_counts():
-    """A predecessor may commit its last batch after the peek: only what is read after fencing is final."""
+    """A predecessor may commit its last batch after the peek: only what is read after fencing is
+    final.
+    """
 
     class Overtaken(MemoryTarget):
         def open(self, running: RunningBatch) -> LedgerRecord | None:
@@ -409,7 +438,9 @@ def test_opening_is_repeated_when_it_failed():
 
 
 def test_a_second_call_for_the_same_batch_is_refused_not_dropped():
-    """``foreachBatch(lambda df, i: (sink(a, i), sink(b, i)))``: the ledger would call the second one a replay."""
+    """``foreachBatch(lambda df, i: (sink(a, i), sink(b, i)))``: the ledger would call the second
+    one a replay.
+    """
     target = MemoryTarget()
     work = batches(target)
     work.process(write(Frame()), running(0))
@@ -420,7 +451,7 @@ def test_a_second_call_for_the_same_batch_is_refused_not_dropped():
     assert_once(target, 0)
 
 
-# --- what comes after the decision ---------------------------------------------------------------------------------
+# --- what comes after the decision ---------------------------------------------------------------
 
 
 def two_phase(**plan: list[BaseException | None]) -> MemoryTarget:
@@ -439,9 +470,15 @@ def test_what_is_decided_is_published_before_spark_hears_of_it():
     assert [record.state for record in target.ledger] == [State.FINISHED] * 2
 
 
-@pytest.mark.parametrize("failure", [Unfinished("later"), KeyboardInterrupt(), ValueError("a bug"), BatchFailed("?")])
-def test_what_could_not_be_published_is_published_first_thing_after_the_restart(failure: BaseException):
-    """Whatever publishing meets, and whatever it says of trying again: the batch is decided and never runs again."""
+@pytest.mark.parametrize(
+    "failure", [Unfinished("later"), KeyboardInterrupt(), ValueError("a bug"), BatchFailed("?")]
+)
+def test_what_could_not_be_published_is_published_first_thing_after_the_restart(
+    failure: BaseException,
+):
+    """Whatever publishing meets, and whatever it says of trying again: the batch is decided and
+    never runs again.
+    """
     target = two_phase(finish=[failure, failure])
     for _ in range(2):
         with pytest.raises(type(failure)):
@@ -478,7 +515,9 @@ def test_a_decision_in_doubt_is_published_if_it_was_made(carried_out: bool):
 
 
 def test_what_another_sink_has_decided_and_not_published_stops_this_one():
-    """The sink was changed from one that publishes to one that commits by itself, on the same ledger."""
+    """The sink was changed from one that publishes to one that commits by itself, on the same
+    ledger.
+    """
     target = two_phase(finish=[Unfinished("later")])
     with pytest.raises(Unfinished):
         process(target)
@@ -524,7 +563,9 @@ def test_what_a_batch_reads_is_asked_for_before_it_is_written():
 
 
 def test_a_query_that_is_refused_leaves_the_publishing_to_who_is_not():
-    """A look at the ledger shows that the batch is another checkpoint's: nobody is fenced, nothing is published."""
+    """A look at the ledger shows that the batch is another checkpoint's: nobody is fenced, nothing
+    is published.
+    """
     target = two_phase(finish=[Unfinished("later")])
     with pytest.raises(Unfinished):
         process(target)
@@ -535,7 +576,9 @@ def test_a_query_that_is_refused_leaves_the_publishing_to_who_is_not():
 
 
 def test_what_a_rewound_query_has_decided_is_published_by_its_heir():
-    """Its own query cannot be started once more on such a checkpoint; the advice must be one that can be followed."""
+    """Its own query cannot be started once more on such a checkpoint; the advice must be one that
+    can be followed.
+    """
     target = two_phase(finish=[None, Unfinished("later")])
     process(target, 0)
     with pytest.raises(Unfinished):
@@ -550,7 +593,7 @@ def test_what_a_rewound_query_has_decided_is_published_by_its_heir():
     assert target.published == [0, 1, 0], "the old one first, then the first of the new query"
 
 
-# --- what a user's own function may do -----------------------------------------------------------------------------
+# --- what a user's own function may do -----------------------------------------------------------
 
 
 def test_several_frames_are_one_commit():
@@ -561,7 +604,9 @@ def test_several_frames_are_one_commit():
 
 
 def test_a_second_sink_in_the_same_run_is_refused():
-    """It has a target of its own, and finds in the ledger what the first one committed a moment ago."""
+    """It has a target of its own, and finds in the ledger what the first one committed a moment
+    ago.
+    """
     target = MemoryTarget()
     batches(target).process(write(Frame()), running(0, run="r"))
     with pytest.raises(UnsupportedQuery, match="twice"):
@@ -570,8 +615,12 @@ def test_a_second_sink_in_the_same_run_is_refused():
 
 
 def test_a_second_try_after_doubt_is_a_replay():
-    """``CommitInDoubt`` reached the user's function, which tries again: what this run committed is no other call's."""
-    target = MemoryTarget(commit=[CommitInDoubt("no answer")], settle=[BrokerUnreachable("nobody")])
+    """``CommitInDoubt`` reached the user's function, which tries again: what this run committed is
+    no other call's.
+    """
+    target = MemoryTarget(
+        commit=[CommitInDoubt("no answer")], settle=[BrokerUnreachable("nobody")]
+    )
     target.commit_is_carried_out = True
     with pytest.raises(CommitInDoubt):
         batches(target).process(write(Frame()), running(0, run="r"))
@@ -585,15 +634,21 @@ def committed(*frames: Frame) -> MemoryTarget:
     return target
 
 
-@pytest.mark.parametrize("now", [[Frame(5), Frame(0)], [Frame(4)], [Frame(2), Frame(3)], []], ids=len)
+@pytest.mark.parametrize(
+    "now", [[Frame(5), Frame(0)], [Frame(4)], [Frame(2), Frame(3)], []], ids=len
+)
 def test_a_replay_without_new_rows_sends_nothing(now: list[Frame]):
     target = committed(Frame(5))
     batches(target).process(write(*now), running(0))
     assert_once(target, 0)
 
 
-@pytest.mark.parametrize("now", [[Frame(5), Frame(1)], [Frame(6)]], ids=["more frames", "more rows"])
-def test_rows_that_a_committed_batch_lacks_are_named(now: list[Frame], monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "now", [[Frame(5), Frame(1)], [Frame(6)]], ids=["more frames", "more rows"]
+)
+def test_rows_that_a_committed_batch_lacks_are_named(
+    now: list[Frame], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(replays, "is_deterministic", lambda frame: True)
     target = committed(Frame(5))
     with pytest.raises(BatchChanged, match="committed with 5 records for out"):
@@ -639,7 +694,9 @@ def test_a_replay_whose_source_has_expired(stateful: bool):
 
 
 class Log:
-    """What Spark says of the batches of :func:`running`: unless it is said otherwise, this is the first of its run."""
+    """What Spark says of the batches of :func:`running`: unless it is said otherwise, this is the
+    first of its run.
+    """
 
     checkpoint = "/checkpoint"
 
@@ -655,7 +712,9 @@ class Log:
 
 
 class Files:
-    """Beside a checkpoint, in memory; on a real file system: ``tests/spark/test_what_a_function_may_do.py``."""
+    """Beside a checkpoint, in memory; on a real file system:
+    ``tests/spark/test_what_a_function_may_do.py``.
+    """
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -683,7 +742,13 @@ class Files:
 
 
 def go(
-    target: MemoryTarget, files: Files, number: int, run: str, *frames: Frame, log: Log | None = None, **options: Any
+    target: MemoryTarget,
+    files: Files,
+    number: int,
+    run: str,
+    *frames: Frame,
+    log: Log | None = None,
+    **options: Any,
 ) -> None:
     """That batch as the first of a new process, in that run."""
     work = batches(target, failures=files.of(run), **options)
@@ -705,7 +770,9 @@ def test_a_gap_is_refused_and_says_what_to_do(new_process: bool, first: bool):
     work = batches(target)
     work.process(write(Frame()), running(0))
     with pytest.raises(BatchNotWritten, match="not batches 1 to 4 before it") as refused:
-        (batches(target) if new_process else work).process(write(Frame()), running(5, history=Log(first=first)))
+        (batches(target) if new_process else work).process(
+            write(Frame()), running(5, history=Log(first=first))
+        )
     assert "call the sink for every batch, also for an empty one" in refused.value.next_step
     assert 'resume="keep"' in refused.value.next_step
     # the advice: the function is mended, and the batch runs again as the first of a start
@@ -734,7 +801,9 @@ def test_the_first_batches_of_all_may_not_be_left_out_either():
 def test_a_ledger_that_was_lost_is_no_function_that_skips():
     for skipped in ("refuse", "allow"):
         with pytest.raises(LedgerBehind):
-            batches(MemoryTarget(), skipped=skipped).process(write(Frame()), running(3, history=Log()))
+            batches(MemoryTarget(), skipped=skipped).process(
+                write(Frame()), running(3, history=Log())
+            )
 
 
 @pytest.mark.parametrize("new_process", [False, True])
@@ -761,7 +830,9 @@ def test_offsets_that_contradict_a_gap_are_refused_where_skipping_is_allowed():
 
 @pytest.mark.parametrize("lost", [1, 3])
 def test_a_ledger_that_lost_its_end_is_found_by_the_gap(lost: int):
-    """Output and ledger went back together, a cluster restored from a backup say; the checkpoint did not."""
+    """Output and ledger went back together, a cluster restored from a backup say; the checkpoint
+    did not.
+    """
     target = MemoryTarget()
     work = batches(target)
     for number in range(4):
@@ -772,7 +843,9 @@ def test_a_ledger_that_lost_its_end_is_found_by_the_gap(lost: int):
 
 
 def test_nothing_is_refused_for_a_ledger_that_is_outdated():
-    """A batch behind a gap, as it looks to a run that read the ledger from a broker that no longer led it."""
+    """A batch behind a gap, as it looks to a run that read the ledger from a broker that no longer
+    led it.
+    """
     target = MemoryTarget()
     batches(target).process(write(Frame()), running(0))
     asked = []
@@ -969,11 +1042,15 @@ def test_adopting_leaves_out_nothing_that_failed():
 
 @pytest.mark.parametrize("where", ["the count", "the supplement"])
 def test_a_replay_that_fails_is_told_from_a_batch_that_is_not_committed(where: str):
-    """The batch is in the ledger; what the replay was to complete is not, and the function may keep the error."""
+    """The batch is in the ledger; what the replay was to complete is not, and the function may
+    keep the error.
+    """
     target = MemoryTarget()
     batches(target).process(write(Frame()), running(0, run="one"))
     missing = Frame(error=ZeroDivisionError() if where == "the count" else None)
-    target.plan["write"] = [SendFailed("lost", next_step="nothing")] if where == "the supplement" else []
+    target.plan["write"] = (
+        [SendFailed("lost", next_step="nothing")] if where == "the supplement" else []
+    )
     work, again = batches(target, attempts=1, resume="complete"), running(0, run="two")
     with pytest.raises((SendFailed, ZeroDivisionError)):
         work.process(write(Frame(), missing), again)
@@ -1013,7 +1090,9 @@ def test_a_replay_compares_numbers_of_one_computation(times: int):
 
 @pytest.mark.parametrize("resume", ["checkpoint", "complete", "keep"])
 @pytest.mark.parametrize("kind", [None, Kind.REFUSED, Kind.REPLAY])
-def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(resume: Resume, kind: Kind | None):
+def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(
+    resume: Resume, kind: Kind | None
+):
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "earlier")
     if kind:

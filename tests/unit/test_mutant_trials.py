@@ -1,4 +1,6 @@
-"""What `make mutants` calls killed, survived and INVALID: a checker that is never wrong in the mutant's favour."""
+"""What `make mutants` calls killed, survived and INVALID: a checker that is never wrong in the
+mutant's favour.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ HARMLESS = [
     f"--- a/{BOOK}",
     f"+++ b/{BOOK}",
     "@@ -1,2 +1,2 @@",
-    '-"""The sequencer\'s book: who may append to which partition of one epoch, and where the next one goes on.',
-    '+"""The book of the sequencer: who may append to which partition of one epoch, and where the next one goes on.',
+    '-"""The sequencer\'s book: who may append to which partition of one epoch, and where the '
+    "next one goes on.",
+    '+"""The book of the sequencer: who may append to which partition of one epoch, and where the '
+    "next one goes on.",
     " ",
     "",
 ]
@@ -33,9 +37,18 @@ def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return run
 
 
-def judged(run: ModuleType, folder: Path, lines: list[dict[str, Any]], status: int | None = 1) -> Any:
+def judged(
+    run: ModuleType, folder: Path, lines: list[dict[str, Any]], status: int | None = 1
+) -> Any:
     report, log = folder / "report.jsonl", folder / "log"
-    usual = {"test": "t", "when": "call", "outcome": "passed", "hung": False, "invalid": False, "error": ""}
+    usual = {
+        "test": "t",
+        "when": "call",
+        "outcome": "passed",
+        "hung": False,
+        "invalid": False,
+        "error": "",
+    }
     report.write_text("".join(json.dumps({**usual, **line}) + "\n" for line in lines))
     log.write_text("what pytest said")
     return run._judged(report, status, log)
@@ -53,9 +66,13 @@ def test_a_test_that_hangs_kills_and_says_so(run: ModuleType, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "line", [{"when": "setup"}, {"when": "teardown"}, {"invalid": True}, {"error": "TypeError"}], ids=str
+    "line",
+    [{"when": "setup"}, {"when": "teardown"}, {"invalid": True}, {"error": "TypeError"}],
+    ids=str,
 )
-def test_what_fails_around_a_test_or_never_happened_kills_nobody(run: ModuleType, tmp_path: Path, line: dict[str, Any]):
+def test_what_fails_around_a_test_or_never_happened_kills_nobody(
+    run: ModuleType, tmp_path: Path, line: dict[str, Any]
+):
     trial = judged(run, tmp_path, [{**line, "outcome": "failed"}])
     assert trial.killer is None
     assert trial.noise

@@ -1,4 +1,6 @@
-"""What is said to ``ow.mysql_changes`` before there is a server, and a server that takes a connection, but no more."""
+"""What is said to ``ow.mysql_changes`` before there is a server, and a server that takes a
+connection, but no more.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from onceward.mysql.source.settings import Settings, settings_of
 
 def settings(**said: Any) -> Settings:
     usual: dict[str, Any] = {
-        "url": "mysql://reader:hidden@host", "tables": ["Shop.Orders", "stock.*"], "starting": "latest",
+        "url": "mysql://reader:hidden@host", "tables": ["Shop.Orders", "stock.*"],
+        "starting": "latest",
         "max_bytes_per_batch": 1, "heartbeat_seconds": 60, "pass_over": (), "values": "text",
     }  # fmt: skip
     return settings_of(**{**usual, **said})
@@ -40,7 +43,9 @@ def test_a_cascade_is_passed_for_a_table_as_the_server_compares_names(
     said = settings(pass_over=["cascade:Shop.Orders"]).for_server(names)
     assert said.passes_cascade(database, table) is passed
     assert said.wanted(database, table) is (passed or database == "stock")
-    assert said == settings(pass_over=["cascade:Shop.Orders"]).for_server(1 - bool(names)).for_server(names)
+    assert said == settings(pass_over=["cascade:Shop.Orders"]).for_server(
+        1 - bool(names)
+    ).for_server(names)
 
 
 @pytest.mark.parametrize("name", ["shop.orders", "Stock.Parts", "STOCK.x"])

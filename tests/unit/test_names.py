@@ -1,4 +1,6 @@
-"""Names that users give: what Kafka, and a file system, would not take is refused where it is given."""
+"""Names that users give: what Kafka, and a file system, would not take is refused where it is
+given.
+"""
 
 from __future__ import annotations
 

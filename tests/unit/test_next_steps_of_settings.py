@@ -1,4 +1,6 @@
-"""Whoever does what the error of a setting says is done: each next step is followed by its words, and then it works."""
+"""Whoever does what the error of a setting says is done: each next step is followed by its words,
+and then it works.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_each_of_the_words_that_are_offered_is_taken(setting: str):
 
 
 def test_a_whole_number_as_it_is_asked_for():
-    assert advice(lambda: policy(batch_attempts=0)) == "set batch_attempts to a whole number of at least 1"
+    assert (
+        advice(lambda: policy(batch_attempts=0))
+        == "set batch_attempts to a whole number of at least 1"
+    )
     assert policy(batch_attempts=1).batch_attempts == 1
 
 
@@ -47,7 +52,9 @@ def test_a_limit_of_time_as_it_is_asked_for(value: float | None):
     policy(batch_timeout_s=value)
 
 
-@pytest.mark.parametrize("settings", [{"delivery": "exactly_once", "resume": "keep"}, {"delivery": "none"}])
+@pytest.mark.parametrize(
+    "settings", [{"delivery": "exactly_once", "resume": "keep"}, {"delivery": "none"}]
+)
 def test_two_settings_that_contradict_each_other(settings: dict[str, Any]):
     """'use delivery="exactly_once", or leave resume out'"""
     offered = advice(lambda: policy(delivery="none", resume="keep"))
@@ -70,7 +77,10 @@ def test_each_ledger_that_is_offered_is_one(tmp_path: Path):
 
 
 def test_a_column_or_a_list_of_different_ones():
-    assert advice(lambda: names("keys", ["a", "a"])) == "pass a column's name, or a list of different ones"
+    assert (
+        advice(lambda: names("keys", ["a", "a"]))
+        == "pass a column's name, or a list of different ones"
+    )
     assert names("keys", "a") == ("a",)
     assert names("keys", ["a", "b"]) == ("a", "b")
 
@@ -78,16 +88,21 @@ def test_a_column_or_a_list_of_different_ones():
 WRONG: dict[str, list[dict[str, Any]]] = {
     "FixedDelay": [{"attempts": 0}, {"delay_s": -1}],
     "ExponentialDelay": [
-        {"initial_s": 0}, {"max_s": 0.1}, {"multiplier": 0.5}, {"jitter": 2}, {"reset_after_s": -1}, {"attempts": 0},
+        {"initial_s": 0}, {"max_s": 0.1}, {"multiplier": 0.5}, {"jitter": 2},
+        {"reset_after_s": -1}, {"attempts": 0},
     ],
     "FailureRate": [{"max_failures": 0}, {"interval_s": 0}, {"delay_s": -1}],
 }  # fmt: skip
 
 
 def as_told(step: str) -> Iterator[tuple[str, Any]]:
-    """``set attempts to 1 or more, or None`` and the like: the setting, and each end of what is allowed."""
+    """``set attempts to 1 or more, or None`` and the like: the setting, and each end of what is
+    allowed.
+    """
     found = re.fullmatch(
-        r"set (\w+) to (from (\d+) to (\d+)|more than 0 seconds|initial_s or more|(\d+) or more.*)", step
+        r"set (\w+) to (from (\d+) to (\d+)|more than 0 seconds|initial_s or more|(\d+) or "
+        r"more.*)",
+        step,
     )
     assert found, step
     setting, allowed, low, high, least = found.groups()
@@ -102,7 +117,9 @@ def as_told(step: str) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "wrong"), [(name, wrong) for name, every in WRONG.items() for wrong in every], ids=str
+    ("strategy", "wrong"),
+    [(name, wrong) for name, every in WRONG.items() for wrong in every],
+    ids=str,
 )
 def test_a_setting_of_a_strategy_as_it_is_asked_for(strategy: str, wrong: dict[str, Any]):
     kind = getattr(ow, strategy)
@@ -154,10 +171,15 @@ class Asked(ow.TwoPhaseCommitSink):
 
 @pytest.mark.parametrize("now", [None, *ow.CommitResult], ids=str)
 def test_commit_answers_as_it_is_asked_to(tmp_path: Path, now: Any):
-    """``let it return an ow.CommitResult, or None for DONE``: whatever it says then is understood."""
+    """``let it return an ow.CommitResult, or None for DONE``: whatever it says then is
+    understood.
+    """
     sink = Asked(pipeline_id="p", ledger=ow.FolderLedger(tmp_path))
     target: Any = sink.new_target()
     sink.answer = True
-    assert advice(lambda: target._commit("a", None)) == "let it return an ow.CommitResult, or None for DONE"
+    assert (
+        advice(lambda: target._commit("a", None))
+        == "let it return an ow.CommitResult, or None for DONE"
+    )
     sink.answer = now
     assert target._commit("a", None) is (ow.CommitResult.DONE if now is None else now)

@@ -1,4 +1,6 @@
-"""Records that a topic deletes as soon as they are committed are spoken of: once, and not without need."""
+"""Records that a topic deletes as soon as they are committed are spoken of: once, and not without
+need.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from onceward.kafka.sink.rows import HeldRows
 from onceward.kafka.wire.options.settings import ProducerSettings
 
 DAY_MS = 86_400_000
-WEEK = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": str(7 * DAY_MS)}
+WEEK = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "CreateTime",
+    "retention.ms": str(7 * DAY_MS),
+}
 
 
 def ago(days: float) -> int:
@@ -66,7 +72,11 @@ def test_how_long_a_topic_keeps_a_record(change: dict[str, str | None], kept: in
     ids=["older", "younger", "of now", "of next week", "kept for ever", "not to be known"],
 )
 def test_a_topic_is_spoken_of_once_and_asked_for_once(
-    caplog: pytest.LogCaptureFixture, days: float, config: dict[str, str | None] | None, spoken: bool, asked: bool
+    caplog: pytest.LogCaptureFixture,
+    days: float,
+    config: dict[str, str | None] | None,
+    spoken: bool,
+    asked: bool,
 ):
     brokers = Asked(config)
     topics = OldTimestamps("orders", brokers)
@@ -74,12 +84,14 @@ def test_a_topic_is_spoken_of_once_and_asked_for_once(
         for _ in range(3):
             topics.look_at({"out": ago(days)})
     assert brokers.topics == ["out"] * asked
-    assert [("orders: topic out" in text, "retention.ms=604800000" in text) for text in caplog.messages] == [
-        (True, True)
-    ] * spoken
+    assert [
+        ("orders: topic out" in text, "retention.ms=604800000" in text) for text in caplog.messages
+    ] == [(True, True)] * spoken
 
 
-def test_what_was_young_enough_at_first_is_spoken_of_when_it_is_not(caplog: pytest.LogCaptureFixture):
+def test_what_was_young_enough_at_first_is_spoken_of_when_it_is_not(
+    caplog: pytest.LogCaptureFixture,
+):
     brokers = Asked(WEEK)
     topics = OldTimestamps("orders", brokers)
     for days in (6, 6, 9, 9):

@@ -1,4 +1,6 @@
-"""``KafkaSink(order_by=…)``: what is taken, what is refused, and the order in which the driver sends: without Spark."""
+"""``KafkaSink(order_by=…)``: what is taken, what is refused, and the order in which the driver
+sends: without Spark.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,24 @@ def test_columns_are_taken_as_everywhere():
         ({"order_by": ["a", "a"]}, ConfigurationError, "does not name columns"),
         ({"order_by": "a", "order_within": "partition"}, ConfigurationError, "key, topic"),
         ({"order_within": "topic"}, ContradictoryOptions, "no order_by"),
-        ({"order_by": "a", "delivery": "at_least_once"}, ContradictoryOptions, "would come behind"),
+        (
+            {"order_by": "a", "delivery": "at_least_once"},
+            ContradictoryOptions,
+            "would come behind",
+        ),
         ({"order_by": "a", "delivery": "none"}, ContradictoryOptions, "would come behind"),
     ],
 )
-def test_settings_that_promise_no_order_are_refused(settings: dict[str, Any], kind: type[Exception], said: str):
+def test_settings_that_promise_no_order_are_refused(
+    settings: dict[str, Any], kind: type[Exception], said: str
+):
     with pytest.raises(kind, match=said):
         sink(**settings)
 
 
-@pytest.mark.parametrize("kind", [IntegerType(), StringType(), DecimalType(20, 2), DateType(), TimestampNTZType()])
+@pytest.mark.parametrize(
+    "kind", [IntegerType(), StringType(), DecimalType(20, 2), DateType(), TimestampNTZType()]
+)
 def test_what_is_sorted_alike_everywhere_is_taken(kind: DataType):
     ordering.check(["at"], {"value": StringType(), "at": kind})
 
@@ -74,7 +84,9 @@ def test_what_is_not_is_named(kind: DataType | None, said: str):
 def test_the_driver_sorts_nulls_first_and_equal_rows_as_they_came():
     first = [2, None, 1, 2, 1, None]
     second = ["b", "z", None, "a", "é", "z"]
-    rows = pa.table({"value": list("abcdef"), "onceward_order_0": first, "onceward_order_1": second})
+    rows = pa.table(
+        {"value": list("abcdef"), "onceward_order_0": first, "onceward_order_1": second}
+    )
     assert ordering.by_driver(rows).to_pydict() == {"value": ["b", "f", "c", "e", "d", "a"]}
 
 
@@ -84,7 +96,9 @@ def test_the_driver_sorts_nulls_first_and_equal_rows_as_they_came():
         pa.array([date(2024, 1, 2), date(1969, 1, 1), None]),
         pa.array([Decimal("10.1"), Decimal("-9.9"), None]),
         pa.array([b"\xff", b"\x00\x01", None]),
-        pa.array(["\U0001f600", "\uffff", None]),  # by their bytes, as Spark does it; UTF-16 has them the other way
+        pa.array(
+            ["\U0001f600", "\uffff", None]
+        ),  # by their bytes, as Spark does it; UTF-16 has them the other way
         pa.array([True, False, None]),
     ],
 )

@@ -26,7 +26,9 @@ def refer(pairs: str) -> list[Reference]:
 
 
 def order(names: str, references: list[Reference]) -> str:
-    return "".join(found.table.name for found in parents_first([part(name) for name in names], references))
+    return "".join(
+        found.table.name for found in parents_first([part(name) for name in names], references)
+    )
 
 
 @pytest.mark.parametrize("names", ["".join(names) for names in itertools.permutations("abcd")])
@@ -56,7 +58,9 @@ def test_any_graph_without_a_circle_is_ordered() -> None:
             if rng.random() < 0.3
         ]
         found = order("".join(rng.sample(names, len(names))), references)
-        assert all(found.index(str(parent)) < found.index(str(child)) for child, parent, _ in references), seed
+        assert all(
+            found.index(str(parent)) < found.index(str(child)) for child, parent, _ in references
+        ), seed
         assert not circle(references), seed
 
 

@@ -26,7 +26,9 @@ OURS, AN_HEIRS = ProducerIdentity(1, 5), ProducerIdentity(2, 0)
 def test_only_what_somebody_else_wrote_makes_a_copy_outdated(
     sequence: int, producer: ProducerIdentity, outdated: bool
 ) -> None:
-    newest = LedgerRecord(PipelineId("p"), sequence, BatchId("q", sequence), (), AttemptId(*producer), {}, 0)
+    newest = LedgerRecord(
+        PipelineId("p"), sequence, BatchId("q", sequence), (), AttemptId(*producer), {}, 0
+    )
     chain: Any = KafkaChain.__new__(KafkaChain)
     chain._topic = SimpleNamespace(peek=lambda: newest)
     chain.transaction = SimpleNamespace(identity=OURS)

@@ -71,7 +71,10 @@ def test_an_answer_that_does_not_come_in_time_is_missed_whoever_asks() -> None:
 
 def test_all_that_was_said_around_a_wait_is_asked_and_nothing_afterwards() -> None:
     heard: list[str] = []
-    with patience.asking(lambda: heard.append("outer")), patience.asking(lambda: heard.append("inner")):
+    with (
+        patience.asking(lambda: heard.append("outer")),
+        patience.asking(lambda: heard.append("inner")),
+    ):
         patience.ask()
     patience.ask()
     assert heard == ["outer", "inner"]

@@ -1,4 +1,6 @@
-"""The guard lets no child outlive its owner. Here the child is `sleep`; brokers are behind the same guard."""
+"""The guard lets no child outlive its owner. Here the child is `sleep`; brokers are behind the
+same guard.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ LONG_SLEEP = ["sleep", "300"]
 def start_guard(folder: Path, *command: str) -> subprocess.Popen[str]:
     """The guard as this process's child: this process is the owner."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", process_guard.__file__, str(psutil.Process().pid), str(folder), *command],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            process_guard.__file__,
+            str(psutil.Process().pid),
+            str(folder),
+            *command,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -43,7 +53,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 128 + signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 128 + signal.SIGKILL)]
+)
 def test_it_ends_as_its_child_ends_and_keeps_the_data(folder: Path, script: str, status: int):
     with start_guard(folder, "sh", "-c", script) as guard:
         assert guard.stdin is not None

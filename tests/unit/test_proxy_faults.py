@@ -22,8 +22,12 @@ def taken(faults: Faults, fault: ProxyFault, requests: int, *, node: int = 1) ->
     return [number for number in range(1, requests + 1) if faults.due(node, head()) is fault]
 
 
-@pytest.mark.parametrize(("nth", "times", "expected"), [(1, 1, [1]), (3, 1, [3]), (2, 2, [2, 3]), (4, None, [4, 5, 6])])
-def test_the_nth_request_is_taken_and_those_after_it(nth: int, times: int | None, expected: list[int]):
+@pytest.mark.parametrize(
+    ("nth", "times", "expected"), [(1, 1, [1]), (3, 1, [3]), (2, 2, [2, 3]), (4, None, [4, 5, 6])]
+)
+def test_the_nth_request_is_taken_and_those_after_it(
+    nth: int, times: int | None, expected: list[int]
+):
     faults = Faults()
     fault = On(faults, Target("Produce", nth, times)).drop_request()
     assert taken(faults, fault, 6) == expected
@@ -81,7 +85,8 @@ def test_counts_since_a_mark():
     counts.add(2, head(client_id="other"))
     counts.add(2, head("Fetch"))
     since = counts.since(before)
-    assert (since.count("Produce"), since.count("Produce", client_id="job-?"), since.count("Produce", node=2)) == (
+    assert (since.count("Produce"), since.count("Produce", client_id="job-?"),
+        since.count("Produce", node=2)) == (
         2, 1, 1
     )  # fmt: skip
     assert counts.since(None).count("Produce") == 3

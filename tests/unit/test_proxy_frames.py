@@ -28,7 +28,9 @@ REQUESTS = {
     "Metadata": MetadataRequest[1](topics=None),
     "FindCoordinator": FindCoordinatorRequest[3](key="k", key_type=1),
     "InitProducerId": InitProducerIdRequest[0](transactional_id="t", transaction_timeout_ms=1),
-    "EndTxn": EndTxnRequest[5](transactional_id="t", producer_id=1, producer_epoch=2, committed=True),
+    "EndTxn": EndTxnRequest[5](
+        transactional_id="t", producer_id=1, producer_epoch=2, committed=True
+    ),
 }
 
 
@@ -41,10 +43,16 @@ def encoded(api: str, number: int, client_id: str) -> bytes:
 
 
 @given(
-    asked=st.lists(st.tuples(st.sampled_from(sorted(REQUESTS)), st.integers(0, 2**31 - 1), st.text(max_size=20))),
+    asked=st.lists(
+        st.tuples(
+            st.sampled_from(sorted(REQUESTS)), st.integers(0, 2**31 - 1), st.text(max_size=20)
+        )
+    ),
     cuts=st.lists(st.integers(1, 200)),
 )
-def test_requests_are_told_apart_wherever_the_stream_is_cut(asked: list[tuple[str, int, str]], cuts: list[int]):
+def test_requests_are_told_apart_wherever_the_stream_is_cut(
+    asked: list[tuple[str, int, str]], cuts: list[int]
+):
     stream = b"".join(encoded(*request) for request in asked)
 
     async def read() -> list[tuple[RequestHead, bytes]]:
@@ -70,7 +78,11 @@ def test_a_frame_larger_than_what_is_looked_at_passes_unchanged(size: int, piece
         reader = fed(pieces(stream, [piece] * (len(stream) // piece)))
         first = await Frame.read(reader)
         copy = b"".join([chunk async for chunk in first.chunks()])
-        return correlation_id(first.prefix), copy, correlation_id((await Frame.read(reader)).prefix)
+        return (
+            correlation_id(first.prefix),
+            copy,
+            correlation_id((await Frame.read(reader)).prefix),
+        )
 
     number, copy, following = asyncio.run(read())
     assert (number, following) == (7, 8)
@@ -91,14 +103,17 @@ def test_a_client_without_a_name():
 
 
 @pytest.mark.parametrize(
-    "prefix", [b"", b"\x00\x01", struct.pack(">hhih", 3, 1, 5, 9), struct.pack(">hhih", -1, 1, 5, 0)]
+    "prefix",
+    [b"", b"\x00\x01", struct.pack(">hhih", 3, 1, 5, 9), struct.pack(">hhih", -1, 1, 5, 0)],
 )
 def test_what_is_no_request_is_refused(prefix: bytes):
     with pytest.raises(NotKafka):
         RequestHead.of(prefix)
 
 
-@pytest.mark.parametrize("size", [-1, 0, 3, LARGEST_FRAME_BYTES + 1, 0x16030100])  # the last one: a TLS hello
+@pytest.mark.parametrize(
+    "size", [-1, 0, 3, LARGEST_FRAME_BYTES + 1, 0x16030100]
+)  # the last one: a TLS hello
 def test_a_size_that_cannot_be_ends_the_connection(size: int):
     async def read() -> None:
         await Frame.read(fed([struct.pack(">i", size) + b"0123456789"]))
@@ -130,7 +145,9 @@ def pieces(stream: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 def fed(parts: Sequence[bytes]) -> asyncio.StreamReader:
-    """A reader to which ``parts`` come one after the other, each when the one before has been taken."""
+    """A reader to which ``parts`` come one after the other, each when the one before has been
+    taken.
+    """
     reader = asyncio.StreamReader()
 
     async def feed() -> None:

@@ -1,6 +1,8 @@
-"""What is started again after each error of the tree: a query of a pipeline that has worked, and of one that never has.
+"""What is started again after each error of the tree: a query of a pipeline that has worked, and
+of one that never has.
 
-The lists stand here once more, by name, and not by what the classes say of themselves."""
+The lists stand here once more, by name, and not by what the classes say of themselves.
+"""
 
 from __future__ import annotations
 
@@ -19,33 +21,46 @@ from onceward.operate import supervise as supervising
 
 WILL_NEVER_PASS = {
     # a setting that is wrong now
-    "ConfigurationError", "UnknownOption", "ContradictoryOptions", "UnsupportedQuery", "ConnectorMissing",
+    "ConfigurationError", "UnknownOption", "ContradictoryOptions", "UnsupportedQuery",
+    "ConnectorMissing",
     "SourceBroken",
     # data that a target never takes, or that cannot be read
-    "InputError", "BadColumn", "InvalidTopicName", "PoisonRecord", "RecordTooLarge", "RowRefused", "ValueUnfit",
+    "InputError", "BadColumn", "InvalidTopicName", "PoisonRecord", "RecordTooLarge", "RowRefused",
+    "ValueUnfit",
     "SchemaUnfit", "SourceNotNamed", "ChangeUnreadable", "RowUnfit", "DeliveryRefused",
     # records that are gone
     "SourceDataLost", "BinlogPurged", "TargetLost",
     # refused admission, and a newer copy
-    "AdmissionRefused", "LedgerBehind", "LedgerUnreadable", "CheckpointReplaced", "CheckpointDamaged",
-    "CheckpointRewound", "BatchChanged", "BatchNotWritten", "SourceTopicReplaced", "SourceReplaced",
+    "AdmissionRefused", "LedgerBehind", "LedgerUnreadable", "CheckpointReplaced",
+    "CheckpointDamaged",
+    "CheckpointRewound", "BatchChanged", "BatchNotWritten", "SourceTopicReplaced",
+    "SourceReplaced",
     "SourceRangeChanged", "Fenced",
 }  # fmt: skip
 
 WRONG_OR_AWAY = {
     "FileUnreadable",
-    "WorkerPythonUnfit", "ServerUnfit", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort", "ResourceError",
-    "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied", "UnsupportedBroker",
+    "WorkerPythonUnfit", "ServerUnfit", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort",
+    "ResourceError",
+    "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied",
+    "UnsupportedBroker",
     "LimitLowered", "RegistryRefused", "RegistryReplaced", "SchemaUnknown",
 }  # fmt: skip
-"""Of a setting that was wrong from the beginning, or of an outage: the error alone does not tell."""
+"""Of a setting that was wrong from the beginning, or of an outage: the error alone does not
+tell.
+"""
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
-AFTERWARDS = dict(re.findall(r"^\|[^|]*`(\w+)`[^|]*\|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+AFTERWARDS = dict(
+    re.findall(r"^\|[^|]*`(\w+)`[^|]*\|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+)
 """What docs/recovery.md says of ``ow.supervise`` after each error."""
 
-STARTS = {"**stops**": {None: 1, 7: 1}, "starts again if the pipeline has worked, else **stops**": {None: 1, 7: 3}}
+STARTS = {
+    "**stops**": {None: 1, 7: 1},
+    "starts again if the pipeline has worked, else **stops**": {None: 1, 7: 3},
+}
 STARTS_AGAIN = {None: 3, 7: 3}
 
 
@@ -54,7 +69,8 @@ def kinds_below(kind: type[OncewardError]) -> set[type[OncewardError]]:
 
 
 KINDS = sorted(
-    (kind for kind in kinds_below(OncewardError) if kind.__module__ == errors.__name__), key=lambda kind: kind.__name__
+    (kind for kind in kinds_below(OncewardError) if kind.__module__ == errors.__name__),
+    key=lambda kind: kind.__name__,
 )
 
 
@@ -75,7 +91,9 @@ class Query:
 
 @pytest.fixture
 def supervised(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``supervised(error, committed=…)``: how often a query was started that fails twice with ``error``."""
+    """``supervised(error, committed=…)``: how often a query was started that fails twice with
+    ``error``.
+    """
     monkeypatch.setattr(supervising, "error_of", lambda query: query.error)
     monkeypatch.setattr(surroundings, "Event", lambda: Instant())
 
@@ -112,7 +130,9 @@ def test_each_error_restarts_or_stops_as_its_situation_says(
     stops = name in WILL_NEVER_PASS or (name in WRONG_OR_AWAY and committed is None)
     started = supervised(kind("once"), committed=committed)
     assert started == (1 if stops else 3)
-    assert started == STARTS.get(AFTERWARDS[name], STARTS_AGAIN)[committed], "docs/recovery.md says otherwise"
+    assert started == STARTS.get(AFTERWARDS[name], STARTS_AGAIN)[committed], (
+        "docs/recovery.md says otherwise"
+    )
 
 
 def test_the_lists_name_errors_that_there_are():
@@ -120,10 +140,16 @@ def test_the_lists_name_errors_that_there_are():
     assert {kind.__name__ for kind in KINDS} >= WILL_NEVER_PASS | WRONG_OR_AWAY
 
 
-def test_what_an_earlier_life_has_committed_counts(supervised: Any, monkeypatch: pytest.MonkeyPatch):
-    """A first life of this supervisor commits a batch; later the login is refused, even before there is a query."""
+def test_what_an_earlier_life_has_committed_counts(
+    supervised: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A first life of this supervisor commits a batch; later the login is refused, even before
+    there is a query.
+    """
     committed: list[int | None] = [None, 0]
-    monkeypatch.setattr(supervising, "newest_committed", lambda query: committed.pop(0) if committed[1:] else 0)
+    monkeypatch.setattr(
+        supervising, "newest_committed", lambda query: committed.pop(0) if committed[1:] else 0
+    )
     refused = errors.AuthenticationFailed("the identity provider is away")
     left: list[Any] = [Query(errors.SendFailed("late")), refused, refused, Query(None)]
 

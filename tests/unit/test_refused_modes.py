@@ -1,4 +1,6 @@
-"""Modes of Spark under which output and progress could part: each is refused by name, whatever Spark says to them."""
+"""Modes of Spark under which output and progress could part: each is refused by name, whatever
+Spark says to them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Named:
 class Execution(Named):
     """As much of Spark's ``StreamExecution`` as the check looks at."""
 
-    def __init__(self, name: str = "MicroBatchExecution", trigger: str = "ProcessingTimeTrigger") -> None:
+    def __init__(
+        self, name: str = "MicroBatchExecution", trigger: str = "ProcessingTimeTrigger"
+    ) -> None:
         super().__init__(name)
         self._trigger = trigger
 
@@ -32,7 +36,9 @@ class Execution(Named):
         return Named(self._trigger)
 
 
-@pytest.mark.parametrize("trigger", ["ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"])
+@pytest.mark.parametrize(
+    "trigger", ["ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"]
+)
 @pytest.mark.parametrize("speculation", ["false", "False", ""])
 def test_micro_batches_are_welcome(speculation: str, trigger: str):
     refuse_unsupported(speculation, Execution(trigger=trigger))

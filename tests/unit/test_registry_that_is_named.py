@@ -11,7 +11,10 @@ from onceward.formats.avro.known import registry_of
 
 
 def test_an_address_is_a_registry():
-    assert registry_of("http://registry:8081/apis").url == ow.SchemaRegistry("http://registry:8081/apis").url
+    assert (
+        registry_of("http://registry:8081/apis").url
+        == ow.SchemaRegistry("http://registry:8081/apis").url
+    )
 
 
 def test_a_registry_is_taken_as_it_is():
@@ -19,7 +22,9 @@ def test_a_registry_is_taken_as_it_is():
     assert registry_of(given) is given
 
 
-@pytest.mark.parametrize("given", ["registry:8081", "", None, 8081, ["http://registry:8081"], ow.SchemaRegistry])
+@pytest.mark.parametrize(
+    "given", ["registry:8081", "", None, 8081, ["http://registry:8081"], ow.SchemaRegistry]
+)
 def test_what_is_no_registry_is_refused_by_name(given: object):
     with pytest.raises(ConfigurationError) as caught:
         registry_of(given)  # type: ignore[arg-type]

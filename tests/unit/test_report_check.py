@@ -1,4 +1,6 @@
-"""The tasks' reports against the sequencer's book: what adds up passes, and every way of not adding up is caught."""
+"""The tasks' reports against the sequencer's book: what adds up passes, and every way of not
+adding up is caught.
+"""
 
 from __future__ import annotations
 
@@ -92,16 +94,25 @@ def test_any_batch_adds_up_and_one_wrong_number_is_noticed(seed: int) -> None:
     place = lot.choice([place for place, parts in wrote[task].items() if parts])
     number = lot.randrange(len(wrote[task][place]))
     for wrong in (
-        replace(wrote[task][place][number], base_sequence=wrote[task][place][number].base_sequence ^ 1),
+        replace(
+            wrote[task][place][number], base_sequence=wrote[task][place][number].base_sequence ^ 1
+        ),
         replace(wrote[task][place][number], count=wrote[task][place][number].count + 1),
-        replace(wrote[task][place][number], last_offset=wrote[task][place][number].last_offset + 1),
+        replace(
+            wrote[task][place][number], last_offset=wrote[task][place][number].last_offset + 1
+        ),
         None,
     ):
         parts = [*wrote[task][place]]
         parts[number : number + 1] = [] if wrong is None else [wrong]
         bad = TaskReport.of(task, 100 + task, wrote[task] | {place: parts})
         with pytest.raises(ReportMismatch):
-            check([bad if report.partition_id == task else report for report in reports], turns, 5, first)
+            check(
+                [bad if report.partition_id == task else report for report in reports],
+                turns,
+                5,
+                first,
+            )
 
 
 def test_an_empty_batch_has_an_empty_manifest() -> None:
@@ -110,7 +121,9 @@ def test_an_empty_batch_has_an_empty_manifest() -> None:
 
 
 def test_a_lease_that_sent_nothing_leaves_no_trace() -> None:
-    assert check([TaskReport.of(0, 100, {})], [LeaseTurn(P0, attempt(0), 0, 0)], task_count=1) == {}
+    assert (
+        check([TaskReport.of(0, 100, {})], [LeaseTurn(P0, attempt(0), 0, 0)], task_count=1) == {}
+    )
 
 
 def test_a_second_job_goes_on_where_the_first_ended() -> None:
@@ -129,7 +142,10 @@ def test_a_second_job_goes_on_where_the_first_ended() -> None:
 
 
 def with_segments(task: int, segments: dict[TopicPartition, list[Segment]]) -> list[TaskReport]:
-    return [TaskReport.of(task, r.task_attempt_id, segments) if r.partition_id == task else r for r in REPORTS]
+    return [
+        TaskReport.of(task, r.task_attempt_id, segments) if r.partition_id == task else r
+        for r in REPORTS
+    ]
 
 
 WRONG = {
@@ -138,7 +154,11 @@ WRONG = {
     "a report of a task that was not run": (REPORTS, TURNS, 1),
     "a gap in a turn": (with_segments(0, {P0: [FIRST]}), TURNS, 2),
     "a gap at a turn's start": (with_segments(0, {P0: [SECOND]}), TURNS, 2),
-    "an overlap of sequences": (with_segments(0, {P0: [FIRST, replace(SECOND, base_sequence=1)]}), TURNS, 2),
+    "an overlap of sequences": (
+        with_segments(0, {P0: [FIRST, replace(SECOND, base_sequence=1)]}),
+        TURNS,
+        2,
+    ),
     "an overlap of offsets": (
         with_segments(0, {P0: [FIRST, replace(SECOND, base_offset=11, last_offset=11)]}),
         TURNS,
@@ -159,7 +179,11 @@ WRONG = {
         TURNS,
         2,
     ),
-    "more records than the lease": (with_segments(1, {P0: [THIRD, segment(5, 20, [b"z"])], P1: [ELSEWHERE]}), TURNS, 2),
+    "more records than the lease": (
+        with_segments(1, {P0: [THIRD, segment(5, 20, [b"z"])], P1: [ELSEWHERE]}),
+        TURNS,
+        2,
+    ),
     "a lease of another task": (REPORTS, [replace(TURNS[0], task=attempt(1)), *TURNS[1:]], 2),
     "a chain that does not begin at 0": (REPORTS, [TURNS[2], TURNS[1]], 2),
     "a missing turn": (REPORTS, TURNS[:2], 2),

@@ -1,4 +1,6 @@
-"""Ranges of a source of one's own: how they are read, read again, and what is noticed. Without Spark."""
+"""Ranges of a source of one's own: how they are read, read again, and what is noticed. Without
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ SCHEMA = t.StructType().add("n", t.LongType(), False)
 class Numbers:
     """0, 1, 2 … up to a number, as many at once as it likes, and only some of them rows."""
 
-    def __init__(self, upto: int = 10, page: int = 3, only: Callable[[int], bool] = lambda number: True) -> None:
+    def __init__(
+        self, upto: int = 10, page: int = 3, only: Callable[[int], bool] = lambda number: True
+    ) -> None:
         self.numbers, self.page, self.only = list(range(upto)), page, only
         self.name: str | None = None
         self.asked: list[tuple[Any, int]] = []
@@ -78,7 +82,10 @@ def test_a_range_is_read_again_as_it_was_though_there_is_more():
     source.page = 50
     for end, rows in found:
         assert (
-            ranges(source, 1_000).again(Offset.from_json(json.loads(json.dumps(end.to_json())))).column("n").to_pylist()
+            ranges(source, 1_000)
+            .again(Offset.from_json(json.loads(json.dumps(end.to_json()))))
+            .column("n")
+            .to_pylist()
             == rows
         )
 
@@ -124,7 +131,9 @@ def test_a_range_with_any_number_of_calls_without_rows_is_read_again():
 def test_a_circle_on_the_way_to_a_logged_end_is_noticed(length: int):
     source = Numbers(300, page=1, only=lambda n: n == 299)
     [(end, _)] = through(source)
-    round_and_round = Broken(lambda position, limit: ([], position + 1 if position < length else 1))
+    round_and_round = Broken(
+        lambda position, limit: ([], position + 1 if position < length else 1)
+    )
     with pytest.raises((SourceBroken, SourceRangeChanged)):
         ranges(round_and_round).again(end)
 
@@ -148,7 +157,9 @@ def test_other_rows_for_a_range_are_named(change: Callable[[list[int]], None], h
 
 
 def test_a_row_that_became_visible_late_is_named():
-    """Between the last row of a range and its end: as many rows, the same ones, and then one more."""
+    """Between the last row of a range and its end: as many rows, the same ones, and then one
+    more.
+    """
     source = Numbers(7, only=lambda n: n != 3)
     reading = ranges(source, 4)
     following = reading.following(reading.beginning())
@@ -176,7 +187,10 @@ class Broken(Numbers):
     ("answer", "why"),
     [
         (lambda position, limit: ([(1,)], position), "the same position again"),
-        (lambda position, limit: ([(n,) for n in range(limit + 1)], position + limit), "more than 7 rows"),
+        (
+            lambda position, limit: ([(n,) for n in range(limit + 1)], position + limit),
+            "more than 7 rows",
+        ),
         (lambda position, limit: [(1,)], "read\\(\\) returned list"),
         (lambda position, limit: ([(1,)], {1, 2}), "not JSON"),
         (lambda position, limit: ([(1,)], float("nan")), "not JSON"),
@@ -255,7 +269,9 @@ def test_an_identity_may_come_later_and_must_be_text():
         ranges(source).beginning()
 
 
-@pytest.mark.parametrize("position", [None, 0, "cursor", [1, "é"], {"0": 5, "1": {"at": 7.5}}, True])
+@pytest.mark.parametrize(
+    "position", [None, 0, "cursor", [1, "é"], {"0": 5, "1": {"at": 7.5}}, True]
+)
 def test_offsets_come_back_from_a_checkpoint_and_are_not_taken_for_kafkas(position: Any):
     for offset in (Offset(position), Offset(position, position, 3, "c0ffee", "me", first=False)):
         text = json.dumps(offset.to_json())
@@ -264,7 +280,9 @@ def test_offsets_come_back_from_a_checkpoint_and_are_not_taken_for_kafkas(positi
         assert not is_kafka_offset(json.loads(text))
 
 
-@pytest.mark.parametrize("value", [None, {"position": 1}, {"topic": {"0": 5}}, {"onceward": 2, "position": 1}, "text"])
+@pytest.mark.parametrize(
+    "value", [None, {"position": 1}, {"topic": {"0": 5}}, {"onceward": 2, "position": 1}, "text"]
+)
 def test_offsets_of_others_are_refused(value: Any):
     with pytest.raises(SourceBroken, match="no offset of a resettable source"):
         Offset.from_json(value)
@@ -303,7 +321,9 @@ class InPlace(Numbers):
 def test_a_source_that_changes_what_it_was_given_simply_works():
     found = through(InPlace(), 7)
     assert [rows for _, rows in found] == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9]]
-    assert [ranges(InPlace()).again(end).column("n").to_pylist() for end, _ in found] == [rows for _, rows in found]
+    assert [ranges(InPlace()).again(end).column("n").to_pylist() for end, _ in found] == [
+        rows for _, rows in found
+    ]
 
 
 def test_arrow_over_a_buffer_that_is_filled_again_keeps_its_rows():
@@ -351,7 +371,9 @@ def test_parts_that_are_changed_in_place_are_all_there():
     start, end = reading.initialOffset(), reading.latestOffset()
     parts = reading.partitions(start, end)
     for _ in range(2):  # a task may run again
-        assert [n for part in parts for batch in reading.read(part) for n in batch["n"].to_pylist()] == list(range(7))
+        assert [
+            n for part in parts for batch in reading.read(part) for n in batch["n"].to_pylist()
+        ] == list(range(7))
     assert json.dumps(reading.latestOffset()) != json.dumps(end)
 
 
@@ -388,7 +410,10 @@ def reader(source: Any, starts_at: Any = None) -> RowsReader:
 
 def rows_of(reading: RowsReader, start: Any, end: Any) -> list[int]:
     return [
-        n for part in reading.partitions(start, end) for batch in reading.read(part) for n in batch["n"].to_pylist()
+        n
+        for part in reading.partitions(start, end)
+        for batch in reading.read(part)
+        for n in batch["n"].to_pylist()
     ]
 
 
@@ -420,7 +445,9 @@ def test_nothing_new_is_the_same_text():
 
 
 def test_a_first_batch_begins_where_it_was_logged_to_begin():
-    """Spark does not log a beginning. A source that starts at "now" has another one at the next start."""
+    """Spark does not log a beginning. A source that starts at "now" has another one at the next
+    start.
+    """
     source = Numbers(10)
     end = reader(source).latestOffset()
     source.start = lambda: 5  # type: ignore[method-assign]
@@ -440,15 +467,18 @@ def test_offsets_that_do_not_join_are_refused():
 
 
 def test_available_now_by_sparks_wrapper_is_refused():
-    """It asks for the newest position before it says where the query stands, and would read the first range for
-    ever."""
+    """It asks for the newest position before it says where the query stands, and would read the
+    first range for ever.
+    """
     source = Numbers(30)
     end = reader(source).latestOffset()
     second = reader(source)
     second.latestOffset()
     with pytest.raises(Carried) as refused:
         second.partitions(end, end)
-    assert isinstance(carried_in(f"onceward.spark.batch.carried.Carried: {refused.value}"), UnsupportedQuery)
+    assert isinstance(
+        carried_in(f"onceward.spark.batch.carried.Carried: {refused.value}"), UnsupportedQuery
+    )
 
 
 def test_it_begins_where_a_ledger_ends():

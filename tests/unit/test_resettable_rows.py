@@ -1,4 +1,6 @@
-"""What a source of one's own returns: rows that fit are kept as they are, the others are refused by name."""
+"""What a source of one's own returns: rows that fit are kept as they are, the others are refused
+by name.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def one(kind: t.DataType, nullable: bool = True) -> Fitting:
         ((n, name) for n, name in [(1, "a"), (2, None)]),
         pa.table({"name": ["a", None], "id": pa.array([1, 2], pa.int32())}),
         pa.record_batch({"id": [1, 2], "name": pa.array(["a", None]).dictionary_encode()}),
-        pa.table({"id": pa.array([1, 2], pa.uint8()), "name": pa.array(["a", None], pa.large_string())}),
+        pa.table(
+            {"id": pa.array([1, 2], pa.uint8()), "name": pa.array(["a", None], pa.large_string())}
+        ),
     ],
 )
 def test_rows_come_in_many_shapes_and_are_the_same(rows: Any):
@@ -122,8 +126,14 @@ def test_values_that_do_not_fit_are_refused_by_name(kind: t.DataType, value: obj
         (pa.table({"id": ["1"], "name": ["a"]}), "column id is string"),
         (pa.table({"id": [1.0], "name": ["a"]}), "column id is double"),
         (pa.table({"id": [1, None], "name": ["a", "b"]}), "column id in row 1.*NOT NULL"),
-        (pa.table({"id": pa.array([1 << 63], pa.uint64()), "name": ["a"]}), "column id does not fit"),
-        (pa.table({"id": [1], "name": pa.array([b"\xff"], pa.binary()).view(pa.string())}), "column name does not fit"),
+        (
+            pa.table({"id": pa.array([1 << 63], pa.uint64()), "name": ["a"]}),
+            "column id does not fit",
+        ),
+        (
+            pa.table({"id": [1], "name": pa.array([b"\xff"], pa.binary()).view(pa.string())}),
+            "column name does not fit",
+        ),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, why: str):
@@ -133,7 +143,10 @@ def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, why: str):
 
 def test_arrow_columns_lose_nothing():
     times = pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("ms", "Europe/Berlin"))
-    assert one(t.TimestampType()).table(pa.table({"x": times}), 1).column("x").to_pylist() == times.to_pylist()
+    assert (
+        one(t.TimestampType()).table(pa.table({"x": times}), 1).column("x").to_pylist()
+        == times.to_pylist()
+    )
     with pytest.raises(RowUnfit, match="does not fit"):
         one(t.TimestampType()).table(pa.table({"x": pa.array([1], pa.timestamp("ns", "UTC"))}), 1)
     with pytest.raises(RowUnfit, match="the schema wants"):
@@ -155,7 +168,9 @@ def test_a_source_without_an_end_is_not_read_to_its_end():
             number += 1
             yield number, "again"
 
-    assert Fitting(SCHEMA).table(rows(), 10).num_rows == 11  # one too many, which the caller refuses
+    assert (
+        Fitting(SCHEMA).table(rows(), 10).num_rows == 11
+    )  # one too many, which the caller refuses
 
 
 @pytest.mark.parametrize(
@@ -171,7 +186,9 @@ def test_schemas_that_a_source_cannot_have(schema: t.StructType):
         Fitting(schema)
 
 
-@pytest.mark.parametrize("kind", [t.TimestampType(), NESTED, t.DayTimeIntervalType(), t.ArrayType(t.DateType())])
+@pytest.mark.parametrize(
+    "kind", [t.TimestampType(), NESTED, t.DayTimeIntervalType(), t.ArrayType(t.DateType())]
+)
 def test_a_checksum_tells_values_and_not_how_they_are_kept(kind: t.DataType):
     day, moment = date(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)
     values: dict[type, list[Any]] = {

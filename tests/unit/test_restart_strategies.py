@@ -1,4 +1,6 @@
-"""When a failed query is started again: the strategies alone, and the loop around them with queries that are told."""
+"""When a failed query is started again: the strategies alone, and the loop around them with
+queries that are told.
+"""
 
 from __future__ import annotations
 
@@ -59,18 +61,24 @@ def test_an_exponential_delay_grows_to_its_maximum():
 
 
 def test_a_stable_time_begins_the_row_anew():
-    strategy = ow.ExponentialDelay(initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100, attempts=2)
+    strategy = ow.ExponentialDelay(
+        initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100, attempts=2
+    )
     assert delays(strategy, row(5, 5, 100, 5, 99.9)) == [1, 2, 1, 2, None]
 
 
 def test_a_pause_is_no_stable_time():
     """Only a query that runs proves anything."""
-    strategy = ow.ExponentialDelay(initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100)
+    strategy = ow.ExponentialDelay(
+        initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100
+    )
     assert delays(strategy, row(5, 5, 5, pause=200)) == [1, 2, 4]
 
 
 @given(st.integers(1, 200), st.floats(0, 1, exclude_max=True), st.floats(0, 1))
-def test_jitter_spreads_a_pause_by_its_part_and_never_beyond_the_maximum(count: int, chance: float, jitter: float):
+def test_jitter_spreads_a_pause_by_its_part_and_never_beyond_the_maximum(
+    count: int, chance: float, jitter: float
+):
     plain = ow.ExponentialDelay(jitter=0).delay(row(*[0] * count))
     spread = ow.ExponentialDelay(jitter=jitter).delay(row(*[0] * count, chance=chance))
     assert plain is not None
@@ -86,11 +94,27 @@ def test_a_failure_rate_looks_at_an_interval_only():
 
 def test_without_progress_pauses_grow_to_minutes():
     without = row(*[1] * 14)
-    assert [least_pause(without[: number + 1]) for number in range(11)] == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert [least_pause(without[: number + 1]) for number in range(11)] == [
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        300,
+    ]
     assert least_pause(row(*[0] * 5000)) == 300, "no overflow"
     progressed = [Failure(0, 1, progressed=True)]
     assert least_pause([*without, *progressed]) == 0
-    assert [least_pause([*without, *progressed, *without[:number]]) for number in (1, 2, 3)] == [0, 1, 2]
+    assert [least_pause([*without, *progressed, *without[:number]]) for number in (1, 2, 3)] == [
+        0,
+        1,
+        2,
+    ]
     assert least_pause(row(*[1] * 4, chance=0.0)) < least_pause(row(*[1] * 4, chance=0.9))
 
 
@@ -115,14 +139,17 @@ def test_what_makes_no_sense_is_refused(make: Any, setting: str):
 
 
 class Life:
-    """A query as far as the supervisor knows it: it ends with ``error``, well, or when it is stopped.
+    """A query as far as the supervisor knows it: it ends with ``error``, well, or when it is
+    stopped.
 
     :param commits: how many batches it commits before it ends.
     """
 
     id = name = "life"
 
-    def __init__(self, error: BaseException | None = None, *, endless: bool = False, commits: int = 0) -> None:
+    def __init__(
+        self, error: BaseException | None = None, *, endless: bool = False, commits: int = 0
+    ) -> None:
         self.error = error
         self.isActive = endless
         self.commits = commits
@@ -140,7 +167,9 @@ class Life:
 
 
 class Pauses:
-    """Stands in for the event that a pause waits for: no time passes, and each pause is written down."""
+    """Stands in for the event that a pause waits for: no time passes, and each pause is written
+    down.
+    """
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -175,7 +204,9 @@ def lives(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> Any:
 
     monkeypatch.setattr(supervising, "newest_committed", newest_committed)
 
-    def supervise(*given: Life | Exception, strategy: RestartStrategy | None = None, **more: Any) -> tuple[int, Any]:
+    def supervise(
+        *given: Life | Exception, strategy: RestartStrategy | None = None, **more: Any
+    ) -> tuple[int, Any]:
         """How many lives there were, and the last one, or the error that ended it all."""
         left = list(given)
 
@@ -195,7 +226,13 @@ def lives(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> Any:
 
 
 def test_a_query_is_started_until_it_ends_well(lives: Any):
-    started, last = lives(Life(SendFailed("a")), BrokerUnreachable("at the start"), Life(ValueError()), Life(), Life())
+    started, last = lives(
+        Life(SendFailed("a")),
+        BrokerUnreachable("at the start"),
+        Life(ValueError()),
+        Life(),
+        Life(),
+    )
     assert isinstance(last, Life)
     assert last.error is None
     assert started == 4
@@ -212,12 +249,18 @@ def test_the_strategys_word_is_the_end(lives: Any):
     assert (started, str(error)) == (3, "2")
 
 
-@pytest.mark.parametrize("strategy", [ow.FixedDelay(delay_s=0.5), ow.FailureRate(1_000, 1, 0.5)], ids=["fixed", "rate"])
+@pytest.mark.parametrize(
+    "strategy", [ow.FixedDelay(delay_s=0.5), ow.FailureRate(1_000, 1, 0.5)], ids=["fixed", "rate"]
+)
 def test_restarts_without_progress_wait_longer_each_time_whatever_the_strategy(
     lives: Any, pauses: list[float], strategy: RestartStrategy
 ):
     failing = [Life(SendFailed(str(number))) for number in range(8)]
-    again = [Life(SendFailed("a batch later"), commits=1), Life(SendFailed("and no other")), Life()]
+    again = [
+        Life(SendFailed("a batch later"), commits=1),
+        Life(SendFailed("and no other")),
+        Life(),
+    ]
     lives(*failing, *again, strategy=strategy)
     grown, after_progress = pauses[:8], pauses[8:]
     assert grown == pytest.approx([0.5, 1, 2, 4, 8, 16, 32, 64], rel=0.1)
@@ -225,11 +268,17 @@ def test_restarts_without_progress_wait_longer_each_time_whatever_the_strategy(
 
 
 def test_a_strategy_may_wait_longer(lives: Any, pauses: list[float]):
-    lives(*[Life(SendFailed(str(number))) for number in range(4)], Life(), strategy=ow.FixedDelay(delay_s=1000))
+    lives(
+        *[Life(SendFailed(str(number))) for number in range(4)],
+        Life(),
+        strategy=ow.FixedDelay(delay_s=1000),
+    )
     assert pauses == [1000] * 4
 
 
-def test_each_restart_is_said_with_its_error_and_next_step(lives: Any, caplog: pytest.LogCaptureFixture):
+def test_each_restart_is_said_with_its_error_and_next_step(
+    lives: Any, caplog: pytest.LogCaptureFixture
+):
     refused = AuthenticationFailed("login\nrefused", next_step="see to the identity provider")
     lives(Life(SendFailed("a"), commits=1), Life(refused), Life(refused), Life())
     said = [record for record in caplog.records if "AuthenticationFailed" in record.getMessage()]
@@ -241,19 +290,28 @@ def test_each_restart_is_said_with_its_error_and_next_step(lives: Any, caplog: p
 
 
 def learnt(*ids: int) -> Life:
-    return Life(SchemaIdUnseen(f"ids {ids}", details={"news": [f"registry {number}" for number in ids]}))
+    return Life(
+        SchemaIdUnseen(f"ids {ids}", details={"news": [f"registry {number}" for number in ids]})
+    )
 
 
 def test_what_was_learnt_is_no_failure(lives: Any):
     started, last = lives(
-        learnt(1), learnt(2, 3), Life(SendFailed("a")), learnt(4), Life(), strategy=ow.FixedDelay(1, 0)
+        learnt(1),
+        learnt(2, 3),
+        Life(SendFailed("a")),
+        learnt(4),
+        Life(),
+        strategy=ow.FixedDelay(1, 0),
     )
     assert isinstance(last, Life)
     assert last.error is None
     assert started == 5
 
 
-@pytest.mark.parametrize("again", [learnt(1), learnt(), learnt(1, 2)], ids=["again", "nothing", "known"])
+@pytest.mark.parametrize(
+    "again", [learnt(1), learnt(), learnt(1, 2)], ids=["again", "nothing", "known"]
+)
 def test_what_was_learnt_twice_is_a_failure(lives: Any, again: Life):
     started, error = lives(learnt(1, 2), again, Life(), strategy=ow.NoRestart())
     assert isinstance(error, SchemaIdUnseen)
@@ -263,16 +321,22 @@ def test_what_was_learnt_twice_is_a_failure(lives: Any, again: Life):
 def test_a_plan_that_was_built_once_is_told_to_be_built_inside(
     lives: Any, pauses: list[float], caplog: pytest.LogCaptureFixture
 ):
-    """It says the same at each start, which helps nothing: the pauses grow, and the log says why."""
+    """It says the same at each start, which helps nothing: the pauses grow, and the log says
+    why.
+    """
     started, _ = lives(*[learnt(1) for _ in range(6)], Life(), strategy=ow.FixedDelay(delay_s=0))
     assert started == 7
     assert pauses == pytest.approx([0, 1, 2, 4, 8], rel=0.1), "and none before the first restart"
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 5
-    assert all("build the frame inside the function that you give to ow.supervise" in one for one in said)
+    assert all(
+        "build the frame inside the function that you give to ow.supervise" in one for one in said
+    )
 
 
-def test_a_failure_of_sparks_own_that_repeats_says_what_may_be_the_reason(lives: Any, caplog: pytest.LogCaptureFixture):
+def test_a_failure_of_sparks_own_that_repeats_says_what_may_be_the_reason(
+    lives: Any, caplog: pytest.LogCaptureFixture
+):
     lives(*[Life(ValueError("[DELTA_SCHEMA_CHANGED]")) for _ in range(4)], Life())
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert ["build the frame inside" in one for one in said] == [False, False, True, True]
@@ -290,7 +354,9 @@ def test_what_a_start_raises_that_is_not_ours_is_raised_at_once(lives: Any):
 
 
 def test_an_interrupt_stops_the_query_and_meets_no_question_to_the_jvm():
-    """PySpark answers Ctrl-C in the main thread with a question to the JVM, which must not be in the middle of one."""
+    """PySpark answers Ctrl-C in the main thread with a question to the JVM, which must not be in
+    the middle of one.
+    """
     asking: set[threading.Thread] = set()
 
     class Endless(Life):
@@ -315,11 +381,16 @@ def test_stop_ends_a_query_and_a_wait(lives: Any):
     stop = threading.Event()
     stop.set()
     assert isinstance(lives(Life(endless=True), stop=stop)[1], Life)
-    assert isinstance(lives(Life(SendFailed("a")), strategy=ow.FixedDelay(delay_s=3600), stop=stop)[1], SendFailed)
+    assert isinstance(
+        lives(Life(SendFailed("a")), strategy=ow.FixedDelay(delay_s=3600), stop=stop)[1],
+        SendFailed,
+    )
 
 
 def test_what_sparks_own_start_meets_later_is_a_failure_like_any(lives: Any):
-    """A checkpoint's file system that is away: the query fails of it, and so does the start after it."""
+    """A checkpoint's file system that is away: the query fails of it, and so does the start after
+    it.
+    """
     away = OSError("the checkpoint's file system is away")
     started, last = lives(Life(SendFailed("a")), away, Life())
     assert isinstance(last, Life)
@@ -327,7 +398,9 @@ def test_what_sparks_own_start_meets_later_is_a_failure_like_any(lives: Any):
 
 
 @pytest.mark.parametrize("strategy", [ow.NoRestart, ow.ExponentialDelay])
-def test_a_class_in_place_of_a_strategy_is_refused_before_anything_starts(lives: Any, strategy: Any):
+def test_a_class_in_place_of_a_strategy_is_refused_before_anything_starts(
+    lives: Any, strategy: Any
+):
     started, error = lives(Life(), strategy=strategy)
     assert started == 0
     assert isinstance(error, ConfigurationError)
@@ -374,7 +447,9 @@ def test_a_start_that_waits_for_a_broker_ends_when_the_supervisor_is_told_to_sto
 def test_a_query_that_does_not_stop_is_not_waited_for_without_end(
     lives: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """A call of its function that waits for somebody else, say: Spark would wait for it without end."""
+    """A call of its function that waits for somebody else, say: Spark would wait for it without
+    end.
+    """
     monkeypatch.setattr(supervising, "_STOP_SECONDS", 0.05)
     for_ever, stop = threading.Event(), threading.Event()
     stop.set()
@@ -390,7 +465,9 @@ def test_a_query_that_does_not_stop_is_not_waited_for_without_end(
     assert "has not after" in caplog.text
 
 
-def test_a_checkpoint_that_does_not_answer_is_not_waited_for_without_end(lives: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_checkpoint_that_does_not_answer_is_not_waited_for_without_end(
+    lives: Any, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(supervising, "_ASK_SECONDS", 0.05)
     for_ever = threading.Event()
     monkeypatch.setattr(supervising, "newest_committed", lambda query: for_ever.wait())

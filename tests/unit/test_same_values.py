@@ -10,16 +10,24 @@ from pyspark.sql.types import StructType
 from onceward.spark.batch.same_values import misfit
 
 WIDER = [
-    "byte short", "byte integer", "short long", "integer long", "short float", "byte double", "integer double",
-    "float double", "decimal(10,2) decimal(11,2)", "decimal(10,2) decimal(12,4)", "byte decimal(3,0)",
+    "byte short", "byte integer", "short long", "integer long", "short float", "byte double",
+    "integer double",
+    "float double", "decimal(10,2) decimal(11,2)", "decimal(10,2) decimal(12,4)",
+    "byte decimal(3,0)",
     "integer decimal(12,2)", "long decimal(20,0)", "void string", "void decimal(2,0)", "date date",
 ]  # fmt: skip
 OTHERS = [
-    "long integer", "long float", "long double", "integer float", "double float", "long decimal(18,0)",
-    "integer decimal(11,2)", "float decimal(38,0)", "decimal(10,2) decimal(10,1)", "decimal(10,2) decimal(10,3)",
-    "decimal(5,0) long", "decimal(3,1) double", "string binary", "binary string", "integer string", "boolean string",
+    "long integer", "long float", "long double", "integer float", "double float",
+    "long decimal(18,0)",
+    "integer "
+    "decimal(11,2)", "float decimal(38,0)", "decimal(10,2) decimal(10,1)",
+    "decimal(10,2) decimal(10,3)",
+    "decimal(5,0) long", "decimal(3,1) double", "string binary", "binary string", "integer string",
+    "boolean string",
     "date timestamp",
-    "date string", "timestamp date", "timestamp timestamp_ntz", "timestamp_ntz timestamp", "timestamp string",
+    "date string", "timestamp date", "timestamp "
+                                     "timestamp_ntz", "timestamp_ntz timestamp",
+                                     "timestamp string",
     "integer void",
 ]  # fmt: skip
 
@@ -57,8 +65,8 @@ def test_what_might_be_changed_does_not_fit(pair: str):
     found = misfit(given, wanted)
     assert found is not None
     assert (
-        str(found)
-        == f"column c is {given[0].dataType.simpleString()} in the frame, and {wanted[0].dataType.simpleString()}"
+        str(found) == f"column c is {given[0].dataType.simpleString()} in the frame, and "
+        f"{wanted[0].dataType.simpleString()}"
     )
 
 
@@ -67,7 +75,11 @@ def test_what_might_be_changed_does_not_fit(pair: str):
     [
         (array("long"), array("double"), "c.element"),
         (mapping("binary", "long"), mapping("string", "long"), "c.key"),
-        (mapping("string", array("timestamp")), mapping("string", array("string")), "c.value.element"),
+        (
+            mapping("string", array("timestamp")),
+            mapping("string", array("string")),
+            "c.value.element",
+        ),
         (struct(A=struct(b="long")), struct(a=struct(b="integer")), "c.a.b"),
         (array("long"), "string", "c"),
     ],

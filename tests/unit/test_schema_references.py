@@ -1,4 +1,6 @@
-"""Schemas that use others become one. What Avro's own parser makes of them, `tests/spark` asks it."""
+"""Schemas that use others become one. What Avro's own parser makes of them, `tests/spark` asks
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ class Subjects:
         self.versions: dict[tuple[str, int], Version] = {}
         self.asked: list[tuple[str, int]] = []
 
-    def add(self, subject: str, schema: Any, *uses: str, version: int = 1, kind: Any = "AVRO") -> RegisteredSchema:
+    def add(
+        self, subject: str, schema: Any, *uses: str, version: int = 1, kind: Any = "AVRO"
+    ) -> RegisteredSchema:
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        refers = tuple(Reference(use, use.partition(":")[0], int(use.partition(":")[2] or 1)) for use in uses)
+        refers = tuple(
+            Reference(use, use.partition(":")[0], int(use.partition(":")[2] or 1)) for use in uses
+        )
         made = RegisteredSchema(len(self.versions) + 1, kind, text, refers)
         self.versions[subject, version] = Version(subject, version, made)
         return made
@@ -54,9 +60,15 @@ def test_without_references_it_is_the_registered_text():
 
 def test_a_type_is_defined_where_it_is_first_used_and_named_from_then_on():
     subjects = Subjects()
-    subjects.add("x.Street", {"type": "enum", "name": "Street", "namespace": "x", "symbols": ["A"]})
-    subjects.add("x.Addr", record("Addr", "Street", ["null", "x.Street"], namespace="x"), "x.Street")
-    main = subjects.add("m", record("y.M", "x.Addr", {"type": "array", "items": "x.Addr"}, "x.Street"), "x.Addr")
+    subjects.add(
+        "x.Street", {"type": "enum", "name": "Street", "namespace": "x", "symbols": ["A"]}
+    )
+    subjects.add(
+        "x.Addr", record("Addr", "Street", ["null", "x.Street"], namespace="x"), "x.Street"
+    )
+    main = subjects.add(
+        "m", record("y.M", "x.Addr", {"type": "array", "items": "x.Addr"}, "x.Street"), "x.Addr"
+    )
     street = {"type": "enum", "name": "Street", "namespace": "x", "symbols": ["A"]}
     assert json.loads(self_contained(main, subjects)) == record(
         "y.M",
@@ -94,7 +106,10 @@ def test_a_diamond_is_no_circle_and_each_version_is_asked_for_once():
     subjects.add("b", record("x.B", "D"), "d")
     subjects.add("c", record("x.C", "D"), "d")
     main = subjects.add("m", record("x.M", "B", "C"), "b", "c")
-    assert json.loads(self_contained(main, subjects))["fields"][1]["type"]["fields"][0]["type"] == "x.D"
+    assert (
+        json.loads(self_contained(main, subjects))["fields"][1]["type"]["fields"][0]["type"]
+        == "x.D"
+    )
     assert sorted(subjects.asked) == [("b", 1), ("c", 1), ("d", 1)]
 
 
@@ -112,11 +127,17 @@ def test_depth_and_number_have_limits(monkeypatch: pytest.MonkeyPatch):
     for number in range(1, 30):
         subjects.add(f"s{number}", record(f"x.T{number}", f"x.T{number - 1}"), f"s{number - 1}")
     assert "T0" in self_contained(subjects.add("fit", record("x.M", "x.T19"), "s19"), subjects)
-    assert "deeper than 20" in refused(subjects.add("deep", record("x.M", "x.T29"), "s29"), subjects)
+    assert "deeper than 20" in refused(
+        subjects.add("deep", record("x.M", "x.T29"), "s29"), subjects
+    )
     monkeypatch.setattr(module, "MOST_SCHEMAS", 5)
-    assert "more than 5 schemas" in refused(subjects.add("many", record("x.M", "x.T9"), "s9"), subjects)
+    assert "more than 5 schemas" in refused(
+        subjects.add("many", record("x.M", "x.T9"), "s9"), subjects
+    )
     monkeypatch.setattr(module, "MOST_BYTES", 300)
-    assert "more than 300 bytes" in refused(subjects.add("large", record("x.M", "x.T4"), "s4"), subjects)
+    assert "more than 300 bytes" in refused(
+        subjects.add("large", record("x.M", "x.T4"), "s4"), subjects
+    )
 
 
 def test_what_is_nested_too_deep_together_is_refused():
@@ -137,7 +158,9 @@ def test_one_name_has_one_meaning():
     subjects.add("d", record("x.D", "long"), version=2)
     subjects.add("b", record("x.B", "D"), "d:1")
     subjects.add("c", record("x.C", "D"), "d:2")
-    assert "two different types" in refused(subjects.add("m", record("x.M", "B", "C"), "b", "c"), subjects)
+    assert "two different types" in refused(
+        subjects.add("m", record("x.M", "B", "C"), "b", "c"), subjects
+    )
     again = subjects.add("again", record("x.M", record("D", "int"), "x.D"), "d:1")
     assert "defines x.D itself" in refused(again, subjects)
 
@@ -158,7 +181,9 @@ def test_a_name_that_may_be_one_of_two_is_refused():
     subjects.add("xa", record("x.A", "long"))
     said = refused(subjects.add("m", record("x.M", "A"), "a", "xa"), subjects)
     assert "may mean x.A or A by the name A" in said
-    assert "y.M" in self_contained(subjects.add("n", record("y.M", "A", "x.A"), "a", "xa"), subjects)
+    assert "y.M" in self_contained(
+        subjects.add("n", record("y.M", "A", "x.A"), "a", "xa"), subjects
+    )
 
 
 @pytest.mark.parametrize("kind", ["JSON", "PROTOBUF"])
@@ -171,7 +196,8 @@ def test_what_is_no_avro_is_refused(kind: str):
 @pytest.mark.parametrize(
     "odd",
     [
-        {"type": {"type": ["x.A", {"type": "x.A"}]}}, {"type": ["x.A"]}, 7, None, [], {}, {"type": "record"},
+        {"type": {"type": ["x.A", {"type": "x.A"}]}}, {"type": ["x.A"]}, 7, None, [], {},
+        {"type": "record"},
         {"type": "record", "name": 7, "fields": [1]}, {"type": "record", "name": "", "fields": {}},
         {"type": "enum", "name": ["x"]}, {"type": "array"}, {"items": {"values": {"type": None}}},
         {"type": "record", "name": "x.M", "fields": [{"name": "a"}, {"type": {"type": 1}}]},

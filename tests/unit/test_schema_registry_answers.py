@@ -1,4 +1,6 @@
-"""Whatever bytes a registry sends, they become a value that is fit, or are refused: bytes in, values out."""
+"""Whatever bytes a registry sends, they become a value that is fit, or are refused: bytes in,
+values out.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,26 @@ from onceward.formats.registry.json_limits import DEEPEST, NotFit, parsed
 MOST_BYTES = 10_000
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
-field_values = values | st.sampled_from(["AVRO", "JSON", "PROTOBUF", '"int"', '{"type": "string"}', "s", 1, 7, [], ""])
-envelopes = st.dictionaries(
-    st.sampled_from(["schema", "schemaType", "id", "subject", "version", "references", "name"]), field_values
+field_values = values | st.sampled_from(
+    ["AVRO", "JSON", "PROTOBUF", '"int"', '{"type": "string"}', "s", 1, 7, [], ""]
 )
-references = st.lists(st.dictionaries(st.sampled_from(["name", "subject", "version"]), field_values), max_size=3)
+envelopes = st.dictionaries(
+    st.sampled_from(["schema", "schemaType", "id", "subject", "version", "references", "name"]),
+    field_values,
+)
+references = st.lists(
+    st.dictionaries(st.sampled_from(["name", "subject", "version"]), field_values), max_size=3
+)
 envelopes |= st.builds(lambda one, more: {**one, "references": more}, envelopes, references)
 anything = envelopes.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200)
 
@@ -76,7 +89,9 @@ def must_be_fit(value: Any) -> None:
         assert value.schema_type in ("AVRO", "JSON", "PROTOBUF")
         assert 0 < len(value.text.encode()) <= MOST_BYTES
         assert len(value.fingerprint) == 16
-        assert all(type(r.version) is int and r.version > 0 and r.subject for r in value.references)
+        assert all(
+            type(r.version) is int and r.version > 0 and r.subject for r in value.references
+        )
         assert hash(value) == hash(value)
         return
     numbers = value if isinstance(value, list) else [value]
@@ -101,7 +116,9 @@ def test_levels_are_counted_outside_of_texts(brackets: str):
 
 
 def test_an_answer_takes_a_few_times_its_size_in_memory():
-    """A registry is a server like others, and whoever answers in its place may send what he likes."""
+    """A registry is a server like others, and whoever answers in its place may send what he
+    likes.
+    """
     size = 4 << 20
     for body in (
         b'["' + b"a" * size + b'"]',
@@ -122,12 +139,17 @@ def schema(text: str = '"int"', **more: Any) -> RegisteredSchema:
 
 def test_a_fingerprint_is_of_type_text_and_references():
     plain = schema('{"type": "fixed", "name": "a", "size": 1}')
-    assert plain.fingerprint == schema('{"size":1,"name":"a","type":"fixed"}', schemaType="AVRO").fingerprint
+    assert (
+        plain.fingerprint
+        == schema('{"size":1,"name":"a","type":"fixed"}', schemaType="AVRO").fingerprint
+    )
     reference = {"name": "x", "subject": "x", "version": 1}
     others = [
         schema('{"type": "fixed", "name": "a", "size": 2}'),
         schema('{"type": "fixed", "name": "a", "size": 1}', schemaType="JSON"),
         schema('{"type": "fixed", "name": "a", "size": 1}', references=[reference]),
-        schema('{"type": "fixed", "name": "a", "size": 1}', references=[reference | {"version": 2}]),
+        schema(
+            '{"type": "fixed", "name": "a", "size": 1}', references=[reference | {"version": 2}]
+        ),
     ]
     assert len({one.fingerprint for one in [plain, *others]}) == 5

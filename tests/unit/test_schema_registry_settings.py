@@ -81,17 +81,27 @@ def test_what_is_no_address_is_refused_without_being_shown(url: Any):
         ({"bearer.auth.token": f"Bearer {CANARY}"}, ConfigurationError, "bearer.auth.token"),
         ({"bearer.auth.token": f"{CANARY}\r\nX: y"}, ConfigurationError, "bearer.auth.token"),
         ({"bearer.auth.token": ""}, ConfigurationError, "bearer.auth.token"),
-        ({"bearer.auth.token": CANARY, "basic.auth.user.info": f"a:{CANARY}"}, ContradictoryOptions, "both set"),
+        (
+            {"bearer.auth.token": CANARY, "basic.auth.user.info": f"a:{CANARY}"},
+            ContradictoryOptions,
+            "both set",
+        ),
         (
             {"bearer.auth.token": CANARY, "schema.registry.bearer.auth.token": "b"},
             ContradictoryOptions,
             "bearer.auth.token",
         ),
         ({"ssl.ca.location": "/none"}, FileUnreadable, "does not exist"),
-        ({"ssl.truststore.location": "/x.jks", "ssl.truststore.type": "JKS"}, ConfigurationError, "JKS"),
+        (
+            {"ssl.truststore.location": "/x.jks", "ssl.truststore.type": "JKS"},
+            ConfigurationError,
+            "JKS",
+        ),
     ],
 )
-def test_options_that_are_wrong_are_named_and_secrets_are_not(options: dict[str, Any], kind: type, said: str):
+def test_options_that_are_wrong_are_named_and_secrets_are_not(
+    options: dict[str, Any], kind: type, said: str
+):
     with pytest.raises(kind) as refused:
         ow.SchemaRegistry("https://registry", options=options)
     assert type(refused.value) is kind
@@ -104,7 +114,9 @@ def test_tls_options_need_an_address_with_tls(tmp_path: Path):
     with pytest.raises(ContradictoryOptions, match="https"):
         ow.SchemaRegistry("http://registry", options={"ssl.ca.location": str(tmp_path / "ca.pem")})
     with pytest.raises(ConfigurationError, match="certificates"):
-        ow.SchemaRegistry("https://registry", options={"ssl.ca.location": str(tmp_path / "ca.pem")})
+        ow.SchemaRegistry(
+            "https://registry", options={"ssl.ca.location": str(tmp_path / "ca.pem")}
+        )
 
 
 @pytest.mark.parametrize("limit", ["timeout_s", "request_timeout_s", "max_schema_bytes"])
@@ -148,7 +160,12 @@ def test_a_subject_that_is_none_is_not_asked_for(subject: Any):
         ("TopicNameStrategy", "key", "x.Order", "orders-key"),
         ("RecordNameStrategy", "value", "x.Order", "x.Order"),
         ("TopicRecordNameStrategy", "key", "x.Order", "orders-x.Order"),
-        ("io.confluent.kafka.serializers.subject.TopicRecordNameStrategy", "value", "Order", "orders-Order"),
+        (
+            "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy",
+            "value",
+            "Order",
+            "orders-Order",
+        ),
     ],
 )
 def test_subjects_are_confluents(strategy: str, side: Any, record: str | None, subject: str):

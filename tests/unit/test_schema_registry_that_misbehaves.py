@@ -1,4 +1,6 @@
-"""What a registry, or whoever answers at its address, may do to its client: on real sockets, without a JVM."""
+"""What a registry, or whoever answers at its address, may do to its client: on real sockets,
+without a JVM.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,12 @@ MEBIBYTE = 1 << 20
 CANARY = "the-canary-sings-Pa55"
 
 
-def registry(server: HostileServer | str, timeout_s: float = PATIENT_S, **more: Any) -> ow.SchemaRegistry:
-    return ow.SchemaRegistry(server if isinstance(server, str) else server.url, timeout_s=timeout_s, **more)
+def registry(
+    server: HostileServer | str, timeout_s: float = PATIENT_S, **more: Any
+) -> ow.SchemaRegistry:
+    return ow.SchemaRegistry(
+        server if isinstance(server, str) else server.url, timeout_s=timeout_s, **more
+    )
 
 
 def error_of(ask: Callable[[], object], kind: type[ow.OncewardError]) -> ow.OncewardError:
@@ -97,8 +103,13 @@ def test_a_registry_that_comes_while_it_is_waited_for_is_heard(caplog: pytest.Lo
         pytest.param(drip(b"", b"H"), id="in its first line"),
         pytest.param(drip(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n"), id="in its headers"),
         pytest.param(drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"), id="in its body"),
-        pytest.param(drip(b'HTTP/1.1 200 OK\r\n\r\n{"schema": "\\"int\\""}'), id="behind a whole answer"),
-        pytest.param(drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"), id="in chunks"),
+        pytest.param(
+            drip(b'HTTP/1.1 200 OK\r\n\r\n{"schema": "\\"int\\""}'), id="behind a whole answer"
+        ),
+        pytest.param(
+            drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+            id="in chunks",
+        ),
         pytest.param(drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), id="in saying continue"),
     ],
 )
@@ -116,11 +127,15 @@ def test_one_that_stays_slow_is_unreachable_in_time():
 
 
 def test_tls_that_drips_is_cut_off_too(certificates: Path):
-    """A socket that speaks no TLS, where the client waits for the server's part of the handshake."""
+    """A socket that speaks no TLS, where the client waits for the server's part of the
+    handshake.
+    """
     with HostileServer([silent]) as server:
         url = server.url.replace("http:", "https:")
         options = {"ssl.ca.location": str(certificates / "authority.crt")}
-        error_of(lambda: registry(url, IMPATIENT_S, options=options).schema(7), RegistryUnreachable)
+        error_of(
+            lambda: registry(url, IMPATIENT_S, options=options).schema(7), RegistryUnreachable
+        )
 
 
 @pytest.mark.fault("registry-failing")
@@ -133,7 +148,9 @@ def test_what_may_pass_is_asked_again(status: int):
 
 @pytest.mark.fault("registry-failing")
 def test_what_does_not_pass_is_unreachable_with_the_servers_words():
-    with HostileServer([answer(500, {"error_code": 50001, "message": "the store is gone"})]) as server:
+    with HostileServer(
+        [answer(500, {"error_code": 50001, "message": "the store is gone"})]
+    ) as server:
         error = error_of(lambda: registry(server, IMPATIENT_S).schema(7), RegistryUnreachable)
     assert "500 the store is gone" in error.message
 
@@ -144,7 +161,9 @@ def test_retry_after_is_kept_to_and_not_longer_than_there_is_time():
     with HostileServer([answer(503, headers=["Retry-After: 86400"]), GOOD]) as server:
         error_of(lambda: registry(server).schema(7), RegistryUnreachable)
         assert server.connections == 1
-    with HostileServer([answer(503, headers=["Retry-After: Fri, 31 Dec 1999 23:59:59 GMT"]), GOOD]) as server:
+    with HostileServer(
+        [answer(503, headers=["Retry-After: Fri, 31 Dec 1999 23:59:59 GMT"]), GOOD]
+    ) as server:
         assert registry(server).schema(7).text == TEXT
 
 
@@ -165,7 +184,9 @@ NONSENSE = {
     "a type nobody knows": answer(body={"schema": TEXT, "schemaType": "PICKLE"}),
     "a type that is none": answer(body={"schema": TEXT, "schemaType": ["AVRO"]}),
     "references that are none": answer(body={"schema": TEXT, "references": {"name": "x"}}),
-    "a reference without a version": answer(body={"schema": TEXT, "references": [{"name": "a", "subject": "b"}]}),
+    "a reference without a version": answer(
+        body={"schema": TEXT, "references": [{"name": "a", "subject": "b"}]}
+    ),
     "too many references": answer(
         body={"schema": TEXT, "references": [{"name": "a", "subject": "b", "version": 1}] * 101}
     ),
@@ -208,7 +229,9 @@ def test_nonsense_that_stays_is_named():
 
 
 def test_a_404_of_somebody_else_is_not_the_registrys_no():
-    """A proxy whose registry is away says so about every id; a reader that believed it would call records lost."""
+    """A proxy whose registry is away says so about every id; a reader that believed it would call
+    records lost.
+    """
     with HostileServer([NONSENSE["a 404 of somebody else"]]) as server:
         error = error_of(lambda: registry(server, IMPATIENT_S).schema(7), RegistryAnswerUnfit)
     assert "404" in error.message
@@ -219,18 +242,25 @@ def test_a_404_of_somebody_else_is_not_the_registrys_no():
 def test_damaged_bytes_are_a_good_answer_or_a_typed_error(seed: int):
     chance = random.Random(seed)
     body = json.dumps({"schema": TEXT, "id": 7}).encode()
-    good = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    good = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
     damaged = bytearray(good)
     for _ in range(chance.randint(1, 4)):
         place = chance.randrange(len(damaged))
-        damaged[place : place + chance.randint(0, 3)] = chance.choice([chance.randbytes(2), b"\r\n", b"9", b'"', b""])
+        damaged[place : place + chance.randint(0, 3)] = chance.choice(
+            [chance.randbytes(2), b"\r\n", b"9", b'"', b""]
+        )
     with HostileServer([raw(bytes(damaged)), GOOD]) as server:
         try:
             schema = registry(server).schema(7)
         except ow.OncewardError as error:
             assert server.url in error.message, f"seed {seed}"  # noqa: PT017 — both are fit outcomes
         else:
-            assert (schema.id, schema.schema_type) == (7, "AVRO"), f"seed {seed}: {bytes(damaged)!r}"
+            assert (schema.id, schema.schema_type) == (7, "AVRO"), (
+                f"seed {seed}: {bytes(damaged)!r}"
+            )
 
 
 def test_what_the_registry_does_not_know_is_said_at_once_and_asked_again_next_time():
@@ -254,13 +284,16 @@ def gzipped(content: bytes) -> bytes:
     ("bomb", "said"),
     [
         pytest.param(
-            answer(body=gzipped(b" " * (100 * MEBIBYTE)), headers=["Content-Encoding: gzip"]), "packed as gzip",
+            answer(body=gzipped(b" " * (100 * MEBIBYTE)), headers=["Content-Encoding: gzip"]),
+            "packed as gzip",
             id="gzip",
         ),
-        pytest.param(answer(body=b"x", headers=["Content-Encoding: br, gzip"]), "packed as br, gzip", id="twice"),
+        pytest.param(answer(body=b"x", headers=["Content-Encoding: br, gzip"]),
+        "packed as br, gzip", id="twice"),
         pytest.param(answer(body=b" " * (3 * MEBIBYTE)), "more than", id="large"),
         pytest.param(drip(b"HTTP/1.1 200 OK\r\n\r\n", b" " * MEBIBYTE), "more than", id="endless"),
-        pytest.param(answer(body={"schema": '"' + " " * MEBIBYTE + '"'}), "a schema of", id="a large schema"),
+        pytest.param(answer(body={"schema": '"' + " " * MEBIBYTE + '"'}), "a schema of",
+        id="a large schema"),
         pytest.param(answer(body=b"[" * 300_000), "nested deeper", id="deep"),
         pytest.param(answer(body=b"[" * MEBIBYTE), "lists and objects", id="many brackets"),
     ],
@@ -291,7 +324,12 @@ def test_a_bomb_does_not_go_off(
 def test_nobody_follows_to_another_place():
     with HostileServer([GOOD]) as elsewhere:
         for status in (301, 302, 303, 307, 308):
-            on = answer(status, headers=[f"Location: http://thief:{CANARY}@127.0.0.1:{elsewhere.port}/schemas/ids/7"])
+            on = answer(
+                status,
+                headers=[
+                    f"Location: http://thief:{CANARY}@127.0.0.1:{elsewhere.port}/schemas/ids/7"
+                ],
+            )
             options = {"basic.auth.user.info": f"ann:{CANARY}"}
             with HostileServer([on]) as server:
                 asked = registry(server, options=options)
@@ -317,11 +355,17 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch):
         ({}, None),
         ({"basic.auth.user.info": f"ann:{CANARY}"}, b"Basic YW5uOnRoZS1jYW5hcnktc2luZ3MtUGE1NQ=="),
         (
-            {"schema.registry.basic.auth.user.info": "ä:ö:ü", "basic.auth.credentials.source": "USER_INFO"},
+            {
+                "schema.registry.basic.auth.user.info": "ä:ö:ü",
+                "basic.auth.credentials.source": "USER_INFO",
+            },
             b"Basic w6Q6w7Y6w7w=",
         ),
         (
-            {"bearer.auth.token": f"a.b.{CANARY}", "bearer.auth.credentials.source": "STATIC_TOKEN"},
+            {
+                "bearer.auth.token": f"a.b.{CANARY}",
+                "bearer.auth.credentials.source": "STATIC_TOKEN",
+            },
             f"Bearer a.b.{CANARY}".encode(),
         ),
     ],
@@ -330,13 +374,18 @@ def test_the_login_goes_with_each_request(options: dict[str, str], header: bytes
     with HostileServer([hang_up, GOOD]) as server:
         registry(server, options=options).schema(7)
         for request in server.requests:
-            sent = [line[15:] for line in request.split(b"\r\n") if line.lower().startswith(b"authorization: ")]
+            sent = [
+                line[15:]
+                for line in request.split(b"\r\n")
+                if line.lower().startswith(b"authorization: ")
+            ]
             assert sent == ([] if header is None else [header])
 
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize(
-    "options", [{}, {"basic.auth.user.info": f"ann:{CANARY}"}, {"bearer.auth.token": f"x.{CANARY}"}]
+    "options",
+    [{}, {"basic.auth.user.info": f"ann:{CANARY}"}, {"bearer.auth.token": f"x.{CANARY}"}],
 )
 def test_a_login_that_is_refused_is_named_and_never_shown(
     status: int, options: dict[str, str], caplog: pytest.LogCaptureFixture
@@ -345,7 +394,9 @@ def test_a_login_that_is_refused_is_named_and_never_shown(
     name, value = next(iter(options.items()), (None, ""))
     # Some servers repeat what they are sent; the second time where our message is cut short.
     said = f"who is {value}, YW5uOnRoZS1jYW5hcnktc2luZ3MtUGE1NQ==?".ljust(292, "-") + value
-    with HostileServer([answer(500, said.encode()), answer(status, {"error_code": status, "message": said})]) as server:
+    with HostileServer(
+        [answer(500, said.encode()), answer(status, {"error_code": status, "message": said})]
+    ) as server:
         asked = registry(server, options=options)
         error = error_of(lambda: asked.schema(7), RegistryRefused)
         assert server.connections == 2
@@ -374,7 +425,9 @@ def test_a_registration_whose_answer_is_lost_is_asked_for_again():
         assert registry(server).register("people/value ä", TEXT) == 7
         first, second = server.requests
         assert first == second
-        assert first.startswith(b"POST /subjects/people%2Fvalue%20%C3%A4/versions?normalize=true HTTP/1.1\r\n")
+        assert first.startswith(
+            b"POST /subjects/people%2Fvalue%20%C3%A4/versions?normalize=true HTTP/1.1\r\n"
+        )
         assert json.loads(first.partition(b"\r\n\r\n")[2]) == {"schema": TEXT}
 
 
@@ -407,7 +460,9 @@ def test_it_is_noticed_by_what_another_process_knew():
 
 def test_another_spelling_is_no_other_schema():
     spelled = json.dumps(dict(reversed(json.loads(TEXT).items())), indent=4)
-    with HostileServer([GOOD, answer(body={"schema": spelled, "schemaType": "AVRO", "references": []})]) as server:
+    with HostileServer(
+        [GOOD, answer(body={"schema": spelled, "schemaType": "AVRO", "references": []})]
+    ) as server:
         asked = registry(server)
         before = asked.schema(7)
         asked.still_the_same([7])
@@ -449,15 +504,24 @@ def secured(certificates: Path) -> Callable[..., HostileServer]:
     return server
 
 
-def test_tls_with_an_authority_of_ones_own(certificates: Path, secured: Callable[..., HostileServer]):
+def test_tls_with_an_authority_of_ones_own(
+    certificates: Path, secured: Callable[..., HostileServer]
+):
     trust = {"ssl.ca.location": str(certificates / "authority.crt")}
     with secured() as server:
         assert registry(server, options=trust).schema(7).text == TEXT
-        assert registry(server, options={f"schema.registry.{k}": v for k, v in trust.items()}).schema(7).text == TEXT
+        assert (
+            registry(server, options={f"schema.registry.{k}": v for k, v in trust.items()})
+            .schema(7)
+            .text
+            == TEXT
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "trusted"), [("here", False), ("elsewhere", True)], ids=["unknown authority", "another host"]
+    ("name", "trusted"),
+    [("here", False), ("elsewhere", True)],
+    ids=["unknown authority", "another host"],
 )
 def test_a_server_that_is_not_trusted_is_told_nothing(
     name: str, trusted: bool, certificates: Path, secured: Callable[..., HostileServer]
@@ -471,8 +535,13 @@ def test_a_server_that_is_not_trusted_is_told_nothing(
     assert "ssl.ca.location" in error.next_step
 
 
-def test_a_host_name_that_is_not_compared_on_purpose(certificates: Path, secured: Callable[..., HostileServer]):
-    options = {"ssl.ca.location": str(certificates / "authority.crt"), "ssl.endpoint.identification.algorithm": ""}
+def test_a_host_name_that_is_not_compared_on_purpose(
+    certificates: Path, secured: Callable[..., HostileServer]
+):
+    options = {
+        "ssl.ca.location": str(certificates / "authority.crt"),
+        "ssl.endpoint.identification.algorithm": "",
+    }
     with secured("elsewhere") as server:
         assert registry(server, options=options).schema(7).text == TEXT
 
@@ -486,7 +555,9 @@ def test_a_certificate_of_ones_own(certificates: Path, secured: Callable[..., Ho
     }
     with secured(asks=True) as server:
         assert registry(server, options=trust | own).schema(7).text == TEXT
-        error_of(lambda: registry(server, IMPATIENT_S, options=trust).schema(7), RegistryUnreachable)
+        error_of(
+            lambda: registry(server, IMPATIENT_S, options=trust).schema(7), RegistryUnreachable
+        )
         assert len(server.requests) == 1
         wrong = trust | own | {"ssl.key.password": CANARY}
         error = error_of(lambda: registry(server, options=wrong), FileUnreadable)
@@ -494,7 +565,9 @@ def test_a_certificate_of_ones_own(certificates: Path, secured: Callable[..., Ho
 
 
 def test_an_id_means_a_schema_of_the_context_that_the_subject_names():
-    """Confluent's registries have contexts; without a subject an id is one of the default context."""
+    """Confluent's registries have contexts; without a subject an id is one of the default
+    context.
+    """
     subject, newer = ":.eu:orders-value", TEXT.replace("long", "int")
 
     def contexts(connection: socket.socket, server: HostileServer) -> None:

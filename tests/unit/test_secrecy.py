@@ -1,4 +1,6 @@
-"""What keeps secrets out of texts: log filters, and values that Spark knows for secrets. No JVM."""
+"""What keeps secrets out of texts: log filters, and values that Spark knows for secrets. No
+JVM.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from onceward.spark.batch.hidden_options import is_shown, with_heading
 LOGGER = logging.getLogger("py4j.clientserver")
 
 
-def test_calls_of_this_thread_are_not_logged_and_others_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_of_this_thread_are_not_logged_and_others_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.DEBUG):
         with unlogged_calls():
             with unlogged_calls():
@@ -37,8 +41,16 @@ def test_the_filter_is_there_once() -> None:
     ("name", "value", "heading"),
     [
         ("kafka.sasl.jaas.config", 'm.PlainLoginModule required username="u" password="p";', ""),
-        ("kafka.sasl.jaas.config", "software.amazon.msk.auth.iam.IAMLoginModule required;", "/* secret */ "),
-        ("kafka.sasl.jaas.config", "com.sun.security.auth.module.Krb5LoginModule required;", "/* secret */ "),
+        (
+            "kafka.sasl.jaas.config",
+            "software.amazon.msk.auth.iam.IAMLoginModule required;",
+            "/* secret */ ",
+        ),
+        (
+            "kafka.sasl.jaas.config",
+            "com.sun.security.auth.module.Krb5LoginModule required;",
+            "/* secret */ ",
+        ),
         ("kafka.ssl.keystore.key", "-----BEGIN PRIVATE KEY-----", "The secret key of a client:\n"),
         ("kafka.ssl.key.password", "p", ""),
     ],

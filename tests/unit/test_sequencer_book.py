@@ -68,7 +68,10 @@ def test_who_finds_nothing_free_waits_and_is_served_first_come_first_served(book
     assert book.grant_waiting(3.0) == []
     book.release(A, P0, 5)
     book.release(A, P1, 6)
-    assert book.grant_waiting(4.0) == [(B, [Granted(P0, 5, first=False)]), (C, [Granted(P1, 6, first=False)])]
+    assert book.grant_waiting(4.0) == [
+        (B, [Granted(P0, 5, first=False)]),
+        (C, [Granted(P1, 6, first=False)]),
+    ]
     assert not book.is_waiting(B)
 
 
@@ -135,7 +138,9 @@ def test_a_second_attempt_after_one_that_held_a_lease_poisons(book, fate):
     greeted(book, A)
     book.lease(A, [P0], 0.0)
     if fate != "holds":
-        book.release(A, P0, 0)  # even with nothing sent: that is what it says, and it may be slow or wrong
+        book.release(
+            A, P0, 0
+        )  # even with nothing sent: that is what it says, and it may be slow or wrong
     if fate == "finished":
         book.finished(A)
         book.disconnected(A)
@@ -355,7 +360,11 @@ def test_closing_before_a_sender_finished_poisons(book):
 def test_nothing_changes_a_closed_book(book):
     greeted(book, A, B)
     book.close()
-    for refused in (lambda: book.hello(C), lambda: book.lease(A, [P0], 0.0), lambda: book.finished(A)):
+    for refused in (
+        lambda: book.hello(C),
+        lambda: book.lease(A, [P0], 0.0),
+        lambda: book.finished(A),
+    ):
         with pytest.raises(EpochPoisoned, match="closed"):
             refused()
     book.disconnected(A)
@@ -384,7 +393,8 @@ def looks_for_each_turn(tasks: int, partitions: int) -> float:
     book = EpochBook(ProducerIdentity(1, 0), lease_limit_seconds=1e9)
     places = [Counted("t", number) for number in range(partitions)]
     wanted = {
-        TaskAttempt(n, 0, n): dict.fromkeys(places[n % partitions :] + places[: n % partitions]) for n in range(tasks)
+        TaskAttempt(n, 0, n): dict.fromkeys(places[n % partitions :] + places[: n % partitions])
+        for n in range(tasks)
     }
     share, has = -(-partitions // 4), {}
     Counted.looked = 0
@@ -450,7 +460,9 @@ class BookInAnyOrder(RuleBasedStateMachine):
             assert lease.first == (lease.partition not in self.expected_base)
             self.expected_base.setdefault(lease.partition, 0)
             self.out[lease.partition] = task
-            assert self.ever_held.setdefault(task.partition_id, task) == task, "two attempts of a task sent"
+            assert self.ever_held.setdefault(task.partition_id, task) == task, (
+                "two attempts of a task sent"
+            )
 
     @rule(task=tasks, wanted=st.lists(partitions, max_size=3))
     def lease(self, task, wanted):
@@ -513,5 +525,7 @@ class BookInAnyOrder(RuleBasedStateMachine):
             assert self.book.grant_waiting(self.now) == []
 
 
-BookInAnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+BookInAnyOrder.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=30, deadline=None
+)
 test_the_rules_hold_in_any_order = BookInAnyOrder.TestCase

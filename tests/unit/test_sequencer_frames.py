@@ -15,7 +15,9 @@ from onceward.kafka.sink.sequencer import frames
 from onceward.kafka.sink.sequencer.frames import BadFrame, FrameBuffer, Op
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
-PARTITIONS = st.builds(TopicPartition, st.text("abc._-", min_size=1, max_size=249), st.integers(0, 2**31 - 1))
+PARTITIONS = st.builds(
+    TopicPartition, st.text("abc._-", min_size=1, max_size=249), st.integers(0, 2**31 - 1)
+)
 
 
 @given(st.lists(st.tuples(PARTITIONS, INT32), max_size=20))
@@ -38,14 +40,18 @@ def test_any_bytes_are_an_error_or_a_bad_frame(payload):
         assert isinstance(frames.decode_error(payload), OncewardError)
 
 
-@pytest.mark.parametrize("payload", [b"[" * 100_000, b"{}", b"[1]", b"null", b'["Fenced","m","n",{},5]', b"\xff"])
+@pytest.mark.parametrize(
+    "payload", [b"[" * 100_000, b"{}", b"[1]", b"null", b'["Fenced","m","n",{},5]', b"\xff"]
+)
 def test_what_is_no_error_is_a_bad_frame(payload):
     with pytest.raises(BadFrame):
         frames.decode_error(payload)
 
 
 def test_an_error_survives_the_way_and_one_too_long_is_cut():
-    error = frames.decode_error(frames.encode_error(Fenced("gone", next_step="stop", details={"epoch": 3})))
+    error = frames.decode_error(
+        frames.encode_error(Fenced("gone", next_step="stop", details={"epoch": 3}))
+    )
     assert type(error) is Fenced
     assert (error.message, error.next_step, error.details) == ("gone", "stop", {"epoch": 3})
     encoded = frames.encode_error(Fenced("\U0001f600" * 5_000_000))
@@ -101,7 +107,9 @@ def test_the_beginning_of_a_hello_is_recognised(received):
     assert frames.is_hello_header(received)
 
 
-@pytest.mark.parametrize("received", [b"\x02", b"\x01\x00\x00\x00\x35", b"G", b"\x01\xff", b"\x16\x03\x01"])
+@pytest.mark.parametrize(
+    "received", [b"\x02", b"\x01\x00\x00\x00\x35", b"G", b"\x01\xff", b"\x16\x03\x01"]
+)
 def test_anything_else_is_not(received):
     assert not frames.is_hello_header(received)
 

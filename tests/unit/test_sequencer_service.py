@@ -1,4 +1,6 @@
-"""The sequencer with real sockets, threads and processes: what tasks may meet, and what strangers may try."""
+"""The sequencer with real sockets, threads and processes: what tasks may meet, and what strangers
+may try.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def told_to_stop(connection: SequencerConnection, match: str | None = None) -> N
         until(connection.check)  # which raises, rather than becoming true
 
 
-def in_background(errors: list[BaseException], call: Callable[..., object], *arguments: object) -> threading.Thread:
+def in_background(
+    errors: list[BaseException], call: Callable[..., object], *arguments: object
+) -> threading.Thread:
     """``call`` in a thread that runs already; what it raises goes to ``errors``."""
 
     def run() -> None:
@@ -73,7 +77,11 @@ def open_files() -> int:
 
 
 def sequencer_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("onceward-sequencer")]
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith("onceward-sequencer")
+    ]
 
 
 @pytest.fixture
@@ -123,7 +131,9 @@ def test_two_tasks_continue_each_others_sequence(sequencer, ticket, connect):
     assert book.poisoned is None
     assert sequencer.failure is None
     assert book.next_sequences == {P0: 10, P1: 25, P2: 5}
-    turns = [(turn.base_sequence, turn.next_sequence) for turn in book.turns if turn.partition == P1]
+    turns = [
+        (turn.base_sequence, turn.next_sequence) for turn in book.turns if turn.partition == P1
+    ]
     assert turns == [(0, 20), (20, 25)]
 
 
@@ -190,7 +200,9 @@ def test_a_waiting_task_hears_that_the_driver_lives(sequencer, ticket, connect):
     assert answers == [{P0: 4}]
 
 
-def test_a_lease_starts_and_finishes_as_an_event_and_turns_do_not_overlap(sequencer, ticket, connect, heard):
+def test_a_lease_starts_and_finishes_as_an_event_and_turns_do_not_overlap(
+    sequencer, ticket, connect, heard
+):
     first, second = connect(ticket, task(0)), connect(ticket, task(1))
     first.lease_some([P0])
     thread = threading.Thread(target=second.lease_some, args=([P0],))
@@ -221,7 +233,9 @@ def test_a_lease_starts_and_finishes_as_an_event_and_turns_do_not_overlap(sequen
 def test_a_partition_is_announced_once_before_its_first_grant(sequencer, connect):
     announced = []
     ticket = sequencer.open_epoch(
-        IDENTITY, lease_limit_seconds=LONG, on_first_lease=lambda partitions: announced.append(list(partitions))
+        IDENTITY,
+        lease_limit_seconds=LONG,
+        on_first_lease=lambda partitions: announced.append(list(partitions)),
     )
     first, second = connect(ticket, task(0)), connect(ticket, task(1))
 
@@ -242,7 +256,9 @@ def test_a_partition_is_announced_once_before_its_first_grant(sequencer, connect
     sequencer.close_epoch()
     third = connect(
         sequencer.open_epoch(
-            IDENTITY, lease_limit_seconds=LONG, on_first_lease=lambda partitions: announced.append(list(partitions))
+            IDENTITY,
+            lease_limit_seconds=LONG,
+            on_first_lease=lambda partitions: announced.append(list(partitions)),
         ),
         task(0),
     )
@@ -284,7 +300,9 @@ def test_nothing_is_granted_when_the_epoch_is_poisoned_during_the_announcement(s
     assert "the batch timed out" in str(outcome[0])
 
 
-def test_closing_the_epoch_waits_for_an_announcement_so_that_none_reaches_the_next_transaction(sequencer, connect):
+def test_closing_the_epoch_waits_for_an_announcement_so_that_none_reaches_the_next_transaction(
+    sequencer, connect
+):
     entered, proceed, returned = threading.Event(), threading.Event(), []
 
     def slow(partitions):
@@ -357,7 +375,9 @@ def test_a_lease_whose_answer_was_lost_counts_as_held(sequencer, ticket):
         SequencerConnection(ticket, task(0, attempt=1))
 
 
-def test_a_release_sent_just_before_the_end_is_booked_but_the_epoch_is_not_good(sequencer, ticket, connect):
+def test_a_release_sent_just_before_the_end_is_booked_but_the_epoch_is_not_good(
+    sequencer, ticket, connect
+):
     holder = connect(ticket, task(0))
     holder.lease_some([P0])
     holder.release({P0: 5})
@@ -386,7 +406,9 @@ def test_a_second_attempt_is_not_let_in_after_a_lease(sequencer, ticket, connect
     told_to_stop(first, match="may have sent")
 
 
-def test_a_second_attempt_replaces_one_that_held_nothing_even_while_it_waits(sequencer, ticket, connect):
+def test_a_second_attempt_replaces_one_that_held_nothing_even_while_it_waits(
+    sequencer, ticket, connect
+):
     holder, first = connect(ticket, task(1)), connect(ticket, task(0))
     holder.lease_some([P0])
     outcome: list[BaseException] = []
@@ -433,7 +455,11 @@ def test_racing_attempts_of_one_task_never_both_hold_a_lease(sequencer):
 def test_a_reported_error_reaches_the_driver_and_stops_the_others(sequencer, ticket, connect):
     failing, bystander = connect(ticket, task(0)), connect(ticket, task(1))
     failing.lease_some([P0])
-    failing.fail(RecordTooLarge("record of 3 MB in out-0", next_step="raise max.message.bytes", details={"size": 3}))
+    failing.fail(
+        RecordTooLarge(
+            "record of 3 MB in out-0", next_step="raise max.message.bytes", details={"size": 3}
+        )
+    )
     failure = sequencer.failure  # read as soon as fail() is back
     assert type(failure) is RecordTooLarge
     assert (failure.next_step, failure.details) == ("raise max.message.bytes", {"size": 3})
@@ -476,7 +502,11 @@ def test_the_driver_can_stop_the_epoch_with_an_error_of_its_own(sequencer, ticke
     sequencer.poison(error)
     told_to_stop(connection, match="someone newer")
     assert sequencer.failure is error
-    for call in (lambda: connection.lease_some([P0]), connection.finish, lambda: connection.release({P0: 1})):
+    for call in (
+        lambda: connection.lease_some([P0]),
+        connection.finish,
+        lambda: connection.release({P0: 1}),
+    ):
         with pytest.raises(EpochPoisoned):
             call()
 
@@ -500,7 +530,9 @@ def start_holder():
 
         def start(ticket):
             process = stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
             )
             stack.callback(process.kill)
             process.stdin.write(pickle.dumps((ticket, task(0), P0)))
@@ -568,7 +600,9 @@ def test_without_an_open_epoch_nobody_gets_in(sequencer, ticket):
 
 
 @pytest.mark.fault("sequencer-garbage", "sequencer-token-wrong")
-def test_garbage_of_strangers_is_dropped_without_a_word_and_does_not_disturb(sequencer, ticket, connect):
+def test_garbage_of_strangers_is_dropped_without_a_word_and_does_not_disturb(
+    sequencer, ticket, connect
+):
     dice = random.Random(7)
     hello = frames.hello_frame(ticket.token, task(5))
     attempts = [
@@ -578,7 +612,8 @@ def test_garbage_of_strangers_is_dropped_without_a_word_and_does_not_disturb(seq
         hello[:4] + b"\xff" + hello[5:],
         hello[:5] + bytes(32) + hello[37:],  # a wrong token
         hello[:-1],  # and then nothing
-        frames.frame(frames.Op.LEASE, frames.encode_partitions([(P0, 0)])) + hello,  # the token comes first
+        frames.frame(frames.Op.LEASE, frames.encode_partitions([(P0, 0)]))
+        + hello,  # the token comes first
         *(dice.randbytes(dice.randrange(1, 300)) for _ in range(100)),
     ]
     worker = connect(ticket, task(0))
@@ -598,7 +633,9 @@ def test_garbage_of_strangers_is_dropped_without_a_word_and_does_not_disturb(seq
 
 @pytest.mark.fault("sequencer-garbage")
 @pytest.mark.parametrize("holds", [False, True])
-def test_garbage_of_a_task_ends_its_connection_only_and_its_lease_is_lost_with_it(sequencer, holds):
+def test_garbage_of_a_task_ends_its_connection_only_and_its_lease_is_lost_with_it(
+    sequencer, holds
+):
     dice = random.Random(8)
     garbage = [
         struct.pack(">BI", frames.Op.LEASE, 2**31),
@@ -636,7 +673,9 @@ def open_door():
     with ExitStack() as stack:
 
         def opened(**limits):
-            watched = door.Door("127.0.0.1", 0, admit=lambda *_: False, on_tick=lambda _: None, **limits)
+            watched = door.Door(
+                "127.0.0.1", 0, admit=lambda *_: False, on_tick=lambda _: None, **limits
+            )
             stack.callback(watched.close)
             return watched
 
@@ -653,15 +692,22 @@ def test_the_stranger_that_lingers_for_longest_makes_room(open_door):
     watched = open_door(patience_seconds=600.0, max_strangers=3)
     with ExitStack() as stack:
         idle = [
-            stack.enter_context(closing(socket.create_connection(("127.0.0.1", watched.port), 20))) for _ in range(5)
+            stack.enter_context(closing(socket.create_connection(("127.0.0.1", watched.port), 20)))
+            for _ in range(5)
         ]
         assert [sock.recv(1) for sock in idle[:2]] == [b"", b""]
         until(lambda: len(watched._strangers) == 3)  # the last one has come in
 
 
-def test_a_peer_that_has_reset_its_connection_does_not_close_the_door(open_door, monkeypatch: pytest.MonkeyPatch):
+def test_a_peer_that_has_reset_its_connection_does_not_close_the_door(
+    open_door, monkeypatch: pytest.MonkeyPatch
+):
     """On macOS setting an option of such a socket is EINVAL."""
-    watched, real, refused = open_door(patience_seconds=0.3), socket.socket.setsockopt, threading.Event()
+    watched, real, refused = (
+        open_door(patience_seconds=0.3),
+        socket.socket.setsockopt,
+        threading.Event(),
+    )
 
     def reset_by_then(self: socket.socket, *option: Any) -> None:
         if threading.current_thread() is watched._thread and not refused.is_set():
@@ -701,7 +747,13 @@ def test_the_door_outlives_whatever_it_meets(failing):
         return False
 
     with closing(
-        door.Door("127.0.0.1", 0, admit=admit, on_tick=lambda _: fail_once("a tick"), patience_seconds=600.0)
+        door.Door(
+            "127.0.0.1",
+            0,
+            admit=admit,
+            on_tick=lambda _: fail_once("a tick"),
+            patience_seconds=600.0,
+        )
     ) as watched:
         for _ in range(2):
             knocking = socket.create_connection(("127.0.0.1", watched.port), 20)

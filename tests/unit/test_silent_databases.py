@@ -1,4 +1,6 @@
-"""A database server that is there and says nothing: connecting to it ends, and so does whoever waits in a task."""
+"""A database server that is there and says nothing: connecting to it ends, and so does whoever
+waits in a task.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Stopped(Exception):
     """Nobody waits any longer."""
 
 
-def test_a_task_does_not_wait_for_a_call_that_never_returns(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_does_not_wait_for_a_call_that_never_returns(
+    silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_connection(("127.0.0.1", silent)) as sock:
         connection = object()
         with pytest.raises(Overdue, match=r"has not answered a COPY for 0\.5 s"):

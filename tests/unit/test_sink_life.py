@@ -1,4 +1,6 @@
-"""A sink object over its runs: closed in between, failed, started again, and called by a run that was replaced."""
+"""A sink object over its runs: closed in between, failed, started again, and called by a run that
+was replaced.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,11 @@ class Batches:
     replays = False
 
     def __init__(
-        self, target: Target, policy: SinkPolicy, failed: BatchId | None, failures: FailedBatches | None
+        self,
+        target: Target,
+        policy: SinkPolicy,
+        failed: BatchId | None,
+        failures: FailedBatches | None,
     ) -> None:
         self.target = target
         self.failures = failures
@@ -87,7 +93,9 @@ class Batches:
 
 
 class Sink(ForeachBatchSink):
-    def __init__(self, settings: str = "alike", attempts: int = 1, resume: Any = "checkpoint") -> None:
+    def __init__(
+        self, settings: str = "alike", attempts: int = 1, resume: Any = "checkpoint"
+    ) -> None:
         policy = SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts)
         super().__init__(policy, where="here", settings=settings)
         self.targets: list[Target] = []
@@ -144,7 +152,9 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "running_batch", Running)
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
     monkeypatch.setattr(foreach_batch, "is_running", lambda frame, query_id: query_id != "ended")
-    monkeypatch.setattr(foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended)
+    monkeypatch.setattr(
+        foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended
+    )
     monkeypatch.setattr(foreach_batch, "is_being_stopped", lambda frame: frame in stopped)
     monkeypatch.setattr(foreach_batch, "refuse_temporary_checkpoint", lambda frame: None)
     # A wrong number is over a thousand: Spark knows the right one.
@@ -190,7 +200,9 @@ def test_a_new_run_takes_the_sink_over_and_the_old_one_is_fenced(sink: Any) -> N
     call(sink, "run-2/q", 2)
 
 
-def test_another_query_is_refused_while_the_first_one_runs_and_does_not_disturb_it(sink: Any) -> None:
+def test_another_query_is_refused_while_the_first_one_runs_and_does_not_disturb_it(
+    sink: Any,
+) -> None:
     call(sink, "run-1/q", 0)
     with pytest.raises(UnsupportedQuery, match="given the sink of query q"):
         call(sink, "run-2/other", 0)
@@ -204,13 +216,17 @@ def test_another_query_may_have_the_sink_of_one_that_has_ended(sink: Any) -> Non
     assert [target.closed for target in sink.targets] == [True, False]
 
 
-def test_a_failure_gives_everything_back_and_is_remembered(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_gives_everything_back_and_is_remembered(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     with pytest.raises(SendFailed):
         call(sink, "run-9", 0)
     assert sink.targets[0].closed
     assert isinstance(foreach_batch.error_of(Query("run-9", failed=True)), SendFailed)
-    assert foreach_batch.error_of(Query("run-9", failed=False)) is None, "the function kept it to itself"
+    assert foreach_batch.error_of(Query("run-9", failed=False)) is None, (
+        "the function kept it to itself"
+    )
     assert list(files.written) == ["0.failed"]
     assert foreach_batch.error_of(Query("another", failed=True)) is None
 
@@ -309,13 +325,18 @@ def test_other_frames_do_not_stand_in_for_those_that_failed(
         call_with("left")  # which of the two it lacks is no longer known
 
 
-def test_an_error_of_sparks_own_is_a_failed_call_too(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_sparks_own_is_a_failed_call_too(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A function of the user's in the frame has raised, say."""
     monkeypatch.setattr(Batches, "error", ZeroDivisionError("in a UDF"))
     with pytest.raises(ZeroDivisionError):
         call(sink, "run-raw/q", 3)
     monkeypatch.setattr(Batches, "error", None)
-    with pytest.raises(UnsupportedQuery, match="other frames"), sink.batch(Frame("run-raw/q"), 3) as batch:
+    with (
+        pytest.raises(UnsupportedQuery, match="other frames"),
+        sink.batch(Frame("run-raw/q"), 3) as batch,
+    ):
         batch.write(Frame("another"))
 
 
@@ -346,7 +367,10 @@ def test_one_batch_that_failed_is_one_file(sink: Any, monkeypatch: pytest.Monkey
         with pytest.raises(BatchNotWritten):
             call(sink, "run-one-file/q", number)
     assert list(files.written) == ["3.failed"]
-    assert json.loads(files.written["3.failed"]) == {"error": "SendFailed: lost", "run_id": "run-one-file/q"}
+    assert json.loads(files.written["3.failed"]) == {
+        "error": "SendFailed: lost",
+        "run_id": "run-one-file/q",
+    }
 
 
 def test_nothing_is_asked_of_the_file_system_for_batches_that_go_well(sink: Any) -> None:
@@ -355,7 +379,9 @@ def test_nothing_is_asked_of_the_file_system_for_batches_that_go_well(sink: Any)
     assert files.calls == 0, "the nine steps look once, when they begin"
 
 
-def test_a_failed_replay_is_told_from_a_failed_batch(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_replay_is_told_from_a_failed_batch(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     monkeypatch.setattr(Batches, "replays", True)
     with pytest.raises(SendFailed):
@@ -370,12 +396,20 @@ def test_a_batch_that_is_given_up_is_one_paragraph_in_the_log(
     with pytest.raises(SendFailed):
         call(sink, "run-paragraph/q", 3)
     (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
-    assert record.getMessage() == "p: batch 3 is not written: SendFailed: lost on the way. Next: see to it."
+    assert (
+        record.getMessage()
+        == "p: batch 3 is not written: SendFailed: lost on the way. Next: see to it."
+    )
     assert record.exc_info is None
 
 
 @pytest.mark.parametrize(
-    "met", [RuntimeError("of a thread that is interrupted"), CheckpointUnreachable("a file, say"), SendFailed("lost")]
+    "met",
+    [
+        RuntimeError("of a thread that is interrupted"),
+        CheckpointUnreachable("a file, say"),
+        SendFailed("lost"),
+    ],
 )
 def test_a_batch_that_somebody_stops_is_no_error(
     sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, met: Exception
@@ -386,10 +420,15 @@ def test_a_batch_that_somebody_stops_is_no_error(
         call(sink, "run-stopped/q", 3)
     assert len(str(ended.value)) < 300, "Spark's expression for it takes stack for each character"
     (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
-    assert record.getMessage() == "p: stopped in batch 3. Next: start the query again, which settles it first."
+    assert (
+        record.getMessage()
+        == "p: stopped in batch 3. Next: start the query again, which settles it first."
+    )
 
 
-def test_a_takeover_is_told_also_while_somebody_stops_the_query(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_takeover_is_told_also_while_somebody_stops_the_query(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Batches, "error", Fenced("somebody newer"))
     stopped.add("run-fenced/q")
     with pytest.raises(Fenced):
@@ -419,7 +458,9 @@ def test_a_failed_attempt_whose_state_spark_would_commit_is_not_tried_again_by_t
 
 
 @pytest.mark.parametrize("batch", [Frame("run-class/q"), Row(value=b"x")])
-def test_the_class_in_the_place_of_a_sink_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, batch: Any) -> None:
+def test_the_class_in_the_place_of_a_sink_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, batch: Any
+) -> None:
     monkeypatch.setattr(foreach_batch, "DataFrame", Frame)
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
     with pytest.raises(UnsupportedQuery, match="the class Sink was handed to Spark") as refused:
@@ -430,7 +471,9 @@ def test_the_class_in_the_place_of_a_sink_is_refused_by_name(monkeypatch: pytest
 
 
 def test_a_sink_that_is_handed_to_foreach_is_refused_by_name() -> None:
-    """Spark pickles the function at once, in the driver, and passes on what is a ``PickleError``."""
+    """Spark pickles the function at once, in the driver, and passes on what is a
+    ``PickleError``.
+    """
     with pytest.raises(UnsupportedQuery, match=r"writeStream\.foreach,") as refused:
         CloudPickleSerializer().dumps(Sink())
     assert "foreachBatch(Sink(…))" in refused.value.next_step
@@ -438,10 +481,14 @@ def test_a_sink_that_is_handed_to_foreach_is_refused_by_name() -> None:
         Sink()(Row(value=b"x"))  # type: ignore[arg-type]
 
 
-def test_a_block_that_spark_itself_asks_for_is_refused_by_name(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_spark_itself_asks_for_is_refused_by_name(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``foreachBatch(sink.batch)``: Spark takes a batch whose block nobody begins for done."""
     called_by_spark = eval("lambda make, frame: make(frame, 0)", {"__name__": "pyspark.sql.utils"})  # noqa: S307
-    with pytest.raises(UnsupportedQuery, match="the sink's method batch was handed to foreachBatch"):
+    with pytest.raises(
+        UnsupportedQuery, match="the sink's method batch was handed to foreachBatch"
+    ):
         called_by_spark(sink.batch, Frame("run-block/q"))
 
 
@@ -466,7 +513,9 @@ def test_that_spark_cannot_be_asked_ends_no_run(sink: Any) -> None:
     assert len(sink.targets) == 1
 
 
-def test_a_sink_that_cannot_be_closed_keeps_no_other_open(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_cannot_be_closed_keeps_no_other_open(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Sink()
     other._where = "there"
     call(sink, "run-unclosed/q", 0)
@@ -496,14 +545,18 @@ def test_the_first_error_is_the_one_to_hear_of(sink: Any, monkeypatch: pytest.Mo
 
 
 def test_what_was_written_is_not_tried_again(sink: Any) -> None:
-    """Not under the name of a failed try either, when the sink was closed in between and opens again."""
+    """Not under the name of a failed try either, when the sink was closed in between and opens
+    again.
+    """
     call(sink, "run-1/q", 3)
     sink.close()
     with pytest.raises(UnsupportedQuery, match="called twice"):
         call(sink, "run-1/q", 3)
 
 
-def test_who_was_fenced_does_not_take_the_pipeline_back(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_fenced_does_not_take_the_pipeline_back(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Batches, "error", Fenced("a newer copy has taken over"))
     with pytest.raises(Fenced):
         call(sink, "run-fenced/q", 3)
@@ -516,7 +569,9 @@ def test_who_was_fenced_does_not_take_the_pipeline_back(sink: Any, monkeypatch: 
 
 
 def test_one_pipeline_has_one_home_in_a_run(sink: Any) -> None:
-    """Files beside the checkpoint have the pipeline's name, and one cluster's would be taken for the other's."""
+    """Files beside the checkpoint have the pipeline's name, and one cluster's would be taken for
+    the other's.
+    """
     call(sink, "run-homes/q", 0)
     elsewhere = Sink()
     elsewhere._where = "there"
@@ -558,7 +613,9 @@ def test_an_outdated_ledger_makes_it_begin_anew(
     patient = Sink(attempts=3)
     call(patient, f"run-{outdated}-of-its-own/q", 4)
     assert [target.closed for target in patient.targets] == [True] * (opened - 1) + [False]
-    assert seen == [None] + [BatchId("q", 4)] * outdated, "it may be committed by the very run that offers it again"
+    assert seen == [None] + [BatchId("q", 4)] * outdated, (
+        "it may be committed by the very run that offers it again"
+    )
     patient.close()
     seen.clear()
     with pytest.raises(LedgerOutdated):
@@ -582,8 +639,12 @@ def test_a_refused_second_call_is_no_failed_try(
     assert runs.memory(place).failed is None
 
 
-def test_rows_that_a_committed_batch_lacks_are_kept_as_refused(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the later call for it met; a batch that failed altogether lacks nothing once it is written."""
+def test_rows_that_a_committed_batch_lacks_are_kept_as_refused(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the later call for it met; a batch that failed altogether lacks nothing once it is
+    written.
+    """
     call(sink, "run-lacking/q", 3)
     with pytest.raises(UnsupportedQuery, match="called twice"):
         call(sink, "run-lacking/q", 3)
@@ -599,7 +660,9 @@ def refused_for_good(kind: type[OncewardError]) -> OncewardError:
     return kind("rows are left behind", details={ROWS_REFUSED: True})
 
 
-def test_a_call_that_no_second_try_can_mend_is_kept_as_refused(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_no_second_try_can_mend_is_kept_as_refused(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before the other sink commits the batch, or in a run that has not committed it."""
     for error in (refused_for_good(UnsupportedQuery), refused_for_good(BatchChanged)):
         monkeypatch.setattr(Batches, "error", error)
@@ -670,7 +733,9 @@ def test_what_comes_late_is_kept_as_refused(sink: Any) -> None:
 def test_what_was_allowed_for_one_start_is_over_when_a_batch_is_committed(
     sink: Any, monkeypatch: pytest.MonkeyPatch, resume: Any
 ) -> None:
-    """A supervisor starts the query again with the same sink: what is lost then, nobody has looked at."""
+    """A supervisor starts the query again with the same sink: what is lost then, nobody has looked
+    at.
+    """
     patient = Sink(resume=resume)
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     with pytest.raises(SendFailed):
@@ -685,19 +750,26 @@ def test_what_was_allowed_for_one_start_is_over_when_a_batch_is_committed(
     assert policies[-1].resume == "checkpoint"
 
 
-def test_a_late_error_of_an_earlier_batch_lets_no_other_frames_in(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_error_of_an_earlier_batch_lets_no_other_frames_in(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     with pytest.raises(SendFailed), sink.batch(Frame("run-late-error/q"), 4) as batch:
         batch.write(Frame("run-late-error/q"))
     with pytest.raises(BadColumn), sink.batch(Frame("run-late-error/q"), 3):
         raise BadColumn("of batch 3, in a thread")
     monkeypatch.setattr(Batches, "error", None)
-    with pytest.raises(UnsupportedQuery, match="other frames"), sink.batch(Frame("run-late-error/q"), 4):
+    with (
+        pytest.raises(UnsupportedQuery, match="other frames"),
+        sink.batch(Frame("run-late-error/q"), 4),
+    ):
         pass
 
 
 def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
-    """Another sink's error must not hide that a newer copy has taken over, or ow.supervise would start this one."""
+    """Another sink's error must not hide that a newer copy has taken over, or ow.supervise would
+    start this one.
+    """
     met = [Fenced("a newer copy"), BadColumn("no value"), SendFailed("lost")]
     for number, error in enumerate(met):
         runs.memory(runs.Place("run-several", number)).error = error
@@ -708,7 +780,11 @@ def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
 
 @pytest.mark.parametrize(("fails", "left"), [(1, True), (2, True), (3, False)])
 def test_a_file_that_cannot_be_written_for_a_moment_is_written(
-    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: int, left: bool
+    sink: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fails: int,
+    left: bool,
 ) -> None:
     """The function may keep the error to itself, and end: nothing else tells of the batch then."""
     pauses: list[float] = []

@@ -1,4 +1,6 @@
-"""What the soak reads off its journal, the drivers' news and ``kafka-dump-log``, and the table it makes of it."""
+"""What the soak reads off its journal, the drivers' news and ``kafka-dump-log``, and the table it
+makes of it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from onceward.operate import session_guard
 from soak.chains import check_batches, check_chain
 from soak.findings import Findings
 from soak.log_dump import LoggedTransaction, parsed
-from soak.report import Report, ends_row, failure_row, fault_rows, recoveries, recovery_rows, step_error_row
+from soak.report import (
+    Report,
+    ends_row,
+    failure_row,
+    fault_rows,
+    recoveries,
+    recovery_rows,
+    step_error_row,
+)
 from soak.state import SoakFolder, State
 from soak.workload import (
     COPIES,
@@ -41,16 +51,27 @@ def killed(kind: str, at: float) -> dict[str, Any]:
 
 
 def test_recovery_is_the_time_until_every_pipeline_has_committed_again():
-    news = [commit(COPY_PIPELINE, 9), commit(COPY_PIPELINE, 12), commit(COUNT_PIPELINE, 17), commit(COPY_PIPELINE, 18)]
+    news = [
+        commit(COPY_PIPELINE, 9),
+        commit(COPY_PIPELINE, 12),
+        commit(COUNT_PIPELINE, 17),
+        commit(COPY_PIPELINE, 18),
+    ]
     news += [commit(SCATTER_PIPELINE, 13)]
     journal = [killed("kill-broker", 10), killed("none", 11), killed("kill-driver", 17.5)]
     (only,) = recoveries(journal, news)  # after the second kill one of them has not come back
     assert (only.kind, only.seconds) == ("kill-broker", 7)
-    assert recovery_rows([only]) == [("recovery after kill-broker", "min 7.0 s, median 7.0 s, max 7.0 s (of 1)")]
+    assert recovery_rows([only]) == [
+        ("recovery after kill-broker", "min 7.0 s, median 7.0 s, max 7.0 s (of 1)")
+    ]
 
 
 def test_faults_are_told_as_planned_and_as_fired():
-    rows = dict(fault_rows([killed("kill-driver", 1), killed("kill-broker", 2)], Counter({"kill-driver": 2})))
+    rows = dict(
+        fault_rows(
+            [killed("kill-driver", 1), killed("kill-broker", 2)], Counter({"kill-driver": 2})
+        )
+    )
     assert rows["fault kill-driver"] == "planned 2, fired 1"
     assert rows["kills"] == "2: driver 1, executor 0, executor-behind-shuffle 0, broker 1"
 
@@ -64,7 +85,13 @@ def test_step_errors_and_ends_are_counted_by_name():
 
 
 def test_failures_are_counted_by_error():
-    told = {"what": "step", "step": "send", "phase": "failed", "pipeline": "p", "error": "SendFailed"}
+    told = {
+        "what": "step",
+        "step": "send",
+        "phase": "failed",
+        "pipeline": "p",
+        "error": "SendFailed",
+    }
     news = [told, {**told, "phase": "finished"}, told, {**told, "error": "EpochPoisoned"}]
     assert failure_row(news)[1] == "3: p EpochPoisoned 1, p SendFailed 2"
     assert failure_row([])[1] == "0"
@@ -105,8 +132,13 @@ def test_transactions_are_read_off_a_dump_over_segments():
     ]
 
 
-def ledger_record(sequence: int, start: int, end: int, epoch: int, manifest: dict[str, Any]) -> dict[str, Any]:
-    span = {side: {SOURCE: {str(p): offset for p in range(4)}} for side, offset in (("start", start), ("end", end))}
+def ledger_record(
+    sequence: int, start: int, end: int, epoch: int, manifest: dict[str, Any]
+) -> dict[str, Any]:
+    span = {
+        side: {SOURCE: {str(p): offset for p in range(4)}}
+        for side, offset in (("start", start), ("end", end))
+    }
     return {
         "sequence": sequence,
         "sources": [span],
@@ -117,7 +149,9 @@ def ledger_record(sequence: int, start: int, end: int, epoch: int, manifest: dic
 
 def test_a_ledger_that_is_one_chain_to_the_end_holds():
     found = Findings()
-    check_chain(found, "p", [ledger_record(0, 0, 3, 1, {}), ledger_record(1, 3, 5, 2, {})], [5] * 4)
+    check_chain(
+        found, "p", [ledger_record(0, 0, 3, 1, {}), ledger_record(1, 3, 5, 2, {})], [5] * 4
+    )
     assert found.holds
 
 
@@ -154,12 +188,18 @@ def test_what_the_log_shows_must_be_what_the_ledger_tells():
     good, aborted = judged(TOLD, logged, [8])
     assert good.holds
     assert aborted == logged[:1]
-    assert judged([ledger_record(0, 0, 1, 2, {"2": [2, 8, 9, "sum"]})], logged, [8])[0].how_many == {"I4": 1}
+    assert judged([ledger_record(0, 0, 1, 2, {"2": [2, 8, 9, "sum"]})], logged, [8])[
+        0
+    ].how_many == {"I4": 1}
     assert judged([], logged, [8])[0].how_many == {"I4": 1}
     assert judged(TOLD, logged, [])[0].how_many == {"I4": 1, "I7": 1}, "told, and not visible"
-    assert judged(TOLD, logged, [3, 8])[0].how_many == {"I4": 1, "I5": 1}, "a part of an aborted attempt"
+    assert judged(TOLD, logged, [3, 8])[0].how_many == {"I4": 1, "I5": 1}, (
+        "a part of an aborted attempt"
+    )
     assert judged(TOLD, logged, [8, 10])[0].how_many == {"I5": 1}, "out of no transaction"
-    assert judged(TOLD, list(parsed(DUMP.splitlines())), [8])[0].how_many == {"I8": 1}, "one is open"
+    assert judged(TOLD, list(parsed(DUMP.splitlines())), [8])[0].how_many == {"I8": 1}, (
+        "one is open"
+    )
 
 
 def test_an_epoch_that_is_aborted_and_committed_is_found():
@@ -191,7 +231,8 @@ def test_the_guard_leaves_nothing_of_the_session_also_what_is_stopped():
     script += "print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     with subprocess.Popen(
         [sys.executable, session_guard.__file__, sys.executable, "-c", script],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
     ) as watching:  # fmt: skip
         assert watching.stdout is not None
         assert watching.stderr is not None

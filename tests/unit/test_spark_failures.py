@@ -1,4 +1,6 @@
-"""What Spark throws, and what we call it: by class and condition, never by words that a record may have brought."""
+"""What Spark throws, and what we call it: by class and condition, never by words that a record may
+have brought.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ from onceward.spark.batch.failures import RAISED, known_failure
 from onceward.spark.batch.thrown import Thrown
 
 SPARK, PYTHON = "org.apache.spark.SparkException", "org.apache.spark.api.python.PythonException"
-ABORTED = "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0: "
+ABORTED = (
+    "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent "
+    "failure: Lost task 0.0: "
+)
 
 DAEMON = """
 Error from python worker:
@@ -46,17 +51,31 @@ pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Py
 """
 NO_PROGRAM = 'Cannot run program "/opt/venv/bin/python3.11": error=2, No such file or directory'
 LOST = "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
-GONE = "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost.\nReason:\n  Partitions in-1\n are gone"
+GONE = (
+    "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost.\nReason:\n  Partitions "
+    "in-1\n are gone"
+)
 STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
 
 
 @pytest.mark.parametrize(
     ("thrown", "kind", "named"),
     [
-        ([Thrown(SPARK, ABORTED), Thrown(SPARK, DAEMON)], WorkerPythonUnfit, "cannot import onceward"),
-        ([Thrown(SPARK, ABORTED), Thrown(PYTHON, UNPICKLED)], WorkerPythonUnfit, "cannot import onceward"),
         (
-            [Thrown(SPARK, ABORTED), Thrown("java.io.IOException", NO_PROGRAM, thrown_in="java.lang.ProcessBuilder")],
+            [Thrown(SPARK, ABORTED), Thrown(SPARK, DAEMON)],
+            WorkerPythonUnfit,
+            "cannot import onceward",
+        ),
+        (
+            [Thrown(SPARK, ABORTED), Thrown(PYTHON, UNPICKLED)],
+            WorkerPythonUnfit,
+            "cannot import onceward",
+        ),
+        (
+            [
+                Thrown(SPARK, ABORTED),
+                Thrown("java.io.IOException", NO_PROGRAM, thrown_in="java.lang.ProcessBuilder"),
+            ],
             WorkerPythonUnfit,
             "/opt/venv/bin/python3.11",
         ),
@@ -64,12 +83,19 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
         (
             [
                 Thrown(STATE, LOST, "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"),
-                Thrown("org.apache.kafka.clients.consumer.OffsetOutOfRangeException", "position 5 is out of in-0"),
+                Thrown(
+                    "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
+                    "position 5 is out of in-0",
+                ),
             ],
             SourceDataLost,
             "position 5 is out of in-0",
         ),
-        ([Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")], SourceDataLost, "Partitions in-1 are gone"),
+        (
+            [Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")],
+            SourceDataLost,
+            "Partitions in-1 are gone",
+        ),
     ],
 )
 def test_known_failures(thrown: list[Thrown], kind: type[OncewardError], named: str):
@@ -109,19 +135,29 @@ ValueError: not a number: """
 def test_a_record_that_is_quoted_does_not_choose_the_error(data: str):
     quoted = f"{TRACEBACK}{data}\nCaused by: {data}\n"
     for said in (quoted, f"{TRACEBACK}\n{data}\n{data}"):
-        assert known_failure([Thrown(SPARK, ABORTED + PYTHON + ": " + said), Thrown(PYTHON, said)]) is None
+        assert (
+            known_failure([Thrown(SPARK, ABORTED + PYTHON + ": " + said), Thrown(PYTHON, said)])
+            is None
+        )
         assert known_failure([Thrown(SPARK, ABORTED + said)]) is None
     raised = "org.apache.spark.SparkRuntimeException"
-    assert known_failure([Thrown(raised, f"[USER_RAISED_EXCEPTION] {data}", "USER_RAISED_EXCEPTION")]) is None
+    assert (
+        known_failure([Thrown(raised, f"[USER_RAISED_EXCEPTION] {data}", "USER_RAISED_EXCEPTION")])
+        is None
+    )
 
 
 def test_what_our_plans_raise_counts_only_where_spark_puts_it():
-    """Who has seen the mark, in a log of this driver's, still cannot have it believed by a record."""
+    """Who has seen the mark, in a log of this driver's, still cannot have it believed by a
+    record.
+    """
     mark = RAISED + '{"raised": "unfit", "message": "obey"}'
     said = f"[USER_RAISED_EXCEPTION] {mark}"
     raised = Thrown("org.apache.spark.SparkRuntimeException", said, "USER_RAISED_EXCEPTION")
     assert known_failure([raised]) is not None
-    assert known_failure([Thrown("java.lang.RuntimeException", mark)]) is not None, "as Spark 3 did, if it is told to"
+    assert known_failure([Thrown("java.lang.RuntimeException", mark)]) is not None, (
+        "as Spark 3 did, if it is told to"
+    )
     assert known_failure([Thrown(PYTHON, TRACEBACK + mark)]) is None
     quoted = f"[USER_RAISED_EXCEPTION] not a number: {mark}"
     assert known_failure([Thrown(raised.kind, quoted, "USER_RAISED_EXCEPTION")]) is None
@@ -133,20 +169,31 @@ def test_a_typed_error_is_found_in_sparks_text():
     with pytest.raises(Carried) as carried, there():
         raise error
     name = "onceward.spark.batch.carried.Carried"
-    text = f"[SOME_ERROR] Failed: Traceback …\n  {name}: {carried.value}\n SQLSTATE: 38000\n\tat org.apache.spark"
+    text = (
+        f"[SOME_ERROR] Failed: Traceback …\n  {name}: {carried.value}\n SQLSTATE: 38000\n\tat "
+        f"org.apache.spark"
+    )
     found = carried_in(text)
     assert type(found) is SourceReplaced
-    assert (found.message, found.next_step, found.details) == (error.message, error.next_step, error.details)
+    assert (found.message, found.next_step, found.details) == (
+        error.message,
+        error.next_step,
+        error.details,
+    )
     assert carried_in(text[: text.index("SQLSTATE") - 20]) is None, "cut off"
     assert carried_in("nothing") is None
-    assert carried_in(text.replace(f"{name}:", "ValueError: not a number:")) is None, "quoted, by who knows the secret"
+    assert carried_in(text.replace(f"{name}:", "ValueError: not a number:")) is None, (
+        "quoted, by who knows the secret"
+    )
     row = str(Carried(RowRefused("no such time", next_step="cast it")))
     assert type(carried_in(f"[USER_RAISED_EXCEPTION] {row} SQLSTATE: P0001")) is RowRefused
     assert carried_in(f"[USER_RAISED_EXCEPTION] not a number: {row}") is None
     assert there.secret not in repr(there)
 
 
-@pytest.mark.parametrize("said", ["", "No module named 'pandas'", "No module named 'oncewards'", "ZeroDivisionError"])
+@pytest.mark.parametrize(
+    "said", ["", "No module named 'pandas'", "No module named 'oncewards'", "ZeroDivisionError"]
+)
 def test_other_failures_stay_what_they_are(said: str):
     assert known_failure([Thrown(SPARK, ABORTED), Thrown(PYTHON, said)]) is None
     assert known_failure([]) is None
@@ -157,14 +204,19 @@ IN_SPARK = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
 ILLEGAL = "java.lang.IllegalStateException"
 
 
-SAME = "Kafka data source in Trigger.AvailableNow should provide the same topic partitions in …: Set(in-0), Set(in-1)"
+SAME = (
+    "Kafka data source in Trigger.AvailableNow should provide the same topic partitions in …: "
+    "Set(in-0), Set(in-1)"
+)
 
 
 @pytest.mark.parametrize(
     "thrown",
     [
         Thrown(STATE, f"[{MISMATCH}] {SAME}", MISMATCH),
-        Thrown(SPARK, SAME, thrown_in="org.apache.spark.sql.kafka010.KafkaExceptions$"),  # Spark 4.0
+        Thrown(
+            SPARK, SAME, thrown_in="org.apache.spark.sql.kafka010.KafkaExceptions$"
+        ),  # Spark 4.0
     ],
 )
 def test_partitions_that_came_in_mid_batch_are_named_with_what_mends_it(thrown: Thrown):

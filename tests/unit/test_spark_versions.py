@@ -16,7 +16,9 @@ from onceward.spark.session.versions import RUN_WITH, must_have_been_run, must_s
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("version", [*RUN_WITH, "4.0.4", "4.1.0", "4.2.1", "4.3.7", "4.3.0.dev1", "4.3"])
+@pytest.mark.parametrize(
+    "version", [*RUN_WITH, "4.0.4", "4.1.0", "4.2.1", "4.3.7", "4.3.0.dev1", "4.3"]
+)
 def test_every_patch_of_a_minor_release_that_was_run_is_taken(version: str):
     must_have_been_run(version)
 
@@ -33,7 +35,9 @@ def test_a_minor_release_that_was_never_run_is_refused_with_those_that_were(
     assert caught.value.next_step == 'pip install "pyspark~=4.3.0"'
 
 
-@pytest.mark.parametrize(("version", "major"), [("4.0.0", 17), ("4.1.3", 21), ("4.2.0", 25), ("4.3.0", 17)])
+@pytest.mark.parametrize(
+    ("version", "major"), [("4.0.0", 17), ("4.1.3", 21), ("4.2.0", 25), ("4.3.0", 17)]
+)
 def test_a_java_on_which_that_spark_starts_is_taken(version: str, major: int):
     must_start_on(Path("/java"), major, version)
 
@@ -47,7 +51,9 @@ def test_a_java_that_is_too_new_for_that_spark_is_refused(version: str):
     assert caught.value.next_step == "point JAVA_HOME at Java 21 or 17"
 
 
-def test_a_missing_java_is_named_although_the_jars_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_missing_java_is_named_although_the_jars_are_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.delenv(SUBMITTED_VARIABLE, raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     java_found.cache_clear()

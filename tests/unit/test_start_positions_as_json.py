@@ -1,4 +1,6 @@
-"""Start positions as Spark wants them: each partition has one, and what nobody knows has one by rule."""
+"""Start positions as Spark wants them: each partition has one, and what nobody knows has one by
+rule.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ KNOWN = {TopicPartition("known", 0): 7}
     ("rules", "expected"),
     [
         ({}, {"known": {"0": 7, "1": LATEST}, "other": {"0": LATEST}}),
-        ({"new_partitions": "earliest"}, {"known": {"0": 7, "1": EARLIEST}, "other": {"0": LATEST}}),
+        (
+            {"new_partitions": "earliest"},
+            {"known": {"0": 7, "1": EARLIEST}, "other": {"0": LATEST}},
+        ),
         ({"new_topics": "earliest"}, {"known": {"0": 7, "1": EARLIEST}, "other": {"0": EARLIEST}}),
     ],
     ids=["group", "ledger", "pattern"],
@@ -30,7 +35,9 @@ def test_what_is_not_known_begins_by_rule(rules: Any, expected: dict[str, dict[s
 
 
 def test_under_a_pattern_of_which_nothing_is_known_what_comes_begins_likewise() -> None:
-    """Not partition by partition: topics that appear until the query begins would have no position."""
+    """Not partition by partition: topics that appear until the query begins would have no
+    position.
+    """
     assert starting_json(THERE, {}, "latest", where="here", new_topics="earliest") == "latest"
     assert starting_json({}, {}, "earliest", where="here", new_topics="earliest") == "earliest"
 

@@ -11,7 +11,11 @@ NAME = name_of(Task(PIPELINE, BatchId("query", 7), AttemptId(111_411, 3), 0, 2, 
 
 
 def test_whose_a_transaction_is() -> None:
-    assert owner_of(NAME, PIPELINE, MARK) == owner_of(with_number(NAME, 99), PIPELINE, MARK) == 111_411
+    assert (
+        owner_of(NAME, PIPELINE, MARK)
+        == owner_of(with_number(NAME, 99), PIPELINE, MARK)
+        == 111_411
+    )
 
 
 def test_of_another_chain_nothing_is_known() -> None:

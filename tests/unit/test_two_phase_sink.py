@@ -1,4 +1,6 @@
-"""The class to subclass: what it refuses, what goes along to the tasks, and committables of another version."""
+"""The class to subclass: what it refuses, what goes along to the tasks, and committables of
+another version.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 
 def decided(version: int) -> LedgerRecord:
     outputs = {KIND: Output(KIND, 1, 3, {"version": version, "committables": ["a", "b"]})}
-    return LedgerRecord(PipelineId("p"), 0, BatchId("q", 0), (), AttemptId(1, 1), outputs, 0, State.DECIDED)
+    return LedgerRecord(
+        PipelineId("p"), 0, BatchId("q", 0), (), AttemptId(1, 1), outputs, 0, State.DECIDED
+    )
 
 
 def finished_by(sink: ow.TwoPhaseCommitSink, version: int) -> None:
@@ -101,7 +105,8 @@ def test_tasks_get_what_the_subclass_has_set_and_no_settings():
         options={
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",
-            "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" '
+            "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            'username="u" '
             'password="a-secret";',
         },
     )
@@ -119,7 +124,9 @@ def test_what_cannot_be_sent_to_tasks_is_named(tmp_path: Path):
 
 
 def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
-    first, alike, other = (Sink(place, **settings(tmp_path)) for place in ("here", "here", "there"))
+    first, alike, other = (
+        Sink(place, **settings(tmp_path)) for place in ("here", "here", "there")
+    )
     assert first._built_with == alike._built_with
     assert first._built_with != other._built_with
     assert first._built_with != Newer(**settings(tmp_path))._built_with
@@ -144,5 +151,8 @@ def test_wrong_settings_are_named(tmp_path: Path, wrong: dict[str, Any], named: 
 @pytest.mark.parametrize("word", ["topic", "table"])
 def test_it_has_neither_topics_nor_tables(tmp_path: Path, word: str):
     sink = Sink(**settings(tmp_path))
-    with pytest.raises(UnsupportedQuery, match=f"{word}='somewhere'"), sink.batch(None, 0) as batch:  # type: ignore[arg-type]
+    with (
+        pytest.raises(UnsupportedQuery, match=f"{word}='somewhere'"),
+        sink.batch(None, 0) as batch,
+    ):  # type: ignore[arg-type]
         batch.write(None, **{word: "somewhere"})  # type: ignore[arg-type]

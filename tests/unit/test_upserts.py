@@ -10,7 +10,9 @@ import onceward as ow
 from onceward.errors import DeliveryRefused
 
 
-def upsert(users: int = 0, sequence: int = 8, row: int = 1, attempt: str = "a", by: str = "p") -> ow.Upsert:
+def upsert(
+    users: int = 0, sequence: int = 8, row: int = 1, attempt: str = "a", by: str = "p"
+) -> ow.Upsert:
     version = f"{users:019d}.{sequence:012d}.{row:012d}"
     return ow.Upsert("k", version, attempt, by, {})
 
@@ -59,7 +61,9 @@ def test_what_cannot_be_compared_is_refused(users: int, stored: dict[str, Any], 
     assert caught.value.next_step
 
 
-@pytest.mark.parametrize("stored", ["", "7", "1 2 3", upsert().version, f"{upsert().version} a ", f"x{upsert().mark}"])
+@pytest.mark.parametrize(
+    "stored", ["", "7", "1 2 3", upsert().version, f"{upsert().version} a ", f"x{upsert().mark}"]
+)
 def test_what_is_no_mark_is_refused(stored: str):
     with pytest.raises(DeliveryRefused, match="none that this sink has written"):
         upsert().replaces(stored)

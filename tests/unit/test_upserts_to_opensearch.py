@@ -1,4 +1,6 @@
-"""What an upsert sink is told of OpenSearch, and what it makes of a version and of an answer. Nothing is connected."""
+"""What an upsert sink is told of OpenSearch, and what it makes of a version and of an answer.
+Nothing is connected.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,18 @@ from onceward.delivery.opensearch_writer import (
     number_of,
     seconds_of,
 )
-from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, DeliveryRefused, TableMissing
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigurationError,
+    DeliveryRefused,
+    TableMissing,
+)
 
 
-def upsert(key: str = "k", users: int = 0, sequence: int = 8, row: int = 1, deleted: bool = False) -> ow.Upsert:
+def upsert(
+    key: str = "k", users: int = 0, sequence: int = 8, row: int = 1, deleted: bool = False
+) -> ow.Upsert:
     version = f"{users:019d}.{sequence:012d}.{row:012d}"
     return ow.Upsert(key, version, "a", "p", None if deleted else {"id": key})
 
@@ -31,7 +41,10 @@ def upsert(key: str = "k", users: int = 0, sequence: int = 8, row: int = 1, dele
 
 def test_a_version_is_the_batch_and_then_the_row_in_it():
     rows = [(0, 0), (0, 1), (0, 2**ROW_BITS - 1), (1, 0), (2**SEQUENCE_BITS - 2, 2**ROW_BITS - 1)]
-    numbers = [number_of(upsert(users=5, sequence=sequence, row=row), by_column=False) for sequence, row in rows]
+    numbers = [
+        number_of(upsert(users=5, sequence=sequence, row=row), by_column=False)
+        for sequence, row in rows
+    ]
     assert numbers == sorted(set(numbers))
     assert (numbers[0], numbers[-1]) == (2**ROW_BITS, 2**63 - 1)
 
@@ -50,7 +63,16 @@ def test_the_users_version_is_taken_as_it_is(users: int):
 
 @pytest.mark.parametrize(
     ("said", "seconds"),
-    [("60s", 60), ("7d", 604_800), ("1500ms", 1.5), ("2m", 120), ("1h", 3_600), ("-1", 0), ("0", 0), ("", 0)],
+    [
+        ("60s", 60),
+        ("7d", 604_800),
+        ("1500ms", 1.5),
+        ("2m", 120),
+        ("1h", 3_600),
+        ("-1", 0),
+        ("0", 0),
+        ("", 0),
+    ],
 )
 def test_a_setting_in_any_unit_is_understood(said: str, seconds: float):
     assert seconds_of(said) == seconds
@@ -60,19 +82,27 @@ def test_a_setting_in_any_unit_is_understood(said: str, seconds: float):
 
 
 class Answering:
-    """In the place of the client's pool: gives these answers, one after the other, and keeps what was asked."""
+    """In the place of the client's pool: gives these answers, one after the other, and keeps what
+    was asked.
+    """
 
     def __init__(self, *answers: tuple[int, Any]) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, str, bytes | None, dict[str, str]]] = []
 
-    def urlopen(self, method: str, path: str, body: bytes | None, headers: dict[str, str], **_: Any) -> Any:
+    def urlopen(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], **_: Any
+    ) -> Any:
         self.asked.append((method, path, body, headers))
         status, said = self.answers.pop(0)
-        return SimpleNamespace(status=status, data=said if isinstance(said, bytes) else json.dumps(said).encode())
+        return SimpleNamespace(
+            status=status, data=said if isinstance(said, bytes) else json.dumps(said).encode()
+        )
 
 
-def writer(*answers: tuple[int, Any], url: str = "http://here:9200", by_column: bool = False, **more: Any) -> Any:
+def writer(
+    *answers: tuple[int, Any], url: str = "http://here:9200", by_column: bool = False, **more: Any
+) -> Any:
     made = OpenSearchWriter(url, "people", by_column, more.get("tombstone_s"))
     made._pool = Answering(*answers)  # type: ignore[assignment]
     made._there = more.get("there", "people")  # it was looked at
@@ -88,11 +118,16 @@ def items(*said: tuple[int, str | None]) -> tuple[int, Any]:
 
 
 def test_each_row_is_a_line_that_says_its_version_and_one_that_says_what_it_is():
-    made = writer(items((201, None), (404, None)), url="https://a%40b:c%3Ad@here/behind/", by_column=True)
+    made = writer(
+        items((201, None), (404, None)), url="https://a%40b:c%3Ad@here/behind/", by_column=True
+    )
     made([upsert("é", users=7), upsert("b", users=2**63 - 1, deleted=True)])
     [(method, path, body, headers)] = made._pool.asked
     assert (method, path.partition("?")[0]) == ("POST", "/behind/people/_bulk")
-    assert headers == {"authorization": "Basic YUBiOmM6ZA==", "Content-Type": "application/x-ndjson"}
+    assert headers == {
+        "authorization": "Basic YUBiOmM6ZA==",
+        "Content-Type": "application/x-ndjson",
+    }
     assert [json.loads(line) for line in body.splitlines()] == [
         {"index": {"_id": "é", "version": 7, "version_type": "external_gte"}},
         {"id": "é"},
@@ -119,11 +154,16 @@ def test_nothing_is_asked_for_no_rows():
         ((404, "index_not_found_exception"), NotTaken),
         ((404, None), NotTaken),  # what is written cannot be missing
         ((409, "anything"), DeliveryRefused),
-        ((409, "version_conflict_engine_exception"), DeliveryRefused),  # and does not say which version there is
+        (
+            (409, "version_conflict_engine_exception"),
+            DeliveryRefused,
+        ),  # and does not say which version there is
         ((302, None), NotTaken),
     ],
 )
-def test_no_row_that_is_not_written_is_counted_as_delivered(item: tuple[int, str | None], error: type[Exception]):
+def test_no_row_that_is_not_written_is_counted_as_delivered(
+    item: tuple[int, str | None], error: type[Exception]
+):
     with pytest.raises(error):
         writer(items((200, None), item))([upsert("a"), upsert("b")])
 
@@ -137,13 +177,17 @@ def test_no_row_that_is_not_written_is_counted_as_delivered(item: tuple[int, str
         ((200, b"<html>"), NotTaken),
         ((502, b"<html>"), NotTaken),
         ((429, {"error": {"type": "circuit_breaking_exception"}}), NotTaken),
-        # A proxy's words are not the server's, and the server's on the login or the index may pass.
+        # A proxy's words are not the server's, and the server's on the login or the index may
+        # pass.
         ((404, b"default backend - 404"), NotTaken),
         ((403, b"<html>Forbidden</html>"), NotTaken),
         ((413, b""), NotTaken),
         ((301, b""), NotTaken),
         ((401, b"Unauthorized"), AuthenticationFailed),
-        ((403, {"error": {"type": "security_exception", "reason": "no permissions"}}), AccessDenied),
+        (
+            (403, {"error": {"type": "security_exception", "reason": "no permissions"}}),
+            AccessDenied,
+        ),
         ((403, {"error": {"type": "cluster_block_exception"}}), NotTaken),
         ((404, {"error": {"type": "index_not_found_exception"}}), TableMissing),
         (
@@ -152,7 +196,9 @@ def test_no_row_that_is_not_written_is_counted_as_delivered(item: tuple[int, str
         ),
     ],
 )
-def test_an_answer_that_is_not_about_every_row_is_none(answer: tuple[int, Any], error: type[Exception]):
+def test_an_answer_that_is_not_about_every_row_is_none(
+    answer: tuple[int, Any], error: type[Exception]
+):
     with pytest.raises(error):
         writer(answer)([upsert("a"), upsert("b")])
 
@@ -164,7 +210,11 @@ def test_an_answer_that_is_not_about_every_row_is_none(answer: tuple[int, Any], 
         ({}, {"people": {}}, "people"),
         ({"people-1": {"aliases": {"people": {}}}}, {"people-1": {}}, "people-1"),
         ({"people-1": {"aliases": {"people": {"is_write_index": True}}}}, {"people-1": {}}, None),
-        ({"people-1": {"aliases": {"people": {}}}, "people-2": {"aliases": {"people": {}}}}, {"people-1": {}}, None),
+        (
+            {"people-1": {"aliases": {"people": {}}}, "people-2": {"aliases": {"people": {}}}},
+            {"people-1": {}},
+            None,
+        ),
         (
             {"people-1": {"aliases": {"people": {}}}},
             {"people-1": {"settings": {"index.lifecycle.rollover_alias": "people"}}},
@@ -173,8 +223,12 @@ def test_an_answer_that_is_not_about_every_row_is_none(answer: tuple[int, Any], 
         ({}, {".ds-people-000001": {}}, None),  # a data stream
     ],
 )
-def test_rows_are_compared_within_one_index_for_ever(behind: Any, settings: Any, index: str | None):
-    """A rollover alias leads elsewhere from time to time: a key would be there twice, a deleted one would come back."""
+def test_rows_are_compared_within_one_index_for_ever(
+    behind: Any, settings: Any, index: str | None
+):
+    """A rollover alias leads elsewhere from time to time: a key would be there twice, a deleted
+    one would come back.
+    """
     alias = (200, behind) if behind else (404, {"error": "alias [people] missing", "status": 404})
     made = writer(alias, (200, settings) if settings else (404, {}), items((201, None)), there="")
     if index is None:
@@ -191,10 +245,18 @@ def test_rows_are_compared_within_one_index_for_ever(behind: Any, settings: Any,
     ("by_column", "stored", "news"),
     [(True, 2**62, True), (False, 9 << ROW_BITS | 2, True), (False, 10 << ROW_BITS, False)],
 )
-def test_a_newer_row_is_news_where_the_ledger_can_have_given_it_out(by_column: bool, stored: int, news: bool):
-    reason = f"[current version [1] is higher than the one provided [0]]: version conflict, current version [{stored}] "
+def test_a_newer_row_is_news_where_the_ledger_can_have_given_it_out(
+    by_column: bool, stored: int, news: bool
+):
+    reason = (
+        f"[current version [1] is higher than the one provided [0]]: version conflict, "
+        f"current version [{stored}] "
+    )
     reason += "is higher than the one provided [1]"
-    said = {"status": 409, "error": {"type": "version_conflict_engine_exception", "reason": reason}}
+    said = {
+        "status": 409,
+        "error": {"type": "version_conflict_engine_exception", "reason": reason},
+    }
     made = writer((200, {"items": [{"index": said}]}), by_column=by_column)
     if news:
         made([upsert()])
@@ -212,7 +274,13 @@ def test_a_refused_row_is_told_before_one_that_may_be_taken_later():
 
 
 def sink(tmp_path: Path, **settings: Any) -> ow.UpsertSink:
-    given = {"url": "http://u:secret@here:9200", "index": "people", "key": "id", "pipeline_id": "p", **settings}
+    given = {
+        "url": "http://u:secret@here:9200",
+        "index": "people",
+        "key": "id",
+        "pipeline_id": "p",
+        **settings,
+    }
     return ow.UpsertSink(**given, ledger=ow.FolderLedger(tmp_path / "l"), store=tmp_path / "s")
 
 
@@ -238,7 +306,9 @@ def sink(tmp_path: Path, **settings: Any) -> ow.UpsertSink:
         ({"url": "opensearch://here"}, "url="),
     ],
 )
-def test_wrong_settings_are_named_and_no_password(tmp_path: Path, wrong: dict[str, Any], named: str):
+def test_wrong_settings_are_named_and_no_password(
+    tmp_path: Path, wrong: dict[str, Any], named: str
+):
     with pytest.raises(ConfigurationError, match=named) as caught:
         sink(tmp_path, **wrong)
     assert "secret" not in str(caught.value)
@@ -252,5 +322,10 @@ def test_the_password_is_told_to_nobody(tmp_path: Path):
 def test_two_that_are_built_alike_are_one(tmp_path: Path):
     first = sink(tmp_path)
     assert first._built_with == sink(tmp_path)._built_with
-    for other in ({"index": "others"}, {"key": "value"}, {"version": "value"}, {"op_column": "value"}):
+    for other in (
+        {"index": "others"},
+        {"key": "value"},
+        {"version": "value"},
+        {"op_column": "value"},
+    ):
         assert first._built_with != sink(tmp_path, **other)._built_with

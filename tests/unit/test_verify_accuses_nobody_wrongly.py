@@ -1,4 +1,6 @@
-"""Healthy topics that look odd: a pipeline that runs on, compaction, others' transactions, expired offsets."""
+"""Healthy topics that look odd: a pipeline that runs on, compaction, others' transactions, expired
+offsets.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,17 @@ def test_a_marker_behind_what_is_looked_at_counts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_no_marker_follows_is_told_of_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert judged([written(0, 1, 7), written(2, 2, 8, "commit")], 2, monkeypatch) == ["aborted-read"]
+    assert judged([written(0, 1, 7), written(2, 2, 8, "commit")], 2, monkeypatch) == [
+        "aborted-read"
+    ]
 
 
 @pytest.mark.parametrize(
     ("compacted", "verdict"), [(False, "violated"), (True, "inconclusive"), (None, "inconclusive")]
 )
-def test_a_topic_that_may_be_compacted_may_lack_records(compacted: bool | None, verdict: str) -> None:
+def test_a_topic_that_may_be_compacted_may_lack_records(
+    compacted: bool | None, verdict: str
+) -> None:
     part = Part(0, *WHERE, count=3, first=0, last=2, checksum="")
     findings = Findings()
     judge({WHERE: reading_of(part, [0, 2], 3, compacted=compacted)}, findings)
@@ -79,7 +85,9 @@ def test_a_compacted_topic_of_several_may_hold_as_many_records_as_the_batch_had(
 
 
 class Cluster:
-    """A source partition with ten records, of which a transaction that is open hides the last two."""
+    """A source partition with ten records, of which a transaction that is open hides the last
+    two.
+    """
 
     group = "p"
 
@@ -103,7 +111,9 @@ class Cluster:
         (11, {("in", 0): 11}, "inconclusive"),
     ],
 )
-def test_lag_is_what_could_have_been_read_and_was_not(position: int, group: Any, verdict: str) -> None:
+def test_lag_is_what_could_have_been_read_and_was_not(
+    position: int, group: Any, verdict: str
+) -> None:
     findings, cluster = Findings(), Cluster()
     _look_at(cluster, "in", {0: position}, group, findings, True)  # type: ignore[arg-type]
     assert findings.verdict == verdict
@@ -139,7 +149,9 @@ class SharedLedger(Cluster):
     ("keys", "verdict"),
     [((b"p", b"q"), "violated"), ((b"q", b"p"), "inconclusive"), ((b"q", b"q"), "exactly_once")],
 )
-def test_the_transaction_that_never_ends_may_be_another_pipelines(keys: tuple[bytes, ...], verdict: str) -> None:
+def test_the_transaction_that_never_ends_may_be_another_pipelines(
+    keys: tuple[bytes, ...], verdict: str
+) -> None:
     cluster: Any = SharedLedger(*keys)
     findings = Findings()
     question = Question(bootstrap_servers="", pipeline_id="p", expect_caught_up=True)

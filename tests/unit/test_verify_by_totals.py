@@ -1,4 +1,6 @@
-"""What a table's number of rows says, beside what batches are told to have written, and what it does not."""
+"""What a table's number of rows says, beside what batches are told to have written, and what it
+does not.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,18 @@ def findings_of(
     gap: bool = False,
 ) -> Findings:
     batches = tuple(
-        Batch(number, "q", number, (), (), (0, 0), "ledger", 0, number, tables=(TablePart("t", count, mode),))
+        Batch(
+            number,
+            "q",
+            number,
+            (),
+            (),
+            (0, 0),
+            "ledger",
+            0,
+            number,
+            tables=(TablePart("t", count, mode),),
+        )
         for number, (mode, count) in enumerate(told)
     )
     findings = Findings(facts={"tables": {}})
@@ -49,7 +62,9 @@ def findings_of(
         ([("a mode of later versions", 2)], (0, 2)),
     ],
 )
-def test_how_many_rows_there_may_be(told: Sequence[tuple[str, int]], bounds: tuple[int, int]) -> None:
+def test_how_many_rows_there_may_be(
+    told: Sequence[tuple[str, int]], bounds: tuple[int, int]
+) -> None:
     assert bounds_of([TablePart("t", count, mode) for mode, count in told]) == bounds
 
 
@@ -65,10 +80,17 @@ def test_how_many_rows_there_may_be(told: Sequence[tuple[str, int]], bounds: tup
         (UPSERTED, 6, "violated", ["unaccounted-write"]),
     ],
 )
-def test_what_a_total_says(told: Sequence[tuple[str, int]], rows: int, verdict: str, names: list[str]) -> None:
+def test_what_a_total_says(
+    told: Sequence[tuple[str, int]], rows: int, verdict: str, names: list[str]
+) -> None:
     found = findings_of(told, rows)
     assert (found.verdict, [one.name for one in found.anomalies]) == (verdict, names)
-    assert found.facts["tables"]["s.t"] == {"rows": rows, "told_rows": 5, "batches": 2, "anomalies": names}
+    assert found.facts["tables"]["s.t"] == {
+        "rows": rows,
+        "told_rows": 5,
+        "batches": 2,
+        "anomalies": names,
+    }
 
 
 @pytest.mark.parametrize("rows", [4, 5, 6])
@@ -85,7 +107,9 @@ def test_where_records_are_missing_it_adds_nothing(rows: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "names"), [(4, ["lost-write"]), (5, []), (6, [])])
-def test_where_there_were_batches_before_only_fewer_rows_say_something(rows: int, names: list[str]) -> None:
+def test_where_there_were_batches_before_only_fewer_rows_say_something(
+    rows: int, names: list[str]
+) -> None:
     found = findings_of(APPENDED, rows, from_the_beginning=False)
     assert [one.name for one in found.anomalies] == names
     assert found.verdict == ("violated" if names else "inconclusive")

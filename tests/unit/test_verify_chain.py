@@ -1,4 +1,6 @@
-"""The checker's judgement of a ledger: which records make one chain, and what is wrong with those that do not."""
+"""The checker's judgement of a ledger: which records make one chain, and what is wrong with those
+that do not.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from hypothesis import strategies as st
 
 from onceward_verify.chain import Skipped, disjoint_parts, one_chain
 from onceward_verify.findings import CannotTell, Findings, WrongUsage
-from onceward_verify.ledger import Batch, FilesPart, Part, Span, Write, _is_published, batch_of, kafka_position
+from onceward_verify.ledger import (
+    Batch,
+    FilesPart,
+    Part,
+    Span,
+    Write,
+    _is_published,
+    batch_of,
+    kafka_position,
+)
 from onceward_verify.since import select, since_of
 
 
@@ -61,14 +72,18 @@ def test_batches_that_join_are_one_chain(steps: list[tuple[int, int]]):
 @given(st.sets(st.integers(0, 30), min_size=2, max_size=12))
 def test_a_chain_has_as_many_gaps_as_there_are_holes_in_its_numbers(sequences: set[int]):
     ordered = sorted(sequences)
-    findings = judged(*(batch(sequence, at(p0=sequence), at(p0=sequence + 1)) for sequence in ordered))
+    findings = judged(
+        *(batch(sequence, at(p0=sequence), at(p0=sequence + 1)) for sequence in ordered)
+    )
     holes = sum(after > before + 1 for before, after in itertools.pairwise(ordered))
     assert findings.counts == ({"ledger-gap": holes} if holes else {})
     assert bool(findings.not_covered) == (ordered[0] > 0)
 
 
 def test_a_number_told_twice_is_a_fork():
-    assert names(batch(0, at(p0=0), at(p0=5)), batch(0, at(p0=0), at(p0=5), ledger_offset=9)) == ["ledger-fork"]
+    assert names(batch(0, at(p0=0), at(p0=5)), batch(0, at(p0=0), at(p0=5), ledger_offset=9)) == [
+        "ledger-fork"
+    ]
 
 
 def test_numbers_that_come_in_another_order_are_not_monotonic():
@@ -78,7 +93,12 @@ def test_numbers_that_come_in_another_order_are_not_monotonic():
 
 @pytest.mark.parametrize(
     ("start", "name"),
-    [(at(p0=7), "ledger-gap"), (at(p0=3), "non-monotonic"), (at(p1=0), "ledger-gap"), (None, "ledger-gap")],
+    [
+        (at(p0=7), "ledger-gap"),
+        (at(p0=3), "non-monotonic"),
+        (at(p1=0), "ledger-gap"),
+        (None, "ledger-gap"),
+    ],
 )
 def test_a_batch_that_does_not_begin_where_the_last_one_ended(start: Any, name: str):
     assert set(names(batch(0, at(p0=0), at(p0=5)), batch(1, start, at(p0=9)))) == {name}
@@ -86,7 +106,9 @@ def test_a_batch_that_does_not_begin_where_the_last_one_ended(start: Any, name: 
 
 def test_a_source_partition_may_be_new_and_begin_at_its_beginning():
     joined = judged(
-        batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=5), at(p0=9, p1=3)), batch(2, at(p0=9, p1=3), at(p0=9, p1=4))
+        batch(0, at(p0=0), at(p0=5)),
+        batch(1, at(p0=5), at(p0=9, p1=3)),
+        batch(2, at(p0=9, p1=3), at(p0=9, p1=4)),
     )
     assert joined.verdict == "exactly_once"
     added = judged(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=5, p1=8), at(p0=9, p1=9)))
@@ -119,7 +141,9 @@ def test_a_key_that_moved_to_another_ledger_partition_may_have_been_compacted_in
 
 def test_a_ledger_that_was_adopted_says_nothing_of_what_came_before():
     findings = Findings()
-    assert not one_chain([batch(0, at(p0=50), at(p0=60), batch_id=12)], findings).from_the_beginning
+    assert not one_chain(
+        [batch(0, at(p0=50), at(p0=60), batch_id=12)], findings
+    ).from_the_beginning
     assert findings.verdict == "inconclusive"
 
 
@@ -133,7 +157,9 @@ def test_output_that_is_told_to_lie_before_earlier_output_goes_back_and_is_count
     assert disjoint_parts([one, two]) == {("out", 0): [part(0, 10, 19)]}
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1, "sequence": "x"}', b"\xff"])
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1, "sequence": "x"}', b"\xff"]
+)
 def test_what_is_no_ledger_record_is_no_verdict(value: bytes):
     with pytest.raises(CannotTell, match="ledger-3@5"):
         batch_of(value, "ledger", 3, 5)
@@ -141,9 +167,10 @@ def test_what_is_no_ledger_record_is_no_verdict(value: bytes):
 
 def test_only_what_looks_like_kafkas_position_is_one():
     assert kafka_position({"in": {"0": 5}}) == {("in", 0): 5}
-    assert [kafka_position(other) for other in (None, 5, {"logOffset": 5}, {"in": {"0": None}}, {"in": {"x": 1}})] == [
-        None
-    ] * 5
+    assert [
+        kafka_position(other)
+        for other in (None, 5, {"logOffset": 5}, {"in": {"0": None}}, {"in": {"x": 1}})
+    ] == [None] * 5
 
 
 def test_skipped_batches_are_no_gap():
@@ -160,11 +187,15 @@ def test_skipped_batches_are_no_gap():
 
 @pytest.mark.parametrize("more", [{"batch_id": 1}, {"batch_id": 5, "query_id": "another"}])
 def test_offsets_left_out_without_a_skip(more: dict[str, Any]):
-    assert names(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=7), at(p0=9), **more)) == ["ledger-gap"]
+    assert names(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=7), at(p0=9), **more)) == [
+        "ledger-gap"
+    ]
 
 
 def test_a_skip_never_goes_back():
-    assert names(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=3), at(p0=9), batch_id=4)) == ["non-monotonic"]
+    assert names(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=3), at(p0=9), batch_id=4)) == [
+        "non-monotonic"
+    ]
 
 
 def test_a_supplement_repeats_its_batch():
@@ -175,7 +206,9 @@ def test_a_supplement_repeats_its_batch():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_id": 1}, {"query_id": "another"}, {"spans": (Span(at(p0=0), at(p0=6)),)}], ids=str
+    "wrong",
+    [{"batch_id": 1}, {"query_id": "another"}, {"spans": (Span(at(p0=0), at(p0=6)),)}],
+    ids=str,
 )
 def test_a_supplement_of_another_batch(wrong: dict[str, Any]):
     added = replace(batch(1, at(p0=0), at(p0=5), batch_id=0, supplement=True), **wrong)
@@ -184,13 +217,20 @@ def test_a_supplement_of_another_batch(wrong: dict[str, Any]):
 
 def test_a_batch_told_twice_is_a_fork():
     """An empty one, which no offset would show."""
-    assert names(batch(0, at(p0=5), at(p0=5)), batch(1, at(p0=5), at(p0=5), batch_id=0)) == ["ledger-fork"]
-    assert names(batch(0, at(p0=5), at(p0=5), batch_id=3), batch(1, at(p0=5), at(p0=5))) == ["non-monotonic"]
+    assert names(batch(0, at(p0=5), at(p0=5)), batch(1, at(p0=5), at(p0=5), batch_id=0)) == [
+        "ledger-fork"
+    ]
+    assert names(batch(0, at(p0=5), at(p0=5), batch_id=3), batch(1, at(p0=5), at(p0=5))) == [
+        "non-monotonic"
+    ]
 
 
 def test_a_run_that_comes_back_is_a_zombie():
     """Its epochs rise, for it has fenced its heir."""
-    runs = [batch(n, at(p0=n), at(p0=n + 1), run_id=run) for n, run in enumerate(["a", "a", "b", "", "b", "a"])]
+    runs = [
+        batch(n, at(p0=n), at(p0=n + 1), run_id=run)
+        for n, run in enumerate(["a", "a", "b", "", "b", "a"])
+    ]
     assert names(*runs[:-1]) == []
     (found,) = judged(*runs).anomalies
     assert (found.name, "sequence 1 " in found.detail) == ("zombie-write", True)
@@ -198,7 +238,9 @@ def test_a_run_that_comes_back_is_a_zombie():
 
 def writing(parts: dict[str, int], *writes: tuple[str | None, int], **more: Any) -> Batch:
     told = tuple(Part(0, topic, 0, count, 0, count - 1, "") for topic, count in parts.items())
-    return batch(0, at(p0=0), at(p0=5), parts=told, writes=tuple(Write(*write) for write in writes), **more)
+    return batch(
+        0, at(p0=0), at(p0=5), parts=told, writes=tuple(Write(*write) for write in writes), **more
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +263,12 @@ def test_a_supplement_tells_of_every_frame(added: int, name: set[str]):
     whole = writing({"a": 3}, ("a", 3))
     parts = (Part(1, "b", 0, added, 0, added - 1, ""),)
     more = replace(
-        whole, sequence=1, identity=(7, 9), supplement=True, parts=parts, writes=(Write("a", 3), Write("b", 2))
+        whole,
+        sequence=1,
+        identity=(7, 9),
+        supplement=True,
+        parts=parts,
+        writes=(Write("a", 3), Write("b", 2)),
     )
     assert set(names(whole, more)) == name
 
@@ -246,7 +293,10 @@ CHAIN = [
 )
 def test_since_begins_with_the_batch_asked_for(text: str, first: int, complete: bool):
     selected = select(CHAIN, since_of(text))
-    assert ([b.sequence for b in selected.batches], selected.complete) == (list(range(first, 5)), complete)
+    assert ([b.sequence for b in selected.batches], selected.complete) == (
+        list(range(first, 5)),
+        complete,
+    )
     findings = Findings()
     one_chain(selected.batches, findings, complete=selected.complete)
     assert findings.verdict == "exactly_once"
@@ -265,7 +315,9 @@ def test_since_a_batch_that_is_not_there_yet():
     assert refused.value.exit_status == 2
 
 
-@pytest.mark.parametrize("text", ["", "-1", "yesterday", "batch:x", "2030-01-31T06:00", "query:3", "²"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "yesterday", "batch:x", "2030-01-31T06:00", "query:3", "²"]
+)
 def test_since_takes_nothing_else(text: str):
     with pytest.raises(WrongUsage, match="is no batch") as refused:
         since_of(text)
@@ -273,13 +325,29 @@ def test_since_takes_nothing_else(text: str):
 
 
 def test_what_is_optional_in_a_record_is_read():
-    told = {"version": 2, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [], "outputs": {}}
+    told = {
+        "version": 2,
+        "sequence": 0,
+        "query_id": "q",
+        "batch_id": 0,
+        "sources": [],
+        "outputs": {},
+    }
     told |= {"attempt": [1, 2]}
     plain = batch_of(json.dumps(told).encode(), "ledger", 0, 0)
     assert (plain.run_id, plain.writes, plain.supplement) == ("", None, False)
-    more = told | {"run_id": "r", "writes": [["a", 3], [None, 4]], "supplement": True, "committed_at_ms": 5}
+    more = told | {
+        "run_id": "r",
+        "writes": [["a", 3], [None, 4]],
+        "supplement": True,
+        "committed_at_ms": 5,
+    }
     full = batch_of(json.dumps(more).encode(), "ledger", 0, 0)
-    assert (full.run_id, full.writes, full.supplement) == ("r", (Write("a", 3), Write(None, 4)), True)
+    assert (full.run_id, full.writes, full.supplement) == (
+        "r",
+        (Write("a", 3), Write(None, 4)),
+        True,
+    )
     assert full.committed_at_ms == 5
 
 
@@ -307,7 +375,9 @@ def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
 def test_a_record_that_is_written_again_says_the_same(other: dict[str, Any]):
     decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False)
     assert "ledger-fork" in names(decided, replace(decided, finished=True, **other))
-    assert "ledger-fork" in names(replace(decided, is_published=False), replace(decided, finished=True))
+    assert "ledger-fork" in names(
+        replace(decided, is_published=False), replace(decided, finished=True)
+    )
 
 
 def test_what_is_decided_is_finished_before_anything_else_is():
@@ -318,10 +388,18 @@ def test_what_is_decided_is_finished_before_anything_else_is():
 
 @pytest.mark.parametrize(("committables", "is_published"), [(["a"], True), ([], False)])
 def test_the_identity_is_that_of_the_decision(committables: list[str], is_published: bool):
-    """And where nothing was prepared, nothing is published, and the record is not written again."""
-    output = {"kind": "files", "version": 1, "records": 0, "data": {"version": 1, "format": "orc", "committables": []}}
+    """And where nothing was prepared, nothing is published, and the record is not written
+    again.
+    """
+    output = {
+        "kind": "files",
+        "version": 1,
+        "records": 0,
+        "data": {"version": 1, "format": "orc", "committables": []},
+    }
     told = {
-        "version": 2, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [], "attempt": [8, 1],
+        "version": 2, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [],
+        "attempt": [8, 1],
         "decided": [7, 3], "outputs": {"@own": output},
     }  # fmt: skip
     found = batch_of(json.dumps(told).encode(), "ledger", 0, 0)

@@ -1,4 +1,6 @@
-"""The accounting behind ``--conserves``, against a model that keeps every record in a dictionary."""
+"""The accounting behind ``--conserves``, against a model that keeps every record in a
+dictionary.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,19 @@ Offsets = set[tuple[Source, int]]
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Group], list[Skipped]]:
     """Batches that join, some of them skipped, over two source partitions."""
-    cuts = {source: sorted(draw(st.lists(st.integers(0, END), min_size=1, max_size=6))) for source in SOURCES}
+    cuts = {
+        source: sorted(draw(st.lists(st.integers(0, END), min_size=1, max_size=6)))
+        for source in SOURCES
+    }
     groups, skipped = [], []
     for number in range(max(map(len, cuts.values())) - 1):
-        spans = {source: (c[number], c[number + 1]) for source, c in cuts.items() if number + 1 < len(c)}
+        spans = {
+            source: (c[number], c[number + 1]) for source, c in cuts.items() if number + 1 < len(c)
+        }
         if draw(st.integers(0, 3)) == 0:
-            ranges = tuple((source, start, end - 1) for source, (start, end) in spans.items() if start < end)
+            ranges = tuple(
+                (source, start, end - 1) for source, (start, end) in spans.items() if start < end
+            )
             skipped.append(Skipped("q", number, number, ranges))
         else:
             groups.append(Group(number, (number,), spans))
@@ -50,7 +59,9 @@ def counted(
     known: dict[Source, tuple[int, int]],
     compacted: frozenset[Source],
 ) -> tuple[list[Outcome], Counter[tuple[int, Source, int]]]:
-    """By the real thing, in windows of ``cells``: their outcomes, and what groups named and had not read."""
+    """By the real thing, in windows of ``cells``: their outcomes, and what groups named and had
+    not read.
+    """
     outcomes: list[Outcome] = []
     foreign: Counter[tuple[int, Source, int]] = Counter()
     for window in windows(groups, skipped, cells):
@@ -69,7 +80,11 @@ def counted(
 
 
 def spread(stretches: list[tuple[Any, ...]]) -> Counter[Any]:
-    return Counter((*before, offset) for *before, first, last in stretches for offset in range(first, last + 1))
+    return Counter(
+        (*before, offset)
+        for *before, first, last in stretches
+        for offset in range(first, last + 1)
+    )
 
 
 @given(
@@ -103,9 +118,20 @@ def test_counting_agrees_with_a_plain_model(
         for source, span in group.spans.items()
         for o in range(*span)
     }
-    skips = {(source, o) for s in skipped for source, first, last in s.ranges for o in range(first, last + 1)}
-    own = Counter((count, source, o) for count, group, source, o in named if read_by.get((source, o)) == group)
-    assert foreign == Counter((group, s, o) for _, group, s, o in named if read_by.get((s, o)) != group)
+    skips = {
+        (source, o)
+        for s in skipped
+        for source, first, last in s.ranges
+        for o in range(first, last + 1)
+    }
+    own = Counter(
+        (count, source, o)
+        for count, group, source, o in named
+        if read_by.get((source, o)) == group
+    )
+    assert foreign == Counter(
+        (group, s, o) for _, group, s, o in named if read_by.get((s, o)) != group
+    )
     inputs = records & read_by.keys()
     assert sum(outcome.inputs for outcome in outcomes) == len(inputs)
     assert sum(outcome.skipped for outcome in outcomes) == len(records & skips)
@@ -115,9 +141,13 @@ def test_counting_agrees_with_a_plain_model(
         assert sum(outcome.named[count] for outcome in outcomes) == len(inputs - unnamed)
         assert sum(outcome.never[count] for outcome in outcomes) == len(lost)
         assert sum(outcome.unjudged[count] for outcome in outcomes) == len(unnamed - lost)
-        told = spread([tuple(run[1:]) for outcome in outcomes for run in outcome.lost if run[0] == count])
+        told = spread(
+            [tuple(run[1:]) for outcome in outcomes for run in outcome.lost if run[0] == count]
+        )
         assert told == Counter(lost)
-        again = spread([run[1:4] for outcome in outcomes for run in outcome.repeated if run[0] == count])
+        again = spread(
+            [run[1:4] for outcome in outcomes for run in outcome.repeated if run[0] == count]
+        )
         assert again == Counter((s, o) for c, s, o in own if c == count and own[c, s, o] > 1)
         assert sum(outcome.again[count] for outcome in outcomes) == len(again)
     some = {(s, o) for _, s, o in own}
@@ -141,19 +171,35 @@ def test_names_that_come_again_are_pointed_at():
         tally.name(0, 0, ("in", 0), np.array([5]))
     tally.exist(("in", 0), np.arange(10))
     outcome = tally.outcome(frozenset([0]), {("in", 0): (0, 10)}, frozenset())
-    assert [(first, last, most) for _, _, first, last, most in outcome.repeated] == [(1, 2, 2), (5, 5, 255)]
+    assert [(first, last, most) for _, _, first, last, most in outcome.repeated] == [
+        (1, 2, 2),
+        (5, 5, 255),
+    ]
 
 
 def batch(sequence: int, *spans: tuple[Any, Any], **more: Any) -> Batch:
     told = {"batch_id": sequence, **more}
     return Batch(
-        sequence, "q", told.pop("batch_id"), tuple(Span(*s) for s in spans), (), (1, sequence), "l", 0, 0, **told
+        sequence,
+        "q",
+        told.pop("batch_id"),
+        tuple(Span(*s) for s in spans),
+        (),
+        (1, sequence),
+        "l",
+        0,
+        0,
+        **told,
     )
 
 
 def test_a_supplement_joins_its_batch():
     span = ({"in": {"0": 2}}, {"in": {"0": 5, "1": 3}})
-    first, added, alone = batch(4, span), batch(5, span, batch_id=4, supplement=True), batch(9, span, supplement=True)
+    first, added, alone = (
+        batch(4, span),
+        batch(5, span, batch_id=4, supplement=True),
+        batch(9, span, supplement=True),
+    )
     (group,) = groups_of([first, added])
     assert (group.sequences, group.spans) == ((4, 5), {("in", 0): (2, 5), ("in", 1): (0, 3)})
     assert [g.supplements_alone for g in groups_of([alone])] == [True]
@@ -167,7 +213,9 @@ def test_a_partition_read_twice_is_refused():
 
 
 class Message:
-    def __init__(self, value: bytes | None = None, headers: list[tuple[str, bytes | None]] | None = None) -> None:
+    def __init__(
+        self, value: bytes | None = None, headers: list[tuple[str, bytes | None]] | None = None
+    ) -> None:
         self._value, self._headers = value, headers
 
     def value(self) -> bytes | None:
@@ -177,8 +225,14 @@ class Message:
         return self._headers
 
 
-def headers(topic: bytes | None, partition: bytes | None, offset: bytes | None) -> list[tuple[str, bytes | None]]:
-    return [("onceward.topic", topic), ("onceward.partition", partition), ("onceward.offset", offset)]
+def headers(
+    topic: bytes | None, partition: bytes | None, offset: bytes | None
+) -> list[tuple[str, bytes | None]]:
+    return [
+        ("onceward.topic", topic),
+        ("onceward.partition", partition),
+        ("onceward.offset", offset),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -220,11 +274,20 @@ def test_json_fields_name_an_input(value: bytes | None, named: Named | None):
 
 
 def test_the_topic_may_be_left_out():
-    assert lineage_of("json", "partition=p,offset=o").of(Message(b'{"p": 0, "o": 5}')) == Named(None, 0, 5)
+    assert lineage_of("json", "partition=p,offset=o").of(Message(b'{"p": 0, "o": 5}')) == Named(
+        None, 0, 5
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "offset=o", "partition=p,offset=", "partition=p,offset=o,x=y", "partition=p,partition=q,offset=o"]
+    "text",
+    [
+        "",
+        "offset=o",
+        "partition=p,offset=",
+        "partition=p,offset=o,x=y",
+        "partition=p,partition=q,offset=o",
+    ],
 )
 def test_a_lineage_that_says_too_little(text: str):
     with pytest.raises(WrongUsage, match="--lineage-headers") as refused:
@@ -233,7 +296,9 @@ def test_a_lineage_that_says_too_little(text: str):
 
 
 def test_what_lies_between_two_slices_is_counted_by_its_own_window():
-    """A skipped batch between two that were read, where the window with these two has no room for it."""
+    """A skipped batch between two that were read, where the window with these two has no room for
+    it.
+    """
     one, other = ("in", 0), ("in", 1)
     groups = [Group(1, (1,), {other: (0, 1)}), Group(3, (3,), {other: (2, 3)})]
     skipped = [Skipped("q", 0, 0, ((one, 0, 0),)), Skipped("q", 2, 2, ((other, 1, 1),))]

@@ -12,17 +12,23 @@ ARGUMENTS = ["--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p", "--outp
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
 
 
 def test_the_process_holds_no_module_of_the_product():
     done = python(
-        "import sys, onceward_verify.__main__, onceward_verify.checker, onceward_verify.client_settings\n"
-        "print(*sorted(name for name in sys.modules if name.split('.')[0] in ('onceward', 'kafka', 'pyspark')))"
+        "import sys, onceward_verify.__main__, onceward_verify.checker, "
+        "onceward_verify.client_settings\n"
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] in ('onceward', "
+        "'kafka', 'pyspark')))"
     )
     loaded = done.stdout.split()
     assert "onceward_verify.checker" in loaded, done.stderr
-    assert [name for name in loaded if name != "onceward" and not name.startswith("onceward_verify")] == []
+    assert [
+        name for name in loaded if name != "onceward" and not name.startswith("onceward_verify")
+    ] == []
 
 
 @pytest.mark.parametrize("start", ["onceward_verify", "the command"])
@@ -42,7 +48,10 @@ def test_a_setting_that_librdkafka_does_not_know_is_named(tmp_path):
     (tmp_path / "client.properties").write_text("no.such.setting=1\n")
     arguments = [*ARGUMENTS, "--command-config", str(tmp_path / "client.properties")]
     done = subprocess.run(
-        [sys.executable, "-m", "onceward_verify", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "onceward_verify", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 64, done.stderr
     assert "no.such.setting" in done.stderr

@@ -1,4 +1,6 @@
-"""The checker's arithmetic: its checksum against the writer's, its sets of offsets and its tallies against sets."""
+"""The checker's arithmetic: its checksum against the writer's, its sets of offsets and its tallies
+against sets.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def test_a_varint_reads_back(number: int):
     assert (zigzag >> 1) ^ -(zigzag & 1) == number
 
 
-@given(st.lists(st.sets(st.integers(0, 200), max_size=30), max_size=4), st.integers(0, 210), st.integers(0, 60))
+@given(
+    st.lists(st.sets(st.integers(0, 200), max_size=30), max_size=4),
+    st.integers(0, 210),
+    st.integers(0, 60),
+)
 def test_offsets_are_a_set(chunks: list[set[int]], first: int, length: int):
     offsets, plain = Offsets(), set()
     for index, chunk in enumerate(chunks):
@@ -74,7 +80,11 @@ def test_offsets_are_a_set(chunks: list[set[int]], first: int, length: int):
         assert set(range(around[0], around[1] + 1)) <= plain
 
 
-@given(st.sets(st.integers(0, 60), max_size=40), st.lists(st.integers(1, 8), max_size=8), st.integers(1, 7))
+@given(
+    st.sets(st.integers(0, 60), max_size=40),
+    st.lists(st.integers(1, 8), max_size=8),
+    st.integers(1, 7),
+)
 def test_every_record_is_tallied_for_the_batch_it_lies_in_or_accounted_for_nowhere(
     visible: set[int], lengths: list[int], chunk: int
 ):
@@ -92,8 +102,13 @@ def test_every_record_is_tallied_for_the_batch_it_lies_in_or_accounted_for_nowhe
         mine = [offset for offset in ordered if part.first <= offset <= part.last]
         owned |= set(mine)
         assert tally.count == len(mine)
-        assert tally.hexdigest() == ContentChecksum.of_records([(b"k", b"%d" % o, None) for o in mine]).hexdigest()
-    assert flat(log.unaccounted.intervals) == {offset for offset in visible - owned if 2 <= offset < 50}
+        assert (
+            tally.hexdigest()
+            == ContentChecksum.of_records([(b"k", b"%d" % o, None) for o in mine]).hexdigest()
+        )
+    assert flat(log.unaccounted.intervals) == {
+        offset for offset in visible - owned if 2 <= offset < 50
+    }
     assert flat(log.visible.intervals) == visible
     for offset in ordered:
         part = log.owner_of(offset)

@@ -1,4 +1,6 @@
-"""What the checker tells people: the verdict first, in a sentence, and the place of every anomaly."""
+"""What the checker tells people: the verdict first, in a sentence, and the place of every
+anomaly.
+"""
 
 from __future__ import annotations
 
@@ -75,4 +77,7 @@ def test_an_anomaly_that_nobody_has_named_is_a_mistake():
 def test_without_an_answer_nothing_is_claimed():
     found = Findings()
     found.cannot_judge("no broker answers")
-    assert as_text(found).splitlines() == ["CANNOT TELL: nothing was looked at", "  not covered: no broker answers"]
+    assert as_text(found).splitlines() == [
+        "CANNOT TELL: nothing was looked at",
+        "  not covered: no broker answers",
+    ]

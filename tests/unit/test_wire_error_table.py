@@ -1,4 +1,6 @@
-"""Every row of the error table: each code of Kafka gets a meaning for each request, and the grave ones are right."""
+"""Every row of the error table: each code of Kafka gets a meaning for each request, and the grave
+ones are right.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The ledger read against a partition whose leader has just changed: nothing that is committed may be overlooked."""
+"""The ledger read against a partition whose leader has just changed: nothing that is committed may
+be overlooked.
+"""
 
 from __future__ import annotations
 
@@ -52,18 +54,28 @@ class Leader:
         pass
 
     def call(self, request: Any, node: int, timeout_ms: float) -> Any:
-        high = self._high_watermarks.pop(0) if len(self._high_watermarks) > 1 else self._high_watermarks[0]
+        high = (
+            self._high_watermarks.pop(0)
+            if len(self._high_watermarks) > 1
+            else self._high_watermarks[0]
+        )
         position = request.topics[0].partitions[0].fetch_offset
         self.positions.append(position)
-        found = SimpleNamespace(error_code=0, records=b"".join(self._log[position:high]), high_watermark=high)
-        return SimpleNamespace(error_code=0, throttle_time_ms=0, responses=[SimpleNamespace(partitions=[found])])
+        found = SimpleNamespace(
+            error_code=0, records=b"".join(self._log[position:high]), high_watermark=high
+        )
+        return SimpleNamespace(
+            error_code=0, throttle_time_ms=0, responses=[SimpleNamespace(partitions=[found])]
+        )
 
 
 @pytest.fixture
 def offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old leader's word: the log goes from 0 to 2."""
     ends = {EARLIEST: 0, LATEST: 2}
-    monkeypatch.setattr(reads, "list_offsets", lambda client, partitions, time_ms: {WHERE: ends[time_ms]})
+    monkeypatch.setattr(
+        reads, "list_offsets", lambda client, partitions, time_ms: {WHERE: ends[time_ms]}
+    )
 
 
 @pytest.mark.usefixtures("offsets")
@@ -75,7 +87,9 @@ def test_a_new_leader_whose_high_watermark_lags_is_waited_for() -> None:
 @pytest.mark.usefixtures("offsets")
 def test_a_process_that_stood_still_while_it_read_has_read() -> None:
     leader: Any = Leader([data(0, b"old"), data(1, b"new")], high_watermarks=[2])
-    assert reads.KeyReader(leader, WHERE, KEY).newest(timeout_ms=0) == b"new"  # its time is over when answers come
+    assert (
+        reads.KeyReader(leader, WHERE, KEY).newest(timeout_ms=0) == b"new"
+    )  # its time is over when answers come
 
 
 @pytest.mark.usefixtures("offsets")
@@ -86,7 +100,9 @@ def test_an_end_that_compaction_took_away_is_not_waited_for() -> None:
 
 @pytest.mark.usefixtures("offsets")
 def test_a_deposed_leaders_answer_is_corrected() -> None:
-    """Its log ends at 2, and it does not know what was committed since; ours was appended behind that."""
+    """Its log ends at 2, and it does not know what was committed since; ours was appended behind
+    that.
+    """
     log = [data(0, b"a"), data(1, b"b"), data(2, b"committed since"), data(3, b"ours", OURS)]
     leader: Any = Leader(log, high_watermarks=[2])
     reader = reads.KeyReader(leader, WHERE, KEY)

@@ -1,8 +1,9 @@
 """A broker before 2.5: what it cannot do is said by name, before anything is written.
 
-Such a broker does not run beside the others of the tests. A socket stands in for it, which says what Kafka 2.4 says:
-the versions that it speaks (``ApiVersions`` v0), itself (``Metadata`` v7) and that it is the coordinator
-(``FindCoordinator`` v1). Of these two a real one speaks newer versions as well.
+Such a broker does not run beside the others of the tests. A socket stands in for it, which says
+what Kafka 2.4 says: the versions that it speaks (``ApiVersions`` v0), itself (``Metadata`` v7) and
+that it is the coordinator (``FindCoordinator`` v1). Of these two a real one speaks newer versions
+as well.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ SPOKEN_BY_2_4 = {**SPOKEN, METADATA: (7, 7), FIND_COORDINATOR: (1, 1), INIT_PROD
 
 
 def test_a_broker_that_cannot_tell_a_takeover_by_epoch_is_refused_by_name() -> None:
-    """``InitProducerId`` before version 3 (KIP-360, Kafka 2.5) does not say whose epoch is to be raised."""
+    """``InitProducerId`` before version 3 (KIP-360, Kafka 2.5) does not say whose epoch is to be
+    raised.
+    """
     with HandmadeBroker(SPOKEN_BY_2_4) as old_broker:
         client = KafkaClient(settings(old_broker.bootstrap_servers)[0])
         try:

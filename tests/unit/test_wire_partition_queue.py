@@ -67,7 +67,8 @@ def test_only_the_first_unacknowledged_batch_can_have_lost_the_sequence_by_itsel
 
 
 class Broker:
-    """A partition leader's memory of one producer: next sequence, and the last five batches for duplicates.
+    """A partition leader's memory of one producer: next sequence, and the last five batches for
+    duplicates.
 
     The first batch that it sees may have any sequence, as with brokers before 4.0.
     """
@@ -85,7 +86,9 @@ class Broker:
 
 
 @given(count=st.integers(1, 40), seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.1, 0.5]))
-def test_whatever_gets_lost_each_batch_ends_up_in_the_log_once_and_in_order(count: int, seed: int, loss: float) -> None:
+def test_whatever_gets_lost_each_batch_ends_up_in_the_log_once_and_in_order(
+    count: int, seed: int, loss: float
+) -> None:
     chance = random.Random(seed)
     queue, broker, wire = PartitionQueue(count, first_alone=True), Broker(), list[int]()
     for _ in range(10_000):

@@ -12,30 +12,49 @@ from onceward.kafka.wire.appends.produce_frame import ProduceFrame
 
 TOPICS = st.text("abcä-_.", min_size=1, max_size=200)
 BATCHES = st.dictionaries(
-    st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), st.binary(max_size=400), min_size=1, max_size=6
+    st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)),
+    st.binary(max_size=400),
+    min_size=1,
+    max_size=6,
 )
 
 
-def theirs(batches: dict[TopicPartition, bytes], version: int, transactional_id: str | None) -> bytes:
+def theirs(
+    batches: dict[TopicPartition, bytes], version: int, transactional_id: str | None
+) -> bytes:
     by_topic: dict[str, list[object]] = {}
     for partition, records in batches.items():
-        data = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition.partition, records=records)
+        data = ProduceRequest.TopicProduceData.PartitionProduceData(
+            index=partition.partition, records=records
+        )
         by_topic.setdefault(partition.topic, []).append(data)
     request = ProduceRequest(
         transactional_id=transactional_id,
         acks=-1,
         timeout_ms=1234,
-        topic_data=[ProduceRequest.TopicProduceData(name=t, partition_data=p) for t, p in by_topic.items()],
+        topic_data=[
+            ProduceRequest.TopicProduceData(name=t, partition_data=p) for t, p in by_topic.items()
+        ],
     )
     request.API_VERSION = version
     request.with_header(correlation_id=77, client_id="me")
     return bytes(request.encode(header=True, framed=True))
 
 
-def ours(batches: dict[TopicPartition, bytes], version: int, transactional_id: str | None) -> bytes:
-    split = {partition: [records[:61], memoryview(records)[61:]] for partition, records in batches.items()}
+def ours(
+    batches: dict[TopicPartition, bytes], version: int, transactional_id: str | None
+) -> bytes:
+    split = {
+        partition: [records[:61], memoryview(records)[61:]]
+        for partition, records in batches.items()
+    }
     frame = ProduceFrame(
-        split, transactional_id=transactional_id, acks=-1, timeout_ms=1234, min_version=3, max_version=12
+        split,
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=1234,
+        min_version=3,
+        max_version=12,
     )
     frame.API_VERSION = version
     frame.with_header(correlation_id=77, client_id="me")

@@ -40,12 +40,19 @@ def test_defaults_are_kafkas() -> None:
 
 
 def test_values_may_be_numbers_or_text() -> None:
-    client, producer = parsed({"batch.size": 5000, "request.timeout.ms": "1000", "compression.type": "zstd"})
-    assert (producer.batch_bytes, client.request_timeout_ms, producer.compression) == (5000, 1000, "zstd")
+    client, producer = parsed(
+        {"batch.size": 5000, "request.timeout.ms": "1000", "compression.type": "zstd"}
+    )
+    assert (producer.batch_bytes, client.request_timeout_ms, producer.compression) == (
+        5000,
+        1000,
+        "zstd",
+    )
 
 
 @pytest.mark.parametrize(
-    ("option", "meant"), [("compresion.type", "compression.type"), ("kafka.batch.size", "batch.size")]
+    ("option", "meant"),
+    [("compresion.type", "compression.type"), ("kafka.batch.size", "batch.size")],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_name(option: str, meant: str) -> None:
     with pytest.raises(UnknownOption) as refused:
@@ -99,14 +106,20 @@ def test_settings_that_cannot_both_hold_are_refused(options: dict[str, Any]) -> 
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
         {"security.protocol": "SSL", "ssl.truststore.location": "/trust.jks"},
-        {"security.protocol": "SSL", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/k.p12"},
+        {
+            "security.protocol": "SSL",
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": "/k.p12",
+        },
         {"security.protocol": "SSL", "ssl.ca.location": "/no/such/file.pem"},
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": CANARY},
         {"security.protocol": "SSL", "ssl.key.location": f"-----BEGIN PRIVATE KEY-----\n{CANARY}"},
     ],
     ids=str,
 )
-def test_what_cannot_be_understood_is_refused_and_no_secret_is_repeated(options: dict[str, Any]) -> None:
+def test_what_cannot_be_understood_is_refused_and_no_secret_is_repeated(
+    options: dict[str, Any],
+) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parsed(options)
     assert refused.value.next_step
@@ -127,11 +140,17 @@ def test_a_java_keystore_is_refused_with_the_way_to_convert_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")]
+    ("mechanism", "module"),
+    [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")],
 )
 def test_a_jaas_line_names_the_user(mechanism: str, module: str) -> None:
-    line = f"org.apache.kafka.common.security.{module} required username=\"ann\" password='a \\'b\\\\c';"
-    client, _ = parsed({"security.protocol": "sasl_ssl", "sasl.mechanism": mechanism, "sasl.jaas.config": line})
+    line = (
+        f'org.apache.kafka.common.security.{module} required username="ann" password=\'a '
+        f"\\'b\\\\c';"
+    )
+    client, _ = parsed(
+        {"security.protocol": "sasl_ssl", "sasl.mechanism": mechanism, "sasl.jaas.config": line}
+    )
     assert (client.security.username, client.security.password) == ("ann", "a 'b\\c")
 
 
@@ -160,7 +179,9 @@ def test_a_certificate_that_cannot_be_read_says_so(tmp_path: Path) -> None:
 
 def test_the_host_name_is_checked_unless_it_is_switched_off() -> None:
     checked, _ = parsed({"security.protocol": "SSL"})
-    unchecked, _ = parsed({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
+    unchecked, _ = parsed(
+        {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
+    )
     assert Certificates(checked.security).context().check_hostname
     assert not Certificates(unchecked.security).context().check_hostname
 
@@ -180,7 +201,8 @@ def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> 
     assert spark_source_options(options) == {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "PLAIN",
-        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
+        "required "
         'username="ann" password="a\\"b\\\\c";',
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----",
@@ -208,10 +230,14 @@ class TokensWithoutAWeakReference:
 
 @pytest.mark.parametrize("kind", [Tokens, TokensWithoutAWeakReference])
 def test_sinks_with_one_provider_of_tokens_are_built_alike(kind: type) -> None:
-    """A function may build its sink anew for each batch. Two providers stay two, though one has the other's address."""
+    """A function may build its sink anew for each batch. Two providers stay two, though one has
+    the other's address.
+    """
     options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     provider = kind()
     first, again = (parsed(options, oauth_token_provider=provider)[0] for _ in range(2))
     assert (first == again) == (kind is Tokens)
-    seen = {parsed(options, oauth_token_provider=kind())[0].oauth_token_provider_id for _ in range(100)}
+    seen = {
+        parsed(options, oauth_token_provider=kind())[0].oauth_token_provider_id for _ in range(100)
+    }
     assert len(seen) == 100

@@ -1,4 +1,6 @@
-"""Every pair of state and step: what the table does not allow is refused before anything is sent."""
+"""Every pair of state and step: what the table does not allow is refused before anything is
+sent.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def transaction_in(state: State) -> Transaction:
 
 @pytest.mark.parametrize("step", Step)
 @pytest.mark.parametrize("state", State)
-def test_a_step_that_the_state_does_not_allow_is_refused_and_nothing_is_sent(state: State, step: Step) -> None:
+def test_a_step_that_the_state_does_not_allow_is_refused_and_nothing_is_sent(
+    state: State, step: Step
+) -> None:
     if step in TRANSITIONS[state]:
         pytest.skip("allowed")
     with pytest.raises(Fenced if state is State.FENCED else OncewardError) as refused:
@@ -82,7 +86,9 @@ def test_an_unanswered_commit_is_never_followed_by_an_abort() -> None:
 
 
 def test_the_transactional_id_is_taken_over_only_once() -> None:
-    assert [state for state in State if Step.TAKE_OVER in TRANSITIONS[state]] == [State.UNINITIALISED]
+    assert [state for state in State if Step.TAKE_OVER in TRANSITIONS[state]] == [
+        State.UNINITIALISED
+    ]
 
 
 def test_a_transaction_without_anything_in_it_is_ended_without_a_request() -> None:
@@ -110,16 +116,24 @@ OURS = ProducerIdentity(7, 4)
         (OURS, "Ongoing", Fencing.STILL_OURS),
     ],
 )
-def test_only_the_very_next_epoch_in_an_abort_is_nobodys(found: ProducerIdentity, state: str, why: Fencing) -> None:
+def test_only_the_very_next_epoch_in_an_abort_is_nobodys(
+    found: ProducerIdentity, state: str, why: Fencing
+) -> None:
     told = TransactionDescription(found, state, 990)
     assert judge(Ours(OURS, took_part=True, asked_ms={990, 991}), told) is why
-    if why is Fencing.ABORTED_FOR_US:  # nothing of ours was open: then it was somebody else's that was aborted
+    if (
+        why is Fencing.ABORTED_FOR_US
+    ):  # nothing of ours was open: then it was somebody else's that was aborted
         assert judge(Ours(OURS, took_part=False, asked_ms={990}), told) is Fencing.TAKEN_OVER
-        assert judge(Ours(OURS, took_part=True, asked_ms={991}), told) is Fencing.TAKEN_OVER, "given to somebody since"
+        assert judge(Ours(OURS, took_part=True, asked_ms={991}), told) is Fencing.TAKEN_OVER, (
+            "given to somebody since"
+        )
 
 
 class Coordinator:
-    """Says what it was told of the transactional id: one answer after the other, then the last one for ever."""
+    """Says what it was told of the transactional id: one answer after the other, then the last one
+    for ever.
+    """
 
     def __init__(self, *answers: TransactionDescription) -> None:
         self._answers = list(answers)
@@ -140,16 +154,28 @@ class Nobody:
 
 
 class Claims:
-    """A coordinator that was replaced: it refuses what was carried out before and repeated, and tells what it has."""
+    """A coordinator that was replaced: it refuses what was carried out before and repeated, and
+    tells what it has.
+    """
 
-    def __init__(self, attempts: int, found: Callable[[int], TransactionDescription], later: bool = False) -> None:
+    def __init__(
+        self, attempts: int, found: Callable[[int], TransactionDescription], later: bool = False
+    ) -> None:
         self._attempts, self._found, self._later = attempts, found, later
         self.asked: list[tuple[ProducerIdentity, int]] = []
 
-    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+    def init_producer_id(
+        self, expected: ProducerIdentity, timeout_ms: int, deadline: object
+    ) -> ProducerIdentity:
         self.asked.append((expected, timeout_ms))
         if len(self.asked) == 1 or self._later:
-            raise Refused(Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=self._attempts)
+            raise Refused(
+                Api.INIT_PRODUCER_ID,
+                90,
+                rule_of(Api.INIT_PRODUCER_ID, 90),
+                "id",
+                attempts=self._attempts,
+            )
         return expected._replace(epoch=expected.epoch + 1)
 
     def describe(self, deadline: object) -> TransactionDescription:
@@ -174,7 +200,9 @@ def test_brokers_that_allow_less_by_now_shorten_a_timeout_that_nobody_has_set() 
             return {"transaction.max.timeout.ms": "60000"}
 
     class Strict:
-        def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        def init_producer_id(
+            self, expected: ProducerIdentity, timeout_ms: int, deadline: object
+        ) -> ProducerIdentity:
             if timeout_ms > 60_000:
                 raise Refused(Api.INIT_PRODUCER_ID, 50, rule_of(Api.INIT_PRODUCER_ID, 50), "id")
             return expected._replace(epoch=expected.epoch + 1)
@@ -192,29 +220,49 @@ def test_brokers_that_allow_less_by_now_shorten_a_timeout_that_nobody_has_set() 
 
 @pytest.mark.parametrize(
     "given",
-    [ProducerIdentity(7, OURS.epoch + 1), ProducerIdentity(7, OURS.epoch + 2), ProducerIdentity(8, 0)],
+    [
+        ProducerIdentity(7, OURS.epoch + 1),
+        ProducerIdentity(7, OURS.epoch + 2),
+        ProducerIdentity(8, 0),
+    ],
     ids=["1", "2", "the id was forgotten"],
 )
-def test_an_epoch_of_ours_whose_answer_was_lost_with_its_coordinator_is_no_takeover(given: ProducerIdentity) -> None:
+def test_an_epoch_of_ours_whose_answer_was_lost_with_its_coordinator_is_no_takeover(
+    given: ProducerIdentity,
+) -> None:
     claims = Claims(2, lambda timeout_ms: TransactionDescription(given, "Empty", timeout_ms))
     transaction = claiming(claims)
     assert transaction.begin() == given._replace(epoch=given.epoch + 1)
     assert [identity for identity, _ in claims.asked] == [OURS, given]
-    assert all(timeout_ms < transaction.timeout_ms for _, timeout_ms in claims.asked), "a takeover asks for as much"
+    assert all(timeout_ms < transaction.timeout_ms for _, timeout_ms in claims.asked), (
+        "a takeover asks for as much"
+    )
 
 
 @pytest.mark.parametrize(
     "claims",
     [
-        Claims(2, lambda _: TransactionDescription(ProducerIdentity(7, 5), "Empty", 1000)),  # the settings' own timeout
+        Claims(
+            2, lambda _: TransactionDescription(ProducerIdentity(7, 5), "Empty", 1000)
+        ),  # the settings' own timeout
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Ongoing", ours)),
-        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "CompleteCommit", ours)),
-        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(8, 0), "CompleteCommit", ours)),
+        Claims(
+            2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "CompleteCommit", ours)
+        ),
+        Claims(
+            2, lambda ours: TransactionDescription(ProducerIdentity(8, 0), "CompleteCommit", ours)
+        ),
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 7), "Empty", ours)),
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(8, 5), "Empty", ours)),
         Claims(2, lambda _: TransactionDescription(ProducerIdentity(8, 0), "Empty", 1000)),
-        Claims(1, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours)),  # none got lost
-        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours), later=True),
+        Claims(
+            1, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours)
+        ),  # none got lost
+        Claims(
+            2,
+            lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours),
+            later=True,
+        ),
     ],
     ids=[
         "settings",
@@ -235,20 +283,26 @@ def test_any_other_refusal_of_a_claim_is_a_takeover(claims: Claims) -> None:
 
 @pytest.mark.parametrize("given", [ProducerIdentity(7, 5), ProducerIdentity(8, 0)])
 def test_whoever_has_written_since_is_not_taken_for_ourselves(given: ProducerIdentity) -> None:
-    """Of a short timeout few are a little shorter: a newer copy's claim may have asked for the one that ours did."""
+    """Of a short timeout few are a little shorter: a newer copy's claim may have asked for the one
+    that ours did.
+    """
     claims = Claims(2, lambda ours: TransactionDescription(given, "Empty", ours))
     transaction = claiming(claims)
     transaction._outdated = lambda: True
     with pytest.raises(Fenced):
         transaction.begin()
-    assert [identity for identity, _ in claims.asked] == [OURS], "a claim of its identity would fence it"
+    assert [identity for identity, _ in claims.asked] == [OURS], (
+        "a claim of its identity would fence it"
+    )
 
 
 @pytest.mark.parametrize(("timeout_ms", "why"), [(600_000, Fenced), (0, TransactionTimedOut)])
 def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
     monkeypatch: pytest.MonkeyPatch, timeout_ms: int, why: type[OncewardError]
 ) -> None:
-    """A takeover of an open transaction begins as a timeout does: with an abort under the next epoch."""
+    """A takeover of an open transaction begins as a timeout does: with an abort under the next
+    epoch.
+    """
     transaction = transaction_in(State.OPEN)
     transaction.identity, transaction.version = OURS, 2
     aborted = TransactionDescription(ProducerIdentity(7, 5), "PrepareAbort", 1000)
@@ -263,7 +317,10 @@ def test_a_refusal_that_nobody_explains_is_a_timeout_only_when_it_may_be(
     monkeypatch: pytest.MonkeyPatch, timeout_ms: int
 ) -> None:
     """No answer, or one of a coordinator that has heard of nobody: the next attempt finds out."""
-    for holder in (Holder(Nobody(), lambda: 1, 1), told_of(TransactionDescription(OURS, "Ongoing", 1000))):  # type: ignore[arg-type]
+    for holder in (
+        Holder(Nobody(), lambda: 1, 1),
+        told_of(TransactionDescription(OURS, "Ongoing", 1000)),
+    ):  # type: ignore[arg-type]
         transaction = transaction_in(State.OPEN)
         transaction.identity = OURS
         monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
@@ -275,7 +332,9 @@ def test_a_refusal_that_nobody_explains_is_a_timeout_only_when_it_may_be(
         assert ("is not known" in str(error)) is bool(timeout_ms)
 
 
-def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_tasks_that_meet_one_timeout_are_told_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The second one's refusal is explained when the first has already moved the state on."""
     transaction = transaction_in(State.OPEN)
     transaction.identity, transaction.version = OURS, 1
@@ -301,7 +360,9 @@ class Takeover(Claims):
         return TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000)
 
     def add_partitions(self, *_: object) -> None:
-        raise Refused(Api.ADD_PARTITIONS_TO_TXN, 90, rule_of(Api.ADD_PARTITIONS_TO_TXN, 90), "id", attempts=1)
+        raise Refused(
+            Api.ADD_PARTITIONS_TO_TXN, 90, rule_of(Api.ADD_PARTITIONS_TO_TXN, 90), "id", attempts=1
+        )
 
 
 def test_a_newer_copy_that_has_aborted_its_own_trial_is_left_alone() -> None:
@@ -318,17 +379,24 @@ def test_a_newer_copy_that_has_aborted_its_own_trial_is_left_alone() -> None:
 
 
 class Abortable(Claims):
-    """Refuses an abort with 120, and carries it out, under the next epoch, for the claim that follows."""
+    """Refuses an abort with 120, and carries it out, under the next epoch, for the claim that
+    follows.
+    """
 
     def __init__(self) -> None:
-        super().__init__(1, lambda asked_ms: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000))
+        super().__init__(
+            1,
+            lambda asked_ms: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000),
+        )
 
     def end(self, *_: object, **__: object) -> None:
         raise Refused(Api.END_TXN, 120, rule_of(Api.END_TXN, 120), "id", attempts=1)
 
 
 def test_an_abort_that_was_not_carried_out_is_no_takeover() -> None:
-    """Under transaction version 1 the claim of the next epoch aborts what is open, and is then refused."""
+    """Under transaction version 1 the claim of the next epoch aborts what is open, and is then
+    refused.
+    """
     coordinator = Abortable()
     transaction = claiming(coordinator)
     transaction._client = SimpleNamespace(transaction_version=lambda: 1)  # type: ignore[assignment]
@@ -359,21 +427,31 @@ def test_what_was_asked_for_without_an_answer_is_ours_too() -> None:
 
 
 class SilentFirst(Claims):
-    """Does not answer the first claim, refuses the second, and gives to whoever comes with what it has given."""
+    """Does not answer the first claim, refuses the second, and gives to whoever comes with what it
+    has given.
+    """
 
-    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+    def init_producer_id(
+        self, expected: ProducerIdentity, timeout_ms: int, deadline: object
+    ) -> ProducerIdentity:
         if not self.asked:
             self.asked.append((expected, timeout_ms))
             raise unanswered(Api.INIT_PRODUCER_ID)
         if expected == OURS:
             self.asked.append((expected, timeout_ms))
-            raise Refused(Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1)
+            raise Refused(
+                Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1
+            )
         return super().init_producer_id(expected, timeout_ms, deadline)
 
 
 def test_a_claim_without_any_answer_may_have_been_carried_out() -> None:
-    """By a coordinator that is no more: the next one refuses us, and knows the timeout of its last entry alone."""
-    claims = SilentFirst(1, lambda lost_ms: TransactionDescription(OURS._replace(epoch=5), "Empty", lost_ms))
+    """By a coordinator that is no more: the next one refuses us, and knows the timeout of its last
+    entry alone.
+    """
+    claims = SilentFirst(
+        1, lambda lost_ms: TransactionDescription(OURS._replace(epoch=5), "Empty", lost_ms)
+    )
     transaction = claiming(claims)
     with pytest.raises(BrokerUnreachable):
         transaction.begin()
@@ -382,7 +460,9 @@ def test_a_claim_without_any_answer_may_have_been_carried_out() -> None:
 
 
 def test_a_takeover_after_a_claim_without_any_answer_is_one() -> None:
-    transaction = claiming(SilentFirst(1, lambda _: TransactionDescription(OURS._replace(epoch=5), "Empty", 1000)))
+    transaction = claiming(
+        SilentFirst(1, lambda _: TransactionDescription(OURS._replace(epoch=5), "Empty", 1000))
+    )
     with pytest.raises(BrokerUnreachable):
         transaction.begin()
     with pytest.raises(Fenced):
@@ -390,8 +470,12 @@ def test_a_takeover_after_a_claim_without_any_answer_is_one() -> None:
 
 
 @pytest.mark.parametrize("begins", [1, 2, 50])
-def test_a_claim_of_long_ago_is_no_reason_to_take_what_another_copy_has_claimed(begins: int) -> None:
-    """A newer copy has, by chance, asked for the timeout that a claim of ours without an answer had."""
+def test_a_claim_of_long_ago_is_no_reason_to_take_what_another_copy_has_claimed(
+    begins: int,
+) -> None:
+    """A newer copy has, by chance, asked for the timeout that a claim of ours without an answer
+    had.
+    """
     current = [(OURS, "CompleteCommit", 1000)]
     claims = Claims(1, lambda _: TransactionDescription(*current[0]))
 
@@ -400,7 +484,9 @@ def test_a_claim_of_long_ago_is_no_reason_to_take_what_another_copy_has_claimed(
         if len(claims.asked) == 1:
             raise unanswered(Api.INIT_PRODUCER_ID)
         if expected != current[0][0]:
-            raise Refused(Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1)
+            raise Refused(
+                Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1
+            )
         current[0] = expected._replace(epoch=expected.epoch + 1), "Empty", timeout_ms
         return current[0][0]
 
@@ -419,18 +505,23 @@ def test_a_claim_of_long_ago_is_no_reason_to_take_what_another_copy_has_claimed(
 
 
 class Frozen(Claims):
-    """Does not answer the first claim, and carries it out behind the second, as a coordinator does with a repetition:
-    the epoch stays, and its timeout is that of the late one."""
+    """Does not answer the first claim, and carries it out behind the second, as a coordinator does
+    with a repetition: the epoch stays, and its timeout is that of the late one.
+    """
 
     def __init__(self) -> None:
         super().__init__(1, lambda _: self.kept)
         self.kept = TransactionDescription(OURS, "CompleteCommit", 1000)
 
-    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+    def init_producer_id(
+        self, expected: ProducerIdentity, timeout_ms: int, deadline: object
+    ) -> ProducerIdentity:
         self.asked.append((expected, timeout_ms))
         if len(self.asked) == 1:
             raise unanswered(Api.INIT_PRODUCER_ID)
-        self.kept = TransactionDescription(OURS._replace(epoch=OURS.epoch + 1), "Empty", self.asked[0][1])
+        self.kept = TransactionDescription(
+            OURS._replace(epoch=OURS.epoch + 1), "Empty", self.asked[0][1]
+        )
         return self.kept.identity
 
     def end(self, identity: ProducerIdentity, **_: object) -> ProducerIdentity:
@@ -440,7 +531,9 @@ class Frozen(Claims):
 
     def on(self, state: str) -> None:
         identity = self.kept.identity
-        self.kept = TransactionDescription(identity._replace(epoch=identity.epoch + 1), state, self.kept.timeout_ms)
+        self.kept = TransactionDescription(
+            identity._replace(epoch=identity.epoch + 1), state, self.kept.timeout_ms
+        )
 
 
 @pytest.mark.parametrize("commits", [0, 1, 3])
@@ -487,10 +580,19 @@ def test_an_abort_that_was_refused_can_be_made_good_when_the_coordinator_is_back
     assert transaction.state is State.READY
 
 
-@pytest.mark.parametrize("silent", ["the coordinator", "whoever knows the coordinator", "the ledger"])
+@pytest.mark.parametrize(
+    "silent", ["the coordinator", "whoever knows the coordinator", "the ledger"]
+)
 def test_who_cannot_be_told_whose_epoch_it_is_may_ask_again(silent: str) -> None:
-    """The first claim's answer was lost, and it was carried out; whether by us, nobody can say for a moment."""
-    claims, quiet = Claims(2, lambda ours_ms: TransactionDescription(OURS._replace(epoch=5), "Empty", ours_ms)), [True]
+    """The first claim's answer was lost, and it was carried out; whether by us, nobody can say for
+    a moment.
+    """
+    claims, quiet = (
+        Claims(
+            2, lambda ours_ms: TransactionDescription(OURS._replace(epoch=5), "Empty", ours_ms)
+        ),
+        [True],
+    )
     told = claims._found
 
     def found(ours_ms: int) -> TransactionDescription:
@@ -524,13 +626,19 @@ def test_who_cannot_be_told_whose_epoch_it_is_may_ask_again(silent: str) -> None
 
 
 class Silence(Claims):
-    """Refuses the first claim, and is not heard of any more: at the question why, or at the claim that follows."""
+    """Refuses the first claim, and is not heard of any more: at the question why, or at the claim
+    that follows.
+    """
 
     def __init__(self, answers_why: bool) -> None:
-        super().__init__(1, lambda _: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000))
+        super().__init__(
+            1, lambda _: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000)
+        )
         self._answers_why = answers_why
 
-    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+    def init_producer_id(
+        self, expected: ProducerIdentity, timeout_ms: int, deadline: object
+    ) -> ProducerIdentity:
         if self.asked:
             raise unanswered(Api.INIT_PRODUCER_ID)
         return super().init_producer_id(expected, timeout_ms, deadline)

@@ -1,4 +1,6 @@
-"""A write-ahead sink whose prepared files are gone: a newer copy has dropped them, or the folder is not shared."""
+"""A write-ahead sink whose prepared files are gone: a newer copy has dropped them, or the folder
+is not shared.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,12 @@ def send(chunk: ow.Chunk) -> None:
 
 
 def sink(folder: Path, **more: Any) -> ow.WriteAheadSink:
-    said = {"deliver": send, "pipeline_id": "p", "ledger": ow.FolderLedger(folder / "ledger"), "store": folder / "s"}
+    said = {
+        "deliver": send,
+        "pipeline_id": "p",
+        "ledger": ow.FolderLedger(folder / "ledger"),
+        "store": folder / "s",
+    }
     return ow.WriteAheadSink(**{**said, **more})
 
 
@@ -61,7 +66,12 @@ def test_tasks_get_the_folder_and_nothing_else(tmp_path: Path):
 def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
     first = sink(tmp_path)
     assert first._built_with == sink(tmp_path)._built_with
-    for other in ({"store": tmp_path / "t"}, {"chunk_rows": 2}, {"deliver": print}, {"resume": "keep"}):
+    for other in (
+        {"store": tmp_path / "t"},
+        {"chunk_rows": 2},
+        {"deliver": print},
+        {"resume": "keep"},
+    ):
         assert first._built_with != sink(tmp_path, **other)._built_with
 
 
@@ -75,7 +85,9 @@ def test_a_name_of_anything_else_is_refused(name: object):
         RowFile.of(name)
 
 
-def written(folder: Path, pipeline: str, batches: list[list[str]], frame: int = 0, partition: int = 0) -> RowFile:
+def written(
+    folder: Path, pipeline: str, batches: list[list[str]], frame: int = 0, partition: int = 0
+) -> RowFile:
     task = Task(PipelineId(pipeline), BATCH, ATTEMPT, frame, partition, 0, 1_000_000 + partition)
     writer = RowFileWriter(folder, task)
     for values in batches:
@@ -86,7 +98,9 @@ def written(folder: Path, pipeline: str, batches: list[list[str]], frame: int = 
     return RowFile.of(name)
 
 
-def test_a_file_of_many_blocks_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_of_many_blocks_is_read_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(row_files, "_BLOCK_BYTES", 7)
     values = [[f"{number}-{row}" for row in range(50)] for number in range(3)]
     file = written(tmp_path, "p", values)
@@ -121,8 +135,12 @@ frames = st.lists(st.lists(files, max_size=3), min_size=1, max_size=3)
 
 @settings(max_examples=25, deadline=None)
 @given(frames=frames, chunk_rows=st.integers(1, 7), data=st.data())
-def test_chunks_are_the_same_wherever_a_start_goes_on(frames: list[Any], chunk_rows: int, data: st.DataObject):
-    """Whatever was delivered already, and whatever is lost: the others have the keys and rows that they had."""
+def test_chunks_are_the_same_wherever_a_start_goes_on(
+    frames: list[Any], chunk_rows: int, data: st.DataObject
+):
+    """Whatever was delivered already, and whatever is lost: the others have the keys and rows that
+    they had.
+    """
     with TemporaryDirectory() as made:
         folder = Path(made)
         names: list[str] = []
@@ -133,11 +151,15 @@ def test_chunks_are_the_same_wherever_a_start_goes_on(frames: list[Any], chunk_r
                 file = written(folder, "p", batches, frame, partition)
                 names.append(file.name)
                 rows += [(value, file.name) for values in batches for value in values]
-            wanted += [rows[start : start + chunk_rows] for start in range(0, len(rows), chunk_rows)]
+            wanted += [
+                rows[start : start + chunk_rows] for start in range(0, len(rows), chunk_rows)
+            ]
         delivered = data.draw(st.integers(0, len(wanted)))
         lost = data.draw(st.sets(st.sampled_from(names))) if names else set()
         record = LedgerRecord(PipelineId("p"), 30, BATCH, (), AttemptId(0, 0), {}, 0)
-        delivery = Delivery(record, {**told(ATTEMPT, chunk_rows, {}), "delivered": delivered}, names)
+        delivery = Delivery(
+            record, {**told(ATTEMPT, chunk_rows, {}), "delivered": delivered}, names
+        )
         needed = {file.name for file in delivery.needed}
         assert needed == {name for rows in wanted[delivered:] for _, name in rows}
         for name in set(names) - needed:
@@ -150,7 +172,9 @@ def test_chunks_are_the_same_wherever_a_start_goes_on(frames: list[Any], chunk_r
     assert [chunk.key for chunk in chunks] == [
         f"p@3b6c0de1-17-{1 << 62}.12-{number}" for number in range(delivered, len(wanted))
     ]
-    assert {(chunk.of, chunk.batch_id, chunk.sequence) for chunk in chunks} <= {(len(wanted), 17, 30)}
+    assert {(chunk.of, chunk.batch_id, chunk.sequence) for chunk in chunks} <= {
+        (len(wanted), 17, 30)
+    }
     assert [[row["value"] for row in chunk.to_pylist()] for chunk in chunks] == [
         [value for value, name in rows if name not in lost] for rows in wanted[delivered:]
     ]

@@ -10,8 +10,12 @@ from onceward.errors import OncewardError, RowRefused, SendFailed
 from onceward.spark.batch import write_errors
 from onceward.spark.batch.thrown import Thrown
 
-UNMAPPABLE = Thrown("java.nio.file.InvalidPathException", "Malformed input or input contains unmappable characters")
-THERE = Thrown("org.apache.hadoop.fs.FileAlreadyExistsException", "File already exists: /data/v=??/part-00000")
+UNMAPPABLE = Thrown(
+    "java.nio.file.InvalidPathException", "Malformed input or input contains unmappable characters"
+)
+THERE = Thrown(
+    "org.apache.hadoop.fs.FileAlreadyExistsException", "File already exists: /data/v=??/part-00000"
+)
 RULE = Thrown(
     "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException",
     "CHECK constraint short violated by row with values:\n - value : secret",
@@ -23,14 +27,21 @@ FULL = Thrown("java.io.IOException", "No space left on device")
     ("thrown", "utf8", "error"),
     [
         ([UNMAPPABLE], False, RowRefused),
-        ([THERE], False, RowRefused),  # the second try of a task, under the name that the first one has mangled
+        (
+            [THERE],
+            False,
+            RowRefused,
+        ),  # the second try of a task, under the name that the first one has mangled
         ([UNMAPPABLE], True, SendFailed),
         ([THERE], True, SendFailed),
         ([FULL], False, SendFailed),
     ],
 )
 def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is_not_utf8(
-    monkeypatch: pytest.MonkeyPatch, thrown: Sequence[Thrown], utf8: bool, error: type[OncewardError]
+    monkeypatch: pytest.MonkeyPatch,
+    thrown: Sequence[Thrown],
+    utf8: bool,
+    error: type[OncewardError],
 ):
     monkeypatch.setattr(write_errors, "thrown_by", lambda _: tuple(thrown))
     monkeypatch.setattr(write_errors, "_names_are_utf8", lambda: utf8)
@@ -41,7 +52,9 @@ def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is
 
 def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        write_errors, "thrown_by", lambda _: (Thrown("org.apache.spark.SparkException", "failed"), RULE)
+        write_errors,
+        "thrown_by",
+        lambda _: (Thrown("org.apache.spark.SparkException", "failed"), RULE),
     )
     with (
         pytest.raises(RowRefused, match="CHECK constraint") as refused,

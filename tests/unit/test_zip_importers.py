@@ -15,7 +15,9 @@ from onceward.spark.session.zip_importers import drop_zip_importers
 
 @pytest.fixture
 def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A jar, a zip and an egg on the import path, each with a module and an importer, as PySpark leaves them."""
+    """A jar, a zip and an egg on the import path, each with a module and an importer, as PySpark
+    leaves them.
+    """
     paths = {}
     for kind in ("jar", "zip", "egg"):
         path = tmp_path / f"archive.{kind}"
@@ -23,7 +25,9 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             archive.writestr(f"module_in_{kind}.py", f"WHERE = {kind!r}\n")
         paths[kind] = str(path)
     monkeypatch.setattr(sys, "path", [*sys.path, *paths.values()])
-    cache = sys.path_importer_cache | {path: zipimport.zipimporter(path) for path in paths.values()}
+    cache = sys.path_importer_cache | {
+        path: zipimport.zipimporter(path) for path in paths.values()
+    }
     monkeypatch.setattr(sys, "path_importer_cache", cache)
     return paths
 
@@ -37,7 +41,9 @@ def test_jars_go_and_archives_of_python_code_stay(archives: dict[str, str]):
     assert isinstance(sys.path_importer_cache[archives["egg"]], zipimport.zipimporter)
 
 
-def test_importers_of_folders_inside_a_jar_go_too(archives: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+def test_importers_of_folders_inside_a_jar_go_too(
+    archives: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
     inside = archives["jar"] + "/org"
     monkeypatch.setitem(sys.path_importer_cache, inside, zipimport.zipimporter(archives["jar"]))
     drop_zip_importers()

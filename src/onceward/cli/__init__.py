@@ -1,10 +1,11 @@
-"""The command ``onceward``. Each subcommand is a function in a module of its own, registered at the bottom of this one.
+"""The command ``onceward``. Each subcommand is a function in a module of its own, registered at
+the bottom of this one.
 
-Run by the console script of the package. Subcommand modules keep heavy imports (PySpark, clients, numpy) inside their
-functions, so that ``onceward --help`` answers at once.
+Run by the console script of the package. Subcommand modules keep heavy imports (PySpark, clients,
+numpy) inside their functions, so that ``onceward --help`` answers at once.
 
-To add a command: write ``cli/<name>.py`` with one public function whose parameters are Typer options, and add one line
-to the list at the bottom.
+To add a command: write ``cli/<name>.py`` with one public function whose parameters are Typer
+options, and add one line to the list at the bottom.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """End-to-end exactly-once streaming for PySpark."""

@@ -20,22 +20,32 @@ if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
     from onceward.kafka.wire.options.settings import ProducerSettings
 
-_LEDGER = "onceward-ledger"  # ledger.kafka_topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+# ledger.kafka_topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+_LEDGER = "onceward-ledger"
 _TRANSACTION_MS = "60000"
-"""Readers of the source topic wait for a replay that was killed no longer than that; one transaction takes moments."""
+"""Readers of the source topic wait for a replay that was killed no longer than that; one
+transaction takes moments.
+"""
 
 dead_letters = typer.Typer(
-    name="dead-letters", help="What pipelines have set aside: list it, look at it, feed it back.", no_args_is_help=True
+    name="dead-letters",
+    help="What pipelines have set aside: list it, look at it, feed it back.",
+    no_args_is_help=True,
 )
 
 Servers = Annotated[str, typer.Option(help="Brokers, host:port[,…].")]
 Topic = Annotated[str, typer.Option(help="The dead-letter topic.")]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Client settings, for secured clusters.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Client settings, for secured clusters.")
+]
 Ledger = Annotated[str, typer.Option(help="Where it is kept what has been replayed.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-Classes = Annotated[list[str] | None, typer.Option("--class", help="Only this kind of error; may be repeated.")]
+Classes = Annotated[
+    list[str] | None, typer.Option("--class", help="Only this kind of error; may be repeated.")
+]
 Sources = Annotated[
-    list[str] | None, typer.Option("--source-topic", help="Only letters from this topic; may be repeated.")
+    list[str] | None,
+    typer.Option("--source-topic", help="Only letters from this topic; may be repeated."),
 ]
 
 
@@ -53,15 +63,21 @@ def _connected(
             topic_name(topic)
     options = {"transaction.timeout.ms": _TRANSACTION_MS}
     options |= {} if command_config is None else read_properties(command_config)
-    settings, producer = settings_from_options(bootstrap_servers, options, client_id="onceward-dead-letters")
+    settings, producer = settings_from_options(
+        bootstrap_servers, options, client_id="onceward-dead-letters"
+    )
     client = KafkaClient(settings)
     try:
         yield client, producer
     except AccessDenied as denied:
-        right = f"{denied.details.get('operation', 'the right')} on {denied.details.get('resource', 'it')}"
+        right = (
+            f"{denied.details.get('operation', 'the right')} on "
+            f"{denied.details.get('resource', 'it')}"
+        )
         raise AccessDenied(
             denied.message,
-            next_step=f"grant it {right} (kafka-acls --add); docs/dead-letters.md lists all the rights that are needed",
+            next_step=f"grant it {right} (kafka-acls --add); docs/dead-letters.md lists all the "
+            f"rights that are needed",
             details=denied.details,
         ) from denied
     finally:
@@ -76,7 +92,9 @@ def list_letters(
     ledger_topic: Ledger = _LEDGER,
     as_json: Json = False,
 ) -> None:
-    """Count the letters: by pipeline, kind of error and source partition, and which of them have been replayed."""
+    """Count the letters: by pipeline, kind of error and source partition, and which of them have
+    been replayed.
+    """
     from onceward.kafka.dead_letters.counting import count
     from onceward.kafka.dead_letters.text import table
 
@@ -89,17 +107,25 @@ def list_letters(
 def show_letters(
     bootstrap_servers: Servers,
     topic: Topic,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition of the dead-letter topic.")] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="With --partition: the letter at this offset.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Only this partition of the dead-letter topic.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="With --partition: the letter at this offset.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many letters at most.")] = 10,
     classes: Classes = None,
     source_topic: Sources = None,
-    most_bytes: Annotated[int, typer.Option("--bytes", min=1, help="Of a key, value or header show so many.")] = 400,
+    most_bytes: Annotated[
+        int, typer.Option("--bytes", min=1, help="Of a key, value or header show so many.")
+    ] = 400,
     command_config: Config = None,
     ledger_topic: Ledger = _LEDGER,
     as_json: Json = False,
 ) -> None:
-    """Print letters, oldest first: where from, when, why, headers, key and value (as hex where they are no text)."""
+    """Print letters, oldest first: where from, when, why, headers, key and value (as hex where
+    they are no text).
+    """
     from onceward.kafka.dead_letters import text
     from onceward.kafka.dead_letters.letter import Wanted
     from onceward.kafka.dead_letters.looking import letters
@@ -109,11 +135,18 @@ def show_letters(
     found = 0
     with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
         wanted = Wanted(classes or (), source_topic or ())
-        for letter, replayed in letters(client, topic, ledger_topic, wanted, partition, offset, limit):
+        for letter, replayed in letters(
+            client, topic, ledger_topic, wanted, partition, offset, limit
+        ):
             if as_json:
-                typer.echo(json.dumps(text.as_json(letter, replayed=replayed, most_bytes=most_bytes)))
+                typer.echo(
+                    json.dumps(text.as_json(letter, replayed=replayed, most_bytes=most_bytes))
+                )
             else:
-                typer.echo(("\n" if found else "") + text.block(letter, replayed=replayed, most_bytes=most_bytes))
+                typer.echo(
+                    ("\n" if found else "")
+                    + text.block(letter, replayed=replayed, most_bytes=most_bytes)
+                )
             found += 1
     if not found:
         typer.echo("there is no such letter (any more)", err=True)
@@ -124,27 +157,42 @@ def replay_letters(
     bootstrap_servers: Servers,
     topic: Topic,
     to: Annotated[
-        str | None, typer.Option(help="Feed all back to this topic, by key; else each to the partition it came from.")
+        str | None,
+        typer.Option(
+            help="Feed all back to this topic, by key; else each to the partition it came from."
+        ),
     ] = None,
     classes: Classes = None,
     source_topic: Sources = None,
     leave_out: Annotated[
         list[str] | None,
-        typer.Option(metavar="PARTITION:OFFSET", help="Leave this letter for a later replay; may be repeated."),
+        typer.Option(
+            metavar="PARTITION:OFFSET",
+            help="Leave this letter for a later replay; may be repeated.",
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="So many letters at most.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be fed back.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be fed back.")
+    ] = False,
     command_config: Config = None,
     ledger_topic: Ledger = _LEDGER,
 ) -> None:
-    """Feed letters back to where they came from, each exactly once, whatever is killed or run twice meanwhile."""
+    """Feed letters back to where they came from, each exactly once, whatever is killed or run
+    twice meanwhile.
+    """
     from onceward.kafka.dead_letters.letter import Wanted
     from onceward.kafka.dead_letters.replay import Outcome, Replay
 
     left_out = frozenset(map(_place, leave_out or ()))
-    replay = Replay(topic, ledger_topic, Wanted(classes or (), source_topic or (), left_out), to, limit)
+    replay = Replay(
+        topic, ledger_topic, Wanted(classes or (), source_topic or (), left_out), to, limit
+    )
     outcome = Outcome()
-    with _connected(bootstrap_servers, command_config, topic, ledger_topic, to) as (client, producer):
+    with _connected(bootstrap_servers, command_config, topic, ledger_topic, to) as (
+        client,
+        producer,
+    ):
         try:
             if dry_run:
                 replay.try_out(client, outcome)
@@ -159,7 +207,8 @@ def _place(text: str) -> tuple[int, int]:
     if not (colon and partition.isdecimal() and offset.isdecimal()):
         raise ConfigurationError(
             f"--leave-out {text} is no place of a letter",
-            next_step="write the letter's partition and offset in the dead-letter topic: --leave-out 0:42",
+            next_step="write the letter's partition and offset in the dead-letter topic: "
+            "--leave-out 0:42",
         )
     return int(partition), int(offset)
 

@@ -1,7 +1,8 @@
-"""``onceward jars``: fetches every jar that tests, demo and benchmarks need, so that nothing later has to wait for it;
-or prints what ``spark-submit`` needs.
+"""``onceward jars``: fetches every jar that tests, demo and benchmarks need, so that nothing later
+has to wait for it; or prints what ``spark-submit`` needs.
 
-Registered in :mod:`onceward.cli`; ``make setup`` runs it. What is to be pasted goes to stdout, the rest to stderr.
+Registered in :mod:`onceward.cli`; ``make setup`` runs it. What is to be pasted goes to stdout, the
+rest to stderr.
 """
 
 from __future__ import annotations
@@ -20,20 +21,28 @@ _SPLIT = frozenset(" \t*?[\\'\"$`")
 
 
 def jars(
-    paths: Annotated[bool, typer.Option("--paths", help="Print the path of every jar to stdout.")] = False,
+    paths: Annotated[
+        bool, typer.Option("--paths", help="Print the path of every jar to stdout.")
+    ] = False,
     submit: Annotated[
         bool,
         typer.Option(
             "--submit",
-            help="Print options for spark-submit in client mode: spark-submit $(onceward jars --submit) job.py",
+            help="Print options for spark-submit in client mode: spark-submit $(onceward jars "
+            "--submit) job.py",
         ),
     ] = False,
     packages: Annotated[
         bool,
-        typer.Option("--packages", help="Print the --packages option, for where the jars' paths mean nothing."),
+        typer.Option(
+            "--packages",
+            help="Print the --packages option, for where the jars' paths mean nothing.",
+        ),
     ] = False,
 ) -> None:
-    """Resolve the jars of Spark's Kafka and Avro connectors and of both tested Kafka releases, through Spark's Ivy."""
+    """Resolve the jars of Spark's Kafka and Avro connectors and of both tested Kafka releases,
+    through Spark's Ivy.
+    """
     from onceward.spark.session.java import java_executable
 
     java_executable()
@@ -62,7 +71,11 @@ def _connector() -> Connector:
 
 def _brokers() -> list[object]:
     from onceward.spark.session.jars import resolve
-    from onceward_testing.kafka_distribution import NEWEST_VERSION, TRANSACTION_V1_VERSION, coordinates
+    from onceward_testing.kafka_distribution import (
+        NEWEST_VERSION,
+        TRANSACTION_V1_VERSION,
+        coordinates,
+    )
 
     all_jars: list[object] = []
     for version in (NEWEST_VERSION, TRANSACTION_V1_VERSION):
@@ -74,25 +87,33 @@ def _brokers() -> list[object]:
 
 
 def _submit(connector: Connector) -> str:
-    """``--jars`` and ``--conf``, for the shell to split into words: nothing in it may need quotes."""
+    """``--jars`` and ``--conf``, for the shell to split into words: nothing in it may need
+    quotes.
+    """
     from onceward.spark.session.settings import WORKER_DAEMON, launch_conf
 
     settings = launch_conf(connector)
     words = ["--jars", settings.pop("spark.jars")]
     settings |= {
-        # The interpreter that has onceward; workers follow it in local mode, PYSPARK_PYTHON elsewhere.
+        # The interpreter that has onceward; workers follow it in local mode, PYSPARK_PYTHON
+        # elsewhere.
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": WORKER_DAEMON,
     }
     for name, value in settings.items():
-        if set(value) & _SPLIT:  # spark-defaults.conf has Java options, to which one more would be added
-            typer.echo(f"note: not printed, the shell would take it apart: {name}={value}", err=True)
+        if (
+            set(value) & _SPLIT
+        ):  # spark-defaults.conf has Java options, to which one more would be added
+            typer.echo(
+                f"note: not printed, the shell would take it apart: {name}={value}", err=True
+            )
         else:
             words += ["--conf", f"{name}={value}"]
     if any(set(word) & _SPLIT for word in words):
         raise ConfigurationError(
             "the shell would take the path of a jar or of Python apart",
-            next_step="pass --jars and --conf by hand, in quotes; `onceward jars --paths` lists the jars",
+            next_step="pass --jars and --conf by hand, in quotes; `onceward jars --paths` lists "
+            "the jars",
         )
     return " ".join(words)
 

@@ -1,4 +1,5 @@
-"""What a command prints and returns when it fails: an error of ours as a message, with a status that a gate can trust.
+"""What a command prints and returns when it fails: an error of ours as a message, with a status
+that a gate can trust.
 
 Used by :mod:`onceward.cli`, and by commands outside the package.
 """
@@ -15,14 +16,17 @@ from typer.core import TyperGroup
 from onceward.errors import BrokerUnreachable, ConfigurationError, OncewardError
 
 USAGE, UNAVAILABLE = 64, 69
-"""Exit statuses by BSD's ``sysexits.h``: a command's own 0, 1 and 2 never mean a misspelt option or a dead broker."""
+"""Exit statuses by BSD's ``sysexits.h``: a command's own 0, 1 and 2 never mean a misspelt option
+or a dead broker.
+"""
 
 
 class TypedErrors(TyperGroup):
-    """Shows an error of ours as what it is, a message with a next step; others keep their traceback, because they are
-    our mistakes and not the user's.
+    """Shows an error of ours as what it is, a message with a next step; others keep their
+    traceback, because they are our mistakes and not the user's.
 
-    Exits with status 64 for wrong options and settings, 69 for brokers that cannot be reached, and else with 1.
+    Exits with status 64 for wrong options and settings, 69 for brokers that cannot be reached, and
+    else with 1.
     """
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
@@ -42,7 +46,9 @@ class TypedErrors(TyperGroup):
 
 @contextmanager
 def _usage_errors_exit_with_their_own_status() -> Iterator[None]:
-    """Click's own is 2. Its class is not asked for: Typer brings a Click of its own, or takes the installed one."""
+    """Click's own is 2. Its class is not asked for: Typer brings a Click of its own, or takes the
+    installed one.
+    """
     try:
         yield
     except Exception as error:

@@ -21,7 +21,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
 class FanOut(ForeachBatchSink):
-    """Writes each micro-batch exactly once to several targets: one of them decides, the others publish.
+    """Writes each micro-batch exactly once to several targets: one of them decides, the others
+    publish.
 
     ::
 
@@ -33,27 +34,34 @@ class FanOut(ForeachBatchSink):
             select={"orders": lambda frame: frame.selectExpr("key", "to_json(struct(*)) AS value")},
         )
 
-    A ``KafkaSink`` or a ``DatabaseSink`` decides by its own commit, in which the ledger record names what the tasks of
-    the others have prepared. There can be one of these. Where there is none, the ledger record decides.
+    A ``KafkaSink`` or a ``DatabaseSink`` decides by its own commit, in which the ledger record
+    names what the tasks of the others have prepared. There can be one of these. Where there is
+    none, the ledger record decides.
 
-    Guarantee: after any crash all targets hold the same batches, each exactly once, with one exception that passes: the
-    newest batch may be visible in the one that decides while the others still publish it, in their order, or will at
-    the next start. None of them ever shows a batch that is not decided, and none gets a batch before all have the one
-    before it. What each target shows its readers of a batch while it is published is said by its own sink.
+    Guarantee: after any crash all targets hold the same batches, each exactly once, with one
+    exception that passes: the newest batch may be visible in the one that decides while the others
+    still publish it, in their order, or will at the next start. None of them ever shows a batch
+    that is not decided, and none gets a batch before all have the one before it. What each target
+    shows its readers of a batch while it is published is said by its own sink.
 
-    Cost: each target computes its frame anew. Where that is dear, persist the batch in a function of your own, around
-    the call of the sink; a batch whose persisted rows were lost and computed again between two targets runs again.
+    Cost: each target computes its frame anew. Where that is dear, persist the batch in a function
+    of your own, around the call of the sink; a batch whose persisted rows were lost and computed
+    again between two targets runs again.
 
-    :param sinks: by names of your choice (letters, digits, ``_``, ``-``), which the ledger knows the others by: a
-        renamed one is another one. All with the same ``pipeline_id``, ``resume``, ``skipped_batches``,
-        ``batch_attempts`` and ``batch_timeout_s``, and the same ledger: ``ow.KafkaLedger`` and ``ow.DatabaseLedger``
-        with the addresses and topic or table of the sink that decides.
-    :param select: for some of the names a function that makes the frame for that sink out of the batch's frame. It must
-        be a plan over that frame alone; called once for each frame of a batch, in the driver.
+    :param sinks: by names of your choice (letters, digits, ``_``, ``-``), which the ledger knows
+        the others by: a renamed one is another one. All with the same ``pipeline_id``, ``resume``,
+        ``skipped_batches``, ``batch_attempts`` and ``batch_timeout_s``, and the same ledger:
+        ``ow.KafkaLedger`` and ``ow.DatabaseLedger`` with the addresses and topic or table of the
+        sink that decides.
+    :param select: for some of the names a function that makes the frame for that sink out of the
+        batch's frame. It must be a plan over that frame alone; called once for each frame of a
+        batch, in the driver.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
-    def __init__(self, sinks: Mapping[str, ForeachBatchSink], *, select: Mapping[str, Select] | None = None) -> None:
+    def __init__(
+        self, sinks: Mapping[str, ForeachBatchSink], *, select: Mapping[str, Select] | None = None
+    ) -> None:
         _must_be_sinks(sinks)
         self._select = dict(select or {})
         _must_be_functions(self._select, sinks)
@@ -87,11 +95,17 @@ class FanOut(ForeachBatchSink):
         return self._sinks[self._decides]._dead_letters(frame)
 
     def new_target(self, policy: SinkPolicy | None = None) -> FanOutTarget:
-        """What the engine drives, as a new process of the pipeline would make it; also for contract tests."""
+        """What the engine drives, as a new process of the pipeline would make it; also for
+        contract tests.
+        """
         chosen = policy or self._policy
         targets = {name: sink._new_target(chosen) for name, sink in self._sinks.items()}
-        branches = {name: target for name, target in targets.items() if isinstance(target, TwoPhaseTarget)}
-        atomic = next((target for target in targets.values() if isinstance(target, AtomicTarget)), None)
+        branches = {
+            name: target for name, target in targets.items() if isinstance(target, TwoPhaseTarget)
+        }
+        atomic = next(
+            (target for target in targets.values() if isinstance(target, AtomicTarget)), None
+        )
         chain = next(iter(branches.values())).chain if atomic is None else atomic.chain
         return FanOutTarget(atomic, branches, chain, chosen)
 
@@ -100,7 +114,9 @@ class FanOut(ForeachBatchSink):
 
     def __repr__(self) -> str:
         decides = f"decided by {self._decides}" if self._decides else "decided by the ledger"
-        return f"FanOut(pipeline_id={self._policy.pipeline!r}, {', '.join(self._sinks)}; {decides})"
+        return (
+            f"FanOut(pipeline_id={self._policy.pipeline!r}, {', '.join(self._sinks)}; {decides})"
+        )
 
 
 def _must_be_sinks(sinks: object) -> None:
@@ -112,26 +128,31 @@ def _must_be_sinks(sinks: object) -> None:
     for name, sink in sinks.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"a sink of the fan-out is named {name!r}", next_step="name it by letters, digits, '_' and '-'"
+                f"a sink of the fan-out is named {name!r}",
+                next_step="name it by letters, digits, '_' and '-'",
             )
         if not isinstance(sink, ForeachBatchSink) or isinstance(sink, FanOut):
             raise ConfigurationError(
                 f"{name}: a {type(sink).__name__} cannot be a part of a fan-out",
-                next_step="pass a KafkaSink, DatabaseSink, FileSink, WriteAheadSink, UpsertSink, or a sink of your own "
+                next_step="pass a KafkaSink, DatabaseSink, FileSink, WriteAheadSink, UpsertSink, "
+                "or a sink of your own "
                 "that subclasses TwoPhaseCommitSink",
             )
     atomic = [name for name, sink in sinks.items() if sink.is_atomic]
     if len(atomic) > 1:
         raise ContradictoryOptions(
-            f"{' and '.join(atomic)} would each decide by a commit of its own, and one could be carried out without "
+            f"{' and '.join(atomic)} would each decide by a commit of its own, and one could be "
+            f"carried out without "
             "the other",
-            next_step="let one of them decide; write to the other one from its output, in a query of its own",
+            next_step="let one of them decide; write to the other one from its output, in a query "
+            "of its own",
         )
     for (one, sink), (other, another) in combinations(sinks.items(), 2):
         if sink.writes_to is not None and sink.writes_to == another.writes_to:
             raise ContradictoryOptions(
                 f"{one} and {other} write to the same place, and would get into each other's way",
-                next_step="write a union of the two frames by one sink; or give each a place of its own (path=, or for "
+                next_step="write a union of the two frames by one sink; or give each a place of "
+                "its own (path=, or for "
                 "upserts prefix= or write=)",
             )
     (first_name, first), *others = sinks.items()
@@ -139,33 +160,45 @@ def _must_be_sinks(sinks: object) -> None:
         _must_agree(first_name, first, name, sink)
     if any(not sink._policy.has_ledger for sink in sinks.values()):
         raise ContradictoryOptions(
-            "a sink of the fan-out has a delivery= that decides nothing", next_step='pass delivery="exactly_once"'
+            "a sink of the fan-out has a delivery= that decides nothing",
+            next_step='pass delivery="exactly_once"',
         )
 
 
-def _must_agree(first_name: str, first: ForeachBatchSink, name: str, sink: ForeachBatchSink) -> None:
+def _must_agree(
+    first_name: str, first: ForeachBatchSink, name: str, sink: ForeachBatchSink
+) -> None:
     if first._policy != sink._policy:
         raise ContradictoryOptions(
-            f"the sinks of a fan-out are one pipeline, and {first_name} and {name} have {first._policy} and "
+            f"the sinks of a fan-out are one pipeline, and {first_name} and {name} have "
+            f"{first._policy} and "
             f"{sink._policy}",
-            next_step="give all of them the same pipeline_id, resume, skipped_batches, batch_attempts and "
+            next_step="give all of them the same pipeline_id, resume, skipped_batches, "
+            "batch_attempts and "
             "batch_timeout_s",
         )
     if first._where != sink._where:
         raise ContradictoryOptions(
-            f"the sinks of a fan-out keep one ledger, and {first_name} has another one than {name}",
-            next_step="pass the same ledger= to all: for a KafkaSink that decides ow.KafkaLedger with its "
-            "bootstrap_servers and ledger_topic, for a DatabaseSink ow.DatabaseLedger with its url and ledger_table",
+            f"the sinks of a fan-out keep one ledger, and {first_name} has another one than "
+            f"{name}",
+            next_step="pass the same ledger= to all: for a KafkaSink that decides ow.KafkaLedger "
+            "with its "
+            "bootstrap_servers and ledger_topic, for a DatabaseSink ow.DatabaseLedger with its "
+            "url and ledger_table",
         )
 
 
-def _must_be_functions(select: Mapping[str, object], sinks: Mapping[str, ForeachBatchSink]) -> None:
+def _must_be_functions(
+    select: Mapping[str, object], sinks: Mapping[str, ForeachBatchSink]
+) -> None:
     for name, function in select.items():
         if name not in sinks:
             raise ConfigurationError(
-                f"select= has {name!r}, which is none of the sinks {', '.join(sinks)}", next_step="name one of them"
+                f"select= has {name!r}, which is none of the sinks {', '.join(sinks)}",
+                next_step="name one of them",
             )
         if not callable(function):
             raise ConfigurationError(
-                f"select[{name!r}] is no function", next_step="pass one that makes a frame out of the batch's frame"
+                f"select[{name!r}] is no function",
+                next_step="pass one that makes a frame out of the batch's frame",
             )

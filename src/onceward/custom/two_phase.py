@@ -1,4 +1,6 @@
-"""``onceward.TwoPhaseCommitSink``: to subclass, for a target of one's own. Driver, and executor tasks."""
+"""``onceward.TwoPhaseCommitSink``: to subclass, for a target of one's own. Driver, and executor
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -24,37 +26,45 @@ from onceward.kafka.source.identity import KafkaWitness
 
 
 class TwoPhaseCommitSink(ForeachBatchSink):
-    """A callable for ``foreachBatch`` that writes each micro-batch exactly once to whatever a subclass writes to.
+    """A callable for ``foreachBatch`` that writes each micro-batch exactly once to whatever a
+    subclass writes to.
 
-    In Flink's words: each task of the batch begins a transaction of its own, writes, and pre-commits; what it has
-    prepared then (the *committable*) is named in the batch's ledger record, which is the decision. After it each
-    committable is committed, and an attempt that was not decided is aborted. Source offsets are in the same ledger
-    record, so that a batch is decided with its progress, or not at all.
+    In Flink's words: each task of the batch begins a transaction of its own, writes, and
+    pre-commits; what it has prepared then (the *committable*) is named in the batch's ledger
+    record, which is the decision. After it each committable is committed, and an attempt that was
+    not decided is aborted. Source offsets are in the same ledger record, so that a batch is
+    decided with its progress, or not at all.
 
-    Guarantee: after any crash each committable of a decided batch is committed until :meth:`commit` says that it is
-    done, before any later batch is decided; no committable of any other attempt ever is. Readers see a batch task by
-    task while it is committed, unless the target makes all of it visible at once.
+    Guarantee: after any crash each committable of a decided batch is committed until
+    :meth:`commit` says that it is done, before any later batch is decided; no committable of any
+    other attempt ever is. Readers see a batch task by task while it is committed, unless the
+    target makes all of it visible at once.
 
-    What a subclass owes: :meth:`begin`, :meth:`commit`, :meth:`abort` and :meth:`recover`; that nothing is visible
-    before :meth:`commit`, and that what :meth:`TaskWriter.pre_commit` has returned for outlives every process. The
-    class and its attributes are pickled for the tasks: keep it in the job's own file or in a module that executors can
-    import, and open connections in :meth:`begin`, not before.
+    What a subclass owes: :meth:`begin`, :meth:`commit`, :meth:`abort` and :meth:`recover`; that
+    nothing is visible before :meth:`commit`, and that what :meth:`TaskWriter.pre_commit` has
+    returned for outlives every process. The class and its attributes are pickled for the tasks:
+    keep it in the job's own file or in a module that executors can import, and open connections in
+    :meth:`begin`, not before.
 
-    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
-        takes over.
-    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what :meth:`commit` calls lost of
-        the batch that an earlier run has decided.
+    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per
+        id; a second one takes over.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
+        ``ow.KafkaLedger``.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what
+        :meth:`commit` calls lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
-    :param commit_timeout_s: how long committables are tried again without progress before the query fails with
-        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with them first.
+    :param commit_timeout_s: how long committables are tried again without progress before the
+        query fails with :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it
+        goes on with them first.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
     committable_version: ClassVar[int] = 1
-    """Raise it when the form of committables changes, and give :meth:`upgrade` for what the ledger may still hold."""
+    """Raise it when the form of committables changes, and give :meth:`upgrade` for what the ledger
+    may still hold.
+    """
 
     def __init__(
         self,
@@ -89,47 +99,58 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     @abstractmethod
     def begin(self, task: Task) -> TaskWriter:
-        """In a task: the writer of its rows. ``task.name`` is unique for all time: whatever is prepared, prepare it
-        under that name, so that no two attempts, of this task or of the batch, ever meet."""
+        """In a task: the writer of its rows. ``task.name`` is unique for all time: whatever is
+        prepared, prepare it under that name, so that no two attempts, of this task or of the
+        batch, ever meet.
+        """
 
     @abstractmethod
     def commit(self, committable: Any) -> CommitResult | None:
         """In the driver, after the decision: make visible what a task has prepared.
 
-        Called again after a crash or a lost answer, and then for what may be done already: it must be idempotent.
+        Called again after a crash or a lost answer, and then for what may be done already: it must
+        be idempotent.
 
-        :param committable: what :meth:`TaskWriter.pre_commit` has returned, after a way through JSON.
-        :returns: ``DONE`` (or None), ``ALREADY_DONE``, ``RETRY_LATER``, ``PROGRESS`` or ``LOST``. What it raises counts
-            as ``RETRY_LATER``, but for an error of Onceward's that says *stop*.
+        :param committable: what :meth:`TaskWriter.pre_commit` has returned, after a way through
+            JSON.
+        :returns: ``DONE`` (or None), ``ALREADY_DONE``, ``RETRY_LATER``, ``PROGRESS`` or ``LOST``.
+            What it raises counts as ``RETRY_LATER``, but for an error of Onceward's that says
+            *stop*.
         """
 
     @abstractmethod
     def abort(self, committable: Any) -> None:
-        """In the driver: drop what a task has prepared, for it will never be committed. May be called twice, or not at
-        all: what a crash leaves is for :meth:`recover`."""
+        """In the driver: drop what a task has prepared, for it will never be committed. May be
+        called twice, or not at all: what a crash leaves is for :meth:`recover`.
+        """
 
     @abstractmethod
     def recover(self) -> Iterable[Any]:
-        """In the driver, at every start, before anything else, and once more after older copies of the pipeline are
-        fenced: the committables of all that is prepared under this pipeline's names and not published, as they were
-        returned (or as :meth:`upgrade` gives them). What was there both times and is not decided is aborted; what is
-        decided is committed.
+        """In the driver, at every start, before anything else, and once more after older copies of
+        the pipeline are fenced: the committables of all that is prepared under this pipeline's
+        names and not published, as they were returned (or as :meth:`upgrade` gives them). What was
+        there both times and is not decided is aborted; what is decided is committed.
 
-        It only looks: what it dropped itself could be a newer copy's. An empty list where a target forgets by itself
-        what was never committed."""
+        It only looks: what it dropped itself could be a newer copy's. An empty list where a target
+        forgets by itself what was never committed.
+        """
 
     def upgrade(self, committable: Any, version: int) -> Any:
         """``committable``, of an older :attr:`committable_version`, in the form of today."""
         raise LedgerUnreadable(
-            f"the ledger has a committable of version {version}, and {type(self).__name__} (version "
+            f"the ledger has a committable of version {version}, and {type(self).__name__} "
+            f"(version "
             f"{self.committable_version}) has no upgrade() for it",
-            next_step="start once with the code that wrote it, so that it is committed; or write upgrade()",
+            next_step="start once with the code that wrote it, so that it is committed; or write "
+            "upgrade()",
         )
 
     # the engine's side
 
     def new_target(self, policy: SinkPolicy | None = None) -> Target:
-        """What the engine drives, as a new process of the pipeline would make it; also for contract tests."""
+        """What the engine drives, as a new process of the pipeline would make it; also for
+        contract tests.
+        """
         chosen = policy or self._policy
         return TwoPhaseTarget(
             self,
@@ -145,7 +166,8 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ConfigurationError(
                 f"{type(self).__name__} cannot be sent to the tasks: {error}",
-                next_step="keep what it opens out of the sink's attributes: open it in begin(), or in commit()",
+                next_step="keep what it opens out of the sink's attributes: open it in begin(), "
+                "or in commit()",
             ) from error
         return self.new_target(policy)
 
@@ -154,11 +176,17 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         return Write(frame)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For the tasks: what the subclass has set. Settings, with their passwords, and runs stay in the driver."""
-        return {name: value for name, value in vars(self).items() if name not in self._of_the_engine}
+        """For the tasks: what the subclass has set. Settings, with their passwords, and runs stay
+        in the driver.
+        """
+        return {
+            name: value for name, value in vars(self).items() if name not in self._of_the_engine
+        }
 
     def _told(self) -> object:
-        """What the subclass was built with: equal for two that write the same to the same place."""
+        """What the subclass was built with: equal for two that write the same to the same
+        place.
+        """
         return self.__getstate__()
 
     def __repr__(self) -> str:
@@ -166,7 +194,9 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
 
 class _BuiltAlike:
-    """Two sinks of one pipeline in one query are one, if they write to the same place; else the second is refused."""
+    """Two sinks of one pipeline in one query are one, if they write to the same place; else the
+    second is refused.
+    """
 
     def __init__(self, sink: TwoPhaseCommitSink) -> None:
         self._sink = sink

@@ -1,8 +1,10 @@
-"""Sinks for targets without transactions: rows are stored durably, the batch is decided, and then they are delivered.
+"""Sinks for targets without transactions: rows are stored durably, the batch is decided, and then
+they are delivered.
 
-In reading order: :mod:`sink` (what users build), :mod:`target` (the order of things after the decision), :mod:`chunks`
-(which rows are delivered together; pure), :mod:`row_files` (what tasks store), :mod:`store` (whose it is). On top of
-these :mod:`upsert_sink`, :mod:`upserts` (which key gets which row, in which version; pure), :mod:`upsert_urls` (which
-writer an address leads to), :mod:`upsert_writer` (what is asked of one), :mod:`redis_writer`, :mod:`opensearch_writer`
-and :mod:`row_values` (how both write a value; pure).
+In reading order: :mod:`sink` (what users build), :mod:`target` (the order of things after the
+decision), :mod:`chunks` (which rows are delivered together; pure), :mod:`row_files` (what tasks
+store), :mod:`store` (whose it is). On top of these :mod:`upsert_sink`, :mod:`upserts` (which key
+gets which row, in which version; pure), :mod:`upsert_urls` (which writer an address leads to),
+:mod:`upsert_writer` (what is asked of one), :mod:`redis_writer`, :mod:`opensearch_writer` and
+:mod:`row_values` (how both write a value; pure).
 """

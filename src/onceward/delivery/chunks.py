@@ -1,10 +1,12 @@
-"""Which rows of a decided batch are delivered together. Values, but for the rows themselves, which are read.
+"""Which rows of a decided batch are delivered together. Values, but for the rows themselves, which
+are read.
 
-The rows of a batch have an order: frame by frame as they were handed over, in a frame by the partitions of its plan, in
-a partition as the plan gave them. A chunk is the next ``chunk_rows`` of a frame. All that this hangs on (the files,
-their rows, ``chunk_rows``, and the attempt's name) is in the ledger record, so that a chunk has the same key and the
-same rows at every start, whatever the sink's settings are by then. Settings that say what the rows are to become are
-there, too: with others they would become something else.
+The rows of a batch have an order: frame by frame as they were handed over, in a frame by the
+partitions of its plan, in a partition as the plan gave them. A chunk is the next ``chunk_rows`` of
+a frame. All that this hangs on (the files, their rows, ``chunk_rows``, and the attempt's name) is
+in the ledger record, so that a chunk has the same key and the same rows at every start, whatever
+the sink's settings are by then. Settings that say what the rows are to become are there, too: with
+others they would become something else.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from onceward.ids import AttemptId
 class Chunk:
     """Rows to deliver.
 
-    ``key`` names the chunk for ever: it is the same whenever it is delivered again, and no other chunk of any pipeline
-    has it. Up to 270 characters of ``a-z A-Z 0-9 . _ - @``, in a fan-out up to 331. ``number`` counts the chunks of the
-    batch from 0, ``of`` is how many it has. ``sequence`` counts the batches of the pipeline, over all its checkpoints;
-    ``first_row`` is the place of the first row in its batch: the pair grows from row to row that the pipeline delivers.
-    ``attempt`` names what was decided: all chunks of the batch have it, and no other batch, not even one that has the
-    same ``sequence`` in another ledger.
+    ``key`` names the chunk for ever: it is the same whenever it is delivered again, and no other
+    chunk of any pipeline has it. Up to 270 characters of ``a-z A-Z 0-9 . _ - @``, in a fan-out up
+    to 331. ``number`` counts the chunks of the batch from 0, ``of`` is how many it has.
+    ``sequence`` counts the batches of the pipeline, over all its checkpoints; ``first_row`` is the
+    place of the first row in its batch: the pair grows from row to row that the pipeline delivers.
+    ``attempt`` names what was decided: all chunks of the batch have it, and no other batch, not
+    even one that has the same ``sequence`` in another ledger.
     """
 
     key: str
@@ -65,7 +68,9 @@ class Delivery:
     :param branch: the sink's name in a fan-out, in which others deliver rows of the same attempt.
     """
 
-    def __init__(self, record: LedgerRecord, told: Mapping[str, Any], names: Iterable[Any], branch: str = "") -> None:
+    def __init__(
+        self, record: LedgerRecord, told: Mapping[str, Any], names: Iterable[Any], branch: str = ""
+    ) -> None:
         self._record = record
         self._branch = branch
         self._attempt = AttemptId(*told["attempt"])
@@ -74,8 +79,12 @@ class Delivery:
         """Of the sink when the batch was decided: those that say what its rows are to become."""
         self.delivered = int(told["delivered"])
         """So many chunks, as far as the ledger knows."""
-        by_frame = groupby(sorted(map(RowFile.of, names), key=lambda file: file.frame), lambda file: file.frame)
-        self._frames = [list(files) for _, files in by_frame]  # sorted() is stable: in a frame as they were reported
+        by_frame = groupby(
+            sorted(map(RowFile.of, names), key=lambda file: file.frame), lambda file: file.frame
+        )
+        self._frames = [
+            list(files) for _, files in by_frame
+        ]  # sorted() is stable: in a frame as they were reported
         self._of = sum(self._chunks_of(files) for files in self._frames)
 
     @property
@@ -92,8 +101,8 @@ class Delivery:
         return found
 
     def rest(self, folder: Path, looked: Mapping[RowFile, Looked]) -> Iterator[Chunk]:
-        """The chunks that are not known to be delivered, in order. One of which every row is in files with something
-        wrong has no rows; the others of them keep their places.
+        """The chunks that are not known to be delivered, in order. One of which every row is in
+        files with something wrong has no rows; the others of them keep their places.
 
         :param looked: at all that are :attr:`needed`.
         """
@@ -103,7 +112,9 @@ class Delivery:
             skipped = min(of_frame, max(0, self.delivered - number))
             pieces = _Pieces(skipped * self._chunk_rows, files, folder, looked)
             for chunk in range(skipped, of_frame):
-                found = [piece for piece in pieces.take(self._chunk_rows) if not isinstance(piece, Gap)]
+                found = [
+                    piece for piece in pieces.take(self._chunk_rows) if not isinstance(piece, Gap)
+                ]
                 rows = pa.concat_batches(found) if found else _NO_ROWS
                 yield self._chunk(number + chunk, row + chunk * self._chunk_rows, rows)
             number += of_frame
@@ -114,19 +125,27 @@ class Delivery:
         name = f"{record.batch.query_id[:8]}-{record.batch.batch_id}-{owner}.{attempt}"
         name += f"-{self._branch}" if self._branch else ""
         key = f"{record.pipeline}@{name}-{number}"
-        return Chunk(key, number, self._of, record.batch.batch_id, record.sequence, first_row, name, rows)
+        return Chunk(
+            key, number, self._of, record.batch.batch_id, record.sequence, first_row, name, rows
+        )
 
     def _chunks_of(self, files: Sequence[RowFile]) -> int:
         return -(-sum(file.rows for file in files) // self._chunk_rows)
 
 
 def told(attempt: AttemptId, chunk_rows: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """For the ledger record, beside the files: what a chunk's key and rows hang on, and what they are to become. The
-    record's own attempt will not do: in Kafka it changes with each note of progress.
+    """For the ledger record, beside the files: what a chunk's key and rows hang on, and what they
+    are to become. The record's own attempt will not do: in Kafka it changes with each note of
+    progress.
 
     :param settings: JSON values, by the names that users know.
     """
-    return {"attempt": list(attempt), "chunk_rows": chunk_rows, "settings": dict(settings), "delivered": 0}
+    return {
+        "attempt": list(attempt),
+        "chunk_rows": chunk_rows,
+        "settings": dict(settings),
+        "delivered": 0,
+    }
 
 
 Piece: TypeAlias = "pa.RecordBatch | Gap"
@@ -135,7 +154,9 @@ Piece: TypeAlias = "pa.RecordBatch | Gap"
 class _Pieces:
     """The rows of ``files`` from number ``first`` on; files that end before it are not opened."""
 
-    def __init__(self, first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]) -> None:
+    def __init__(
+        self, first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]
+    ) -> None:
         self._pieces = _read(first, files, folder, looked)
         self._left: Piece | None = None
 
@@ -151,7 +172,9 @@ class _Pieces:
             rows -= min(rows, size)
 
 
-def _read(first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]) -> Iterator[Piece]:
+def _read(
+    first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]
+) -> Iterator[Piece]:
     for file in files:
         if first >= file.rows:
             first -= file.rows

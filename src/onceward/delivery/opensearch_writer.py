@@ -1,16 +1,20 @@
-"""Writes to OpenSearch or Elasticsearch: a document for each row, and never by an older version. Driver only.
+"""Writes to OpenSearch or Elasticsearch: a document for each row, and never by an older version.
+Driver only.
 
-Compare and replace are the server's own: *external versioning*. With ``version_type=external_gte`` it does "only index
-the document if the given version is equal or higher than the version of the stored document" (Elasticsearch reference,
-*Index API*, "Version types"; OpenSearch has it from there), and else answers for the row with status 409,
-``version_conflict_engine_exception``. That holds for a delete, too, whose version is kept for ``index.gc_deletes``.
+Compare and replace are the server's own: *external versioning*. With ``version_type=external_gte``
+it does "only index the document if the given version is equal or higher than the version of the
+stored document" (Elasticsearch reference, *Index API*, "Version types"; OpenSearch has it from
+there), and else answers for the row with status 409, ``version_conflict_engine_exception``. That
+holds for a delete, too, whose version is kept for ``index.gc_deletes``.
 
-A version is one whole number of 63 bits, and that is all that the server compares. So of the mark of a write
-(:mod:`upserts`) only a part is there: the value of the user's column, or the row's place in the ledger. What the other
-parts would tell cannot be told here, as the page says (docs/upsert.md).
+A version is one whole number of 63 bits, and that is all that the server compares. So of the mark
+of a write (:mod:`upserts`) only a part is there: the value of the user's column, or the row's
+place in the ledger. What the other parts would tell cannot be told here, as the page says
+(docs/upsert.md).
 
-One ``_bulk`` request has many rows, each with an answer of its own. It is all that is needed, and Elasticsearch and
-OpenSearch have it alike; so the client is urllib3 alone. Elastic's own client refuses servers of OpenSearch.
+One ``_bulk`` request has many rows, each with an answer of its own. It is all that is needed, and
+Elasticsearch and OpenSearch have it alike; so the client is urllib3 alone. Elastic's own client
+refuses servers of OpenSearch.
 """
 
 from __future__ import annotations
@@ -27,7 +31,13 @@ from urllib.parse import quote, unquote, urlsplit
 from onceward.delivery.row_values import as_json
 from onceward.delivery.upsert_writer import UpsertWriter
 from onceward.delivery.upserts import RESTORE, VERSION_FIELD, Upsert, refused
-from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, DeliveryRefused, TableMissing
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigurationError,
+    DeliveryRefused,
+    TableMissing,
+)
 from onceward.libraries import library
 
 if TYPE_CHECKING:
@@ -36,15 +46,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEQUENCE_BITS, ROW_BITS = 32, 31
-"""Of a version that is made of the ledger's numbers: a batch a second for 136 years, 2,147,483,648 rows in each.
-Batches count from 1 there, so that no version is as small as those that a server counts by itself."""
+"""Of a version that is made of the ledger's numbers: a batch a second for 136 years, 2,147,483,648
+rows in each. Batches count from 1 there, so that no version is as small as those that a server
+counts by itself.
+"""
 
 _TIMEOUT_SECONDS = 30.0
 _REQUEST_BYTES = 5_000_000  # a server takes 100 MB (http.max_content_length); 5 to 15 are advised
-# The server waits for a shard that is missing for as long, and then says so (its default, 1m, is more than we wait).
+# The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
+# more than we wait).
 _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
-# What every index has, and what one has whose alias a policy moves on (OpenSearch's ISM, Elasticsearch's ILM).
-_ASKED_OF_AN_INDEX = "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
+# What every index has, and what one has whose alias a policy moves on (OpenSearch's ISM,
+# Elasticsearch's ILM).
+_ASKED_OF_AN_INDEX = (
+    "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
+)
 _NEVER = frozenset({400, 409})  # of a row: what the server has against the row itself
 _CONFLICT = "version_conflict_engine_exception"
 _NOT_NOW = frozenset({408, 429})  # and all from 500 on
@@ -54,45 +70,61 @@ _AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one pro
 _DURATION = re.compile(r"(\d+)(nanos|micros|ms|s|m|h|d)")
 _UNITS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _MAPPING = (
-    "let the index take such a document (change its mapping, with ignore_malformed for the field, say), and start the "
+    "let the index take such a document (change its mapping, with ignore_malformed for the field, "
+    "say), and start the "
     "query again: it begins with this chunk, and has skipped nothing"
 )
-_ASK = "see what the server wants, and start the query again: it begins with this chunk, and has skipped nothing"
+_ASK = (
+    "see what the server wants, and start the query again: it begins with this chunk, and has "
+    "skipped nothing"
+)
 
 
 @dataclass
 class OpenSearchWriter(UpsertWriter):
     """Of one server, into one index.
 
-    :param url: ``http://user:password@host:port/path`` or ``https://…``; login and path may be missing.
+    :param url: ``http://user:password@host:port/path`` or ``https://…``; login and path may be
+        missing.
     :param index: its name, or that of an alias.
     :param by_column: a version is what the user's column says; else the row's place in the ledger.
-    :param tombstone_s: how long the index has to keep versions of what is deleted. None: nothing is ever deleted.
+    :param tombstone_s: how long the index has to keep versions of what is deleted. None: nothing
+        is ever deleted.
     """
 
-    # Of documents in general, not of rows (Elasticsearch reference, *Metadata fields*): refused within a document.
+    # Of documents in general, not of rows (Elasticsearch reference, *Metadata fields*): refused
+    # within a document.
     reserved: ClassVar[frozenset[str]] = frozenset(
         {
-            "_field_names", "_id", "_ignored", "_index", "_nested_path", "_primary_term", "_routing", "_seq_no",
+            "_field_names", "_id", "_ignored", "_index", "_nested_path", "_primary_term",
+            "_routing", "_seq_no",
             "_source", "_tier", "_type", VERSION_FIELD,
         }
     )  # fmt: skip
-    key_bytes: ClassVar[int | None] = 512  # of an _id; the server refuses the whole request of a longer one
+    key_bytes: ClassVar[int | None] = (
+        512  # of an _id; the server refuses the whole request of a longer one
+    )
 
     url: str = field(repr=False)
     index: str
     by_column: bool
     tombstone_s: int | None
-    _pool: urllib3.HTTPConnectionPool | None = field(default=None, init=False, repr=False, compare=False)
+    _pool: urllib3.HTTPConnectionPool | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
     _there: str = field(default="", init=False, repr=False, compare=False)
-    """The index that :attr:`index` leads to, once it was looked at: all writes of a run go there."""
+    """The index that :attr:`index` leads to, once it was looked at: all writes of a run go
+    there.
+    """
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
         self.check()
         wrong: list[DeliveryRefused] = []
         later: list[str] = []
         for part in self._requests(upserts):
-            answers = self._asked("POST", f"/{quote(self._there, safe='')}/_bulk?{_ANSWER}", part.body)
+            answers = self._asked(
+                "POST", f"/{quote(self._there, safe='')}/_bulk?{_ANSWER}", part.body
+            )
             self._judge(part.upserts, answers, wrong, later)
         if wrong:
             raise _first_of(wrong)
@@ -131,16 +163,27 @@ class OpenSearchWriter(UpsertWriter):
         said = {"_id": upsert.key, "version": version, "version_type": "external_gte"}
         text = as_json({"delete" if upsert.row is None else "index": said}) + "\n"
         if upsert.row is not None:
-            text += as_json({name: value for name, value in upsert.row.items() if value is not None}) + "\n"
+            text += (
+                as_json({name: value for name, value in upsert.row.items() if value is not None})
+                + "\n"
+            )
         return text.encode()
 
     def _judge(
-        self, upserts: Sequence[Upsert], answers: dict[str, Any], wrong: list[DeliveryRefused], later: list[str]
+        self,
+        upserts: Sequence[Upsert],
+        answers: dict[str, Any],
+        wrong: list[DeliveryRefused],
+        later: list[str],
     ) -> None:
-        """Into ``wrong`` what can never be written, into ``later`` what the server says of what it may take yet."""
+        """Into ``wrong`` what can never be written, into ``later`` what the server says of what it
+        may take yet.
+        """
         items = answers.get("items")
         if not isinstance(items, list) or len(items) != len(upserts):
-            raise NotTaken(f"{len(upserts)} rows were sent, and the answer is not about each of them")
+            raise NotTaken(
+                f"{len(upserts)} rows were sent, and the answer is not about each of them"
+            )
         for upsert, item in zip(upserts, items, strict=True):
             [answer] = item.values()
             status, error = answer["status"], answer.get("error")
@@ -151,20 +194,27 @@ class OpenSearchWriter(UpsertWriter):
                 if not self._is_news(upsert, reason):
                     wrong.append(refused(upsert.key, _NEWER.format(reason), RESTORE))
             elif status in _NEVER and not _may_pass(status, kind):
-                wrong.append(refused(upsert.key, f"{self.index} refuses it ({status} {kind}: {reason})", _MAPPING))
+                wrong.append(
+                    refused(
+                        upsert.key,
+                        f"{self.index} refuses it ({status} {kind}: {reason})",
+                        _MAPPING,
+                    )
+                )
             else:
                 later.append(f"{status} {kind}: {reason}")
 
     def _is_news(self, upsert: Upsert, reason: str) -> bool:
         """What stands in the way is a newer row, and may be.
 
-        Of the user's versions any may be. A place behind our own batch is one that the ledger cannot have given out; an
-        older copy finds such places, too, and is told that it is fenced. Should the server have other words one day,
-        nothing is taken for delivered.
+        Of the user's versions any may be. A place behind our own batch is one that the ledger
+        cannot have given out; an older copy finds such places, too, and is told that it is fenced.
+        Should the server have other words one day, nothing is taken for delivered.
         """
         found = _AT_CONFLICT.search(reason)
         return self.by_column or (
-            found is not None and int(found[1]) >> ROW_BITS <= number_of(upsert, self.by_column) >> ROW_BITS
+            found is not None
+            and int(found[1]) >> ROW_BITS <= number_of(upsert, self.by_column) >> ROW_BITS
         )
 
     # requests
@@ -172,52 +222,82 @@ class OpenSearchWriter(UpsertWriter):
     def _one_index(self) -> str:
         """Return the one index that rows are compared in: a key has a version in each.
 
-        :raises ConfigurationError: :attr:`index` leads to several, or to another one from time to time.
+        :raises ConfigurationError: :attr:`index` leads to several, or to another one from time to
+            time.
         """
         behind = self._asked("GET", f"/_alias/{self._path}", missing={})
-        found = self._asked("GET", f"/{self._path}/_settings/{_ASKED_OF_AN_INDEX}?flat_settings=true", missing={})
+        found = self._asked(
+            "GET", f"/{self._path}/_settings/{_ASKED_OF_AN_INDEX}?flat_settings=true", missing={}
+        )
         names = sorted({*behind, *found})
         aliases = [one.get("aliases", {}).get(self.index, {}) for one in behind.values()]
         is_rolled = any("is_write_index" in alias for alias in aliases) or any(
-            self.index == said for one in found.values() for said in one.get("settings", {}).values()
+            self.index == said
+            for one in found.values()
+            for said in one.get("settings", {}).values()
         )
         if len(names) > 1 or is_rolled or (names and not behind and names != [self.index]):
             raise ConfigurationError(
-                f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to another index later "
-                "(a rollover): a key that is written again would be there twice, and what is deleted would come back",
-                next_step=f"pass an index of its own, index={names[-1]!r} say, or an alias of one index that is never "
+                f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to "
+                f"another index later "
+                "(a rollover): a key that is written again would be there twice, and what is "
+                "deleted would come back",
+                next_step=f"pass an index of its own, index={names[-1]!r} say, or an alias of one "
+                f"index that is never "
                 "rolled over",
                 details={"index": self.index, "leads_to": names},
             )
         return names[0] if names else self.index
 
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
-        """For so long at least, by the setting of the index; an index that is missing is made, as templates say."""
+        """For so long at least, by the setting of the index; an index that is missing is made, as
+        templates say.
+        """
         wanted = as_json({"index.gc_deletes": f"{seconds}s"}).encode()
-        question = f"/{self._path}/_settings/index.gc_deletes?flat_settings=true&include_defaults=true"
+        question = (
+            f"/{self._path}/_settings/index.gc_deletes?flat_settings=true&include_defaults=true"
+        )
         found = self._asked("GET", question, missing={})
         if not found:
             self._asked("PUT", f"/{self._path}", b'{"settings":%s}' % wanted)
-            log.info("made the index %s, which keeps versions of deletes for %d s", self.index, seconds)
+            log.info(
+                "made the index %s, which keeps versions of deletes for %d s", self.index, seconds
+            )
         for name, said in found.items():
-            kept = {**said.get("defaults", {}), **said.get("settings", {})}.get("index.gc_deletes", "60s")
+            kept = {**said.get("defaults", {}), **said.get("settings", {})}.get(
+                "index.gc_deletes", "60s"
+            )
             if seconds_of(kept) < seconds:
                 self._asked("PUT", f"/{quote(name, safe='')}/_settings", wanted)
-                log.info("index %s keeps versions of deletes for %d s now; it was %s", name, seconds, kept)
+                log.info(
+                    "index %s keeps versions of deletes for %d s now; it was %s",
+                    name,
+                    seconds,
+                    kept,
+                )
 
     def _asked(
-        self, method: str, path: str, body: bytes | None = None, missing: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        missing: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """What the server answers. :param missing: the answer if there is no such thing (404); None: that is an error.
+        """What the server answers. :param missing: the answer if there is no such thing (404);
+        None: that is an error.
 
         :raises DeliveryRefused: it refuses the request as a whole, and would again.
         :raises Exception: it does not answer, or not now.
         """
-        headers = self._headers() | ({} if body is None else {"Content-Type": "application/x-ndjson"})
+        headers = self._headers() | (
+            {} if body is None else {"Content-Type": "application/x-ndjson"}
+        )
         if body is not None and method == "PUT":
             headers["Content-Type"] = "application/json"
         pool = self._connected()
-        answer = pool.urlopen(method, self._base + path, body=body, headers=headers, retries=False, redirect=False)
+        answer = pool.urlopen(
+            method, self._base + path, body=body, headers=headers, retries=False, redirect=False
+        )
         where = f"{method} {path.partition('?')[0]}"
         try:
             said = json.loads(answer.data)
@@ -230,26 +310,40 @@ class OpenSearchWriter(UpsertWriter):
         if answer.status == 404 and missing is not None:
             return missing
         kind, reason = _said(said.get("error") if isinstance(said, dict) else said)
-        raise self._refused(where, answer.status, kind, reason, its_own=isinstance(said, dict) and "error" in said)
+        raise self._refused(
+            where, answer.status, kind, reason, its_own=isinstance(said, dict) and "error" in said
+        )
 
-    def _refused(self, where: str, status: int, kind: str, reason: str, *, its_own: bool) -> Exception:
+    def _refused(
+        self, where: str, status: int, kind: str, reason: str, *, its_own: bool
+    ) -> Exception:
         """Return what a refusal of a request as a whole means.
 
-        Its rows are judged one by one, so what is said of all of them is about the request, the login or the index; or
-        it is not the server's own word at all, but that of a proxy before it.
+        Its rows are judged one by one, so what is said of all of them is about the request, the
+        login or the index; or it is not the server's own word at all, but that of a proxy before
+        it.
         """
-        what, details = f"OpenSearch refuses {where}: {status} {kind}: {reason}", {"status": status}
+        what, details = (
+            f"OpenSearch refuses {where}: {status} {kind}: {reason}",
+            {"status": status},
+        )
         if status == 401:
             return AuthenticationFailed(
-                what, next_step="pass the login that the server wants in url= (http://user:password@…)", details=details
+                what,
+                next_step="pass the login that the server wants in url= (http://user:password@…)",
+                details=details,
             )
         if its_own and status == 403 and kind != _BLOCKED:
             return AccessDenied(
-                what, next_step=f"grant the login what docs/upsert.md lists, on {self.index}", details=details
+                what,
+                next_step=f"grant the login what docs/upsert.md lists, on {self.index}",
+                details=details,
             )
         if its_own and status == 404:
             return TableMissing(
-                what, next_step=f"create {self.index}, or let the server create it by itself", details=details
+                what,
+                next_step=f"create {self.index}, or let the server create it by itself",
+                details=details,
             )
         if its_own and status == 400 and kind != "resource_already_exists_exception":
             return DeliveryRefused(what, next_step=_ASK, details=details)
@@ -278,7 +372,10 @@ class OpenSearchWriter(UpsertWriter):
             settings: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, "maxsize": 1}
             if at.scheme == "https":
                 self._pool = library.HTTPSConnectionPool(
-                    at.hostname, at.port or 443, ssl_context=ssl.create_default_context(), **settings
+                    at.hostname,
+                    at.port or 443,
+                    ssl_context=ssl.create_default_context(),
+                    **settings,
                 )
             else:
                 self._pool = library.HTTPConnectionPool(at.hostname, at.port or 80, **settings)
@@ -298,19 +395,24 @@ _NEWER = "it has a newer version than the ledger can have given out ({})"
 
 
 def number_of(upsert: Upsert, by_column: bool) -> int:
-    """The version, as the one whole number that the server compares: the user's, or the batch and the row in it.
+    """The version, as the one whole number that the server compares: the user's, or the batch and
+    the row in it.
 
     :raises DeliveryRefused: a batch or row has too large a number.
     """
     users, sequence, row = map(int, upsert.version.split("."))
     if by_column:
-        return users  # below 2**63, as the server takes it: it comes out of a column of such numbers
+        return (
+            users  # below 2**63, as the server takes it: it comes out of a column of such numbers
+        )
     if sequence + 1 >> SEQUENCE_BITS or row >> ROW_BITS:
         raise refused(
             upsert.key,
-            f"batch {sequence} of the ledger and row {row} of it do not fit into a version, which has {SEQUENCE_BITS} "
+            f"batch {sequence} of the ledger and row {row} of it do not fit into a version, which "
+            f"has {SEQUENCE_BITS} "
             f"and {ROW_BITS} bits for them",
-            "begin anew under another pipeline_id and index=, with smaller batches if it is the row, or with version=",
+            "begin anew under another pipeline_id and index=, with smaller batches if it is the "
+            "row, or with version=",
         )
     return sequence + 1 << ROW_BITS | row
 
@@ -343,7 +445,8 @@ def _first_of(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
         return first
     keys = [error.details["key"] for error in wrong]
     return DeliveryRefused(
-        f"{first.message}; and {len(wrong) - 1} more of the chunk cannot be, the next of key {keys[1]!r}",
+        f"{first.message}; and {len(wrong) - 1} more of the chunk cannot be, the next of key "
+        f"{keys[1]!r}",
         next_step=first.next_step,
         details={"key": keys[0], "keys": keys[:100]},
     )

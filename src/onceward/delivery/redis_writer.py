@@ -1,15 +1,18 @@
-"""Writes to Redis: a hash for each row, replaced whole, and never by an older version. Driver only.
+"""Writes to Redis: a hash for each row, replaced whole, and never by an older version. Driver
+only.
 
-Compare and replace are one script, which the server runs as one step (Redis documentation, *Scripting with Lua*:
-"atomic execution"). Versions are compared as texts: a Lua number is a double, which holds 53 bits. A row that is
-deleted leaves a tombstone with its mark, under a name of its own so that readers find nothing.
+Compare and replace are one script, which the server runs as one step (Redis documentation,
+*Scripting with Lua*: "atomic execution"). Versions are compared as texts: a Lua number is a
+double, which holds 53 bits. A row that is deleted leaves a tombstone with its mark, under a name
+of its own so that readers find nothing.
 
-A server that dies within the script may have kept a part of it. So a row's new fields come before the old ones go, and
-a tombstone comes before its row goes and goes after the row has come: no part loses a row that was there, or brings an
-older one back. Where both are there the newer one counts, and the same write, repeated, does all of it again.
+A server that dies within the script may have kept a part of it. So a row's new fields come before
+the old ones go, and a tombstone comes before its row goes and goes after the row has come: no part
+loses a row that was there, or brings an older one back. Where both are there the newer one counts,
+and the same write, repeated, does all of it again.
 
-What Redis itself forgets (a crash with ``appendfsync everysec``, a replica that is promoted and had not all of it, an
-eviction) is lost here, too: the ledger has counted it.
+What Redis itself forgets (a crash with ``appendfsync everysec``, a replica that is promoted and
+had not all of it, an eviction) is lost here, too: the ledger has counted it.
 """
 
 from __future__ import annotations
@@ -41,9 +44,9 @@ log = logging.getLogger(__name__)
 TOMBSTONES = "onceward:deleted:"
 _TIMEOUT_SECONDS = 30.0
 
-# KEYS: the row, its tombstone. ARGV: version, attempt, what it counts by, the tombstone's milliseconds where the row is
-# deleted (else empty), then fields and values. Answers what became of it, and what stood in the way. What replaces
-# what is Upsert.replaces(), in Lua.
+# KEYS: the row, its tombstone. ARGV: version, attempt, what it counts by, the tombstone's
+# milliseconds where the row is deleted (else empty), then fields and values. Answers what became
+# of it, and what stood in the way. What replaces what is Upsert.replaces(), in Lua.
 _SCRIPT = f"""
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'hash' then return {{'other type', kind}} end
@@ -109,7 +112,13 @@ class RedisWriter(UpsertWriter):
         for upsert in upserts:
             key = self.prefix + upsert.key
             deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
-            said = [upsert.version, upsert.attempt, upsert.counted_by, deleted, *fields(upsert.row)]
+            said = [
+                upsert.version,
+                upsert.attempt,
+                upsert.counted_by,
+                deleted,
+                *fields(upsert.row),
+            ]
             pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *said)
         try:
             answers = pipe.execute()
@@ -146,7 +155,8 @@ class RedisWriter(UpsertWriter):
         if not self._script:
             if int(self._client.info("cluster").get("cluster_enabled", 0)):
                 raise ConfigurationError(
-                    "the Redis server is part of a cluster, where a row and its tombstone may lie on different nodes",
+                    "the Redis server is part of a cluster, where a row and its tombstone may lie "
+                    "on different nodes",
                     next_step="use a server that stands alone, or has replicas",
                 )
             self._script = str(self._client.script_load(_SCRIPT))
@@ -164,7 +174,12 @@ def fields(row: Any) -> list[str | bytes]:
     return (
         []
         if row is None
-        else [part for name, value in row.items() if value is not None for part in (name, text(value))]
+        else [
+            part
+            for name, value in row.items()
+            if value is not None
+            for part in (name, text(value))
+        ]
     )
 
 

@@ -1,11 +1,13 @@
 """The rows of a task in a file: written by tasks, read by the driver once the batch is decided.
 
-An Arrow IPC stream, compressed, whose name tells all that is known of it: who wrote it, for which frame of the batch,
-how many rows and bytes it has, and their CRC-32C. So the name is the committable, and a listing of the folder is
-``recover()``. Until all of that is known the file has another name, of which nothing can ever be decided.
+An Arrow IPC stream, compressed, whose name tells all that is known of it: who wrote it, for which
+frame of the batch, how many rows and bytes it has, and their CRC-32C. So the name is the
+committable, and a listing of the folder is ``recover()``. Until all of that is known the file has
+another name, of which nothing can ever be decided.
 
-The folder may lie on a file system that several machines share. No two tasks have the same name, so nothing is asked of
-it but that what was synced stays, and that it can be opened by its name from elsewhere afterwards.
+The folder may lie on a file system that several machines share. No two tasks have the same name,
+so nothing is asked of it but that what was synced stays, and that it can be opened by its name
+from elsewhere afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Task
 from onceward.errors import ConfigurationError, LedgerUnreadable, StoreUnreachable, TargetLost
 
-_NAME = re.compile(r"(?P<task>.+-(?P<frame>\d+)-\d+\.\d+)\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow")
+_NAME = re.compile(
+    r"(?P<task>.+-(?P<frame>\d+)-\d+\.\d+)\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow"
+)
 _PART = ".part"
 _BLOCK_BYTES = 1 << 20
 
 
 class Looked(NamedTuple):
-    """What was found when somebody looked at a file: ``wrong`` says in which way it is not as it was written (None: it
-    is), ``sums`` are its CRC-32C up to the end of each of its blocks."""
+    """What was found when somebody looked at a file: ``wrong`` says in which way it is not as it
+    was written (None: it is), ``sums`` are its CRC-32C up to the end of each of its blocks.
+    """
 
     wrong: str | None
     sums: tuple[int, ...] = ()
@@ -56,7 +61,13 @@ class RowFile(NamedTuple):
                 f"{name!r} is no file of rows that this Onceward has written",
                 next_step="start this pipeline with the release that wrote the ledger record",
             )
-        return RowFile(name, int(found["frame"]), int(found["rows"]), int(found["bytes"]), int(found["crc"], 16))
+        return RowFile(
+            name,
+            int(found["frame"]),
+            int(found["rows"]),
+            int(found["bytes"]),
+            int(found["crc"], 16),
+        )
 
     def looked_at(self, folder: Path) -> Looked:
         """Is it there as it was written? Reads all of it."""
@@ -71,7 +82,10 @@ class RowFile(NamedTuple):
             except FileNotFoundError:
                 return Looked(f"{folder / self.name} (it is gone)")
         if (found_bytes, found_crc) != (self.bytes, self.crc32c):
-            return Looked(f"{folder / self.name} (it has {found_bytes} bytes with checksum {found_crc:08x} now)")
+            return Looked(
+                f"{folder / self.name} (it has {found_bytes} bytes with checksum {found_crc:08x} "
+                f"now)"
+            )
         return Looked(None, tuple(sums))
 
     def is_seen_in(self, folder: Path) -> bool:
@@ -83,7 +97,8 @@ class RowFile(NamedTuple):
                 return False
 
     def read(self, folder: Path, looked: Looked) -> Iterator[pa.RecordBatch]:
-        """Its rows, in their order. No row comes of a block that is not as it was when somebody :attr:`looked`.
+        """Its rows, in their order. No row comes of a block that is not as it was when somebody
+        :attr:`looked`.
 
         :raises TargetLost: it is not what was written, although it was a moment ago.
         """
@@ -93,7 +108,9 @@ class RowFile(NamedTuple):
             with (
                 reached(folder),
                 (folder / self.name).open("rb") as file,
-                pa.ipc.open_stream(pa.PythonFile(_Compared(file, looked.sums), mode="r")) as stream,
+                pa.ipc.open_stream(
+                    pa.PythonFile(_Compared(file, looked.sums), mode="r")
+                ) as stream,
             ):
                 for batch in stream:
                     rows += batch.num_rows
@@ -106,7 +123,8 @@ class RowFile(NamedTuple):
     def _lost(self, folder: Path, how: str) -> TargetLost:
         return TargetLost(
             f"{folder / self.name} was as it had been written, and is not any more: {how}",
-            next_step="find out what else writes to the store; start the query again, which looks at it anew",
+            next_step="find out what else writes to the store; start the query again, which looks "
+            "at it anew",
         )
 
 
@@ -115,7 +133,9 @@ class _Changed(Exception):
 
 
 class _Compared:
-    """A file, as far as Arrow needs one, of which each block is compared before any byte of it is handed on."""
+    """A file, as far as Arrow needs one, of which each block is compared before any byte of it is
+    handed on.
+    """
 
     def __init__(self, file: BinaryIO, sums: tuple[int, ...]) -> None:
         self._file, self._sums = file, iter(sums)
@@ -168,7 +188,9 @@ class RowFileWriter(TaskWriter):
             if self._file is None:
                 self._file = _Summing(self._opened())
                 options = pa.ipc.IpcWriteOptions(compression="zstd")
-                self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), rows.schema, options=options)
+                self._stream = pa.ipc.new_stream(
+                    pa.PythonFile(self._file, mode="w"), rows.schema, options=options
+                )
             self._stream.write_batch(rows)
         self._rows += rows.num_rows
 
@@ -176,7 +198,9 @@ class RowFileWriter(TaskWriter):
         try:
             return self._path.open("xb")
         except FileNotFoundError as error:
-            raise not_shared(self._folder, "the driver has made it, and an executor does not see it") from error
+            raise not_shared(
+                self._folder, "the driver has made it, and an executor does not see it"
+            ) from error
 
     def pre_commit(self) -> str | None:
         if self._file is None:
@@ -232,7 +256,11 @@ def listed(folder: Path) -> list[str]:
     """The names of all that tasks have left in ``folder``, finished or not."""
     with reached(folder):
         try:
-            return sorted(name for name in os.listdir(folder) if name.endswith(_PART) or _NAME.fullmatch(name))
+            return sorted(
+                name
+                for name in os.listdir(folder)
+                if name.endswith(_PART) or _NAME.fullmatch(name)
+            )
         except FileNotFoundError:
             return []
 
@@ -241,7 +269,8 @@ def not_shared(folder: Path, how: str) -> ConfigurationError:
     """Driver and executors do not see the same folder."""
     return ConfigurationError(
         f"the store {folder} is not one folder for driver and executors: {how}",
-        next_step="pass store=, a folder of a file system that all of them see under the same path",
+        next_step="pass store=, a folder of a file system that all of them see under the same "
+        "path",
     )
 
 
@@ -255,5 +284,6 @@ def reached(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreUnreachable(
             f"the store {folder} cannot be used: {error}",
-            next_step="make the folder readable and writable for driver and executors, and see that its disk has room",
+            next_step="make the folder readable and writable for driver and executors, and see "
+            "that its disk has room",
         ) from error

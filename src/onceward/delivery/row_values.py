@@ -1,4 +1,6 @@
-"""How a value of a row is written, as text or as JSON: what docs/upsert.md has in its table. Values only."""
+"""How a value of a row is written, as text or as JSON: what docs/upsert.md has in its table.
+Values only.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,19 @@ def as_json(value: Any) -> str:
 
 
 def _within(value: Any) -> Any:
-    """Of what is nested, what JSON has; bytes as Spark's ``to_json`` has them, in Base64, and all else as its text.
-    JSON's numbers are read as doubles by many, in which a decimal is another one."""
+    """Of what is nested, what JSON has; bytes as Spark's ``to_json`` has them, in Base64, and all
+    else as its text. JSON's numbers are read as doubles by many, in which a decimal is another
+    one.
+    """
     if isinstance(value, dict):
         return {name: _within(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_within(part) for part in value]
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, (bool, int))
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         return value
     said = text(value)
     return base64.b64encode(said).decode() if isinstance(said, bytes) else said

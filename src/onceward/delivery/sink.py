@@ -1,4 +1,6 @@
-"""``onceward.WriteAheadSink``: what the user builds and hands to ``foreachBatch``. Driver, and executor tasks."""
+"""``onceward.WriteAheadSink``: what the user builds and hands to ``foreachBatch``. Driver, and
+executor tasks.
+"""
 
 from __future__ import annotations
 
@@ -26,34 +28,42 @@ from onceward.kafka.source.identity import KafkaWitness
 class WriteAheadSink(TwoPhaseCommitSink):
     """Delivers each micro-batch to a target without transactions: HTTP, mail, a queue.
 
-    Tasks store their rows in files, in parallel. The batch is decided by its ledger record, with its source offsets.
-    Then the driver calls ``deliver`` for one chunk of rows after the other, and counts each in the ledger.
+    Tasks store their rows in files, in parallel. The batch is decided by its ledger record, with
+    its source offsets. Then the driver calls ``deliver`` for one chunk of rows after the other,
+    and counts each in the ledger.
 
-    Guarantee: of a batch that is not decided nothing is delivered. Every row of a decided batch is delivered, before
-    any later batch; rows of one partition of the plan come in its order. Each crash, or takeover by a newer copy,
-    delivers at most one chunk a second time, under the same ``key``; a target that ignores a key which it knows shows
-    every row exactly once. What cannot be delivered stops the query by name; nothing is skipped.
+    Guarantee: of a batch that is not decided nothing is delivered. Every row of a decided batch is
+    delivered, before any later batch; rows of one partition of the plan come in its order. Each
+    crash, or takeover by a newer copy, delivers at most one chunk a second time, under the same
+    ``key``; a target that ignores a key which it knows shows every row exactly once. What cannot
+    be delivered stops the query by name; nothing is skipped.
 
     Cost: the driver delivers alone, one chunk at a time, and appends to the ledger after each.
 
-    :param deliver: called with an ``ow.Chunk`` in the driver, in the query's own thread. Returns None when the target
-        has all of its rows. What it raises is tried again, with growing pauses, for ``commit_timeout_s``; but for
-        :class:`onceward.errors.DeliveryRefused`, which says that no try will ever do, and stops the query. A time limit
-        for a call that hangs is its own matter. If it is an object with a method ``close``, that is called when the
-        query has ended.
-    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
-        takes over.
-    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
-    :param store: a folder that driver and executors see under the same path, for rows until they are delivered. It must
-        outlast every process; it is made when it is missing. Each pipeline has a folder of its own in it.
-    :param chunk_rows: how many rows are delivered together, at most. Of a batch that is decided it does not change.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also leaves out the rows of files that are lost of the
-        batch that an earlier run has decided.
+    :param deliver: called with an ``ow.Chunk`` in the driver, in the query's own thread. Returns
+        None when the target has all of its rows. What it raises is tried again, with growing
+        pauses, for ``commit_timeout_s``; but for :class:`onceward.errors.DeliveryRefused`, which
+        says that no try will ever do, and stops the query. A time limit for a call that hangs is
+        its own matter. If it is an object with a method ``close``, that is called when the query
+        has ended.
+    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per
+        id; a second one takes over.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
+        ``ow.KafkaLedger``.
+    :param store: a folder that driver and executors see under the same path, for rows until they
+        are delivered. It must outlast every process; it is made when it is missing. Each pipeline
+        has a folder of its own in it.
+    :param chunk_rows: how many rows are delivered together, at most. Of a batch that is decided it
+        does not change.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also leaves out the rows of files
+        that are lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
-    :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit. Delivering does not count.
+    :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
+        Delivering does not count.
     :param commit_timeout_s: how long one chunk is tried before the query fails with
-        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that chunk.
+        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that
+        chunk.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -83,7 +93,8 @@ class WriteAheadSink(TwoPhaseCommitSink):
         if not callable(deliver):
             raise ConfigurationError(
                 f"deliver={deliver!r} cannot be called",
-                next_step="pass a function that takes an ow.Chunk, and returns when the target has its rows",
+                next_step="pass a function that takes an ow.Chunk, and returns when the target "
+                "has its rows",
             )
         whole_number("chunk_rows", chunk_rows, 1)
         self.deliver = deliver
@@ -140,8 +151,9 @@ class WriteAheadSink(TwoPhaseCommitSink):
         """
 
     def _what_rows_become(self) -> dict[str, Any]:
-        """The settings that say it, by name, as JSON has them. A batch that is decided is delivered by them alone.
-        What ``deliver`` does nobody knows."""
+        """The settings that say it, by name, as JSON has them. A batch that is decided is
+        delivered by them alone. What ``deliver`` does nobody knows.
+        """
         return {}
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
@@ -149,7 +161,8 @@ class WriteAheadSink(TwoPhaseCommitSink):
         twice = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
         if twice:
             raise BadColumn(
-                f"the frame has columns of the same name: {', '.join(map(repr, twice))}; of a row as a dict only one "
+                f"the frame has columns of the same name: {', '.join(map(repr, twice))}; of a row "
+                f"as a dict only one "
                 "would be left",
                 next_step="rename them, or select one of them",
             )
@@ -168,6 +181,7 @@ def _store(path: str | os.PathLike[str]) -> Path:
     if not isinstance(text, str) or not text or "://" in text:
         raise ConfigurationError(
             f"store={text!r} names no folder",
-            next_step="pass the path of a folder that driver and executors see, on a disk that outlasts them",
+            next_step="pass the path of a folder that driver and executors see, on a disk that "
+            "outlasts them",
         )
     return Path(text).absolute()

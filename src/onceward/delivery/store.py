@@ -1,8 +1,8 @@
 """Which chain a pipeline's folder in the store is of. Driver only.
 
-Files of rows that no record of the chain names are dropped at a start. Seen from another chain, those that the right
-one has decided look the same. So the first start notes the chain beside the folder, and a start with another one is
-refused before anything is dropped.
+Files of rows that no record of the chain names are dropped at a start. Seen from another chain,
+those that the right one has decided look the same. So the first start notes the chain beside the
+folder, and a start with another one is refused before anything is dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _NOTE = "@ledger"
 
 
 def must_be_there(folder: Path) -> None:
-    """Check that a store in which rows were put still is there: a disk that is not mounted leaves an empty folder.
+    """Check that a store in which rows were put still is there: a disk that is not mounted leaves
+    an empty folder.
 
     :raises StoreUnreachable: it is not.
     """
@@ -31,8 +32,10 @@ def must_be_there(folder: Path) -> None:
         if note.exists():
             return
     raise StoreUnreachable(
-        f"{note} is not there, though this pipeline has stored rows in {folder}: its disk may not be mounted",
-        next_step="mount it; nothing was written in its place. Where the store was emptied on purpose, pass another "
+        f"{note} is not there, though this pipeline has stored rows in {folder}: its disk may not "
+        f"be mounted",
+        next_step="mount it; nothing was written in its place. Where the store was emptied on "
+        "purpose, pass another "
         "store=",
         details={"store": str(folder)},
     )
@@ -58,9 +61,12 @@ def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -
     other = _other(noted, identity)
     if other is not None:
         raise ConfigurationError(
-            f"the store {folder} is of another ledger ({other}) than pipeline {pipeline} was started with ({place}), "
-            "or of one that was in its place before: that one may have decided rows in it that are not delivered yet",
-            next_step="start the query with the ledger that it has had, or restore that; to begin anew without what is "
+            f"the store {folder} is of another ledger ({other}) than pipeline {pipeline} was "
+            f"started with ({place}), "
+            "or of one that was in its place before: that one may have decided rows in it that "
+            "are not delivered yet",
+            next_step="start the query with the ledger that it has had, or restore that; to begin "
+            "anew without what is "
             f"left in the store, pass another store=, or remove the folder and {note}",
             details={"pipeline": pipeline, "store": str(folder)},
         )

@@ -1,20 +1,24 @@
-"""After the decision, the driver delivers: chunk by chunk, and after each one the ledger says so. Driver only.
+"""After the decision, the driver delivers: chunk by chunk, and after each one the ledger says so.
+Driver only.
 
-On top of what every two-phase target does (:mod:`onceward.engine.two_phase`): committables are files of rows, and a
-committable is committed by removing its file, which comes last. Before it:
+On top of what every two-phase target does (:mod:`onceward.engine.two_phase`): committables are
+files of rows, and a committable is committed by removing its file, which comes last. Before it:
 
 1. Before the decision: the driver sees every file that a task has reported, in its full length.
-2. After the decision, or at the next start: the sink's settings are still those that say what the rows are to become.
-   All files that are still needed are read and compared with their checksums. Where one is lost nothing more is
-   delivered. (They are compared once more as they are read to be delivered, block by block: a file may change.)
-3. Chunk after chunk: it is delivered, tried again with growing pauses until the target has it; then the ledger record
-   is replaced by one that counts it. Nothing is delivered in between, so that a crash repeats one chunk at most.
+2. After the decision, or at the next start: the sink's settings are still those that say what the
+   rows are to become. All files that are still needed are read and compared with their checksums.
+   Where one is lost nothing more is delivered. (They are compared once more as they are read to be
+   delivered, block by block: a file may change.)
+3. Chunk after chunk: it is delivered, tried again with growing pauses until the target has it;
+   then the ledger record is replaced by one that counts it. Nothing is delivered in between, so
+   that a crash repeats one chunk at most.
 4. The files are removed, and the record says *finished*.
 
-What if an older copy still delivers while a newer one starts? Nothing fences the target. But a copy delivers nothing
-unless it was the chain's owner just before: the count after each chunk is an append by compare-and-set, and where a
-moment has passed since, it is repeated before the next try. So what can reach the target of an older copy is the one
-chunk that it has in its hands, once, at any later time; the newer copy begins with the same chunk, under the same key.
+What if an older copy still delivers while a newer one starts? Nothing fences the target. But a
+copy delivers nothing unless it was the chain's owner just before: the count after each chunk is an
+append by compare-and-set, and where a moment has passed since, it is repeated before the next try.
+So what can reach the target of an older copy is the one chunk that it has in its hands, once, at
+any later time; the newer copy begins with the same chunk, under the same key.
 """
 
 from __future__ import annotations
@@ -49,25 +53,32 @@ from onceward.spark.batch.computation import Computation
 log = logging.getLogger(__name__)
 
 KIND = "write_ahead"
-"""Of a ledger record's output: as of ``two_phase``, and what :func:`onceward.delivery.chunks.told` says."""
+"""Of a ledger record's output: as of ``two_phase``, and what :func:`onceward.delivery.chunks.told`
+says.
+"""
 
 OWNED_SECONDS = 1.0
 """How long after an append of ours nobody is asked again whether the chain is still ours."""
 
 Deliver = Callable[[Chunk], object]
-"""Returns None. Anything else is refused: nobody would know what it says (an HTTP answer, of status 500?)."""
+"""Returns None. Anything else is refused: nobody would know what it says (an HTTP answer, of
+status 500?).
+"""
 
 
 class WriteAheadTarget(TwoPhaseTarget):
     """One run of a query.
 
-    :param deliver: the user's; called in the query's own thread, for one chunk after the other. Its ``close``, if it
-        has one, is called when the query has ended; it may be called again after that.
+    :param deliver: the user's; called in the query's own thread, for one chunk after the other.
+        Its ``close``, if it has one, is called when the query has ended; it may be called again
+        after that.
     :param folder: where tasks store rows, and nobody else's.
     :param chunk_rows: of batches that are decided from now on.
-    :param settings: of the sink, by name, as JSON has them: those that say what stored rows are to become.
+    :param settings: of the sink, by name, as JSON has them: those that say what stored rows are to
+        become.
     :param ledger: where the chain is kept, in words.
-    :param check: called before the chain is taken; whatever it raises but an ``OncewardError`` may pass.
+    :param check: called before the chain is taken; whatever it raises but an ``OncewardError`` may
+        pass.
     """
 
     kind = KIND
@@ -115,13 +126,20 @@ class WriteAheadTarget(TwoPhaseTarget):
         must_belong(self._folder, self._policy.pipeline, self.chain.identity(), self._ledger)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
-        attempt = WriteAheadAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
-        attempt.folder, attempt.chunk_rows, attempt.settings = self._folder, self._chunk_rows, self._settings
+        attempt = WriteAheadAttempt(
+            self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
+        )
+        attempt.folder, attempt.chunk_rows, attempt.settings = (
+            self._folder,
+            self._chunk_rows,
+            self._settings,
+        )
         attempt.sequence = 0 if newest is None else newest.sequence + 1
         return attempt
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
-        # The decision, or the start, has just come before; in a fan-out others may have published since.
+        # The decision, or the start, has just come before; in a fan-out others may have published
+        # since.
         self._owned_at = 0.0 if self.branch else surroundings.monotonic()
         names = self._committables(record)
         delivery = Delivery(record, record.outputs[KIND].data, names, self.branch)
@@ -133,7 +151,8 @@ class WriteAheadTarget(TwoPhaseTarget):
                     record = self._delivered(chunk, record)
                 record = self._counted(chunk, record)
         except TargetLost:
-            # A newer copy that has finished the batch has removed its files, and then it is for Fenced to say so.
+            # A newer copy that has finished the batch has removed its files, and then it is for
+            # Fenced to say so.
             self._progress(record)
             raise
         return super().finish(record)
@@ -153,17 +172,27 @@ class WriteAheadTarget(TwoPhaseTarget):
         if then == now:
             return
         others = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-        said, here = (", ".join(f"{name}={told.get(name)!r}" for name in others) for told in (then, now))
+        said, here = (
+            ", ".join(f"{name}={told.get(name)!r}" for name in others) for told in (then, now)
+        )
         raise ConfigurationError(
-            f"{record.batch} of pipeline {record.pipeline} is decided and not delivered yet, and its rows were stored "
+            f"{record.batch} of pipeline {record.pipeline} is decided and not delivered yet, and "
+            f"its rows were stored "
             f"to be written with {said}; this sink has {here}",
-            next_step="start the query once more with the settings of then, until its batch is delivered; then change "
+            next_step="start the query once more with the settings of then, until its batch is "
+            "delivered; then change "
             "them",
-            details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "settings": dict(then)},
+            details={
+                "pipeline": record.pipeline,
+                "batch_id": record.batch.batch_id,
+                "settings": dict(then),
+            },
         )
 
     def _looked_at(self, delivery: Delivery, record: LedgerRecord) -> dict[RowFile, Looked]:
-        """The files that are needed. :raises TargetLost: one has something wrong, and may not be left out."""
+        """The files that are needed. :raises TargetLost: one has something wrong, and may not be
+        left out.
+        """
         looked = {file: file.looked_at(self._folder) for file in delivery.needed}
         self._must_not_be_lost([found.wrong for found in looked.values() if found.wrong], record)
         return looked
@@ -171,18 +200,27 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _delivered(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Deliver ``chunk``, as often as it takes.
 
-        :raises Unfinished: the target has not taken it in time. :raises DeliveryRefused: it never will.
+        :raises Unfinished: the target has not taken it in time. :raises DeliveryRefused: it never
+            will.
         """
         patience = Patience(self.commit_timeout_s)
-        ids = {"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "chunk": chunk.number}
+        ids = {
+            "pipeline": record.pipeline,
+            "batch_id": record.batch.batch_id,
+            "chunk": chunk.number,
+        }
         while True:
             if surroundings.monotonic() - self._owned_at > OWNED_SECONDS:
-                record = self._progress(record)  # says nothing new, and is refused if the chain is not ours any more
+                record = self._progress(
+                    record
+                )  # says nothing new, and is refused if the chain is not ours any more
             try:
                 with events.step(events.DELIVER, **ids):
                     answer: object = self.deliver(chunk)
             except DeliveryRefused as refused:
-                self._progress(record)  # of an older copy the target may say so: then it is for Fenced to be said
+                self._progress(
+                    record
+                )  # of an older copy the target may say so: then it is for Fenced to be said
                 raise _refused(refused, chunk, record) from refused
             except Exception as error:  # the decision stands: whatever it is, it is tried again
                 if isinstance(error, OncewardError) and error.recovery.needs_a_change:
@@ -194,18 +232,23 @@ class WriteAheadTarget(TwoPhaseTarget):
                 continue
             if answer is not None:
                 raise ConfigurationError(
-                    f"deliver() has answered {type(answer).__name__} for chunk {chunk.key}, and what that means is not "
+                    f"deliver() has answered {type(answer).__name__} for chunk {chunk.key}, and "
+                    f"what that means is not "
                     "known; the chunk counts as not delivered",
-                    next_step="let deliver() return None when the target has all rows of the chunk, and raise when it "
-                    "has not (an HTTP answer, say: response.raise_for_status()); then start the query again",
+                    next_step="let deliver() return None when the target has all rows of the "
+                    "chunk, and raise when it "
+                    "has not (an HTTP answer, say: response.raise_for_status()); then start the "
+                    "query again",
                 )
             return record
 
     def _unfinished(self, chunk: Chunk, record: LedgerRecord, error: Exception) -> Unfinished:
         return Unfinished(
-            f"{record.batch} is decided, and the target has not taken chunk {chunk.number} of {chunk.of} ({chunk.key}) "
+            f"{record.batch} is decided, and the target has not taken chunk {chunk.number} of "
+            f"{chunk.of} ({chunk.key}) "
             f"within {self.commit_timeout_s:g} s: {type(error).__name__}: {error}",
-            next_step="see that the target answers; start the query again: it goes on with this chunk before anything "
+            next_step="see that the target answers; start the query again: it goes on with this "
+            "chunk before anything "
             "else",
             details={"pipeline": record.pipeline, "chunk": chunk.number, "of": chunk.of},
         )
@@ -217,13 +260,18 @@ class WriteAheadTarget(TwoPhaseTarget):
         return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
 
     def _progress(self, wanted: LedgerRecord) -> LedgerRecord:
-        """An answer that is lost need not cost a repeated chunk: the chain is asked whether it was carried out."""
+        """An answer that is lost need not cost a repeated chunk: the chain is asked whether it was
+        carried out.
+        """
         try:
             written = self.chain.progress(wanted)
         except CommitInDoubt as doubt:
             log.warning("%s: progress of %s is in doubt: %s", wanted.pipeline, wanted.batch, doubt)
             newest = self.chain.settle()
-            known = newest is not None and (newest.sequence, newest.outputs) == (wanted.sequence, wanted.outputs)
+            known = newest is not None and (newest.sequence, newest.outputs) == (
+                wanted.sequence,
+                wanted.outputs,
+            )
             written = newest if newest is not None and known else self.chain.progress(wanted)
         self._owned_at = surroundings.monotonic()
         return written
@@ -243,22 +291,37 @@ class WriteAheadAttempt(TwoPhaseAttempt):
         output = prepared.outputs[KIND]
         for name in output.data["committables"]:
             if not RowFile.of(name).is_seen_in(self.folder):
-                # Found out after the decision, it would be lost. But a newer copy of the pipeline may have dropped it
-                # at its start: then it is for Fenced to say so.
+                # Found out after the decision, it would be lost. But a newer copy of the pipeline
+                # may have dropped it at its start: then it is for Fenced to say so.
                 newest = self._chain.settle()
-                if newest is not None and newest.sequence >= self.sequence:  # where its id was forgotten meanwhile
+                if (
+                    newest is not None and newest.sequence >= self.sequence
+                ):  # where its id was forgotten meanwhile
                     raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}")
-                raise not_shared(self.folder, f"an executor has written {name}, and the driver does not see it")
-        data = {**output.data, **told(self.id, self.chunk_rows, self.settings), "store": str(self.folder)}
+                raise not_shared(
+                    self.folder, f"an executor has written {name}, and the driver does not see it"
+                )
+        data = {
+            **output.data,
+            **told(self.id, self.chunk_rows, self.settings),
+            "store": str(self.folder),
+        }
         return prepared._replace(outputs={KIND: replace(output, data=data)})
 
 
 def _refused(refused: DeliveryRefused, chunk: Chunk, record: LedgerRecord) -> DeliveryRefused:
     return DeliveryRefused(
-        f"deliver() refuses chunk {chunk.number} of {chunk.of} ({chunk.key}) of {record.batch} for good: "
+        f"deliver() refuses chunk {chunk.number} of {chunk.of} ({chunk.key}) of {record.batch} "
+        f"for good: "
         f"{refused.message}",
         next_step=refused.next_step
-        or "let deliver() mend such rows, or put them where somebody looks at them; then start the query again: it "
+        or "let deliver() mend such rows, or put them where somebody looks at them; then start "
+        "the query again: it "
         "begins with this chunk, and has skipped nothing",
-        details={"pipeline": record.pipeline, "chunk": chunk.number, "of": chunk.of, **refused.details},
+        details={
+            "pipeline": record.pipeline,
+            "chunk": chunk.number,
+            "of": chunk.of,
+            **refused.details,
+        },
     )

@@ -1,4 +1,6 @@
-"""``onceward.UpsertSink``: what the user builds and hands to ``foreachBatch``. Driver, and executor tasks."""
+"""``onceward.UpsertSink``: what the user builds and hands to ``foreachBatch``. Driver, and
+executor tasks.
+"""
 
 from __future__ import annotations
 
@@ -26,38 +28,44 @@ WriteUpserts = Callable[[list[Upsert]], object]
 
 
 class UpsertSink(WriteAheadSink):
-    """Writes each row under its key, in Redis, in OpenSearch or by a function of yours, and never an older one over a
-    newer one.
+    """Writes each row under its key, in Redis, in OpenSearch or by a function of yours, and never
+    an older one over a newer one.
 
-    A :class:`onceward.WriteAheadSink`: rows are stored, the batch is decided, and then they are written, chunk by
-    chunk. Nothing that is not decided is ever written. What is written again after a crash, or late by an older copy of
-    the pipeline, carries the version that it had, and changes nothing.
+    A :class:`onceward.WriteAheadSink`: rows are stored, the batch is decided, and then they are
+    written, chunk by chunk. Nothing that is not decided is ever written. What is written again
+    after a crash, or late by an older copy of the pipeline, carries the version that it had, and
+    changes nothing.
 
-    Guarantee: after any crash each key has its row of the newest decided batch that has one, or none if that one
-    deletes it; of several rows of one key in a batch the last, by ``version`` or else by their order. Readers see a
-    batch key by key while it is written, and never a part of a row.
+    Guarantee: after any crash each key has its row of the newest decided batch that has one, or
+    none if that one deletes it; of several rows of one key in a batch the last, by ``version`` or
+    else by their order. Readers see a batch key by key while it is written, and never a part of a
+    row.
 
-    :param key: the column, or columns, by which rows are the same: strings or whole numbers, not null.
-    :param url: ``redis://user:password@host:port/database``, ``rediss://…`` for TLS: a server that is no cluster. Needs
-        ``onceward[redis]``. Each row is a hash ``<prefix><key>``, a field a column, and ``_version``. Or
-        ``https://user:password@host:port`` (``http://…``) of OpenSearch or Elasticsearch, which needs
-        ``onceward[opensearch]``: each row is a document whose ``_id`` is the key, with an external version.
+    :param key: the column, or columns, by which rows are the same: strings or whole numbers, not
+        null.
+    :param url: ``redis://user:password@host:port/database``, ``rediss://…`` for TLS: a server that
+        is no cluster. Needs ``onceward[redis]``. Each row is a hash ``<prefix><key>``, a field a
+        column, and ``_version``. Or ``https://user:password@host:port`` (``http://…``) of
+        OpenSearch or Elasticsearch, which needs ``onceward[opensearch]``: each row is a document
+        whose ``_id`` is the key, with an external version.
     :param prefix: of the keys in Redis, such as ``"customer:"``.
     :param index: in OpenSearch: its name, or that of an alias.
-    :param write: instead of ``url``: called as ``deliver`` of a write-ahead sink, with a list of ``ow.Upsert``, one a
-        key. It owes what Redis does here: it keeps the mark of each write, also of what is deleted, and writes what
-        :meth:`ow.Upsert.replaces` says, both in one step.
-    :param version: a column of whole numbers from 0, or timestamps from 1970, that grows with each change of a key;
-        the larger one stays, whatever comes first. None: what is decided later is newer, as it is of equal ones.
-    :param op_column: a column that says what a row is: ``c``, ``r``, ``u``, ``insert``, ``update``, ``upsert``; or
-        ``d``, ``delete``. It is not written. None: nothing is deleted.
-    :param tombstone_s: how long the version of what is deleted is kept, in seconds. A write that comes later than that
-        from an older copy would be taken for a new row. In OpenSearch it becomes the index's ``gc_deletes``, where that
-        is less, and a restart of the server may forget versions sooner.
+    :param write: instead of ``url``: called as ``deliver`` of a write-ahead sink, with a list of
+        ``ow.Upsert``, one a key. It owes what Redis does here: it keeps the mark of each write,
+        also of what is deleted, and writes what :meth:`ow.Upsert.replaces` says, both in one step.
+    :param version: a column of whole numbers from 0, or timestamps from 1970, that grows with each
+        change of a key; the larger one stays, whatever comes first. None: what is decided later is
+        newer, as it is of equal ones.
+    :param op_column: a column that says what a row is: ``c``, ``r``, ``u``, ``insert``,
+        ``update``, ``upsert``; or ``d``, ``delete``. It is not written. None: nothing is deleted.
+    :param tombstone_s: how long the version of what is deleted is kept, in seconds. A write that
+        comes later than that from an older copy would be taken for a new row. In OpenSearch it
+        becomes the index's ``gc_deletes``, where that is less, and a restart of the server may
+        forget versions sooner.
 
-    ``key``, ``version``, ``op_column``, ``prefix`` and ``index`` are in the ledger with each batch: a batch that is
-    decided is not written by others. The other parameters, and what is raised, are those of
-    :class:`onceward.WriteAheadSink`.
+    ``key``, ``version``, ``op_column``, ``prefix`` and ``index`` are in the ledger with each
+    batch: a batch that is decided is not written by others. The other parameters, and what is
+    raised, are those of :class:`onceward.WriteAheadSink`.
     """
 
     def __init__(
@@ -83,19 +91,27 @@ class UpsertSink(WriteAheadSink):
     ) -> None:
         whole_number("tombstone_s", tombstone_s, 1)
         if (url is None) == (write is None):
-            raise ContradictoryOptions("an upsert sink writes to one place", next_step="pass either url= or write=")
+            raise ContradictoryOptions(
+                "an upsert sink writes to one place", next_step="pass either url= or write="
+            )
         if write is None:
             write = writer_at(
-                url, prefix=prefix, index=index, tombstone_s=tombstone_s, by_column=version is not None,
+                url, prefix=prefix, index=index, tombstone_s=tombstone_s,
+                by_column=version is not None,
                 deletes=op_column is not None,
             )  # fmt: skip
         elif prefix is not None:
-            raise ContradictoryOptions("prefix= is for keys in Redis", next_step="leave it out, or pass url=")
+            raise ContradictoryOptions(
+                "prefix= is for keys in Redis", next_step="leave it out, or pass url="
+            )
         elif index is not None:
-            raise ContradictoryOptions("index= is for OpenSearch", next_step="leave it out, or pass url=")
+            raise ContradictoryOptions(
+                "index= is for OpenSearch", next_step="leave it out, or pass url="
+            )
         if not callable(write):
             raise ConfigurationError(
-                f"write={write!r} cannot be called", next_step="pass a function that takes a list of ow.Upsert"
+                f"write={write!r} cannot be called",
+                next_step="pass a function that takes a list of ow.Upsert",
             )
         columns = UpsertColumns(pipeline_id, names("key", key), version, op_column)
         if isinstance(write, UpsertWriter):
@@ -123,7 +139,12 @@ class UpsertSink(WriteAheadSink):
     def _what_rows_become(self) -> dict[str, Any]:
         columns = self.columns
         place = {"prefix": self._prefix} if self._index is None else {"index": self._index}
-        return {"key": list(columns.key), "version": columns.version, "op_column": columns.op, **place}
+        return {
+            "key": list(columns.key),
+            "version": columns.version,
+            "op_column": columns.op,
+            **place,
+        }
 
     def _check_place(self) -> None:
         if isinstance(self._write_to, UpsertWriter):

@@ -1,4 +1,5 @@
-"""Which server the ``url`` of an :class:`onceward.UpsertSink` names, and what else its writer has to be told.
+"""Which server the ``url`` of an :class:`onceward.UpsertSink` names, and what else its writer has
+to be told.
 
 No error repeats the URL: it may hold a password. Nothing is connected.
 """
@@ -22,23 +23,28 @@ _NOT_IN_AN_INDEX = frozenset('\\/*?"<>| ,#:')
 _INDEX_BYTES = 255
 
 
-def writer_at(url: Any, *, prefix: Any, index: Any, tombstone_s: int, by_column: bool, deletes: bool) -> UpsertWriter:
+def writer_at(
+    url: Any, *, prefix: Any, index: Any, tombstone_s: int, by_column: bool, deletes: bool
+) -> UpsertWriter:
     """:raises ConfigurationError: the address is none, or what it needs is missing or wrong."""
     if isinstance(url, str) and url.startswith(_REDIS):
         if index is not None:
             raise ContradictoryOptions(
-                "index= is for OpenSearch, and url= leads to Redis", next_step="leave it out, and pass prefix="
+                "index= is for OpenSearch, and url= leads to Redis",
+                next_step="leave it out, and pass prefix=",
             )
         return _redis(url, prefix, tombstone_s)
     if isinstance(url, str) and url.startswith(_OPENSEARCH):
         if prefix is not None:
             raise ContradictoryOptions(
-                "prefix= is for keys in Redis, and url= leads to OpenSearch", next_step="leave it out, and pass index="
+                "prefix= is for keys in Redis, and url= leads to OpenSearch",
+                next_step="leave it out, and pass index=",
             )
         return _opensearch(url, index, tombstone_s if deletes else None, by_column)
     raise ConfigurationError(
         "UpsertSink(url=…) is no address of a Redis or OpenSearch server",
-        next_step="pass redis://user:password@host:port/database, https://user:password@host:port, or write= for "
+        next_step="pass redis://user:password@host:port/database, "
+        "https://user:password@host:port, or write= for "
         "another target",
     )
 
@@ -55,14 +61,17 @@ def _redis(url: str, prefix: Any, tombstone_s: int) -> RedisWriter:
         raise _unreadable() from None
     if words := sorted(_OTHER_BYTES & set(parse_qs(urlsplit(url).query, keep_blank_values=True))):
         raise ConfigurationError(
-            f"UpsertSink(url=…) has {', '.join(words)} in it: keys, values and versions would be others than the sink "
+            f"UpsertSink(url=…) has {', '.join(words)} in it: keys, values and versions would be "
+            f"others than the sink "
             "has said",
             next_step="leave that out of the URL: texts are written in UTF-8",
         )
     return RedisWriter(url, prefix, tombstone_s)
 
 
-def _opensearch(url: str, index: Any, tombstone_s: int | None, by_column: bool) -> OpenSearchWriter:
+def _opensearch(
+    url: str, index: Any, tombstone_s: int | None, by_column: bool
+) -> OpenSearchWriter:
     if not isinstance(index, str) or not _names_one_index(index):
         raise ConfigurationError(
             f"index={index!r} is no name of an index",
@@ -98,5 +107,6 @@ def _names_one_index(name: str) -> bool:
 
 def _unreadable() -> ConfigurationError:
     return ConfigurationError(
-        "UpsertSink(url=…) cannot be read as an address", next_step="write special characters as %25 and the like"
+        "UpsertSink(url=…) cannot be read as an address",
+        next_step="write special characters as %25 and the like",
     )

@@ -1,4 +1,6 @@
-"""What :class:`onceward.UpsertSink` asks of those that write for it: ``redis_writer`` and ``opensearch_writer``."""
+"""What :class:`onceward.UpsertSink` asks of those that write for it: ``redis_writer`` and
+``opensearch_writer``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from onceward.delivery.upserts import Upsert
 
 
 class UpsertWriter(ABC):
-    """Called in the driver with what is to be written, as often as it takes. Keeps connections, and no rows."""
+    """Called in the driver with what is to be written, as often as it takes. Keeps connections,
+    and no rows.
+    """
 
     reserved: ClassVar[frozenset[str]]
     """Names of columns that no row may have."""
@@ -23,7 +27,8 @@ class UpsertWriter(ABC):
         :raises Exception: the server does not answer, or not now; some may be written."""
 
     def check(self) -> None:  # noqa: B027 — most places are what they are called
-        """Look, before a batch is decided, whether the place is one to which a key can be written for ever.
+        """Look, before a batch is decided, whether the place is one to which a key can be written
+        for ever.
 
         :raises ConfigurationError: it is not. :raises Exception: it cannot be asked now.
         """

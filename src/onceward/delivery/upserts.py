@@ -1,19 +1,25 @@
-"""What a chunk means for a target of keys and values: which keys get which rows, each with a version. Values only.
+"""What a chunk means for a target of keys and values: which keys get which rows, each with a
+version. Values only.
 
-A version is a text that sorts: of two writes of one key the one with the larger version is the later one, and a target
-that never lets a smaller one replace a larger one cannot be taken back by a write that comes late. It is made of the
-value of the user's column, if there is one, and of the row's place in the ledger (the batch's sequence, the row's
-number in the batch), which is the same at every try and larger for all that is decided later.
+A version is a text that sorts: of two writes of one key the one with the larger version is the
+later one, and a target that never lets a smaller one replace a larger one cannot be taken back by
+a write that comes late. It is made of the value of the user's column, if there is one, and of the
+row's place in the ledger (the batch's sequence, the row's number in the batch), which is the same
+at every try and larger for all that is decided later.
 
-Two things follow behind it, and all three are the *mark* of a write, which the target keeps with the row:
+Two things follow behind it, and all three are the *mark* of a write, which the target keeps with
+the row:
 
-* the attempt that was decided. At one sequence a ledger decides one attempt: another one at the same place was decided
-  by another ledger, or by this one before it was lost, and nobody knows which of the two is the later;
-* what the version counts by: the pipeline, and the user's column with its kind. Others cannot be compared at all.
+* the attempt that was decided. At one sequence a ledger decides one attempt: another one at the
+  same place was decided by another ledger, or by this one before it was lost, and nobody knows
+  which of the two is the later;
+* what the version counts by: the pipeline, and the user's column with its kind. Others cannot be
+  compared at all.
 
-Where the user's values differ, they alone decide. Where they do not, the places do, and then a place behind our own is
-one that the ledger cannot have given out: a chunk is delivered before the next batch is decided. (An older copy of the
-pipeline finds such places, too, when it comes late. It is told that it is fenced.)
+Where the user's values differ, they alone decide. Where they do not, the places do, and then a
+place behind our own is one that the ledger cannot have given out: a chunk is delivered before the
+next batch is decided. (An older copy of the pipeline finds such places, too, when it comes late.
+It is told that it is fenced.)
 """
 
 from __future__ import annotations
@@ -51,15 +57,19 @@ VERSION_LENGTH = PLACE_LENGTH + 1 + 12
 VERSION_FIELD = "_version"
 """Where Redis keeps the mark; and what OpenSearch calls its version."""
 
-_MARK = re.compile(rf"(?P<version>[0-9.]{{{VERSION_LENGTH}}}) (?P<attempt>\S+) (?P<counted_by>.+)", re.DOTALL)
+_MARK = re.compile(
+    rf"(?P<version>[0-9.]{{{VERSION_LENGTH}}}) (?P<attempt>\S+) (?P<counted_by>.+)", re.DOTALL
+)
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 
 class Upsert(NamedTuple):
-    """``row`` under ``key``, or nothing any more (None), if it :meth:`replaces` what the target has.
+    """``row`` under ``key``, or nothing any more (None), if it :meth:`replaces` what the target
+    has.
 
-    ``version`` sorts as a text; ``attempt`` names the attempt that was decided, ``counted_by`` says what the version
-    counts: two with different ones cannot be compared. :attr:`mark` is all three.
+    ``version`` sorts as a text; ``attempt`` names the attempt that was decided, ``counted_by``
+    says what the version counts: two with different ones cannot be compared. :attr:`mark` is all
+    three.
     """
 
     key: str
@@ -74,32 +84,40 @@ class Upsert(NamedTuple):
         return f"{self.version} {self.attempt} {self.counted_by}"
 
     def replaces(self, stored: str | None) -> bool:
-        """Is it to be written where the target has ``stored``, the mark of the last write of the key?
+        """Is it to be written where the target has ``stored``, the mark of the last write of the
+        key?
 
         True also for the very same write, which changes nothing but what a crash has left of it.
 
         :param stored: None: it has none.
-        :raises DeliveryRefused: the two cannot be compared, or the ledger is not the one that has given out ``stored``.
+        :raises DeliveryRefused: the two cannot be compared, or the ledger is not the one that has
+            given out ``stored``.
         """
         if stored is None:
             return True
         found = _MARK.fullmatch(stored)
         if found is None:
-            raise self._refused(f"its version, {stored!r}, is none that this sink has written", MOVE)
+            raise self._refused(
+                f"its version, {stored!r}, is none that this sink has written", MOVE
+            )
         version, attempt = found["version"], found["attempt"]
         if found["counted_by"] != self.counted_by:
             raise self._refused(
-                f"it was written with versions that count by something else ({found['counted_by']})",
+                f"it was written with versions that count by something else "
+                f"({found['counted_by']})",
                 f"start the pipeline that has written it, as it was; and for this one {MOVE}",
             )
         if version[:USERS_LENGTH] != self.version[:USERS_LENGTH]:
             return version < self.version
         place, ours = version[:PLACE_LENGTH], self.version[:PLACE_LENGTH]
         if place > ours:
-            raise self._refused(f"it has a newer version ({version}) than the ledger can have given out", RESTORE)
+            raise self._refused(
+                f"it has a newer version ({version}) than the ledger can have given out", RESTORE
+            )
         if place == ours and attempt != self.attempt:
             raise self._refused(
-                f"another batch ({attempt}) has written it at this one's place in the ledger ({self.attempt})",
+                f"another batch ({attempt}) has written it at this one's place in the ledger "
+                f"({self.attempt})",
                 RESTORE,
             )
         return version <= self.version
@@ -110,14 +128,19 @@ class Upsert(NamedTuple):
 
 def refused(key: str, why: str, next_step: str) -> DeliveryRefused:
     """The row of ``key`` can never be written as it is."""
-    return DeliveryRefused(f"key {key!r} cannot be written: {why}", next_step=next_step, details={"key": key})
+    return DeliveryRefused(
+        f"key {key!r} cannot be written: {why}", next_step=next_step, details={"key": key}
+    )
 
 
 MOVE = (
-    "delete what is stored under such keys, and start the query again: it begins with this chunk; or begin anew under "
+    "delete what is stored under such keys, and start the query again: it begins with this chunk; "
+    "or begin anew under "
     "another pipeline_id, in a place of its own (in Redis: prefix=; in OpenSearch: index=)"
 )
-RESTORE = f"restore the ledger, if it was lost, replaced, or restored from an older copy; or {MOVE}"
+RESTORE = (
+    f"restore the ledger, if it was lost, replaced, or restored from an older copy; or {MOVE}"
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +157,9 @@ class UpsertColumns:
     """As many as the target takes, and then none that is empty. None: any."""
 
     def check(self, schema: StructType) -> None:
-        """:raises BadColumn: a frame with ``schema`` has not got them, in types that can be used."""
+        """:raises BadColumn: a frame with ``schema`` has not got them, in types that can be
+        used.
+        """
         for name in self.key:
             self._must_be(schema, "key", name, (*_INTEGERS, StringType))
         if self.version is not None:
@@ -147,11 +172,17 @@ class UpsertColumns:
                 next_step="give it another name",
             )
 
-    def _must_be(self, schema: StructType, setting: str, name: str, kinds: tuple[type[DataType], ...]) -> None:
+    def _must_be(
+        self, schema: StructType, setting: str, name: str, kinds: tuple[type[DataType], ...]
+    ) -> None:
         found = next((field for field in schema.fields if field.name == name), None)
         wanted = ", ".join(sorted({kind.typeName() for kind in kinds}))
         if found is None or not isinstance(found.dataType, kinds):
-            has = "no such column" if found is None else f"it of type {found.dataType.simpleString()}"
+            has = (
+                "no such column"
+                if found is None
+                else f"it of type {found.dataType.simpleString()}"
+            )
             raise BadColumn(
                 f"{setting}= names column {name!r}, and the frame has {has}",
                 next_step=f"add it, or cast it to one of {wanted}",
@@ -160,32 +191,41 @@ class UpsertColumns:
     def refuse(self, rows: pa.RecordBatch) -> None:
         """In a task, before the decision: later they could neither be written nor left out.
 
-        :raises RowRefused: of these rows one has no key or version, an operation that is none, or a value that cannot
-            be taken out of Arrow.
+        :raises RowRefused: of these rows one has no key or version, an operation that is none, or
+            a value that cannot be taken out of Arrow.
         """
         for name in self.key:
             if rows.column(name).null_count:
-                raise _row_refused(f"a row has no value in column {name!r}, which is part of its key")
+                raise _row_refused(
+                    f"a row has no value in column {name!r}, which is part of its key"
+                )
         if self.key_bytes is not None:
             self._must_fit(rows, self.key_bytes)
         if self.version is not None:
             counted = _counted(rows.column(self.version))
             if counted.null_count or pc.any(pc.less(counted, 0)).as_py():
-                raise _row_refused(f"a row has none or a negative value in column {self.version!r}, its version")
+                raise _row_refused(
+                    f"a row has none or a negative value in column {self.version!r}, its version"
+                )
         if self.op is not None:
             known = pc.is_in(rows.column(self.op), pa.array([*WRITES, *DELETES]))
             if not pc.all(known).as_py():
                 raise _row_refused(
-                    f"a row has an operation in column {self.op!r} that is none of {', '.join([*WRITES, *DELETES])}"
+                    f"a row has an operation in column {self.op!r} that is none of "
+                    f"{', '.join([*WRITES, *DELETES])}"
                 )
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             _must_come_out(name, column)
 
     def _must_fit(self, rows: pa.RecordBatch, key_bytes: int) -> None:
-        for values in zip(*(_must_come_out(name, rows.column(name)) for name in self.key), strict=True):
+        for values in zip(
+            *(_must_come_out(name, rows.column(name)) for name in self.key), strict=True
+        ):
             key = self.key_of(values)
             if not 0 < len(key.encode()) <= key_bytes:
-                raise _row_refused(f"a row has a key of 0, or more than {key_bytes}, bytes: {key[:100]!r}")
+                raise _row_refused(
+                    f"a row has a key of 0, or more than {key_bytes}, bytes: {key[:100]!r}"
+                )
 
     def upserts(self, chunk: Chunk) -> list[Upsert]:
         """Of each key in ``chunk`` the last write, in the order of the rows."""
@@ -193,8 +233,12 @@ class UpsertColumns:
         if self.version is not None:
             column = chunk.rows.column(self.version)
             counted = _counted(column).to_pylist()
-            # No pipeline's name has a space. One column may hold numbers at one time and timestamps at another.
-            by += f" {'timestamp' if pa.types.is_timestamp(column.type) else 'integer'} {self.version}"
+            # No pipeline's name has a space. One column may hold numbers at one time and
+            # timestamps at another.
+            by += (
+                f" {'timestamp' if pa.types.is_timestamp(column.type) else 'integer'} "
+                f"{self.version}"
+            )
         last: dict[str, Upsert] = {}
         for number, row in enumerate(rows_of(chunk.rows)):
             users = 0 if counted is None else counted[number]
@@ -207,8 +251,9 @@ class UpsertColumns:
         return list(last.values())
 
     def key_of(self, values: Sequence[Any]) -> str:
-        """One value as it is; several joined by ``:``, in which they and ``%`` are written as in a URL: no two rows
-        with different values come to one key."""
+        """One value as it is; several joined by ``:``, in which they and ``%`` are written as in a
+        URL: no two rows with different values come to one key.
+        """
         texts = [str(value) for value in values]
         return texts[0] if len(texts) == 1 else ":".join(quote(text, safe="") for text in texts)
 
@@ -234,11 +279,15 @@ class CheckedRows(TaskWriter):
 def rows_of(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     """Each as a dict by the names of its columns; maps, whose keys are texts, as dicts, too."""
     columns = [_values(column) for column in rows.columns]
-    return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return [
+        dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)
+    ]
 
 
 def _values(column: pa.Array) -> list[Any]:
-    found: list[Any] = column.to_pylist(maps_as_pydicts="strict" if _has_texts_for_keys(column.type) else None)
+    found: list[Any] = column.to_pylist(
+        maps_as_pydicts="strict" if _has_texts_for_keys(column.type) else None
+    )
     return found
 
 
@@ -248,16 +297,21 @@ def _must_come_out(name: str, column: pa.Array) -> list[Any]:
         return _values(column)
     except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise RowRefused(
-            f"a row has a value in column {name!r} that Python cannot hold: {type(error).__name__}: {error}",
-            next_step="mend or filter such rows in the query, and start it again; nothing of the batch was written. "
-            "Texts are UTF-8, years 1 to 9999, the keys of a map different ones, and spark.sql.session.timeZone a name "
+            f"a row has a value in column {name!r} that Python cannot hold: "
+            f"{type(error).__name__}: {error}",
+            next_step="mend or filter such rows in the query, and start it again; nothing of the "
+            "batch was written. "
+            "Texts are UTF-8, years 1 to 9999, the keys of a map different ones, and "
+            "spark.sql.session.timeZone a name "
             "such as UTC or Europe/Berlin",
         ) from error
 
 
 def _has_texts_for_keys(kind: pa.DataType) -> bool:
     """In all maps within ``kind``; others are lists of pairs."""
-    if pa.types.is_map(kind) and not (pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)):
+    if pa.types.is_map(kind) and not (
+        pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)
+    ):
         return False
     return all(_has_texts_for_keys(kind.field(number).type) for number in range(kind.num_fields))
 
@@ -272,5 +326,6 @@ def _counted(values: pa.Array) -> pa.Array:
 def _row_refused(what: str) -> RowRefused:
     return RowRefused(
         what,
-        next_step="mend or filter such rows in the query, and start it again; nothing of the batch was written",
+        next_step="mend or filter such rows in the query, and start it again; nothing of the "
+        "batch was written",
     )

@@ -1,4 +1,6 @@
-"""What a column ``op`` may say of a row in a change stream: Debezium's letters, or words. The same for every sink."""
+"""What a column ``op`` may say of a row in a change stream: Debezium's letters, or words. The same
+for every sink.
+"""
 
 from __future__ import annotations
 

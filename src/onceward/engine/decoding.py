@@ -1,13 +1,16 @@
 """Steps of a plan that read a format, and what they cannot read: dead letters. Driver only.
 
-A format's function (:mod:`onceward.formats`) puts a :class:`DecodingStep` into the user's plan: the rows that it reads
-carry a name there, :attr:`DecodingStep.tag`, and only those that it can read go on. Whatever the user makes of them,
-windows and joins included, the engine finds the name in the plan of the running batch, takes the same rows a second
-time (:mod:`onceward.spark.batch.below`), asks the step which of them it cannot read, and hands these to the sink as one more
-frame of the batch. So nobody can forget them, and they are committed together with the rest, or not at all.
+A format's function (:mod:`onceward.formats`) puts a :class:`DecodingStep` into the user's plan:
+the rows that it reads carry a name there, :attr:`DecodingStep.tag`, and only those that it can
+read go on. Whatever the user makes of them, windows and joins included, the engine finds the name
+in the plan of the running batch, takes the same rows a second time
+(:mod:`onceward.spark.batch.below`), asks the step which of them it cannot read, and hands these to
+the sink as one more frame of the batch. So nobody can forget them, and they are committed together
+with the rest, or not at all.
 
-A step gives the same verdict of the same bytes each time it is asked, so that each record is in one of the two frames,
-and a source gives the same records of a batch each time it is read, or no batch could be repeated.
+A step gives the same verdict of the same bytes each time it is asked, so that each record is in
+one of the two frames, and a source gives the same records of a batch each time it is read, or no
+batch could be repeated.
 
 Called by ``engine.calls.foreach_batch`` at each batch; formats call :func:`register`.
 """
@@ -41,9 +44,11 @@ DEAD_LETTER = (
     "error_class",
     "error_message",
 )
-"""The columns of :meth:`DecodingStep.dead_letters`: ``key`` and ``value`` binary, as they came; ``headers`` as Kafka's
-source has them, or null; where the record stood (string, int, bigint, timestamp; null where the source has no such
-thing); the name of the error's class, and what it says."""
+"""The columns of :meth:`DecodingStep.dead_letters`: ``key`` and ``value`` binary, as they came;
+``headers`` as Kafka's source has them, or null; where the record stood (string, int, bigint,
+timestamp; null where the source has no such thing); the name of the error's class, and what it
+says.
+"""
 
 _REMEMBERED = 1_000
 
@@ -58,14 +63,21 @@ class DecodingStep(ABC):
     """Are records that cannot be read dead letters? Else they fail the batch."""
 
     def before_batch(self) -> None:  # noqa: B027
-        """At each batch's beginning, before anything is written; what it raises fails the batch."""
+        """At each batch's beginning, before anything is written; what it raises fails the
+        batch.
+        """
 
     @abstractmethod
     def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """Those of the rows below the tag that the step cannot read, with the columns :data:`DEAD_LETTER`."""
+        """Those of the rows below the tag that the step cannot read, with the columns
+        :data:`DEAD_LETTER`.
+        """
 
-    def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
-        """A batch has failed: learn what the next start of the query has to know, and say it better, or None.
+    def explain(
+        self, error: OncewardError, rows: Callable[[], DataFrame] | None
+    ) -> OncewardError | None:
+        """A batch has failed: learn what the next start of the query has to know, and say it
+        better, or None.
 
         :param rows: gives the batch's rows below the tag; None where the batch is over.
         """
@@ -88,20 +100,26 @@ def register(step: DecodingStep) -> None:
 def steps_of(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     """The steps in the plan of the query's run that ``frame`` is a batch of; looked up once a run.
 
-    :raises UnsupportedQuery: the plan has one that this process does not know, so that its records would be lost.
+    :raises UnsupportedQuery: the plan has one that this process does not know, so that its records
+        would be lost.
     """
     with _lock:
         if (known := _in_run.get(run_id)) is not None:
-            _in_run.move_to_end(run_id)  # a query that runs for months sees many others come and go
+            _in_run.move_to_end(
+                run_id
+            )  # a query that runs for months sees many others come and go
             return known
-        if not _registered:  # no plan of this process has a tag, and a walk over one costs some calls into the JVM
+        if (
+            not _registered
+        ):  # no plan of this process has a tag, and a walk over one costs some calls into the JVM
             return ()
     found = []
     for tag in tags_in(frame, TAG):
         step = _registered.get(tag)
         if step is None:
             raise UnsupportedQuery(
-                f"the query reads a format by a call that this process has forgotten after {_REMEMBERED} later ones "
+                f"the query reads a format by a call that this process has forgotten after "
+                f"{_REMEMBERED} later ones "
                 f"({tag}), so that records that it could not read would be lost",
                 next_step="define the query anew, calling decode(…), and start it",
             )
@@ -121,8 +139,12 @@ def dead_letters_of(frame: DataFrame, step: DecodingStep) -> DataFrame:
     return step.dead_letters(rows_below(frame, step.tag))
 
 
-def explained(error: OncewardError, steps: tuple[DecodingStep, ...], frame: DataFrame) -> OncewardError:
-    """``error``, or what one of the steps has to say about it. Of being fenced nobody has anything to say."""
+def explained(
+    error: OncewardError, steps: tuple[DecodingStep, ...], frame: DataFrame
+) -> OncewardError:
+    """``error``, or what one of the steps has to say about it. Of being fenced nobody has anything
+    to say.
+    """
     if isinstance(error, Fenced):
         return error
     for step in steps:

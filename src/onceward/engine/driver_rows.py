@@ -1,14 +1,16 @@
-"""Small batches without a Python worker: rows come to the driver, which writes them itself. Driver only; for targets.
+"""Small batches without a Python worker: rows come to the driver, which writes them itself. Driver
+only; for targets.
 
-The user's plan runs as it is, in all of its tasks, so that a slow function is as parallel as ever; its rows come back
-as Arrow, as in ``DataFrame.toArrow``.
+The user's plan runs as it is, in all of its tasks, so that a slow function is as parallel as ever;
+its rows come back as Arrow, as in ``DataFrame.toArrow``.
 
-What bounds it, so that no batch can fill the driver: a plan may make many rows of few records, or large ones. So the
-plan itself is told how much it may give back (:class:`Bound`): each task gives at most so many rows, and an oversized
-row only says that it is oversized. When either happened, nothing has been written, and the batch goes to tasks.
+What bounds it, so that no batch can fill the driver: a plan may make many rows of few records, or
+large ones. So the plan itself is told how much it may give back (:class:`Bound`): each task gives
+at most so many rows, and an oversized row only says that it is oversized. When either happened,
+nothing has been written, and the batch goes to tasks.
 
-That Spark computes part of the plan a second time (``spark.shuffles``) is as dangerous here as elsewhere:
-:func:`fetch` looks.
+That Spark computes part of the plan a second time (``spark.shuffles``) is as dangerous here as
+elsewhere: :func:`fetch` looks.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ from onceward.spark.batch.query import RunningBatch
 _OVERSIZED = "onceward_oversized"
 _LEVELS = (100, 1_000)  # few of them: Spark compiles the plan's code once for each
 _ROOM = 2  # a plan may make two rows of one record
-_SPREAD = 64  # how much more than wished may come in the worst case, when every task gives all it may
+_SPREAD = (
+    64  # how much more than wished may come in the worst case, when every task gives all it may
+)
 _LEAST_RECORD_BYTES = 1_000
-_ROW_IN_TASK = "monotonically_increasing_id() & 8589934591L"  # the lower 33 bits (its documentation promises them)
+# the lower 33 bits (its documentation promises them)
+_ROW_IN_TASK = "monotonically_increasing_id() & 8589934591L"
 _MANY_TASKS = 32
 _PASSES = 50  # frames that go to tasks before the driver looks again
 
@@ -42,14 +47,19 @@ class Bound:
 
     @staticmethod
     def of(source_records: int, tasks: int, driver_records: int, driver_bytes: int) -> Bound:
-        """For a batch of ``source_records``, at most ``driver_records``, whose plan has so many ``tasks``.
+        """For a batch of ``source_records``, at most ``driver_records``, whose plan has so many
+        ``tasks``.
 
-        All tasks together give no more than 64 times ``driver_bytes``, or ``driver_records`` kilobytes a task where
-        that is more.
+        All tasks together give no more than 64 times ``driver_bytes``, or ``driver_records``
+        kilobytes a task where that is more.
         """
         wanted = min(_ROOM * source_records, driver_records)
-        rows = next((level for level in _LEVELS if wanted <= level <= driver_records), driver_records)
-        return Bound(rows, max(_LEAST_RECORD_BYTES, _SPREAD * driver_bytes // (rows * max(1, tasks))))
+        rows = next(
+            (level for level in _LEVELS if wanted <= level <= driver_records), driver_records
+        )
+        return Bound(
+            rows, max(_LEAST_RECORD_BYTES, _SPREAD * driver_bytes // (rows * max(1, tasks)))
+        )
 
 
 class DriverTurn:
@@ -62,7 +72,9 @@ class DriverTurn:
         self._tasks = _MANY_TASKS  # of the plan, as far as known
 
     def takes(self, running: RunningBatch) -> bool:
-        """For each frame once. State is left to tasks: its output has no relation to the batch's source records."""
+        """For each frame once. State is left to tasks: its output has no relation to the batch's
+        source records.
+        """
         if running.stateful or running.input_records is None or self._bytes == 0:
             return False
         if not running.input_records <= self._records or self._records == 0:
@@ -77,21 +89,28 @@ class DriverTurn:
         return Bound.of(running.input_records or 0, self._tasks, self._records, self._bytes)
 
     def saw(self, table: pa.Table | None, tasks: int) -> None:
-        """What came of it, and how many tasks the plan had, which is known only then without planning it twice. After
-        too much of it, tasks have the next ones: looking costs a job."""
+        """What came of it, and how many tasks the plan had, which is known only then without
+        planning it twice. After too much of it, tasks have the next ones: looking costs a job.
+        """
         self._tasks = tasks
         if table is None or table.nbytes > self._bytes:
             self._passes = _PASSES
 
 
 def fetch(
-    frame: DataFrame, size: str, running: RunningBatch, turn: DriverTurn, computation: Computation, lost: job.Lost
+    frame: DataFrame,
+    size: str,
+    running: RunningBatch,
+    turn: DriverTurn,
+    computation: Computation,
+    lost: job.Lost,
 ) -> pa.Table | None:
-    """All rows of ``frame``, by one job, in the order of its partitions; None when they are more than the driver may
-    have.
+    """All rows of ``frame``, by one job, in the order of its partitions; None when they are more
+    than the driver may have.
 
     :param size: SQL for the payload bytes of one row.
-    :raises OncewardError: what ``lost`` returned, and as :func:`onceward.spark.batch.job.collect` does.
+    :raises OncewardError: what ``lost`` returned, and as :func:`onceward.spark.batch.job.collect`
+        does.
     """
     bound = turn.bound(running)
     frame = bounded(frame, bound, size)
@@ -105,16 +124,22 @@ def fetch(
 
 
 def bounded(frame: DataFrame, bound: Bound, size: str) -> DataFrame:
-    """``frame`` within ``bound``: one row too many, or an oversized one without its content, where it is not."""
+    """``frame`` within ``bound``: one row too many, or an oversized one without its content, where
+    it is not.
+    """
     oversized = f"({size}) > {bound.record_bytes}"
     names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
     kept = [f"IF({oversized}, NULL, {name}) AS {name}" for name in names]
     # A filter, no LIMIT: Spark runs that one in several jobs, one after the other.
-    return frame.where(f"({_ROW_IN_TASK}) <= {bound.rows}").selectExpr(*kept, f"{oversized} AS {_OVERSIZED}")
+    return frame.where(f"({_ROW_IN_TASK}) <= {bound.rows}").selectExpr(
+        *kept, f"{oversized} AS {_OVERSIZED}"
+    )
 
 
 def within(table: pa.Table, bound: Bound) -> pa.Table | None:
-    """The rows of a :func:`bounded` frame, if they are all there is; None when a task had to leave something out."""
+    """The rows of a :func:`bounded` frame, if they are all there is; None when a task had to leave
+    something out.
+    """
     if table.num_rows > bound.rows or pc.any(table.column(_OVERSIZED)).as_py():
         return None
     return table.drop_columns([_OVERSIZED])

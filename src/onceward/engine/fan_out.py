@@ -1,17 +1,20 @@
-"""One batch into several targets: one decision, in which the others' committables are named. Driver only.
+"""One batch into several targets: one decision, in which the others' committables are named.
+Driver only.
 
-Called by ``engine.micro_batch`` as any target is. At most one of the targets is atomic, and then its commit decides: a
-Kafka transaction, or one of a database, with the ledger record inside. Else the ledger record alone decides. The others
-are two-phase (:mod:`onceward.engine.two_phase`): what their tasks have prepared is named in that one record, and they
-publish it after the decision, one after the other.
+Called by ``engine.micro_batch`` as any target is. At most one of the targets is atomic, and then
+its commit decides: a Kafka transaction, or one of a database, with the ledger record inside. Else
+the ledger record alone decides. The others are two-phase (:mod:`onceward.engine.two_phase`): what
+their tasks have prepared is named in that one record, and they publish it after the decision, one
+after the other.
 
-A two-phase target knows nothing of the others. It is given a chain of its own, a :class:`BranchChain`, which shows it
-the record as if it were its alone, and puts what it notes there back into the record of all. That record is *finished*
-once each of them is; until then every start goes on publishing, and what one of them has published already it answers
-for with *already done*, or is not asked, where the record could be told.
+A two-phase target knows nothing of the others. It is given a chain of its own, a
+:class:`BranchChain`, which shows it the record as if it were its alone, and puts what it notes
+there back into the record of all. That record is *finished* once each of them is; until then every
+start goes on publishing, and what one of them has published already it answers for with *already
+done*, or is not asked, where the record could be told.
 
-Nobody decides but the owner of the one chain: it is taken once, after all have looked what is prepared and before all
-look again, and each attempt at a batch has one name for all of them.
+Nobody decides but the owner of the one chain: it is taken once, after all have looked what is
+prepared and before all look again, and each attempt at a batch has one name for all of them.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Shuffles
 
 BRANCH = "@"
-"""Begins the name of a two-phase target's output, and where frames for it go; those of atomic targets are kinds, tables
-and topics."""
+"""Begins the name of a two-phase target's output, and where frames for it go; those of atomic
+targets are kinds, tables and topics.
+"""
 
 
 _PUBLISHED = "published"
@@ -47,7 +51,8 @@ class FanOutTarget(Target):
     """One run of a query, writing to several targets.
 
     :param atomic: the target whose commit decides; None: the ledger record alone does.
-    :param branches: the two-phase targets by their names, which the ledger knows them by. Their chains are replaced.
+    :param branches: the two-phase targets by their names, which the ledger knows them by. Their
+        chains are replaced.
     :param chain: the one chain; of ``atomic``, if there is one.
     """
 
@@ -61,11 +66,15 @@ class FanOutTarget(Target):
         self.chain = chain
         self._policy = policy
         self._atomic = atomic
-        self._branches = {f"{BRANCH}{name}": Branch(name, target, chain) for name, target in branches.items()}
+        self._branches = {
+            f"{BRANCH}{name}": Branch(name, target, chain) for name, target in branches.items()
+        }
         """By what the record calls their outputs."""
         self._shuffles = Shuffles()
         if self._atomic is not None:
-            self._atomic.is_relied_on = True  # what is prepared is dropped, and published, by what the ledger says
+            self._atomic.is_relied_on = (
+                True  # what is prepared is dropped, and published, by what the ledger says
+            )
             self.witness = self._atomic.witness
         else:
             self.witness = next(iter(branches.values())).witness
@@ -78,9 +87,18 @@ class FanOutTarget(Target):
             must_have_its_chain(self.chain, running, self._policy)
         prepared = {output: branch.target.look() for output, branch in self._branches.items()}
         newest = self.chain.take() if self._atomic is None else self._atomic.open(running)
-        undone = self._must_be_ours(newest) if newest is not None and newest.state is State.DECIDED else {}
-        # Each of what is decided stays, whoever lists it: two of the targets may prepare at one place.
-        decided = [one for output, own in undone.items() for one in self._branches[output].target.as_recovered(own)]
+        undone = (
+            self._must_be_ours(newest)
+            if newest is not None and newest.state is State.DECIDED
+            else {}
+        )
+        # Each of what is decided stays, whoever lists it: two of the targets may prepare at one
+        # place.
+        decided = [
+            one
+            for output, own in undone.items()
+            for one in self._branches[output].target.as_recovered(own)
+        ]
         for output, branch in self._branches.items():
             branch.target.look_again(prepared[output], undone.get(output), running, decided)
         return newest
@@ -89,7 +107,10 @@ class FanOutTarget(Target):
         atomic = None if self._atomic is None else self._atomic.begin(newest, running)
         attempt_id = self.chain.begin(newest) if atomic is None else atomic.id
         try:
-            attempts = {output: branch.target.attempt(attempt_id, newest) for output, branch in self._branches.items()}
+            attempts = {
+                output: branch.target.attempt(attempt_id, newest)
+                for output, branch in self._branches.items()
+            }
         except BaseException:
             (self.chain if atomic is None else atomic).abort()
             raise
@@ -109,20 +130,27 @@ class FanOutTarget(Target):
         return self.chain.progress(replace(record, state=State.FINISHED))
 
     def _note(self, record: LedgerRecord, error: OncewardError) -> None:
-        """Which targets have published, before a start that may be long after: who reads them may have taken it away
-        by then, and it would count as lost."""
-        if not any(_is_published(record.outputs[output]) for output in self._branches if output in record.outputs):
+        """Which targets have published, before a start that may be long after: who reads them may
+        have taken it away by then, and it would count as lost.
+        """
+        if not any(
+            _is_published(record.outputs[output])
+            for output in self._branches
+            if output in record.outputs
+        ):
             return
         try:
             self.chain.progress(record)
         except Fenced as fenced:
             raise fenced from error
         except OncewardError as also:
-            log.warning("%s: what is published could not be noted: %s", self._policy.pipeline, also)
+            log.warning(
+                "%s: what is published could not be noted: %s", self._policy.pipeline, also
+            )
 
     def _must_be_ours(self, record: LedgerRecord) -> dict[str, LedgerRecord]:
-        """What each of the two-phase targets has still to publish of ``record``, which is decided and not finished, in
-        their order.
+        """What each of the two-phase targets has still to publish of ``record``, which is decided
+        and not finished, in their order.
 
         :raises LedgerUnreadable: a target that would have to is none of ours.
         """
@@ -156,14 +184,18 @@ class Branch:
         self.output = f"{BRANCH}{name}"
         self.target = target
         self._chain = BranchChain(self, chain)
-        if target.chain is not chain:  # where nobody is atomic, one of them has brought the chain of all
+        if (
+            target.chain is not chain
+        ):  # where nobody is atomic, one of them has brought the chain of all
             target.chain.close()
         target.chain = self._chain
         target.branch = name
 
     def of(self, record: LedgerRecord) -> LedgerRecord:
         """``record`` as if it were of this target alone."""
-        outputs = {output.kind: output for name, output in record.outputs.items() if name == self.output}
+        outputs = {
+            output.kind: output for name, output in record.outputs.items() if name == self.output
+        }
         return replace(record, outputs=outputs)
 
     def into(self, record: LedgerRecord, own: LedgerRecord) -> LedgerRecord:
@@ -187,7 +219,9 @@ class Branch:
 
 
 class BranchChain(Chain):
-    """The chain of all, as one of the two-phase targets sees it: to note how far it is, and to ask whose it is."""
+    """The chain of all, as one of the two-phase targets sees it: to note how far it is, and to ask
+    whose it is.
+    """
 
     record: LedgerRecord
     """Of all, which is being published."""
@@ -198,7 +232,8 @@ class BranchChain(Chain):
 
     def progress(self, record: LedgerRecord) -> LedgerRecord:
         merged = self._branch.into(self.record, record)
-        # That this one is finished need not be written: it would be found out anew, and others may not be.
+        # That this one is finished need not be written: it would be found out anew, and others may
+        # not be.
         if record.state is State.DECIDED:
             merged = self._chain.progress(merged)
         self.record = merged
@@ -241,7 +276,9 @@ class BranchChain(Chain):
         raise self._of_all()
 
     def _of_all(self) -> AssertionError:
-        return AssertionError(f"branch {self._branch.name} of a fan-out does what the fan-out does for all")
+        return AssertionError(
+            f"branch {self._branch.name} of a fan-out does what the fan-out does for all"
+        )
 
 
 class FanOutAttempt(Attempt):

@@ -1,25 +1,31 @@
 """The way of a micro-batch: nine steps, from Spark's call to Spark's commit log. Read this first.
 
-Called by ``engine.calls.foreach_batch`` in the query's own thread, in the driver. The steps, numbered alike here and in the
-code:
+Called by ``engine.calls.foreach_batch`` in the query's own thread, in the driver. The steps,
+numbered alike here and in the code:
 
-1. **Admit**: compare the batch with the ledger (the first batch of a run fences its predecessors before it reads).
-2. **Plan**, 3. **Encode**, 4. **Lease**, 5. **Stamp and send**, 6. **Check**: the attempt's ``write``, a Spark job for
-   each frame. (What is said of leases and stamps is Kafka's; other targets stage in their own way.)
+1. **Admit**: compare the batch with the ledger (the first batch of a run fences its predecessors
+   before it reads).
+2. **Plan**, 3. **Encode**, 4. **Lease**, 5. **Stamp and send**, 6. **Check**: the attempt's
+   ``write``, a Spark job for each frame. (What is said of leases and stamps is Kafka's; other
+   targets stage in their own way.)
 7. **Offsets and ledger**: the attempt's ``stage``.
-8. **Commit**: the decision, the only commit point; and what a two-phase target publishes after it, ``finish``.
+8. **Commit**: the decision, the only commit point; and what a two-phase target publishes after it,
+   ``finish``.
 9. **Return** to Spark, which writes its commit log.
 
 What if the process dies …
 
-* before 8: the attempt is open. The next start fences it, which aborts it at once, finds the ledger without this
-  batch, and runs the batch again over the same offsets. Nothing of the attempt ever was visible.
-* between 8 and 9: the next start finds the batch in the ledger: ``REPLAY``. The plan runs (state and watermark need
-  it), its rows are counted against those that are committed, and nothing is sent.
-* in 8, the answer lost: never abort, never guess. ``settle`` fences the attempt itself, so that a late request
-  finds nothing to end, and the ledger then says which of the two it was.
-* after 8, not all of it published: the ledger says *decided*. Every start goes on publishing before it does anything
-  else, until the ledger says *finished*; nothing of a decided batch is ever aborted.
+* before 8: the attempt is open. The next start fences it, which aborts it at once, finds the
+  ledger without this batch, and runs the batch again over the same offsets. Nothing of the attempt
+  ever was visible.
+* between 8 and 9: the next start finds the batch in the ledger: ``REPLAY``. The plan runs (state
+  and watermark need it), its rows are counted against those that are committed, and nothing is
+  sent.
+* in 8, the answer lost: never abort, never guess. ``settle`` fences the attempt itself, so that a
+  late request finds nothing to end, and the ledger then says which of the two it was.
+* after 8, not all of it published: the ledger says *decided*. Every start goes on publishing
+  before it does anything else, until the ledger says *finished*; nothing of a decided batch is
+  ever aborted.
 """
 
 from __future__ import annotations
@@ -50,13 +56,15 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
-_UNDO_MS = 60_000  # of all that an attempt leaves open together; whoever begins next, here or anywhere, ends the rest
+# of all that an attempt leaves open together; whoever begins next, here or anywhere, ends the rest
+_UNDO_MS = 60_000
 
 
 class MicroBatches:
     """One run of one query: its batches, one after the other.
 
-    :param failed: a batch that this run of the query has tried before, with an error; it may be committed all the same.
+    :param failed: a batch that this run of the query has tried before, with an error; it may be
+        committed all the same.
     :param failures: the batches whose call failed, in this run or in an earlier one.
     """
 
@@ -76,13 +84,22 @@ class MicroBatches:
         self._finished: BatchId | None = None
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
-        """Write the frames of a batch exactly once, or raise; when it returns, the batch is committed."""
+        """Write the frames of a batch exactly once, or raise; when it returns, the batch is
+        committed.
+        """
         if running.batch == self._finished:
             raise second_call(running.batch)
         outcome = self._admit(running)
-        # "keep" is about what an earlier run has skipped, not about what this one goes on skipping.
-        excused = self._policy.resume == "keep" and (self._newest is None or self._newest.run_id != running.run_id)
-        if outcome is Admission.AFTER_SKIPPED and not excused and any(write.set_aside for write in writes):
+        # "keep" is about what an earlier run has skipped, not about what this one goes on
+        # skipping.
+        excused = self._policy.resume == "keep" and (
+            self._newest is None or self._newest.run_id != running.run_id
+        )
+        if (
+            outcome is Admission.AFTER_SKIPPED
+            and not excused
+            and any(write.set_aside for write in writes)
+        ):
             refuse_skipped_dead_letters(running.batch, running.sources, self._newest)
         if outcome is Admission.REPLAY:
             with events.step(events.REPLAY, **self._ids(running)):
@@ -94,12 +111,18 @@ class MicroBatches:
         if self._failures is not None:
             self._failures.settle(running.batch.batch_id)
         with events.step(events.FINISH, **self._ids(running)):
-            self._finished = running.batch  # 9. back to Spark; here it is between EndTxn and Spark's commit log
+            self._finished = (
+                running.batch
+            )  # 9. back to Spark; here it is between EndTxn and Spark's commit log
 
     def is_replay(self, running: RunningBatch) -> bool:
         """Had an earlier run committed the batch?"""
         newest = self._newest
-        return newest is not None and newest.batch == running.batch and newest.run_id != running.run_id
+        return (
+            newest is not None
+            and newest.batch == running.batch
+            and newest.run_id != running.run_id
+        )
 
     # 1. Admit
 
@@ -118,23 +141,35 @@ class MicroBatches:
             try:
                 outcome = self._decide(running, self._newest)
             except AdmissionRefused:
-                self._target.confirm()  # or a broker that no longer leads the ledger would stop the query for good
+                # or a broker that no longer leads the ledger would stop the query for good
+                self._target.confirm()
                 raise
         if outcome in (Admission.ADOPT, Admission.RESUME):
-            log.warning("%s: %s taken on by resume=%r", self._policy.pipeline, running.batch, self._policy.resume)
+            log.warning(
+                "%s: %s taken on by resume=%r",
+                self._policy.pipeline,
+                running.batch,
+                self._policy.resume,
+            )
         return outcome
 
     def _finish_what_is_decided(self, running: RunningBatch) -> None:
-        """Nothing else comes before it: a batch after this one, decided first, would be seen first."""
+        """Nothing else comes before it: a batch after this one, decided first, would be seen
+        first.
+        """
         if self._newest is None or self._newest.state is State.FINISHED:
             return
         with events.step(events.PUBLISH, **self._ids(running)):
             self._newest = self._target.finish(self._newest)
 
     def _refuse_the_hopeless(self, running: RunningBatch) -> None:
-        """Before anybody is fenced: a query with the wrong checkpoint or pipeline id must not stop a healthy one."""
+        """Before anybody is fenced: a query with the wrong checkpoint or pipeline id must not stop
+        a healthy one.
+        """
         peeked = self._target.peek()
-        if hopeless(running.batch, running.sources, peeked, self._policy.resume, stateful=running.stateful):
+        if hopeless(
+            running.batch, running.sources, peeked, self._policy.resume, stateful=running.stateful
+        ):
             try:
                 self._decide(running, peeked)
             except AdmissionRefused as refused:
@@ -156,19 +191,33 @@ class MicroBatches:
         if not outcome.writes and outcome is not Admission.REPLAY:
             raise refusal(outcome, running.batch, running.sources, newest, before)
         if outcome is Admission.AFTER_SKIPPED:
-            log.info("%s: %s comes after batches that were not handed over", self._policy.pipeline, running.batch)
+            log.info(
+                "%s: %s comes after batches that were not handed over",
+                self._policy.pipeline,
+                running.batch,
+            )
         return outcome
 
     def _before(self, running: RunningBatch, newest: LedgerRecord | None) -> Before:
-        """What is known of the batches before this one; Spark is asked only where something is not as usual."""
+        """What is known of the batches before this one; Spark is asked only where something is not
+        as usual.
+        """
         offered, history = running.batch.batch_id, running.history
         here = newest is not None and newest.batch.query_id == running.batch.query_id
         last = newest.batch.batch_id if newest is not None and here else -1
         standing = () if self._failures is None else self._failures.before(offered, newest, last)
-        left_out = [each for each in standing if self._policy.resume == "keep" and each.run_id != running.run_id]
+        left_out = [
+            each
+            for each in standing
+            if self._policy.resume == "keep" and each.run_id != running.run_id
+        ]
         for each in left_out:
-            log.warning("%s: left out: batch %d (%s)", self._policy.pipeline, each.batch_id, each.error)
-        failed = next(((each.batch_id, each.error) for each in standing if each not in left_out), None)
+            log.warning(
+                "%s: left out: batch %d (%s)", self._policy.pipeline, each.batch_id, each.error
+            )
+        failed = next(
+            ((each.batch_id, each.error) for each in standing if each not in left_out), None
+        )
         gap = (here or newest is None) and offered > last + 1
         if history is None or not (gap or failed):
             return Before(self._policy.skipped_batches, failed, bool(left_out))
@@ -184,10 +233,19 @@ class MicroBatches:
 
     # 2 to 8, as often as it takes
 
-    def _write(self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None = None) -> None:
-        """:param supplemented: the committed record of this very batch, to which ``writes`` are added."""
+    def _write(
+        self,
+        writes: Sequence[Write],
+        running: RunningBatch,
+        supplemented: LedgerRecord | None = None,
+    ) -> None:
+        """:param supplemented: the committed record of this very batch, to which ``writes`` are
+        added.
+        """
         self._newest = self._until_committed(writes, running, supplemented)
-        self._finish_what_is_decided(running)  # not among the attempts: what is decided is never tried again
+        self._finish_what_is_decided(
+            running
+        )  # not among the attempts: what is decided is never tried again
 
     def _until_committed(
         self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None
@@ -225,7 +283,9 @@ class MicroBatches:
             records = [attempt.write(write, running) for write in writes]  # 2 to 6
             prepared = attempt.prepared()
             sources = self._witnessed_sources(running)
-            record = self._record(running, sources, writes, records, prepared, attempt, supplemented)
+            record = self._record(
+                running, sources, writes, records, prepared, attempt, supplemented
+            )
             attempt.stage(record, running)  # 7
         except BaseException as error:
             self._undo(attempt, error, running)
@@ -252,7 +312,9 @@ class MicroBatches:
     def _witnessed_sources(self, running: RunningBatch) -> tuple[SourceRange, ...]:
         """Now that they have been read, they are still the ones that the ledger speaks of."""
         witnesses = self._target.witness.of(running)
-        return tuple(s._replace(witness=w) for s, w in zip(running.sources, witnesses, strict=True))
+        return tuple(
+            s._replace(witness=w) for s, w in zip(running.sources, witnesses, strict=True)
+        )
 
     def _record(
         self,
@@ -264,7 +326,9 @@ class MicroBatches:
         attempt: Attempt,
         supplemented: LedgerRecord | None,
     ) -> LedgerRecord:
-        frames = tuple(FrameWritten(write.where, n) for write, n in zip(writes, records, strict=True))
+        frames = tuple(
+            FrameWritten(write.where, n) for write, n in zip(writes, records, strict=True)
+        )
         before = (supplemented.frames if supplemented else None) or ()
         return LedgerRecord(
             pipeline=self._policy.pipeline,
@@ -292,18 +356,23 @@ class MicroBatches:
                 log.warning("%s: abort failed (%s); settling", self._policy.pipeline, also)
                 self._target.settle()
 
-    def _ask_the_ledger(self, record: LedgerRecord, attempt: Attempt, error: BaseException) -> LedgerRecord:
+    def _ask_the_ledger(
+        self, record: LedgerRecord, attempt: Attempt, error: BaseException
+    ) -> LedgerRecord:
         """After a commit without a good answer: was it carried out? Raises ``error`` if not.
 
         :raises CommitInDoubt: the ledger cannot be asked either; the next start of the query will.
         """
-        log.warning("%s: %s is in doubt (%s); asking the ledger", record.pipeline, record.batch, error)
+        log.warning(
+            "%s: %s is in doubt (%s); asking the ledger", record.pipeline, record.batch, error
+        )
         try:
             newest = self._target.settle()
         except Fenced:
             raise
         except OncewardError as unsettled:
-            # Never one that may be retried: as long as nobody knows, running the batch again could write it twice.
+            # Never one that may be retried: as long as nobody knows, running the batch again could
+            # write it twice.
             raise CommitInDoubt(
                 f"whether {record.batch} is committed could not be found out: {unsettled}",
                 next_step="start the query again: its first step asks the ledger",
@@ -320,7 +389,8 @@ class MicroBatches:
             log.warning("%s: %s could not be dropped: %s", record.pipeline, attempt.id, also)
         if isinstance(error, CommitInDoubt):
             raise TransactionTimedOut(
-                f"{record.batch} was not committed: the request was never carried out ({error.message})",
+                f"{record.batch} was not committed: the request was never carried out "
+                f"({error.message})",
                 next_step="nothing; the batch runs again",
             ) from error
         raise error
@@ -330,12 +400,24 @@ class MicroBatches:
 
 
 def _how_it_is_published(decided: BatchId, offered: BatchId) -> str:
-    """What to add to the advice that goes with a refusal. Only who is admitted publishes what a run before decided."""
-    if decided.query_id == offered.query_id:  # its own query cannot be started on this checkpoint any more
-        return f"; {decided} is decided and not published yet: whichever start is admitted publishes it first of all"
-    return f"; first of all start the query that wrote {decided} once more: it is decided, and not published yet"
+    """What to add to the advice that goes with a refusal. Only who is admitted publishes what a
+    run before decided.
+    """
+    if (
+        decided.query_id == offered.query_id
+    ):  # its own query cannot be started on this checkpoint any more
+        return (
+            f"; {decided} is decided and not published yet: whichever start is admitted "
+            f"publishes it first of all"
+        )
+    return (
+        f"; first of all start the query that wrote {decided} once more: it is decided, and "
+        f"not published yet"
+    )
 
 
 def _has_log(history: History, batch_id: int) -> bool:
     """Can Spark be made to run ``batch_id`` again, by taking away what it logged later?"""
-    return history.ends(batch_id) is not None and (batch_id == 0 or history.ends(batch_id - 1) is not None)
+    return history.ends(batch_id) is not None and (
+        batch_id == 0 or history.ends(batch_id - 1) is not None
+    )

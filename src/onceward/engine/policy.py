@@ -1,4 +1,6 @@
-"""What every sink is told alike: who it is, what it promises, how often and how long it tries. Checked, immutable."""
+"""What every sink is told alike: who it is, what it promises, how often and how long it tries.
+Checked, immutable.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ Delivery = Literal["exactly_once", "at_least_once", "none"]
 
 @dataclass(frozen=True, slots=True)
 class SinkPolicy:
-    """The settings that are the same for every sink; :class:`onceward.KafkaSink` has the words on each.
+    """The settings that are the same for every sink; :class:`onceward.KafkaSink` has the words on
+    each.
 
-    :param batch_attempts: how often one batch may run in all (1: never again) before its error reaches Spark and the
-        query fails; each attempt has an epoch of its own.
+    :param batch_attempts: how often one batch may run in all (1: never again) before its error
+        reaches Spark and the query fails; each attempt has an epoch of its own.
     :raises ConfigurationError: naming the setting and what it takes.
     """
 
@@ -35,14 +38,17 @@ class SinkPolicy:
         one_of("resume", self.resume, RESUME_CHOICES)
         one_of("skipped_batches", self.skipped_batches, get_args(SkippedBatches))
         whole_number("batch_attempts", self.batch_attempts, 1)
-        if self.batch_timeout_s is not None and not (_is_a_number(self.batch_timeout_s) and self.batch_timeout_s > 0):
+        if self.batch_timeout_s is not None and not (
+            _is_a_number(self.batch_timeout_s) and self.batch_timeout_s > 0
+        ):
             raise ConfigurationError(
                 f"batch_timeout_s={self.batch_timeout_s!r} is not a positive number of seconds",
                 next_step="pass seconds, or None for no limit",
             )
         if not self.has_ledger and self.resume != "checkpoint":
             raise ContradictoryOptions(
-                f"resume={self.resume!r} with delivery={self.delivery!r}: without exactly-once there is no ledger to "
+                f"resume={self.resume!r} with delivery={self.delivery!r}: without exactly-once "
+                f"there is no ledger to "
                 "resume from",
                 next_step='use delivery="exactly_once", or leave resume out',
             )
@@ -58,12 +64,16 @@ _NOTHING_TO_DO = ("nothing; ", "nothing, ", "nothing: ", "none: ")
 
 
 def with_the_next_start(error: OncewardError) -> None:
-    """A batch was tried as often as it may be in one run: what ``error`` says of the next try is for the next start."""
+    """A batch was tried as often as it may be in one run: what ``error`` says of the next try is
+    for the next start.
+    """
     step = error.next_step
     for nothing in _NOTHING_TO_DO:
         step = step.removeprefix(nothing)
     if not step.startswith(_START_AGAIN):
-        error.next_step = f"{_START_AGAIN}, as ow.supervise does" + (f"; then {step}" if step else "")
+        error.next_step = f"{_START_AGAIN}, as ow.supervise does" + (
+            f"; then {step}" if step else ""
+        )
 
 
 def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
@@ -78,14 +88,17 @@ def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
         )
     if not (_is_a_number(commit_timeout_s) and commit_timeout_s >= 0):
         raise ConfigurationError(
-            f"commit_timeout_s={commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
+            f"commit_timeout_s={commit_timeout_s!r} is not a number of seconds",
+            next_step="pass 0 or more",
         )
 
 
 def one_of(name: str, value: object, choices: Sequence[object]) -> None:
     """:raises ConfigurationError: the setting ``name`` is none of ``choices``."""
     if value not in choices or type(value) not in map(type, choices):  # 1 is True, for Python
-        raise ConfigurationError(f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}")
+        raise ConfigurationError(
+            f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}"
+        )
 
 
 def _is_a_number(value: object) -> bool:
@@ -93,12 +106,16 @@ def _is_a_number(value: object) -> bool:
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> None:
-    """:raises ConfigurationError: the setting ``name`` is no whole number from ``least`` to ``most``."""
+    """:raises ConfigurationError: the setting ``name`` is no whole number from ``least`` to
+    ``most``.
+    """
     wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
         wanted = f"a whole number {wanted}"
-        raise ConfigurationError(f"{name}={value!r} is not {wanted}", next_step=f"set {name} to {wanted}")
+        raise ConfigurationError(
+            f"{name}={value!r} is not {wanted}", next_step=f"set {name} to {wanted}"
+        )
 
 
 def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -108,9 +125,16 @@ def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
     """
     if value is None:
         return ()
-    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
-    if not found or any(not isinstance(name, str) or not name for name in found) or len(set(found)) < len(found):
+    found = (
+        (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
+    )
+    if (
+        not found
+        or any(not isinstance(name, str) or not name for name in found)
+        or len(set(found)) < len(found)
+    ):
         raise ConfigurationError(
-            f"{setting}={value!r} does not name columns", next_step="pass a column's name, or a list of different ones"
+            f"{setting}={value!r} does not name columns",
+            next_step="pass a column's name, or a list of different ones",
         )
     return found

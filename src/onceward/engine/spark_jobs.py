@@ -1,7 +1,9 @@
-"""An attempt whose tasks are Spark's own: a job for each frame, and the driver prepares what they have written.
+"""An attempt whose tasks are Spark's own: a job for each frame, and the driver prepares what they
+have written.
 
-Called by ``engine.micro_batch``; subclassed by sinks for files and for tables of a lake, in the driver. What a sink
-prepares it knows by the batch's number in the ledger, so that the record has to have that one.
+Called by ``engine.micro_batch``; subclassed by sinks for files and for tables of a lake, in the
+driver. What a sink prepares it knows by the batch's number in the ledger, so that the record has
+to have that one.
 """
 
 from __future__ import annotations
@@ -32,14 +34,16 @@ def name_of(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: str) ->
     :param mark: of the chain (:func:`onceward.ids.mark_of`).
     :param branch: the sink's name in a fan-out, or empty.
     """
-    return f"{names_of_chain(pipeline, mark)}{attempt.owner}.{attempt.number}" + (f"-{branch}" if branch else "")
+    return f"{names_of_chain(pipeline, mark)}{attempt.owner}.{attempt.number}" + (
+        f"-{branch}" if branch else ""
+    )
 
 
 class SparkJobsAttempt(Attempt):
     """One try at one batch, with at most one committable.
 
-    :param kind: of its output in the ledger record: ``{"version": of the committable, "committables": [it]}``, and what
-        :meth:`_told` says besides.
+    :param kind: of its output in the ledger record: ``{"version": of the committable,
+        "committables": [it]}``, and what :meth:`_told` says besides.
     :param name: of the attempt in the target.
     :param sequence: the number that the batch will have in the ledger.
     """
@@ -97,7 +101,9 @@ class SparkJobsAttempt(Attempt):
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         if record.sequence != self._sequence:
-            raise ReportMismatch(f"{self.id} was prepared as number {self._sequence}, not as {record.sequence}")
+            raise ReportMismatch(
+                f"{self.id} was prepared as number {self._sequence}, not as {record.sequence}"
+            )
         super().stage(record, running)
 
     def commit(self) -> None:
@@ -114,4 +120,9 @@ class SparkJobsAttempt(Attempt):
         try:
             self._drop()
         except Exception as error:  # noqa: BLE001 — see above
-            log.warning("%s: what %s has written could not be dropped: %r", self._policy.pipeline, self._name, error)
+            log.warning(
+                "%s: what %s has written could not be dropped: %r",
+                self._policy.pipeline,
+                self._name,
+                error,
+            )

@@ -1,12 +1,14 @@
-"""What a sink offers to the engine, so that a batch's output and its ledger record become true in one step.
+"""What a sink offers to the engine, so that a batch's output and its ledger record become true in
+one step.
 
-Implemented in ``sinks``; called by ``engine.micro_batch`` only, from the query's own thread in the driver. One target
-serves one pipeline, batch after batch, by one :class:`Attempt` after the other; nothing is called concurrently. There
-are two kinds:
+Implemented in ``sinks``; called by ``engine.micro_batch`` only, from the query's own thread in the
+driver. One target serves one pipeline, batch after batch, by one :class:`Attempt` after the other;
+nothing is called concurrently. There are two kinds:
 
-* **atomic**: the target's own commit is the decision, with the ledger record inside (a Kafka transaction);
-* **two-phase**: the decision is the ledger record, in which what was prepared is named; :meth:`Target.finish` then
-  publishes it, as often as it takes (:mod:`onceward.engine.two_phase`).
+* **atomic**: the target's own commit is the decision, with the ledger record inside (a Kafka
+  transaction);
+* **two-phase**: the decision is the ledger record, in which what was prepared is named;
+  :meth:`Target.finish` then publishes it, as often as it takes (:mod:`onceward.engine.two_phase`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from onceward.spark.batch.query import RunningBatch
 
 
 class Write(NamedTuple):
-    """One frame of a batch and where it goes (a topic, say); None: where the target's settings or the rows say.
+    """One frame of a batch and where it goes (a topic, say); None: where the target's settings or
+    the rows say.
 
     ``set_aside``: the engine's own, of dead letters (``engine.decoding``).
     """
@@ -37,8 +40,10 @@ class Write(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What an attempt has written, all of it durable and none of it visible: for the ledger, by the target's name, and
-    in words for the log. ``state`` is DECIDED where :meth:`Target.finish` will have something to do."""
+    """What an attempt has written, all of it durable and none of it visible: for the ledger, by
+    the target's name, and in words for the log. ``state`` is DECIDED where :meth:`Target.finish`
+    will have something to do.
+    """
 
     outputs: Mapping[str, Output]
     said: str = ""
@@ -47,12 +52,17 @@ class Prepared(NamedTuple):
 
 def ids_of(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
     """Of a batch, for events."""
-    return {"pipeline": pipeline, "query_id": running.batch.query_id, "batch_id": running.batch.batch_id}
+    return {
+        "pipeline": pipeline,
+        "query_id": running.batch.query_id,
+        "batch_id": running.batch.batch_id,
+    }
 
 
 class Attempt(ABC):
-    """One try at one batch. The methods come in this order; :meth:`abort` may come at any time before
-    :meth:`commit`."""
+    """One try at one batch. The methods come in this order; :meth:`abort` may come at any time
+    before :meth:`commit`.
+    """
 
     id: AttemptId
     """No other attempt of the pipeline has it."""
@@ -63,13 +73,17 @@ class Attempt(ABC):
         return {"attempt": str(self.id)}
 
     def share(self, computation: Computation) -> None:
-        """Before the first :meth:`write`: attempts of several targets at one batch, all of one computation."""
+        """Before the first :meth:`write`: attempts of several targets at one batch, all of one
+        computation.
+        """
         self._computation = computation
 
     @abstractmethod
     def write(self, write: Write, running: RunningBatch) -> int:
-        """Run the plan of one frame of the batch, once, and write its rows, invisible until :meth:`commit`; how many
-        there were. Every row exactly once, or raise. Called for each frame of the batch, one after the other."""
+        """Run the plan of one frame of the batch, once, and write its rows, invisible until
+        :meth:`commit`; how many there were. Every row exactly once, or raise. Called for each
+        frame of the batch, one after the other.
+        """
 
     @abstractmethod
     def prepared(self) -> Prepared:
@@ -79,19 +93,24 @@ class Attempt(ABC):
         """
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
-        """Put all that is decided together into the attempt, ``record`` last. What fails here is aborted."""
+        """Put all that is decided together into the attempt, ``record`` last. What fails here is
+        aborted.
+        """
         self.record = record
 
     @abstractmethod
     def commit(self) -> None:
         """The decision: :attr:`record` and what it names become true, or neither.
 
-        :raises CommitInDoubt: no answer; it may or may not have happened. The engine calls :meth:`Target.settle`.
+        :raises CommitInDoubt: no answer; it may or may not have happened. The engine calls
+            :meth:`Target.settle`.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Undo the attempt. Safe to call in any state but after a commit that was sent, and more than once."""
+        """Undo the attempt. Safe to call in any state but after a commit that was sent, and more
+        than once.
+        """
 
 
 class Witness(Protocol):
@@ -107,7 +126,8 @@ class Witness(Protocol):
         """
 
     def of(self, running: RunningBatch) -> tuple[Any, ...]:
-        """For each source of the batch what tells it from others (JSON; None: unknown). Asked after it was read.
+        """For each source of the batch what tells it from others (JSON; None: unknown). Asked
+        after it was read.
 
         :raises AdmissionRefused: a source is not the one that the ledger speaks of.
         """
@@ -131,9 +151,11 @@ def of_another_sink(record: LedgerRecord) -> LedgerUnreadable:
     """The refusal to go on behind a batch that only the sink which decided it can publish."""
     kinds = ", ".join(sorted(output.kind for output in record.outputs.values())) or "nothing"
     return LedgerUnreadable(
-        f"{record.batch} of pipeline {record.pipeline} is decided and not published yet, and was prepared by another "
+        f"{record.batch} of pipeline {record.pipeline} is decided and not published yet, and was "
+        f"prepared by another "
         f"sink ({kinds}); going on would leave it out",
-        next_step="start the query once more with the sink that wrote it, until its batch is published; then change "
+        next_step="start the query once more with the sink that wrote it, until its batch is "
+        "published; then change "
         "the sink, or give the new one a pipeline_id of its own",
         details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id},
     )
@@ -142,9 +164,9 @@ def of_another_sink(record: LedgerRecord) -> LedgerUnreadable:
 class Target(ABC):
     """A place to write to, of one pipeline.
 
-    Every method may raise :class:`onceward.errors.Fenced`: somebody newer owns the pipeline, and the engine stops
-    for good. Any other :class:`onceward.errors.OncewardError` that says ``Recovery.RUN_AGAIN`` lets the engine abort
-    and run the batch again.
+    Every method may raise :class:`onceward.errors.Fenced`: somebody newer owns the pipeline, and
+    the engine stops for good. Any other :class:`onceward.errors.OncewardError` that says
+    ``Recovery.RUN_AGAIN`` lets the engine abort and run the batch again.
     """
 
     witness: Witness = NoWitness()
@@ -152,22 +174,26 @@ class Target(ABC):
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
-        """The newest ledger record, without touching a predecessor that may be alive and well; None if not certain.
+        """The newest ledger record, without touching a predecessor that may be alive and well;
+        None if not certain.
 
-        It may be outdated by the time it returns. It is there so that a query that will be refused anyway does not
-        fence a healthy one first.
+        It may be outdated by the time it returns. It is there so that a query that will be refused
+        anyway does not fence a healthy one first.
         """
 
     @abstractmethod
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        """Check what can be checked, fence every predecessor, end what it left undecided, *then* read the ledger.
+        """Check what can be checked, fence every predecessor, end what it left undecided, *then*
+        read the ledger.
 
-        After it returns, no earlier owner of the pipeline can decide anything, so the record is final. If it is decided
-        and not finished, the engine calls :meth:`finish` before anything else.
+        After it returns, no earlier owner of the pipeline can decide anything, so the record is
+        final. If it is decided and not finished, the engine calls :meth:`finish` before anything
+        else.
         """
 
     def confirm(self) -> None:  # noqa: B027 — most ledgers are read where they are written
-        """Before a batch is refused for the record that :meth:`open` or :meth:`settle` gave: it is the newest.
+        """Before a batch is refused for the record that :meth:`open` or :meth:`settle` gave: it is
+        the newest.
 
         :raises LedgerOutdated: it is not; that batch may be all right.
         """
@@ -176,14 +202,15 @@ class Target(ABC):
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
         """A fresh attempt; nothing of an earlier one can join it. If it raises, nothing is open.
 
-        :param newest: what the engine takes for the newest record. Where the target may have forgotten the pipeline,
-            and with it whoever would have fenced us, it looks.
+        :param newest: what the engine takes for the newest record. Where the target may have
+            forgotten the pipeline, and with it whoever would have fenced us, it looks.
         :raises LedgerBehind: that record is gone.
         """
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
-        """After the decision: publish what ``record`` names; the record as it is then. Repeated until it succeeds, at
-        every start if need be, so it does again what may be done already; it never aborts anything.
+        """After the decision: publish what ``record`` names; the record as it is then. Repeated
+        until it succeeds, at every start if need be, so it does again what may be done already; it
+        never aborts anything.
 
         Asked for decided records only, which atomic targets do not write.
 
@@ -195,10 +222,13 @@ class Target(ABC):
 
     @abstractmethod
     def settle(self) -> LedgerRecord | None:
-        """End all doubt: afterwards the last attempt is decided or gone. Returns the newest ledger record."""
+        """End all doubt: afterwards the last attempt is decided or gone. Returns the newest ledger
+        record.
+        """
 
     def must_be_ours(self) -> LedgerRecord | None:
-        """The newest ledger record, after something that only the chain's owner may do. Between attempts.
+        """The newest ledger record, after something that only the chain's owner may do. Between
+        attempts.
 
         :raises Fenced: somebody newer has the chain.
         """
@@ -214,4 +244,6 @@ class AtomicTarget(Target):
 
     chain: Chain
     is_relied_on: bool = False
-    """Something is done on the strength of what the ledger says even before the next commit: then it is confirmed."""
+    """Something is done on the strength of what the ledger says even before the next commit: then
+    it is confirmed.
+    """

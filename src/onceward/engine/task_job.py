@@ -1,4 +1,5 @@
-"""The Spark jobs of one attempt, for sinks that are written in Python. Driver only; called by targets.
+"""The Spark jobs of one attempt, for sinks that are written in Python. Driver only; called by
+targets.
 
 What runs in the tasks is :mod:`onceward.engine.task_writer`.
 """
@@ -7,7 +8,14 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.task_writer import RESULT_DDL, OpenWriter, TaskResult, each_task_once, in_tasks, reported
+from onceward.engine.task_writer import (
+    RESULT_DDL,
+    OpenWriter,
+    TaskResult,
+    each_task_once,
+    in_tasks,
+    reported,
+)
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import OncewardError
 from onceward.secrecy import unlogged_calls
@@ -16,7 +24,9 @@ from onceward.spark.batch.computation import Computation
 
 
 def planned(
-    frame: DataFrame, open_writer: OpenWriter, brought_back: tuple[type[OncewardError], ...] = (OncewardError,)
+    frame: DataFrame,
+    open_writer: OpenWriter,
+    brought_back: tuple[type[OncewardError], ...] = (OncewardError,),
 ) -> DataFrame:
     """``frame``, written by its tasks when it is computed; its rows are then their results."""
     with unlogged_calls():  # what is pickled here may hold passwords
@@ -24,12 +34,16 @@ def planned(
 
 
 def run(
-    frame: DataFrame, open_writer: OpenWriter, computation: Computation, limit: TimeLimit, prepared: list[TaskResult]
+    frame: DataFrame,
+    open_writer: OpenWriter,
+    computation: Computation,
+    limit: TimeLimit,
+    prepared: list[TaskResult],
 ) -> None:
     """Write ``frame`` by one job.
 
-    :param prepared: gets what its tasks have prepared, by partitions; also where an error is raised, as far as the
-        tasks have reported it.
+    :param prepared: gets what its tasks have prepared, by partitions; also where an error is
+        raised, as far as the tasks have reported it.
     :raises OncewardError: what a task brought back.
     :raises BatchTimedOut, ComputationsMixed, ReportMismatch: …
     :raises Exception: Spark's own, when the job fails.

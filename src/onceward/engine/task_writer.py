@@ -1,11 +1,13 @@
 """What runs in the tasks of a batch, for every sink that is written in Python. Executors only.
 
-The driver's side is :mod:`onceward.engine.task_job`. A task opens a writer, hands it all of its rows, and brings one
-row back to the driver: what the writer has prepared (the committable), or the error of ours that it met.
+The driver's side is :mod:`onceward.engine.task_job`. A task opens a writer, hands it all of its
+rows, and brings one row back to the driver: what the writer has prepared (the committable), or the
+error of ours that it met.
 
-What if a task dies, hangs or runs twice? Its writer has made nothing visible. Of a task's attempts Spark takes the
-result of one; what another has prepared is named nowhere, and never becomes true. Kafka's writers share one sequence of
-records, so that theirs have to stop the others: :mod:`onceward.kafka.sink.tasks`.
+What if a task dies, hangs or runs twice? Its writer has made nothing visible. Of a task's attempts
+Spark takes the result of one; what another has prepared is named nowhere, and never becomes true.
+Kafka's writers share one sequence of records, so that theirs have to stop the others:
+:mod:`onceward.kafka.sink.tasks`.
 """
 
 from __future__ import annotations
@@ -40,18 +42,22 @@ class TaskWriter(ABC):
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take some rows: the frame's columns, in its order of rows. Called as often as Spark has more of them."""
+        """Take some rows: the frame's columns, in its order of rows. Called as often as Spark has
+        more of them.
+        """
 
     @abstractmethod
     def pre_commit(self) -> Any:
         """After the last rows: make all of it durable, and none of it visible.
 
-        :returns: the committable, JSON values by which the driver can make it visible, or drop it, later, and on
-            another machine; None when there is nothing to commit.
+        :returns: the committable, JSON values by which the driver can make it visible, or drop it,
+            later, and on another machine; None when there is nothing to commit.
         """
 
     def close(self) -> None:  # noqa: B027 — not every writer holds something
-        """Called in the end, whatever happened. Without a :meth:`pre_commit` before it, drop what was written."""
+        """Called in the end, whatever happened. Without a :meth:`pre_commit` before it, drop what
+        was written.
+        """
 
 
 OpenWriter = Callable[[TaskAttempt], TaskWriter]
@@ -75,8 +81,9 @@ def in_tasks(
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for ``mapInArrow``: takes a task's rows, yields one row of :data:`RESULT_DDL`.
 
-    :param brought_back: errors of a writer that come to the driver as they are, as the task's result. Any other fails
-        the task, as in any job of Spark's: of those the driver sees the text, and the task may be tried again.
+    :param brought_back: errors of a writer that come to the driver as they are, as the task's
+        result. Any other fails the task, as in any job of Spark's: of those the driver sees the
+        text, and the task may be tried again.
     """
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -90,7 +97,8 @@ def in_tasks(
         drop_zip_importers()
         values = [task.partition_id, task.task_attempt_id, rows, committable, error]
         yield pa.RecordBatch.from_arrays(
-            [pa.array([value], kind.type) for value, kind in zip(values, _RESULT, strict=True)], schema=_RESULT
+            [pa.array([value], kind.type) for value, kind in zip(values, _RESULT, strict=True)],
+            schema=_RESULT,
         )
 
     return run
@@ -124,21 +132,30 @@ def results(rows: Iterable[Any], task_count: int) -> list[TaskResult]:
 
 
 def reported(rows: Iterable[Any], found: list[TaskResult]) -> list[OncewardError]:
-    """Add what tasks have prepared to ``found``, in the order of their partitions; the errors that others brought."""
+    """Add what tasks have prepared to ``found``, in the order of their partitions; the errors that
+    others brought.
+    """
     errors = []
     for row in sorted(rows, key=lambda row: int(row.partition_id)):
         if row.error is not None:
             errors.append(from_json(row.error))
         else:
-            found.append(TaskResult(row.partition_id, row.task_attempt_id, row.rows, json.loads(row.committable)))
+            found.append(
+                TaskResult(
+                    row.partition_id, row.task_attempt_id, row.rows, json.loads(row.committable)
+                )
+            )
     return errors
 
 
 def each_task_once(partition_ids: Sequence[int], task_count: int) -> None:
-    """:raises ReportMismatch: these are not the partitions of all tasks of a job of so many, each once."""
+    """:raises ReportMismatch: these are not the partitions of all tasks of a job of so many, each
+    once.
+    """
     if sorted(partition_ids) != list(range(task_count)):
         raise ReportMismatch(
-            f"the tasks' reports do not add up: {task_count} tasks were run, but reports came from "
+            f"the tasks' reports do not add up: {task_count} tasks were run, but reports came "
+            f"from "
             f"{sorted(partition_ids)}",
             next_step="nothing; the batch is aborted and runs again. If it repeats, report it",
         )

@@ -8,7 +8,9 @@ from onceward.errors import BatchTimedOut
 
 
 class TimeLimit:
-    """``batch_timeout_s``, from when this object is made: of all frames of the attempt together."""
+    """``batch_timeout_s``, from when this object is made: of all frames of the attempt
+    together.
+    """
 
     def __init__(self, policy: SinkPolicy) -> None:
         self._seconds = policy.batch_timeout_s

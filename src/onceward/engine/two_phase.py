@@ -1,17 +1,21 @@
-"""Two-phase targets: tasks prepare, the ledger record decides, the driver publishes what it names. Driver only.
+"""Two-phase targets: tasks prepare, the ledger record decides, the driver publishes what it names.
+Driver only.
 
-Called by ``engine.micro_batch``. What is written is the matter of a :class:`Committer`, which a user's sink is; here is
-the order, and who may do what when:
+Called by ``engine.micro_batch``. What is written is the matter of a :class:`Committer`, which a
+user's sink is; here is the order, and who may do what when:
 
-1. At the start the committer lists what it finds prepared. *Then* the chain is taken, and with that no older copy can
-   decide anything; and it is listed once more. What is on both lists was prepared before and has not been published;
-   of that, what the newest record names stays, and all else was never decided. It is aborted before the first attempt,
-   and not sooner: a start that is refused (the ledger is another one, say, and decided nothing) drops nothing. What a
-   newer copy prepares meanwhile is not on the first list, what an older one has still published is not on the second.
-2. Tasks prepare, each task attempt under a name of its own. What no report names never becomes true.
+1. At the start the committer lists what it finds prepared. *Then* the chain is taken, and with
+   that no older copy can decide anything; and it is listed once more. What is on both lists was
+   prepared before and has not been published; of that, what the newest record names stays, and all
+   else was never decided. It is aborted before the first attempt, and not sooner: a start that is
+   refused (the ledger is another one, say, and decided nothing) drops nothing. What a newer copy
+   prepares meanwhile is not on the first list, what an older one has still published is not on the
+   second.
+2. Tasks prepare, each task attempt under a name of its own. What no report names never becomes
+   true.
 3. The ledger record, with every committable in it, is appended: the decision.
-4. Each committable is committed, again and again until all are done, here or at the next start; then the record says
-   *finished*. Only then may the next batch be decided.
+4. Each committable is committed, again and again until all are done, here or at the next start;
+   then the record says *finished*. Only then may the next batch be decided.
 """
 
 from __future__ import annotations
@@ -29,10 +33,24 @@ from onceward.engine import task_job
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, ids_of, of_another_sink
+from onceward.engine.target import (
+    Attempt,
+    Prepared,
+    Target,
+    Witness,
+    Write,
+    ids_of,
+    of_another_sink,
+)
 from onceward.engine.task_writer import OpenWriter, TaskResult, TaskWriter
 from onceward.engine.time_limit import TimeLimit
-from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, TargetLost, Unfinished
+from onceward.errors import (
+    ConfigurationError,
+    LedgerUnreadable,
+    OncewardError,
+    TargetLost,
+    Unfinished,
+)
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
@@ -41,8 +59,9 @@ from onceward.spark.batch.shuffles import Shuffles
 log = logging.getLogger(__name__)
 
 KIND = "two_phase"
-"""Of a ledger record's output: ``{"version": of the committables, "committables": […]}``. A target that keeps more
-there has a kind of its own."""
+"""Of a ledger record's output: ``{"version": of the committables, "committables": […]}``. A target
+that keeps more there has a kind of its own.
+"""
 
 _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-\d+\.\d+")
 """As :attr:`Task.name` has it, with the pipeline's id in front."""
@@ -77,8 +96,9 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Unique for all time, of characters that file and transaction names may have. Begins with the pipeline's id
-        and ``@``, which no id has."""
+        """Unique for all time, of characters that file and transaction names may have. Begins with
+        the pipeline's id and ``@``, which no id has.
+        """
         batch, (owner, number) = f"{self.batch.query_id[:8]}-{self.batch.batch_id}", self.attempt
         return f"{self.pipeline}@{batch}-{owner}.{number}-{self.frame}-{self.partition_id}.{self.task_attempt_id}"
 
@@ -91,7 +111,9 @@ class Beginner(Protocol):
 
 
 class Committer(Beginner, Protocol):
-    """What is written, and how it is made visible; :class:`onceward.TwoPhaseCommitSink` has the words on each."""
+    """What is written, and how it is made visible; :class:`onceward.TwoPhaseCommitSink` has the
+    words on each.
+    """
 
     committable_version: ClassVar[int]
 
@@ -112,7 +134,8 @@ class TwoPhaseTarget(Target):
     """One run of a query, writing to one place in two phases.
 
     :cvar kind: of the output in its ledger records.
-    :param commit_timeout_s: how long committables are tried again before the query fails, to be started again.
+    :param commit_timeout_s: how long committables are tried again before the query fails, to be
+        started again.
     """
 
     kind: ClassVar[str] = KIND
@@ -133,9 +156,15 @@ class TwoPhaseTarget(Target):
         self.commit_timeout_s = commit_timeout_s
         self._shuffles = Shuffles()
         self.branch = ""
-        """In a fan-out, its name there: what it makes besides, by the attempt's name alone, has this one, too."""
-        self._undecided: list[Any] = []  # what earlier runs have prepared, for the first attempt to drop
-        self._inherited: int | None = None  # the sequence of what an earlier run has decided and not finished
+        """In a fan-out, its name there: what it makes besides, by the attempt's name alone, has
+        this one, too.
+        """
+        self._undecided: list[
+            Any
+        ] = []  # what earlier runs have prepared, for the first attempt to drop
+        self._inherited: int | None = (
+            None  # the sequence of what an earlier run has decided and not finished
+        )
 
     def peek(self) -> LedgerRecord | None:
         return self.chain.peek()
@@ -172,7 +201,8 @@ class TwoPhaseTarget(Target):
         self._undecided = [one for one in undecided if self.is_of_this_chain(one)]
         if of_another := [one for one in undecided if not self.is_of_this_chain(one)]:
             log.warning(
-                "%s: %d are prepared by another pipeline, or under this pipeline's id by that of another ledger, which "
+                "%s: %d are prepared by another pipeline, or under this pipeline's id by that of "
+                "another ledger, which "
                 "may have decided them; they are left to it, or to you: %s",
                 self._policy.pipeline,
                 len(of_another),
@@ -180,22 +210,27 @@ class TwoPhaseTarget(Target):
             )
 
     def must_be_of_this_chain(self) -> None:
-        """As the owner of the chain, before anything is dropped by what it says: is what is prepared here its own?
+        """As the owner of the chain, before anything is dropped by what it says: is what is
+        prepared here its own?
 
         :raises ConfigurationError: it is another one's.
         """
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        """Was it prepared in this chain, as far as its name tells? What another one has prepared may be decided there.
+        """Was it prepared in this chain, as far as its name tells? What another one has prepared
+        may be decided there.
 
-        A committable of a sink of one's own that has the name of a task of another pipeline is of that pipeline, though
-        :meth:`Committer.recover` lists it: where several of them prepare in one place, say.
+        A committable of a sink of one's own that has the name of a task of another pipeline is of
+        that pipeline, though :meth:`Committer.recover` lists it: where several of them prepare in
+        one place, say.
         """
         pipelines = {found[1] for found in _TASK_NAME.finditer(json.dumps(recovered))}
         return not pipelines or self._policy.pipeline in pipelines
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """What the committer lists as prepared of ``record``, as long as that is decided and not finished."""
+        """What the committer lists as prepared of ``record``, as long as that is decided and not
+        finished.
+        """
         return self._committables(record)
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
@@ -207,11 +242,14 @@ class TwoPhaseTarget(Target):
         return self._attempt(attempt_id, newest)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
-        return TwoPhaseAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
+        return TwoPhaseAttempt(
+            self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
+        )
 
     def _drop_undecided(self) -> None:
-        """Of earlier runs, now that this one was admitted. Nobody can decide it any more: an older copy has no chain,
-        and a newer one decides what its own tasks have prepared."""
+        """Of earlier runs, now that this one was admitted. Nobody can decide it any more: an older
+        copy has no chain, and a newer one decides what its own tasks have prepared.
+        """
         undecided, self._undecided = self._undecided, []
         for committable in undecided:
             drop(self.committer, committable, self._policy.pipeline)
@@ -221,7 +259,9 @@ class TwoPhaseTarget(Target):
         patience = Patience(self.commit_timeout_s)
         while waiting:
             results = [(committable, self._commit(committable, record)) for committable in waiting]
-            self._must_not_be_lost([one for one, result in results if result is CommitResult.LOST], record)
+            self._must_not_be_lost(
+                [one for one, result in results if result is CommitResult.LOST], record
+            )
             if any(result is not CommitResult.RETRY_LATER for _, result in results):
                 patience = Patience(self.commit_timeout_s)
             waiting = [
@@ -231,9 +271,11 @@ class TwoPhaseTarget(Target):
             ]
             if waiting and not patience.wait():
                 raise Unfinished(
-                    f"{record.batch} is decided, and {len(waiting)} of its committables were still to be committed "
+                    f"{record.batch} is decided, and {len(waiting)} of its committables were "
+                    f"still to be committed "
                     f"after {self.commit_timeout_s:g} s without progress",
-                    next_step="see why commit() answers 'retry later' or fails (the log has its errors); start the "
+                    next_step="see why commit() answers 'retry later' or fails (the log has its "
+                    "errors); start the "
                     "query again: it goes on with them before anything else",
                     details={"pipeline": record.pipeline, "waiting": len(waiting)},
                 )
@@ -245,30 +287,43 @@ class TwoPhaseTarget(Target):
         except OncewardError as error:
             if error.recovery.needs_a_change:
                 raise
-            log.warning("%s: committing a part of %s failed: %s", record.pipeline, record.batch, error)
+            log.warning(
+                "%s: committing a part of %s failed: %s", record.pipeline, record.batch, error
+            )
             return CommitResult.RETRY_LATER
         except Exception as error:  # noqa: BLE001 — the decision stands: whatever it is, it is tried again
-            log.warning("%s: committing a part of %s failed: %r", record.pipeline, record.batch, error)
+            log.warning(
+                "%s: committing a part of %s failed: %r", record.pipeline, record.batch, error
+            )
             return CommitResult.RETRY_LATER
         if result is not None and not isinstance(result, CommitResult):
             raise ConfigurationError(
-                f"commit() has answered {result!r}", next_step="let it return an ow.CommitResult, or None for DONE"
+                f"commit() has answered {result!r}",
+                next_step="let it return an ow.CommitResult, or None for DONE",
             )
         return CommitResult.DONE if result is None else result
 
     def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
         if not lost:
             return
-        # Only what was decided before this start: of what is lost later, nobody has said that it may be.
+        # Only what was decided before this start: of what is lost later, nobody has said that it
+        # may be.
         if self._policy.resume == "keep" and record.sequence == self._inherited:
-            log.warning("%s: left out, as it is lost: of %s: %s", record.pipeline, record.batch, lost)
+            log.warning(
+                "%s: left out, as it is lost: of %s: %s", record.pipeline, record.batch, lost
+            )
             return
         raise TargetLost(
-            f"a part of {record.batch} was prepared and decided, and is gone from the target: {str(lost[0])[:_SAID]}"
-            + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
-            next_step="find out what removed it, and restore it if that is possible; to go on without it, start once "
+            f"a part of {record.batch} was prepared and decided, and is gone from the target: "
+            f"{str(lost[0])[:_SAID]}" + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
+            next_step="find out what removed it, and restore it if that is possible; to go on "
+            "without it, start once "
             'with resume="keep"',
-            details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "lost": len(lost)},
+            details={
+                "pipeline": record.pipeline,
+                "batch_id": record.batch.batch_id,
+                "lost": len(lost),
+            },
         )
 
     def _committables(self, record: LedgerRecord) -> list[Any]:
@@ -279,14 +334,18 @@ class TwoPhaseTarget(Target):
         version, known = int(output.data["version"]), self.committer.committable_version
         if version > known:
             raise LedgerUnreadable(
-                f"the newest ledger record of pipeline {record.pipeline} has committables of version {version}; this "
+                f"the newest ledger record of pipeline {record.pipeline} has committables of "
+                f"version {version}; this "
                 f"sink knows up to {known} (committable_version)",
-                next_step="start this pipeline with the code of the sink that wrote them, or with later one",
+                next_step="start this pipeline with the code of the sink that wrote them, or with "
+                "later one",
             )
         committables: Sequence[Any] = output.data["committables"]
         if version == known:
             return list(committables)
-        return as_json([self.committer.upgrade(committable, version) for committable in committables])
+        return as_json(
+            [self.committer.upgrade(committable, version) for committable in committables]
+        )
 
     def settle(self) -> LedgerRecord | None:
         return self.chain.settle()
@@ -320,19 +379,27 @@ class TwoPhaseAttempt(Attempt):
         with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
             opening = self._opening(write, running, len(self._results))
             results: list[TaskResult] = []
-            self._results.append(results)  # before they are looked at: what is prepared can be dropped then
+            self._results.append(
+                results
+            )  # before they are looked at: what is prepared can be dropped then
             task_job.run(write.frame, opening, self._computation, self._limit, results)
         return sum(result.rows for result in results)
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
         """What opens the writers of the batch's frame number ``frame``."""
-        return OpenTaskWriter(self._committer, self._policy.pipeline, running.batch, self.id, frame)
+        return OpenTaskWriter(
+            self._committer, self._policy.pipeline, running.batch, self.id, frame
+        )
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
         committables = self._committables()
         rows = sum(result.rows for results in self._results for result in results)
-        data = {"version": self._committer.committable_version, **self._told(), "committables": committables}
+        data = {
+            "version": self._committer.committable_version,
+            **self._told(),
+            "committables": committables,
+        }
         return Prepared(
             {self.kind: Output(self.kind, _FORMAT, rows, data)},
             f"{len(committables)} committables of {self.id}",
@@ -352,7 +419,9 @@ class TwoPhaseAttempt(Attempt):
         self._chain.append(self.record)
 
     def abort(self) -> None:
-        """What a report has named is dropped; what none has, a task that died has not reported: ``recover``."""
+        """What a report has named is dropped; what none has, a task that died has not reported:
+        ``recover``.
+        """
         committables, self._results = self._committables(), []
         for committable in committables:
             drop(self._committer, committable, self._policy.pipeline)
@@ -360,7 +429,8 @@ class TwoPhaseAttempt(Attempt):
 
 
 def must_have_its_chain(chain: Chain, running: RunningBatch, policy: SinkPolicy) -> None:
-    """Check before a chain is taken, which makes one, that it is there if an earlier batch was committed in it.
+    """Check before a chain is taken, which makes one, that it is there if an earlier batch was
+    committed in it.
 
     Where an earlier batch of this very run was not handed over, admission says so.
 
@@ -378,7 +448,9 @@ def as_json(committables: list[Any]) -> list[Any]:
 
 
 def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:
-    """What was not decided, and never will be. If it cannot be dropped, the next start lists it again."""
+    """What was not decided, and never will be. If it cannot be dropped, the next start lists it
+    again.
+    """
     try:
         committer.abort(committable)
     except Exception as error:  # noqa: BLE001 — see above

@@ -1,7 +1,8 @@
-"""The sink for files: Spark's own writers into a hidden folder, published once the batch is decided.
+"""The sink for files: Spark's own writers into a hidden folder, published once the batch is
+decided.
 
-In reading order: :mod:`sink` (what users build), :mod:`settings`, :mod:`columns` (does a frame fit? pure),
-:mod:`target`, :mod:`attempt` (one batch), :mod:`publishing` (from hidden to visible, and what a crash leaves),
-:mod:`manifest` (the layout that renames nothing), :mod:`rolling`, :mod:`shape` (what all files of a path have in
-common), :mod:`reading` (``read_files``).
+In reading order: :mod:`sink` (what users build), :mod:`settings`, :mod:`columns` (does a frame
+fit? pure), :mod:`target`, :mod:`attempt` (one batch), :mod:`publishing` (from hidden to visible,
+and what a crash leaves), :mod:`manifest` (the layout that renames nothing), :mod:`rolling`,
+:mod:`shape` (what all files of a path have in common), :mod:`reading` (``read_files``).
 """

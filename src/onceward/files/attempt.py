@@ -1,4 +1,6 @@
-"""One batch into files: a Spark job for each frame, all into one hidden folder. Driver only; made by :mod:`target`."""
+"""One batch into files: a Spark job for each frame, all into one hidden folder. Driver only; made
+by :mod:`target`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ from onceward.spark.files import file_writer
 from onceward.spark.files.file_writer import Written
 
 KIND = "files"
-"""Of a ledger record's output: ``{"version": …, "format": …, "committables": [at most one]}``, whose form is
-:class:`~onceward.files.committable.Committable`."""
+"""Of a ledger record's output: ``{"version": …, "format": …, "committables": [at most one]}``,
+whose form is :class:`~onceward.files.committable.Committable`.
+"""
 
 
 class FileAttempt(SparkJobsAttempt):
@@ -69,17 +72,23 @@ class FileAttempt(SparkJobsAttempt):
         try:
             return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
         except (ConfigurationError, ReportMismatch) as error:
-            # A newer copy may have put its batch there, or have dropped ours: then it is for Fenced to say so.
+            # A newer copy may have put its batch there, or have dropped ours: then it is for
+            # Fenced to say so.
             newest = self._chain.newest()
             if newest is not None and newest.sequence >= self._sequence:
-                raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}") from error
+                raise overtaken(
+                    self._policy.pipeline, f"the ledger, which has {newest.batch}"
+                ) from error
             raise
 
     def _told(self) -> Mapping[str, Any]:
         return {"format": self._how.name, "root": self._publisher.files.root}
 
     def _said(self, committables: Sequence[Mapping[str, Any]]) -> str:
-        return f"in {sum(len(committable['files']) for committable in committables)} files of {self.id}"
+        return (
+            f"in {sum(len(committable['files']) for committable in committables)} files of "
+            f"{self.id}"
+        )
 
     def _drop(self) -> None:
         self._publisher.abort({"folder": self._name})

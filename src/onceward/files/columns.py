@@ -1,4 +1,6 @@
-"""Does a frame fit the files that a sink writes? Values only; what a format itself refuses, Spark says."""
+"""Does a frame fit the files that a sink writes? Values only; what a format itself refuses, Spark
+says.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,32 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
 
     :raises BadColumn: a column is missing, or in the way.
     """
-    names = [name.lower() for name in schema.names]  # Spark's own rule, unless spark.sql.caseSensitive is set
+    names = [
+        name.lower() for name in schema.names
+    ]  # Spark's own rule, unless spark.sql.caseSensitive is set
     for column in settings.partition_by:
         if column.lower() not in names:
             raise BadColumn(
-                f"the frame has no column {column!r} to partition by; it has {', '.join(schema.names) or 'none'}",
+                f"the frame has no column {column!r} to partition by; it has "
+                f"{', '.join(schema.names) or 'none'}",
                 next_step="select it in the query, or correct partition_by",
             )
     for column in settings.partition_by:
-        kind = next(field.dataType for field in schema.fields if field.name.lower() == column.lower())
+        kind = next(
+            field.dataType for field in schema.fields if field.name.lower() == column.lower()
+        )
         if isinstance(kind, (BinaryType, TimestampType)):
             raise BadColumn(
-                f"column {column!r} of partition_by is of type {kind.simpleString()}, and no folder's name gives its "
+                f"column {column!r} of partition_by is of type {kind.simpleString()}, and no "
+                f"folder's name gives its "
                 "values back: "
-                + ("bytes need be no text" if isinstance(kind, BinaryType) else "it would be a time without its zone"),
-                next_step="partition by a date or a text that the query makes of it (to_date, date_format, hex)",
+                + (
+                    "bytes need be no text"
+                    if isinstance(kind, BinaryType)
+                    else "it would be a time without its zone"
+                ),
+                next_step="partition by a date or a text that the query makes of it (to_date, "
+                "date_format, hex)",
             )
     if settings.batches_have_folders and settings.batch_column.lower() in names:
         raise BadColumn(
@@ -49,7 +62,9 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
             "the frame has no columns but those of partition_by, which become folders",
             next_step="leave at least one column to the files",
         )
-    if settings.format == "text" and [type(schema[name].dataType) for name in in_files] != [StringType]:
+    if settings.format == "text" and [type(schema[name].dataType) for name in in_files] != [
+        StringType
+    ]:
         raise BadColumn(
             f"text files take one column of type string, and the frame has {', '.join(in_files)}",
             next_step="make one string of each row, or use another format",
@@ -57,7 +72,8 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
     for name in in_files:
         if settings.format == "csv" and isinstance(schema[name].dataType, BinaryType):
             raise BadColumn(
-                f"column {name} is of type binary, of which a CSV file would have the bytes' numbers, as text",
+                f"column {name} is of type binary, of which a CSV file would have the bytes' "
+                f"numbers, as text",
                 next_step="select base64(…) or hex(…) of it in the query, or use another format",
             )
 

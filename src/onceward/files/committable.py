@@ -12,13 +12,16 @@ from onceward.files.settings import HIDDEN
 log = logging.getLogger(__name__)
 
 PREPARED = f"{HIDDEN}/prepared"
-"""Below the sink's path: what an attempt leaves until it is published or dropped, by the attempt's name."""
+"""Below the sink's path: what an attempt leaves until it is published or dropped, by the attempt's
+name.
+"""
 
 
 class Committable(NamedTuple):
-    """``folder`` is the attempt's name, ``root`` the sink's path when it was prepared, ``to`` where the files go below
-    it, or the list of them (layout "manifest"), ``files`` their names there with their sizes in bytes. ``at`` is where
-    they are already (layout "manifest")."""
+    """``folder`` is the attempt's name, ``root`` the sink's path when it was prepared, ``to``
+    where the files go below it, or the list of them (layout "manifest"), ``files`` their names
+    there with their sizes in bytes. ``at`` is where they are already (layout "manifest").
+    """
 
     folder: str
     root: str
@@ -39,5 +42,11 @@ def lost_of(wanted: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
 
 def said_lost(lost: Sequence[str], batch: Committable) -> CommitResult:
     """With a line in the log."""
-    log.error("of %s below %s %d files are lost: %s", batch.folder, batch.root, len(lost), ", ".join(lost[:10]))
+    log.error(
+        "of %s below %s %d files are lost: %s",
+        batch.folder,
+        batch.root,
+        len(lost),
+        ", ".join(lost[:10]),
+    )
     return CommitResult.LOST

@@ -1,23 +1,28 @@
-"""Chains in a folder of a local disk: one file an entry, made by ``link(2)``, of which one caller wins. Driver only.
+"""Chains in a folder of a local disk: one file an entry, made by ``link(2)``, of which one caller
+wins. Driver only.
 
-``<path>/<pipeline>/<slot>.json``, slots counted from 0 without gap. An entry is a ledger record or a takeover, and both
-are made in the same way: written to a file of their own, synced, and linked to the name of the slot behind the newest
-one. ``link`` fails if the name is there (POSIX), so that who has lost a slot has lost the chain:
+``<path>/<pipeline>/<slot>.json``, slots counted from 0 without gap. An entry is a ledger record or
+a takeover, and both are made in the same way: written to a file of their own, synced, and linked
+to the name of the slot behind the newest one. ``link`` fails if the name is there (POSIX), so that
+who has lost a slot has lost the chain:
 
-* a takeover wins the next slot, and no older owner can append there any more: what lies before it is final;
+* a takeover wins the next slot, and no older owner can append there any more: what lies before it
+  is final;
 * a record wins it, or its owner learns that there is a newer one.
 
-Renaming would not do, nor does Spark's ``createAtomic``, which looks first and renames then: a rename that comes late
-replaces what somebody else has put there meanwhile, and says that all is well.
+Renaming would not do, nor does Spark's ``createAtomic``, which looks first and renames then: a
+rename that comes late replaces what somebody else has put there meanwhile, and says that all is
+well.
 
-Old entries are removed, and a very late owner could win the name of one. So before any is removed, an empty file
-``floor-<slot>`` says from which slot on entries count (of several the highest); who has won a slot below it has won
-nothing.
+Old entries are removed, and a very late owner could win the name of one. So before any is removed,
+an empty file ``floor-<slot>`` says from which slot on entries count (of several the highest); who
+has won a slot below it has won nothing.
 
-Whoever keeps things beside a chain asks for its ``identity``, an entry of its own by that name, which is by lot.
+Whoever keeps things beside a chain asks for its ``identity``, an entry of its own by that name,
+which is by lot.
 
-The driver that comes next must see the same folder. Network file systems are refused: there an answer can get lost and
-a request be repeated.
+The driver that comes next must see the same folder. Network file systems are refused: there an
+answer can get lost and a request be repeated.
 """
 
 from __future__ import annotations
@@ -49,17 +54,21 @@ _KEPT = 1_000
 """Entries behind the newest record, for whoever wants to know what was."""
 _NOBODY = -1
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs"}
-"""File systems whose ``link`` fails exactly if the name is there, and has happened or not when it returns."""
+"""File systems whose ``link`` fails exactly if the name is there, and has happened or not when it
+returns.
+"""
 
 
 @dataclass(frozen=True)
 class FolderLedger(Ledger):
     """Chains in a folder of a local disk, which is made when it is missing; one for all pipelines.
 
-    For a query whose driver always starts on the same machine, or on one that is given the same disk. On Linux other
-    file systems are refused by name; elsewhere nobody tells what a folder lies on.
+    For a query whose driver always starts on the same machine, or on one that is given the same
+    disk. On Linux other file systems are refused by name; elsewhere nobody tells what a folder
+    lies on.
 
-    :param path: the folder. :raises ConfigurationError: it is empty, or an address of something else.
+    :param path: the folder. :raises ConfigurationError: it is empty, or an address of something
+        else.
     """
 
     path: str | os.PathLike[str]
@@ -69,7 +78,8 @@ class FolderLedger(Ledger):
         if not text or "://" in text:
             raise ConfigurationError(
                 f"FolderLedger(path={text!r}) names no folder of a local disk",
-                next_step="pass the path of a folder; for a ledger that several machines see, use KafkaLedger",
+                next_step="pass the path of a folder; for a ledger that several machines see, use "
+                "KafkaLedger",
             )
         object.__setattr__(self, "path", str(Path(text).absolute()))
 
@@ -96,14 +106,17 @@ class FolderChain(Chain):
         return next(self.history(1), None)
 
     def must_be_there(self) -> None:
-        """A disk that is not mounted leaves an empty folder in its place, or none: no chain of any pipeline."""
+        """A disk that is not mounted leaves an empty folder in its place, or none: no chain of any
+        pipeline.
+        """
         found = self._folder.parent
         with self._reached(), suppress(FileNotFoundError):
             if os.listdir(found):
                 return
         raise LedgerUnreachable(
             f"the ledger folder {found} is not there, or empty: its disk may not be mounted",
-            next_step="mount it, or restore the folder from a backup; if it was deleted for good, find out from the "
+            next_step="mount it, or restore the folder from a backup; if it was deleted for good, "
+            "find out from the "
             'output how far it goes, and begin a chain anew by starting once with resume="adopt"',
         )
 
@@ -151,7 +164,9 @@ class FolderChain(Chain):
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         if self._next - 1 not in self._still_ours():
-            what = "has lost its newest entry: the folder was deleted, or restored from an older copy"
+            what = (
+                "has lost its newest entry: the folder was deleted, or restored from an older copy"
+            )
             raise cut_off(self._pipeline, str(self._folder), what)
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
@@ -169,7 +184,9 @@ class FolderChain(Chain):
             self._remove_old()
 
     def settle(self) -> LedgerRecord | None:
-        """Takes the slot that the append in doubt was for, or the one behind it; from nobody else."""
+        """Takes the slot that the append in doubt was for, or the one behind it; from nobody
+        else.
+        """
         while not self._take_next():
             record = self._record_at(self._next)
             if record is None or not self._is_our_own(record):
@@ -178,7 +195,9 @@ class FolderChain(Chain):
         return self.newest()
 
     def _is_our_own(self, record: LedgerRecord) -> bool:
-        """What an heir has published of his predecessor's batch still names the attempt that decided it."""
+        """What an heir has published of his predecessor's batch still names the attempt that
+        decided it.
+        """
         return record.attempt.owner == self._owner or encode(record) == self._appended
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
@@ -262,13 +281,19 @@ class FolderChain(Chain):
         """What lies far behind. Never raises: it can be done later."""
         floor = self._next - _KEPT
         try:
-            # Never lowered, whoever makes one late: the highest counts. Before any name becomes free.
+            # Never lowered, whoever makes one late: the highest counts. Before any name becomes
+            # free.
             (self._folder / f"{_FLOOR}{floor}").touch()
             sync(self._folder)
             for name in os.listdir(self._folder):
-                old_entry = _numbered(name, "", _SUFFIX) and int(name.removesuffix(_SUFFIX)) < floor
-                # The one before stays: whoever lists the folder just now may see neither the old nor the new one.
-                old_floor = _numbered(name, _FLOOR, "") and int(name.removeprefix(_FLOOR)) < floor - _KEPT
+                old_entry = (
+                    _numbered(name, "", _SUFFIX) and int(name.removesuffix(_SUFFIX)) < floor
+                )
+                # The one before stays: whoever lists the folder just now may see neither the old
+                # nor the new one.
+                old_floor = (
+                    _numbered(name, _FLOOR, "") and int(name.removeprefix(_FLOOR)) < floor - _KEPT
+                )
                 if old_entry or old_floor:
                     (self._folder / name).unlink()
         except OSError as error:
@@ -284,12 +309,17 @@ class FolderChain(Chain):
         except OSError as error:
             raise LedgerUnreachable(
                 f"the ledger folder {self._folder} cannot be used: {error}",
-                next_step="make the folder readable and writable for the driver, and see that its disk has room",
+                next_step="make the folder readable and writable for the driver, and see that its "
+                "disk has room",
             ) from error
 
 
 def _numbered(name: str, prefix: str, suffix: str) -> bool:
-    return name.startswith(prefix) and name.endswith(suffix) and name[len(prefix) : -len(suffix) or None].isdecimal()
+    return (
+        name.startswith(prefix)
+        and name.endswith(suffix)
+        and name[len(prefix) : -len(suffix) or None].isdecimal()
+    )
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -307,18 +337,23 @@ def _is_takeover(data: bytes) -> bool:
 
 
 def _refuse_other_file_systems(folder: Path) -> None:
-    """:raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link`` does what it must."""
+    """:raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link``
+    does what it must.
+    """
     kind = file_system_of(folder)
     if kind is not None and kind not in _LOCAL:
         raise ConfigurationError(
-            f"the ledger folder {folder} lies on a file system of type {kind}, of which it is not known whether one of "
+            f"the ledger folder {folder} lies on a file system of type {kind}, of which it is not "
+            f"known whether one of "
             "two drivers wins",
             next_step="keep the ledger on a local disk, or use KafkaLedger",
         )
 
 
 def file_system_of(folder: Path) -> str | None:
-    """Its type, as Linux names it (``proc(5)``, ``/proc/[pid]/mountinfo``); None where that is not told."""
+    """Its type, as Linux names it (``proc(5)``, ``/proc/[pid]/mountinfo``); None where that is not
+    told.
+    """
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

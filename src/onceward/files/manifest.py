@@ -1,16 +1,19 @@
-"""Layout "manifest": files stay where Spark has written them, hidden, and a list of them makes a batch visible.
+"""Layout "manifest": files stay where Spark has written them, hidden, and a list of them makes a
+batch visible.
 
-For stores in which nothing can be renamed, and for readers who need whole batches. Below the sink's path::
+For stores in which nothing can be renamed, and for readers who need whole batches. Below the
+sink's path::
 
     _onceward/prepared/<attempt>                           a note of where an attempt writes, until it is published
     _onceward/files/_attempt=<attempt>/batch=<pipeline>@<number>/day=2026-11-22/part-….parquet
     _symlink_format_manifest/<pipeline>@<number>           the list of a published batch: one file's URI a line
 
-The list is one file, written last: who reads the lists sees all of a batch or nothing of it. It is written as Hive's
-``SymlinkTextInputFormat`` reads it, which Hive, Trino, Presto and Athena have. Who lists folders sees nothing.
+The list is one file, written last: who reads the lists sees all of a batch or nothing of it. It is
+written as Hive's ``SymlinkTextInputFormat`` reads it, which Hive, Trino, Presto and Athena have.
+Who lists folders sees nothing.
 
-The note is written before anything else of an attempt, and removed behind the list: what a crash leaves is found by
-it, however many batches the path has. Driver only; called by :mod:`publishing`.
+The note is written before anything else of an attempt, and removed behind the list: what a crash
+leaves is found by it, however many batches the path has. Driver only; called by :mod:`publishing`.
 """
 
 from __future__ import annotations
@@ -43,7 +46,11 @@ class Place(NamedTuple):
 
 def place_of(attempt: str, batch_column: str, batch: str) -> Place:
     """:param batch: ``<pipeline>@<number>``."""
-    return Place(f"{PREPARED}/{attempt}", f"{DATA}/{ATTEMPT}={attempt}/{batch_column}={batch}", f"{MANIFESTS}/{batch}")
+    return Place(
+        f"{PREPARED}/{attempt}",
+        f"{DATA}/{ATTEMPT}={attempt}/{batch_column}={batch}",
+        f"{MANIFESTS}/{batch}",
+    )
 
 
 def publish(files: Files, batch: Committable) -> bool | list[str]:
@@ -60,10 +67,16 @@ def publish(files: Files, batch: Committable) -> bool | list[str]:
 
 
 def publish_what_is_left(files: Files, batch: Committable) -> None:
-    """The list of those that are whole; where the batch has been published before, it stays as it is."""
+    """The list of those that are whole; where the batch has been published before, it stays as it
+    is.
+    """
     there = files.listed(batch.at) or {}
     if files.text(batch.to) != _listing(files, batch, batch.files):
-        _write(files, batch, {name: size for name, size in batch.files.items() if there.get(name) == size})
+        _write(
+            files,
+            batch,
+            {name: size for name, size in batch.files.items() if there.get(name) == size},
+        )
     files.remove(f"{PREPARED}/{batch.folder}")
 
 
@@ -72,7 +85,8 @@ def _write(files: Files, batch: Committable, names: Mapping[str, int]) -> None:
     files.make(MANIFESTS)
     if files.kept(batch.to, listing) != listing:
         raise ConfigurationError(
-            f"{files.uri(batch.to)} is there, and does not list the files of the batch that is decided: somebody else "
+            f"{files.uri(batch.to)} is there, and does not list the files of the batch that is "
+            f"decided: somebody else "
             "has written it",
             next_step="move it away, and start again: the batch is published first of all",
         )
@@ -84,7 +98,9 @@ def _listing(files: Files, batch: Committable, names: Mapping[str, int]) -> str:
 
 
 def drop(files: Files, attempt: str) -> None:
-    """What an attempt has written, and its note; what a list names stays, whoever says that it was not decided."""
+    """What an attempt has written, and its note; what a list names stays, whoever says that it was
+    not decided.
+    """
     note = f"{PREPARED}/{attempt}"
     for name in files.names(PREPARED):
         if finished(name) == attempt:  # whoever wrote the note died over it
@@ -93,16 +109,23 @@ def drop(files: Files, attempt: str) -> None:
     if said is None:  # nothing was written, or a list has it
         return
     if said.startswith(f"{MANIFESTS}/") and attempt in _listed(files, said):
-        log.error("%s names files of attempt %s, which is to be dropped: they stay", files.uri(said), attempt)
+        log.error(
+            "%s names files of attempt %s, which is to be dropped: they stay",
+            files.uri(said),
+            attempt,
+        )
     else:
         files.remove(f"{DATA}/{ATTEMPT}={attempt}")
         with suppress(FileNotFoundError):  # no task has come to write
-            files.sync_names({DATA})  # or a power failure brings them back, and no note tells of them
+            files.sync_names(
+                {DATA}
+            )  # or a power failure brings them back, and no note tells of them
     files.remove(note)
 
 
 def _listed(files: Files, manifest: str) -> set[str]:
     """The attempts whose files a list names."""
-    # Not by splitlines(): the name of a partition's folder may have other ends of lines in it (U+0085, U+2028).
+    # Not by splitlines(): the name of a partition's folder may have other ends of lines in it
+    # (U+0085, U+2028).
     lines = (files.text(manifest) or "").split("\n")
     return {line.partition(f"/{ATTEMPT}=")[2].partition("/")[0] for line in lines}

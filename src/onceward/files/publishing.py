@@ -1,4 +1,5 @@
-"""From hidden to visible: how the files of a batch are prepared, published and dropped. Driver only.
+"""From hidden to visible: how the files of a batch are prepared, published and dropped. Driver
+only.
 
 Below the sink's path::
 
@@ -11,15 +12,16 @@ Below the sink's path::
 
 Layout "manifest" renames nothing: see :mod:`manifest`. For the others:
 
-Executors know the first of the two folders of an attempt. The second one, which it is renamed to once the jobs have
-ended, is known to the driver alone: a task that was given up and goes on writing all the same has no way into it.
+Executors know the first of the two folders of an attempt. The second one, which it is renamed to
+once the jobs have ended, is known to the driver alone: a task that was given up and goes on
+writing all the same has no way into it.
 
-``batches`` is published by one rename of the folder: a reader who lists the path sees the whole batch, or nothing of
-it. ``flat`` is published file by file: each is renamed once, so that none is seen twice, and none that is not decided;
-in between a reader sees a part.
+``batches`` is published by one rename of the folder: a reader who lists the path sees the whole
+batch, or nothing of it. ``flat`` is published file by file: each is renamed once, so that none is
+seen twice, and none that is not decided; in between a reader sees a part.
 
-Both are repeated until they are done, and look first: what has gone from the one place and is in the other is done,
-what is in neither is lost.
+Both are repeated until they are done, and look first: what has gone from the one place and is in
+the other is done, what is in neither is lost.
 """
 
 from __future__ import annotations
@@ -70,9 +72,12 @@ class Publisher:
     def check(self, written_to: str) -> None:
         """Before anybody is fenced.
 
-        :param written_to: the path below which this pipeline has written its newest batch, as its ledger says; or "".
-        :raises TargetUnreachable: the path cannot be written to, or is not the one that was written to.
-        :raises ConfigurationError: the ledger would not be where the files are; or the path has files of another shape.
+        :param written_to: the path below which this pipeline has written its newest batch, as its
+            ledger says; or "".
+        :raises TargetUnreachable: the path cannot be written to, or is not the one that was
+            written to.
+        :raises ConfigurationError: the ledger would not be where the files are; or the path has
+            files of another shape.
         """
         try:
             self._must_be_beside_its_ledger()
@@ -83,7 +88,8 @@ class Publisher:
         except OSError as error:
             raise TargetUnreachable(
                 f"files cannot be written below {self._settings.path}: {error}",
-                next_step="make the folder, and let the driver and the executors write there; see that its file system "
+                next_step="make the folder, and let the driver and the executors write there; see "
+                "that its file system "
                 "is there and has room",
             ) from error
 
@@ -91,18 +97,25 @@ class Publisher:
         ledger = self._settings.ledger
         if not self._ledger_is_beside or not isinstance(ledger, FolderLedger):
             return
-        here = None if self.files.local is None else str(FolderLedger(f"{self.files.local}/{HIDDEN}/ledger").path)
+        here = (
+            None
+            if self.files.local is None
+            else str(FolderLedger(f"{self.files.local}/{HIDDEN}/ledger").path)
+        )
         if here != ledger.path:
             raise ConfigurationError(
-                f"path={self._settings.path!r} is {self.files.root} to Spark, and without ledger= the ledger would be "
+                f"path={self._settings.path!r} is {self.files.root} to Spark, and without ledger= "
+                f"the ledger would be "
                 f"kept in {ledger.path}",
-                next_step="pass a path with its scheme (file:/… or hdfs://…), and for hdfs also ledger=",
+                next_step="pass a path with its scheme (file:/… or hdfs://…), and for hdfs also "
+                "ledger=",
             )
 
     # an attempt
 
     def must_have(self, columns: Sequence[str]) -> None:
-        """Of a frame that becomes CSV, before anything of it is written; without those of ``partition_by``.
+        """Of a frame that becomes CSV, before anything of it is written; without those of
+        ``partition_by``.
 
         :raises BadColumn: the path has other columns.
         :raises SendFailed: the file system does not do its part.
@@ -130,7 +143,8 @@ class Publisher:
         return f"{self._settings.policy.pipeline}@{sequence:0{_DIGITS}}"
 
     def free_place(self, sequence: int) -> str:
-        """Below the sink's path, where batch number ``sequence`` of the ledger goes; empty for the path itself.
+        """Below the sink's path, where batch number ``sequence`` of the ledger goes; empty for the
+        path itself.
 
         :raises ConfigurationError: something is there already.
         """
@@ -138,20 +152,25 @@ class Publisher:
             return ""
         pipeline, batch = self._settings.policy.pipeline, self._batch(sequence)
         lists = self._settings.layout == "manifest"
-        place = f"{manifest.MANIFESTS}/{batch}" if lists else f"{self._settings.batch_column}={batch}"
+        place = (
+            f"{manifest.MANIFESTS}/{batch}" if lists else f"{self._settings.batch_column}={batch}"
+        )
         with self._reached():
             is_free = (self.files.size(place) if lists else self.files.listed(place)) is None
         if not is_free:
             raise ConfigurationError(
-                f"{self.files.uri(place)} is there, where batch number {sequence} of pipeline {pipeline} would have to "
+                f"{self.files.uri(place)} is there, where batch number {sequence} of pipeline "
+                f"{pipeline} would have to "
                 "go: the pipeline has written to this path under a ledger that is no longer used",
-                next_step="use the ledger that the pipeline has had; or, if it shall begin anew, another path or "
+                next_step="use the ledger that the pipeline has had; or, if it shall begin anew, "
+                "another path or "
                 "another pipeline_id",
             )
         return place
 
     def prepare(self, attempt: str, sequence: int, jobs: Sequence[Written]) -> Committable:
-        """After the last job of an attempt: its files, durable, where no task changes them any more.
+        """After the last job of an attempt: its files, durable, where no task changes them any
+        more.
 
         :raises ConfigurationError: there is something where they are to go.
         :raises ReportMismatch: there are others than the tasks have written.
@@ -163,12 +182,16 @@ class Publisher:
             if self._settings.renames:
                 ready, at = f"{PREPARED}/{attempt}{_READY}", ""
                 self.files.move(f"{PREPARED}/{attempt}", ready)
-            else:  # a task that was given up may still write there, under other names than those that are there now
+            else:
+                # a task that was given up may still write there, under other names than those that
+                # are there now
                 ready = at = self._place(attempt, sequence).files
             found = self._found(ready, jobs)
             if at:  # Spark has made the attempt's folder, and nobody has synced its name
                 self.files.sync_names({manifest.DATA, HIDDEN})
-            shape.must_be_there(self.files, self._settings)  # or Spark has made folders where the disk should be
+            shape.must_be_there(
+                self.files, self._settings
+            )  # or Spark has made folders where the disk should be
             return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
 
     def _found(self, ready: str, jobs: Sequence[Written]) -> dict[str, int]:
@@ -180,9 +203,11 @@ class Publisher:
         there = len(found), sum(found.values())
         if there != said:
             raise ReportMismatch(
-                f"tasks have written {said[0]} files of {said[1]} bytes, and {there[0]} of {there[1]} bytes are in "
+                f"tasks have written {said[0]} files of {said[1]} bytes, and {there[0]} of "
+                f"{there[1]} bytes are in "
                 f"{self.files.uri(ready)}",
-                next_step="nothing, the batch runs again; if it repeats, see that the path is one that driver and "
+                next_step="nothing, the batch runs again; if it repeats, see that the path is one "
+                "that driver and "
                 "executors share, and that nobody else writes or deletes below _onceward",
             )
         _must_be_read_back(found)
@@ -196,20 +221,27 @@ class Publisher:
         except OSError as error:
             raise SendFailed(
                 f"the files of a batch could not be prepared below {self._settings.path}: {error}",
-                next_step="nothing, the batch runs again; if it repeats, see that its file system is there and has "
+                next_step="nothing, the batch runs again; if it repeats, see that its file system "
+                "is there and has "
                 "room",
             ) from error
 
     # after the decision, or instead of it
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        """Publish; see the module. For the batch that it was, also where the sink's settings are others by now."""
+        """Publish; see the module. For the batch that it was, also where the sink's settings are
+        others by now.
+        """
         batch = _read(committable)
         files = self._files_of(batch)
         if batch.layout == "manifest":
             result = _publish_list(files, batch)
         else:
-            result = _publish_folder(files, batch) if batch.layout == "batches" else _publish_files(files, batch)
+            result = (
+                _publish_folder(files, batch)
+                if batch.layout == "batches"
+                else _publish_files(files, batch)
+            )
         if result is CommitResult.LOST:
             shape.must_be_there(files, self._settings)  # or it is the disk that is away
         return result
@@ -264,18 +296,23 @@ class Publisher:
 
 
 def _must_be_read_back(names: Iterable[str]) -> None:
-    """The folders of partitions. Spark escapes what their names must not have, ``?`` for example."""
+    """The folders of partitions. Spark escapes what their names must not have, ``?`` for
+    example.
+    """
     for folder in sorted({folder for name in names for folder in name.split("/")[:-1]}):
         if folder.endswith("._COPYING_"):  # HadoopFSUtils.shouldFilterOutPathName
             raise RowRefused(
-                f"a value of a partition column makes a folder {folder!r}, and readers pass over names that end so",
+                f"a value of a partition column makes a folder {folder!r}, and readers pass over "
+                f"names that end so",
                 next_step="change such values in the query, or partition by another column",
             )
         if "?" in folder or "\ufffd" in folder or not _is_text(folder):
             raise RowRefused(
-                f"a value of a partition column has become the folder {folder!a}, which does not give it back: it is "
+                f"a value of a partition column has become the folder {folder!a}, which does not "
+                f"give it back: it is "
                 "no valid text, or one that the JVM cannot write in a file's name",
-                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8), and partition by valid text: "
+                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8), and "
+                "partition by valid text: "
                 "url_encode or hex in the query makes some of everything",
             )
 
@@ -311,7 +348,9 @@ def _publish_folder(files: Files, batch: Committable) -> CommitResult:
     if published is None:
         if not files.move(_ready(batch), batch.to):
             return CommitResult.RETRY_LATER  # another copy is about it: look again
-    elif waiting:  # somebody has made that folder, or has taken files out of it and put them back: nobody's is removed
+    elif waiting:
+        # somebody has made that folder, or has taken files out of it and put them back: nobody's
+        # is removed
         return _publish_files(files, batch)
     files.sync_names({"", PREPARED})  # also what an earlier call has renamed
     return CommitResult.DONE if published is None else CommitResult.ALREADY_DONE

@@ -1,4 +1,6 @@
-"""``onceward.read_files``: what a file sink has published below a path, as a frame. Driver only."""
+"""``onceward.read_files``: what a file sink has published below a path, as a frame. Driver
+only.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,25 @@ def read_files(
     schema: StructType | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """The rows of all batches that an :class:`onceward.FileSink` has published below ``path``, by now.
+    """The rows of all batches that an :class:`onceward.FileSink` has published below ``path``, by
+    now.
 
-    With ``layout="manifest"`` the lists are read first, and the frame has the files that they name: whole batches, the
-    same ones however often it is computed. With the other layouts it is ``spark.read.load(path)``. Format, and for CSV,
-    JSON and text the options, are those that the path was written with.
+    With ``layout="manifest"`` the lists are read first, and the frame has the files that they
+    name: whole batches, the same ones however often it is computed. With the other layouts it is
+    ``spark.read.load(path)``. Format, and for CSV, JSON and text the options, are those that the
+    path was written with.
 
     :param spark: the session.
     :param path: as the sink has it.
-    :param schema: of the rows, as ``DataFrameReader.schema`` takes it; needed where nothing may be published yet.
-    :param options: of the reader, over those that the path was written with, such as ``mergeSchema``, or for CSV
-        ``multiLine``, ``lineSep`` and ``nullValue`` (docs/files.md tells when).
-    :returns: the columns of the rows, those of ``partition_by``, and for all layouts but "flat" ``batch``
-        (``batch_column``), which is ``<pipeline_id>@<number>``.
-    :raises ConfigurationError: no file sink has written there; or nothing is published yet, and there is no ``schema``.
+    :param schema: of the rows, as ``DataFrameReader.schema`` takes it; needed where nothing may be
+        published yet.
+    :param options: of the reader, over those that the path was written with, such as
+        ``mergeSchema``, or for CSV ``multiLine``, ``lineSep`` and ``nullValue`` (docs/files.md
+        tells when).
+    :returns: the columns of the rows, those of ``partition_by``, and for all layouts but "flat"
+        ``batch`` (``batch_column``), which is ``<pipeline_id>@<number>``.
+    :raises ConfigurationError: no file sink has written there; or nothing is published yet, and
+        there is no ``schema``.
     :raises TargetUnreachable: the path cannot be read.
     """
     place = path_of(path)
@@ -49,9 +56,12 @@ def read_files(
         published = _listed(spark, files) if shape["layout"] == "manifest" else [files.root]
     except OSError as error:
         raise TargetUnreachable(
-            f"{place} cannot be read: {error}", next_step="check the path, and that this session may read there"
+            f"{place} cannot be read: {error}",
+            next_step="check the path, and that this session may read there",
         ) from error
-    reader = spark.read.format(shape["format"]).options(**{**shape.get("options", {}), **(options or {})})
+    reader = spark.read.format(shape["format"]).options(
+        **{**shape.get("options", {}), **(options or {})}
+    )
     if schema is not None:
         reader = reader.schema(schema)
     if published:
@@ -60,7 +70,8 @@ def read_files(
         return reader.load(published).drop(ATTEMPT)
     if schema is None:
         raise ConfigurationError(
-            f"nothing is published below {files.root} yet, so that nothing is known of its columns",
+            f"nothing is published below {files.root} yet, so that nothing is known of its "
+            f"columns",
             next_step="pass schema=, or read it again once there is a batch",
         )
     nothing = spark.createDataFrame([], schema)

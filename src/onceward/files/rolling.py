@@ -1,4 +1,6 @@
-"""Files of about a size. Spark's writers begin a new file after so many rows, and know no other reason. Driver only."""
+"""Files of about a size. Spark's writers begin a new file after so many rows, and know no other
+reason. Driver only.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from onceward.spark.files.file_writer import MAX_RECORDS, FileFormat, guessed_ro
 class Rolling(NamedTuple):
     """What Spark is told of files, and how large they shall be, in bytes; None: as it comes.
 
-    :param row_bytes: the size of a row in the files of the batch before, on the average; None: that is not known.
+    :param row_bytes: the size of a row in the files of the batch before, on the average; None:
+        that is not known.
     """
 
     how: FileFormat

@@ -21,7 +21,9 @@ Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]
 Layout = Literal["batches", "flat", "manifest"]
 
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]""")
-"""What Spark would escape in a folder's name (``ExternalCatalogUtils.charToEscape``), and patterns."""
+"""What Spark would escape in a folder's name (``ExternalCatalogUtils.charToEscape``), and
+patterns.
+"""
 
 HIDDEN = "_onceward"
 """Below the sink's path; what begins so is passed over by readers."""
@@ -50,11 +52,15 @@ class FileSinkSettings:
         one_of("layout", self.layout, get_args(Layout))
         refuse_other_schemes(self.path, renames=self.renames)
         must_be_decided(self.ledger, self.commit_timeout_s)
-        if self.layout == "manifest" and (hidden(self.policy.pipeline) or self.policy.pipeline.startswith("_")):
+        if self.layout == "manifest" and (
+            hidden(self.policy.pipeline) or self.policy.pipeline.startswith("_")
+        ):
             raise ConfigurationError(
-                f"pipeline_id={self.policy.pipeline!r} names the lists of its batches, and readers (Spark, Hive) pass "
+                f"pipeline_id={self.policy.pipeline!r} names the lists of its batches, and "
+                f"readers (Spark, Hive) pass "
                 "over files whose names begin with _ or .",
-                next_step='choose another pipeline_id, or layout="batches", whose folders begin with the batch_column',
+                next_step='choose another pipeline_id, or layout="batches", whose folders begin '
+                "with the batch_column",
             )
         if self.target_file_size_bytes is not None:
             whole_number("target_file_size_bytes", self.target_file_size_bytes, 1)
@@ -63,14 +69,17 @@ class FileSinkSettings:
             _must_name_a_folder(name)
         if self.batches_have_folders and (found := _ESCAPED.search(self.batch_column)):
             raise ConfigurationError(
-                f"batch_column={self.batch_column!r} names folders, in which readers take {found[0]!r} for something "
+                f"batch_column={self.batch_column!r} names folders, in which readers take "
+                f"{found[0]!r} for something "
                 "else",
                 next_step="pass a name of letters, digits and _",
             )
         if len({name.lower() for name in folders}) < len(folders):
             raise ContradictoryOptions(
-                f"folders of one path are named by {', '.join(folders)}, of which two are the same",
-                next_step="name each column once in partition_by, and give batch_column= a name of its own",
+                f"folders of one path are named by {', '.join(folders)}, of which two are the "
+                f"same",
+                next_step="name each column once in partition_by, and give batch_column= a name "
+                "of its own",
             )
 
     @property
@@ -95,7 +104,9 @@ def path_of(path: str | os.PathLike[str]) -> str:
         return f"file://{path.absolute()}"
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"path={path!r} names no folder", next_step="pass the path of a folder, or its URI")
+        raise ConfigurationError(
+            f"path={path!r} names no folder", next_step="pass the path of a folder, or its URI"
+        )
     return text
 
 
@@ -126,7 +137,9 @@ def columns_of(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
     return (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
 
 
-def options_of(options: Mapping[str, Any] | None, max_records_per_file: int | None) -> dict[str, str]:
+def options_of(
+    options: Mapping[str, Any] | None, max_records_per_file: int | None
+) -> dict[str, str]:
     """As Spark takes them: text.
 
     :raises ConfigurationError: one of them is the sink's own.
@@ -137,10 +150,13 @@ def options_of(options: Mapping[str, Any] | None, max_records_per_file: int | No
         if str(name).lower() in own:
             raise ConfigurationError(
                 f"options={{{name!r}: …}}: the sink itself says so to Spark",
-                next_step="leave it out" + ("; pass max_records_per_file=" if "records" in name.lower() else ""),
+                next_step="leave it out"
+                + ("; pass max_records_per_file=" if "records" in name.lower() else ""),
             )
         if not isinstance(value, (str, bool, int, float)):
-            raise ConfigurationError(f"options[{name!r}]={value!r} is no text", next_step="pass text or a number")
+            raise ConfigurationError(
+                f"options[{name!r}]={value!r} is no text", next_step="pass text or a number"
+            )
         given[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     if max_records_per_file is not None:
         whole_number("max_records_per_file", max_records_per_file, 1)
@@ -151,6 +167,8 @@ def options_of(options: Mapping[str, Any] | None, max_records_per_file: int | No
 def _must_name_a_folder(column: object) -> None:
     if not isinstance(column, str) or not column or hidden(column) or column.startswith("_"):
         raise ConfigurationError(
-            f"column {column!r} would name folders, and readers (Hive, pyarrow) pass over those that begin with _ or .",
-            next_step="give the column another name in the query, or batch_column=, or partition by another one",
+            f"column {column!r} would name folders, and readers (Hive, pyarrow) pass over those "
+            f"that begin with _ or .",
+            next_step="give the column another name in the query, or batch_column=, or partition "
+            "by another one",
         )

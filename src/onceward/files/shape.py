@@ -1,8 +1,10 @@
-"""What all files of one path have in common, so that whoever reads the path reads all of them, and reads them right.
+"""What all files of one path have in common, so that whoever reads the path reads all of them, and
+reads them right.
 
-Readers take folders for columns only where all folders are alike, read all files as one format, and tell neither a
-header nor another order of CSV columns from rows. So the shape is kept once for a path, by whoever writes there first,
-in files that nobody replaces: ``_onceward/shape.json``, and for CSV ``_onceward/columns.json``. Driver only.
+Readers take folders for columns only where all folders are alike, read all files as one format,
+and tell neither a header nor another order of CSV columns from rows. So the shape is kept once for
+a path, by whoever writes there first, in files that nobody replaces: ``_onceward/shape.json``, and
+for CSV ``_onceward/columns.json``. Driver only.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from onceward.spark.files.file_system import Files
 SHAPE = f"{HIDDEN}/shape.json"
 COLUMNS = f"{HIDDEN}/columns.json"
 
-_READ_BY_OPTIONS = ("csv", "json", "text")  # the others' files say themselves how they are to be read
+_READ_BY_OPTIONS = (
+    "csv",
+    "json",
+    "text",
+)  # the others' files say themselves how they are to be read
 _FOR_WRITERS_ONLY = {"compression", "codec", "maxrecordsperfile"}
 _SAME = {"delimiter": "sep", "charset": "encoding"}  # Spark's two names of one option
 
@@ -32,7 +38,9 @@ def shape_of(settings: FileSinkSettings) -> dict[str, Any]:
     if settings.format in _READ_BY_OPTIONS:
         options = {name.lower(): value for name, value in settings.how.options.items()}
         named = {
-            _SAME.get(name, name): _as_said(value) for name, value in options.items() if name not in _FOR_WRITERS_ONLY
+            _SAME.get(name, name): _as_said(value)
+            for name, value in options.items()
+            if name not in _FOR_WRITERS_ONLY
         }
         shape["options"] = dict(sorted(named.items()))
     return shape
@@ -43,18 +51,22 @@ def _as_said(value: str) -> str:
 
 
 def must_be_there(files: Files, settings: FileSinkSettings) -> None:
-    """Check that a path that has been written to has its shape: without it, another path is in its place.
+    """Check that a path that has been written to has its shape: without it, another path is in its
+    place.
 
-    A disk that is not mounted leaves an empty folder, and what is written there is hidden once it is mounted again.
+    A disk that is not mounted leaves an empty folder, and what is written there is hidden once it
+    is mounted again.
 
     :raises TargetUnreachable: there is none.
     :raises OSError: the file system does not do its part.
     """
     if files.size(SHAPE) is None:
         raise TargetUnreachable(
-            f"{files.uri(SHAPE)} is not there, though this pipeline has written below {files.root}: its disk may not "
+            f"{files.uri(SHAPE)} is not there, though this pipeline has written below "
+            f"{files.root}: its disk may not "
             "be mounted",
-            next_step="mount it; nothing was written in its place. Where the path was emptied on purpose, write "
+            next_step="mount it; nothing was written in its place. Where the path was emptied on "
+            "purpose, write "
             f"{_text(shape_of(settings))} into {files.uri(SHAPE)}",
             details={"path": files.root, "shape": shape_of(settings)},
         )
@@ -72,10 +84,13 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
         return
     names = [name for name in {**ours, **kept} if kept.get(name) != ours.get(name)]
     raise ConfigurationError(
-        f"the files below {files.root} are written with {_said(kept, names)}, and this sink has {_said(ours, names)}: "
+        f"the files below {files.root} are written with {_said(kept, names)}, and this sink has "
+        f"{_said(ours, names)}: "
         "readers of the path would pass over files of one of them, or read them wrongly",
-        next_step="give the sink what the path has, or another path (the pipeline_id and the ledger may stay); "
-        f"or, where nothing below the path is wanted any more, empty it, write {_text(ours)} into {files.uri(SHAPE)}, "
+        next_step="give the sink what the path has, or another path (the pipeline_id and the "
+        "ledger may stay); "
+        f"or, where nothing below the path is wanted any more, empty it, write {_text(ours)} into "
+        f"{files.uri(SHAPE)}, "
         f"and delete {COLUMNS}, if that is there",
         details={"kept": kept, "asked": ours},
     )
@@ -91,9 +106,11 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
     kept = _read(files, COLUMNS, ours)
     if kept != ours:
         raise BadColumn(
-            f"the frame has the columns {', '.join(ours)}, and the CSV files below {files.root} have "
+            f"the frame has the columns {', '.join(ours)}, and the CSV files below {files.root} "
+            f"have "
             f"{', '.join(map(str, kept))}: readers go by their order",
-            next_step="select these in this order, or write the frame to another path; or, where there are no such "
+            next_step="select these in this order, or write the frame to another path; or, where "
+            "there are no such "
             f"files yet, delete {files.uri(COLUMNS)}",
         )
 
@@ -120,4 +137,6 @@ def _text(kept: Any) -> str:
 
 
 def _said(shape: Mapping[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(f"{name}={shape[name]!r}" if name in shape else f"no {name}" for name in names)
+    return ", ".join(
+        f"{name}={shape[name]!r}" if name in shape else f"no {name}" for name in names
+    )

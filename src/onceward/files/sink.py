@@ -37,40 +37,48 @@ from onceward.spark.files.file_writer import must_know
 class FileSink(ForeachBatchSink):
     """Writes each micro-batch exactly once as files: Parquet, ORC, JSON, CSV, text or Avro.
 
-    Spark's own writers write into a hidden folder of the attempt. The ledger record, which names every file, is the
-    decision; after it the files are renamed to where readers look.
+    Spark's own writers write into a hidden folder of the attempt. The ledger record, which names
+    every file, is the decision; after it the files are renamed to where readers look.
 
-    Guarantee: after any crash the path holds the files of every batch exactly once, and none that is not decided. With
-    ``layout="batches"`` whoever lists the path sees all of a batch or nothing of it, with ``layout="manifest"`` whoever
-    reads by its lists (:func:`onceward.read_files`); with ``layout="flat"`` a batch appears file by file. What a crash
-    leaves is hidden from readers, and removed at the next start.
+    Guarantee: after any crash the path holds the files of every batch exactly once, and none that
+    is not decided. With ``layout="batches"`` whoever lists the path sees all of a batch or nothing
+    of it, with ``layout="manifest"`` whoever reads by its lists (:func:`onceward.read_files`);
+    with ``layout="flat"`` a batch appears file by file. What a crash leaves is hidden from
+    readers, and removed at the next start.
 
-    :param path: the folder, on a local disk that driver and executors share, on HDFS, or with ``layout="manifest"`` in
-        S3: a path, or a URI with ``file:``, ``hdfs:`` or ``s3a:``. Made when it is missing. It keeps the shape that it
-        is first written with: format, layout, partitions, and what readers have to know of the options.
-    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
-        takes over.
-    :param format: ``"parquet"``, ``"orc"``, ``"json"``, ``"csv"``, ``"text"``, or ``"avro"``, which needs spark-avro.
-    :param partition_by: columns whose values become folders, as ``DataFrameWriter.partitionBy`` has it.
-    :param layout: ``"batches"``: a folder for each batch, ``batch=<pipeline_id>@<number>``, which readers who know
-        partitions take for a column; ``"flat"``: files, or the folders of ``partition_by``, right below the path;
-        ``"manifest"``: files that nobody sees who lists the path, and for each batch one list of them.
+    :param path: the folder, on a local disk that driver and executors share, on HDFS, or with
+        ``layout="manifest"`` in S3: a path, or a URI with ``file:``, ``hdfs:`` or ``s3a:``. Made
+        when it is missing. It keeps the shape that it is first written with: format, layout,
+        partitions, and what readers have to know of the options.
+    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per
+        id; a second one takes over.
+    :param format: ``"parquet"``, ``"orc"``, ``"json"``, ``"csv"``, ``"text"``, or ``"avro"``,
+        which needs spark-avro.
+    :param partition_by: columns whose values become folders, as ``DataFrameWriter.partitionBy``
+        has it.
+    :param layout: ``"batches"``: a folder for each batch, ``batch=<pipeline_id>@<number>``, which
+        readers who know partitions take for a column; ``"flat"``: files, or the folders of
+        ``partition_by``, right below the path; ``"manifest"``: files that nobody sees who lists
+        the path, and for each batch one list of them.
     :param batch_column: the name of that column.
-    :param options: Spark's options of the format, such as ``compression``. Where they leave it open, CSV and JSON are
-        written so that microseconds, and spaces around texts, are kept.
+    :param options: Spark's options of the format, such as ``compression``. Where they leave it
+        open, CSV and JSON are written so that microseconds, and spaces around texts, are kept.
     :param max_records_per_file: begin a new file after so many rows.
-    :param target_file_size_bytes: begin a new file about after so many bytes: after as many rows as had that size in
-        the batch before, and in a pipeline's first batch by the size that Spark guesses of its columns' types. A file
-        ends with its task all the same. With ``max_records_per_file`` whichever comes first.
-    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``. None: a
-        folder ledger below a local ``path``, hidden.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without files that are lost of the batch
-        that an earlier run has decided.
+    :param target_file_size_bytes: begin a new file about after so many bytes: after as many rows
+        as had that size in the batch before, and in a pipeline's first batch by the size that
+        Spark guesses of its columns' types. A file ends with its task all the same. With
+        ``max_records_per_file`` whichever comes first.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
+        ``ow.KafkaLedger``. None: a folder ledger below a local ``path``, hidden.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without files that
+        are lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
-    :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no limit.
-    :param commit_timeout_s: how long publishing is tried again without progress before the query fails with
-        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that first.
+    :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no
+        limit.
+    :param commit_timeout_s: how long publishing is tried again without progress before the query
+        fails with :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes
+        on with that first.
     :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
     """
 
@@ -118,7 +126,9 @@ class FileSink(ForeachBatchSink):
         super().__init__(self.settings.policy, where=where, settings=self.settings)
 
     def new_target(self, policy: SinkPolicy | None = None) -> FileTarget:
-        """What the engine drives, as a new process of the pipeline would make it; also for contract tests."""
+        """What the engine drives, as a new process of the pipeline would make it; also for
+        contract tests.
+        """
         settings = self.settings if policy is None else replace(self.settings, policy=policy)
         publisher = Publisher(settings, ledger_is_beside=self._ledger_is_beside)
         return FileTarget(settings, publisher, KafkaWitness(client_of))
@@ -136,4 +146,7 @@ class FileSink(ForeachBatchSink):
 
     def __repr__(self) -> str:
         settings = self.settings
-        return f"FileSink(pipeline_id={settings.policy.pipeline!r}, path={settings.path!r}, layout={settings.layout!r})"
+        return (
+            f"FileSink(pipeline_id={settings.policy.pipeline!r}, path={settings.path!r}, "
+            f"layout={settings.layout!r})"
+        )

@@ -31,7 +31,9 @@ class FileTarget(TwoPhaseTarget):
     def __init__(self, settings: FileSinkSettings, publisher: Publisher, witness: Witness) -> None:
         policy = settings.policy
         chain = settings.ledger.chain(policy.pipeline)
-        super().__init__(publisher, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
+        super().__init__(
+            publisher, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s
+        )
         self._settings = settings
         self._publisher = publisher
         self._mark = ""  # of the chain, once it is ours
@@ -54,7 +56,9 @@ class FileTarget(TwoPhaseTarget):
         self._mark = mark_of(self.chain.identity())
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        return str(recovered["folder"]).startswith(names_of_chain(self._policy.pipeline, self._mark))
+        return str(recovered["folder"]).startswith(
+            names_of_chain(self._policy.pipeline, self._mark)
+        )
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
         if newest is not None:
@@ -75,11 +79,15 @@ class FileTarget(TwoPhaseTarget):
         output = record.outputs.get(self.kind)
         if output is None or output.kind != KIND or not output.records:
             return None
-        total = sum(int(size) for one in output.data["committables"] for size in one["files"].values())
+        total = sum(
+            int(size) for one in output.data["committables"] for size in one["files"].values()
+        )
         return total / output.records
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """An attempt's folder is listed by its name; what shall become of its files, the ledger alone says."""
+        """An attempt's folder is listed by its name; what shall become of its files, the ledger
+        alone says.
+        """
         return [{"folder": committable["folder"]} for committable in self._committables(record)]
 
     def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:

@@ -1,7 +1,8 @@
-"""Values that a format would change on the way: options that keep them, and rows that no option keeps. Driver only.
+"""Values that a format would change on the way: options that keep them, and rows that no option
+keeps. Driver only.
 
-Spark's own options for CSV and JSON write timestamps to milliseconds, and CSV without the spaces around a text. What
-the user sets himself stays as he has it.
+Spark's own options for CSV and JSON write timestamps to milliseconds, and CSV without the spaces
+around a text. What the user sets himself stays as he has it.
 """
 
 from __future__ import annotations
@@ -35,13 +36,18 @@ _BLANK = r"^[\x00-\x20&&[^\r\n]]+$"  # what has a line break is written in quote
 def keeping(format_name: str, given: Mapping[str, str]) -> dict[str, str]:
     """The options of a format that change no value, and over them those that were ``given``."""
     set_already = {name.lower() for name in given}
-    ours = {name: value for name, value in _KEEPING.get(format_name, {}).items() if name.lower() not in set_already}
+    ours = {
+        name: value
+        for name, value in _KEEPING.get(format_name, {}).items()
+        if name.lower() not in set_already
+    }
     return {**ours, **given}
 
 
 def must_keep_times(frame: DataFrame, format_name: str, given: Mapping[str, str]) -> None:
-    """:raises ConfigurationError: this session writes timestamps without microseconds: by Java's old rules, or to
-    Parquet."""
+    """:raises ConfigurationError: this session writes timestamps without microseconds: by Java's
+    old rules, or to Parquet.
+    """
     session = frame.sparkSession
     if format_name == "parquet":
         must_keep_microseconds(session, frame.schema)
@@ -55,8 +61,11 @@ def must_keep_times(frame: DataFrame, format_name: str, given: Mapping[str, str]
         )
 
 
-def guarded(frame: DataFrame, format_name: str, options: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
-    """``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a row that could not be read back.
+def guarded(
+    frame: DataFrame, format_name: str, options: Mapping[str, str], columns: Sequence[str]
+) -> DataFrame:
+    """``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a row that could not
+    be read back.
 
     :param columns: those of the frame that are in the files.
     """
@@ -70,14 +79,20 @@ def guarded(frame: DataFrame, format_name: str, options: Mapping[str, str], colu
 
 def _text(frame: DataFrame, options: Mapping[str, str], name: str) -> DataFrame:
     value = _column(name)
-    breaks = value.contains(f.lit(options["linesep"])) if "linesep" in options else value.rlike("[\r\n]")
+    breaks = (
+        value.contains(f.lit(options["linesep"]))
+        if "linesep" in options
+        else value.rlike("[\r\n]")
+    )
     return _with(
         frame,
         name,
         value.isNull() | breaks | value.startswith("\ufeff"),
-        f"a value of column {name} is null, or has a line break in it, or a byte order mark in front, none of which "
+        f"a value of column {name} is null, or has a line break in it, or a byte order mark in "
+        f"front, none of which "
         "a text file can tell",
-        "fill and escape such values in the query, or write another format (json keeps all of them)",
+        "fill and escape such values in the query, or write another format (json keeps all of "
+        "them)",
     )
 
 
@@ -91,9 +106,11 @@ def _csv(frame: DataFrame, options: Mapping[str, str], columns: Sequence[str]) -
         frame,
         columns[0],
         reduce(and_, each),
-        f"a row has nothing but nulls and blanks in {', '.join(columns)}: its CSV line would be blank, and readers "
+        f"a row has nothing but nulls and blanks in {', '.join(columns)}: its CSV line would be "
+        f"blank, and readers "
         "pass over those",
-        "fill such rows in the query (coalesce), or leave them out; or pass options={'quoteAll': True}, with which "
+        "fill such rows in the query (coalesce), or leave them out; or pass options={'quoteAll': "
+        "True}, with which "
         "null and the empty text are written alike",
     )
 
@@ -110,10 +127,16 @@ def _blank(name: str, options: Mapping[str, str], *, is_text: bool) -> Column:
     return reduce(or_, blank)
 
 
-def _with(frame: DataFrame, guarded_column: str, condition: Column, message: str, next_step: str) -> DataFrame:
+def _with(
+    frame: DataFrame, guarded_column: str, condition: Column, message: str, next_step: str
+) -> DataFrame:
     def column(name: str) -> Column:
         value = _column(name)
-        return unless(condition, value, message, next_step).alias(name) if name == guarded_column else value
+        return (
+            unless(condition, value, message, next_step).alias(name)
+            if name == guarded_column
+            else value
+        )
 
     return frame.select(*(column(name) for name in frame.columns))
 

@@ -1,5 +1,5 @@
-"""What steps that read a format have in common: rows are read once, judged, and what is bad is a dead letter or stops
-the job by name. Driver only; called by the formats beside it.
+"""What steps that read a format have in common: rows are read once, judged, and what is bad is a
+dead letter or stops the job by name. Driver only; called by the formats beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from onceward.spark.batch.failures import RAISED
 DOES_NOT_FIT = "DoesNotFit"
 _WAYS = ("stop", "dead_letter")
 _PLACE = ("topic", "partition", "offset")
-_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
 _FROM_THE_SOURCE: tuple[tuple[str, str, DataType], ...] = (
     ("key", "key", BinaryType()),
     ("value", "value", BinaryType()),
@@ -47,44 +49,60 @@ def quoted(name: str) -> str:
 def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
     """What any ``decode(frame, column=…, on_error=…)`` refuses.
 
-    :raises BadColumn: there is no such column, it is not binary, or the records are not as they came any more.
+    :raises BadColumn: there is no such column, it is not binary, or the records are not as they
+        came any more.
     :raises ConfigurationError: ``on_error`` is no word that is known.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     if not isinstance(kinds.get(column), BinaryType):
-        what = f"is {kinds[column].simpleString()}" if column in kinds else f"is none of {', '.join(kinds)}"
+        what = (
+            f"is {kinds[column].simpleString()}"
+            if column in kinds
+            else f"is none of {', '.join(kinds)}"
+        )
         raise BadColumn(
             f"column={column!r} {what}, and records to decode are binary",
             next_step="name the column that has the records as they came, column= of decode(…)",
         )
     if on_error not in _WAYS:
-        raise ConfigurationError(f"on_error={on_error!r}", next_step=f"set on_error to one of {', '.join(_WAYS)}")
+        raise ConfigurationError(
+            f"on_error={on_error!r}", next_step=f"set on_error to one of {', '.join(_WAYS)}"
+        )
     if on_error == "dead_letter":
         _refuse_dead_letters(frame, kinds.get("key"), kinds.get("value"))
 
 
 def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
-    """A dead letter is the source's record as it came, and a sink of ours must be there to write it."""
+    """A dead letter is the source's record as it came, and a sink of ours must be there to write
+    it.
+    """
     if not frame.isStreaming:
         raise UnsupportedQuery(
-            'on_error="dead_letter" of a frame that is no stream: there is no batch whose transaction takes them',
-            next_step='use on_error="stop", or call decode(…) where the streaming query is defined',
+            'on_error="dead_letter" of a frame that is no stream: there is no batch whose '
+            "transaction takes them",
+            next_step='use on_error="stop", or call decode(…) where the streaming query is '
+            "defined",
         )
     # Without its value a dead letter would be a deletion.
     if not isinstance(value, BinaryType) or not (key is None or isinstance(key, BinaryType)):
         raise BadColumn(
-            "dead letters are records as they came, and key or value of this frame is gone, or not binary any more",
-            next_step="keep the source's columns key and value under their names; decode one of the two with "
-            'on_error="dead_letter", directly on the source\'s frame, and then the other one with on_error="stop"',
+            "dead letters are records as they came, and key or value of this frame is gone, or "
+            "not binary any more",
+            next_step="keep the source's columns key and value under their names; decode one of "
+            "the two with "
+            'on_error="dead_letter", directly on the source\'s frame, and then the other one with '
+            'on_error="stop"',
         )
 
 
 def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:
-    """``rows`` and ``value``, which is evaluated once a row, whatever is done with it and with the other columns.
+    """``rows`` and ``value``, which is evaluated once a row, whatever is done with it and with the
+    other columns.
 
-    Spark pushes a predicate below a projection, with a copy of what is projected, and leaves out what nobody looks at.
-    With a *generator* it does neither, so the value comes out of ``explode(array(…))``, an array of one.
+    Spark pushes a predicate below a projection, with a copy of what is projected, and leaves out
+    what nobody looks at. With a *generator* it does neither, so the value comes out of
+    ``explode(array(…))``, an array of one.
     """
     return rows.select("*", F.explode(F.array(value)).alias(name))
 
@@ -95,21 +113,30 @@ def raised(tag: str, kind: str, *more: Column) -> Column:
     return F.concat(F.lit(RAISED), F.to_json(said))
 
 
-def poison(tag: str, rows: DataFrame, error_class: Column, message: Column, *more: Column) -> Column:
-    """The same for a record that cannot be read; where it stood is said as far as ``rows`` has it."""
+def poison(
+    tag: str, rows: DataFrame, error_class: Column, message: Column, *more: Column
+) -> Column:
+    """The same for a record that cannot be read; where it stood is said as far as ``rows`` has
+    it.
+    """
     places = [F.col(quoted(name)).alias(name) for name in _PLACE if name in rows.columns]
-    return raised(tag, "poison", *more, error_class.alias("class"), message.alias("message"), *places)
+    return raised(
+        tag, "poison", *more, error_class.alias("class"), message.alias("message"), *places
+    )
 
 
 def as_dead_letters(bad: DataFrame) -> DataFrame:
-    """Rows as they came, with ``error_class`` and ``error_message``: the columns ``DEAD_LETTER`` of the engine."""
+    """Rows as they came, with ``error_class`` and ``error_message``: the columns ``DEAD_LETTER``
+    of the engine.
+    """
     columns = [_if_there(bad, name, kind).alias(alias) for name, alias, kind in _FROM_THE_SOURCE]
     return bad.select(*columns, "error_class", "error_message")
 
 
 def _if_there(rows: DataFrame, name: str, kind: DataType) -> Column:
     fields = {field.name: field.dataType for field in rows.schema.fields}
-    # Only as a source of Kafka's has it: a column of that name and another type means something else.
+    # Only as a source of Kafka's has it: a column of that name and another type means something
+    # else.
     there = name in fields and fields[name].simpleString() == kind.simpleString()
     return F.col(quoted(name)) if there else F.lit(None).cast(kind)
 
@@ -121,10 +148,14 @@ class Verdicts(Protocol):
         """The rows that can be read, with the column decoded."""
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        """All rows, with the column decoded; a record that cannot be read fails the job that meets it."""
+        """All rows, with the column decoded; a record that cannot be read fails the job that meets
+        it.
+        """
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message`` added."""
+        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message``
+        added.
+        """
 
 
 P = TypeVar("P", bound=Verdicts)

@@ -1,4 +1,6 @@
-"""One batch into a table: a Spark job for each frame, none of which readers see. Driver only; made by :mod:`target`."""
+"""One batch into a table: a Spark job for each frame, none of which readers see. Driver only; made
+by :mod:`target`.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class LakeAttempt(SparkJobsAttempt):
         return staged.rows
 
     def _committable(self) -> dict[str, Any]:
-        return self._table.committable(self._name, self._identity, self._branch, self._sequence, self._staged)
+        return self._table.committable(
+            self._name, self._identity, self._branch, self._sequence, self._staged
+        )
 
     def _drop(self) -> None:
         staged, self._staged = self._staged, []

@@ -1,8 +1,8 @@
 """A Delta table: data files are written, and one commit names them. Driver only.
 
-A file that no commit names is no part of the table, and ``VACUUM`` removes it in time. The commit has an application
-id (``txn`` in Delta's protocol, *Transaction Identifiers*) of pipeline, ledger and, in a fan-out, sink, and the batch's
-number as its version, so that it is carried out once.
+A file that no commit names is no part of the table, and ``VACUUM`` removes it in time. The commit
+has an application id (``txn`` in Delta's protocol, *Transaction Identifiers*) of pipeline, ledger
+and, in a fan-out, sink, and the batch's number as its version, so that it is carried out once.
 """
 
 from __future__ import annotations
@@ -76,24 +76,32 @@ class Delta(LakeTable):
         return Staged(rows_in(actions), actions, table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        writer, sequence = self._writer(committable["chain"], committable["branch"]), int(committable["sequence"])
+        writer, sequence = (
+            self._writer(committable["chain"], committable["branch"]),
+            int(committable["sequence"]),
+        )
         table, transaction = self._written_for(committable)
         if transaction.newest(writer) >= sequence:
             return CommitResult.ALREADY_DONE
         if wrong := self._wrong(table, transaction.shape, committable):
-            log.error("%s cannot have what %s has prepared: %s", self, committable["attempt"], wrong)
+            log.error(
+                "%s cannot have what %s has prepared: %s", self, committable["attempt"], wrong
+            )
             return CommitResult.LOST
         self._must_have_kept(rules(transaction.shape), committable)
         transaction.commit(committable["staged"], writer, sequence, committable["attempt"])
         return CommitResult.DONE
 
     def _written_for(self, then: Mapping[str, Any]) -> tuple[DeltaTable, Transaction]:
-        """The table where it was, or by the name that the sink has for it now: renaming one moves its files along.
+        """The table where it was, or by the name that the sink has for it now: renaming one moves
+        its files along.
 
         :raises TableMissing: it is in neither place.
         """
         place = str(then["table"])
-        where_it_was = self._table if place == self._table.path else DeltaTable(SparkSession.active(), place)
+        where_it_was = (
+            self._table if place == self._table.path else DeltaTable(SparkSession.active(), place)
+        )
         found = []
         for table in dict.fromkeys((where_it_was, self._table)):
             with suppress(TableMissing):
@@ -104,30 +112,40 @@ class Delta(LakeTable):
         if found and found[0][0] is where_it_was:
             return found[0]  # another table
         raise TableMissing(
-            f"{then['attempt']} is decided and not yet published, and the Delta table that it was written for "
+            f"{then['attempt']} is decided and not yet published, and the Delta table that it was "
+            f"written for "
             f"(id {then['id']}) is no longer at {place}",
-            next_step="if it was renamed or moved, build the sink with the name or path that it has now, or put it "
+            next_step="if it was renamed or moved, build the sink with the name or path that it "
+            "has now, or put it "
             "back; a new table in its place cannot have the batch",
         )
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
-        """Why readers could not read the files, if so. Of those that were written a moment ago, too: ``VACUUM`` may be
-        told to keep nothing."""
+        """Why readers could not read the files, if so. Of those that were written a moment ago,
+        too: ``VACUUM`` may be told to keep nothing.
+        """
         if shape.table_id != then["id"]:
-            return "the table was made anew since; or it was renamed, and another one has its name: then put it back"
+            return (
+                "the table was made anew since; or it was renamed, and another one has its "
+                "name: then put it back"
+            )
         if what := changed(then, shape):
             return f"{what} were changed since"
         missing = table.missing(then["staged"])
         return f"files are gone (by VACUUM?): {', '.join(missing[:10])}" if missing else ""
 
     def _must_have_kept(self, now: Mapping[str, str], then: Mapping[str, Any]) -> None:
-        """:raises ConfigurationError: the table has rules that its rows were never asked for: of files, nobody asks."""
+        """:raises ConfigurationError: the table has rules that its rows were never asked for: of
+        files, nobody asks.
+        """
         new = {rule: drop for rule, drop in now.items() if rule not in then.get("rules", now)}
         if new:
             raise ConfigurationError(
-                f"{self} has had {', '.join(new)} only since {then['attempt']} was written and decided: nobody has "
+                f"{self} has had {', '.join(new)} only since {then['attempt']} was written and "
+                f"decided: nobody has "
                 "asked whether its rows keep that",
-                next_step=f"{'; '.join(f'ALTER TABLE … {drop}' for drop in new.values())}, start the query once, which "
+                next_step=f"{'; '.join(f'ALTER TABLE … {drop}' for drop in new.values())}, start "
+                f"the query once, which "
                 "publishes the batch, then add it again: Delta asks the rows that are there",
             )
 
@@ -135,5 +153,7 @@ class Delta(LakeTable):
         self._table.remove(committable.get("staged", []))
 
     def recover(self) -> list[dict[str, Any]]:
-        """Files that nobody has committed are nowhere listed; readers do not see them, and ``VACUUM`` removes them."""
+        """Files that nobody has committed are nowhere listed; readers do not see them, and
+        ``VACUUM`` removes them.
+        """
         return []

@@ -1,7 +1,8 @@
 """Can what was written for a Delta table once be read as a part of it now? Driver only.
 
-A table may change while a batch waits to be published: much of that changes nothing for files that are there already
-(new columns, comments, other names where columns are mapped, wider types), and Delta reads those as it reads its own.
+A table may change while a batch waits to be published: much of that changes nothing for files that
+are there already (new columns, comments, other names where columns are mapped, wider types), and
+Delta reads those as it reads its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 def told(shape: Shape) -> dict[str, str]:
     """Each column's type and its place in the files, as text."""
     return {
-        name: json.dumps([column["type"], {k: v for k, v in column["metadata"].items() if "columnMapping" in k}])
+        name: json.dumps(
+            [column["type"], {k: v for k, v in column["metadata"].items() if "columnMapping" in k}]
+        )
         for name, column in shape.columns.items()
     }
 
@@ -39,12 +42,18 @@ def changed(then: Mapping[str, Any], shape: Shape) -> str:
     :param then: with ``"columns"``, as :func:`told`, and ``"partition_by"``.
     """
     columns = {name: json.loads(column) for name, column in then["columns"].items()}
-    were = {metadata.get(_IN_FILES, name): (name, kind) for name, (kind, metadata) in columns.items()}
+    were = {
+        metadata.get(_IN_FILES, name): (name, kind) for name, (kind, metadata) in columns.items()
+    }
     are = {_place(column): column["type"] for column in shape.columns.values()}
     places = [columns[name][1].get(_IN_FILES, name) for name in then["partition_by"]]
     if places != [_place(shape.columns[name]) for name in shape.partition_by]:
         return "its partitions"
-    misfits = [name for place, (name, kind) in were.items() if place not in are or not _reads(are[place], kind)]
+    misfits = [
+        name
+        for place, (name, kind) in were.items()
+        if place not in are or not _reads(are[place], kind)
+    ]
     return f"its columns {', '.join(misfits)}" if misfits else ""
 
 
@@ -56,12 +65,17 @@ def _place(field: Mapping[str, Any]) -> str:
 def _reads(now: Any, then: Any) -> bool:
     """A column of type ``now`` has the values that were written as ``then``."""
     if isinstance(now, str) or isinstance(then, str):
-        return now == then or (isinstance(now, str) and isinstance(then, str) and _is_wider(now, then))
+        return now == then or (
+            isinstance(now, str) and isinstance(then, str) and _is_wider(now, then)
+        )
     if now["type"] != then["type"]:
         return False
     if now["type"] == "struct":
         fields = {_place(field): field["type"] for field in now["fields"]}
-        return all(_place(field) in fields and _reads(fields[_place(field)], field["type"]) for field in then["fields"])
+        return all(
+            _place(field) in fields and _reads(fields[_place(field)], field["type"])
+            for field in then["fields"]
+        )
     parts = {"array": ["elementType"], "map": ["keyType", "valueType"]}.get(now["type"])
     return now == then if parts is None else all(_reads(now[part], then[part]) for part in parts)
 
@@ -82,7 +96,9 @@ def _digits(kind: str) -> tuple[int, int] | None:
 
 
 def rules(shape: Shape) -> dict[str, str]:
-    """What each row has to keep, and how ``ALTER TABLE`` drops that. The same rule is the same text for ever."""
+    """What each row has to keep, and how ``ALTER TABLE`` drops that. The same rule is the same
+    text for ever.
+    """
     prefix = "delta.constraints."
     checks = {
         f"CHECK ({text})": f"DROP CONSTRAINT {name.removeprefix(prefix)}"

@@ -1,7 +1,7 @@
 """An Iceberg table: a snapshot is staged, and one commit publishes it. Driver only.
 
-The commit also notes, in a property of the table, which batch it brought: snapshots expire, and with them what Iceberg
-itself knows of what was published.
+The commit also notes, in a property of the table, which batch it brought: snapshots expire, and
+with them what Iceberg itself knows of what was published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from onceward.spark.tables.iceberg_table import IcebergTable
 
 log = logging.getLogger(__name__)
 
-_NEWEST = "onceward.newest."  # and the pipeline, in a fan-out also @ and the sink: "<ledger>@<number of the batch>"
+# and the pipeline, in a fan-out also @ and the sink: "<ledger>@<number of the batch>"
+_NEWEST = "onceward.newest."
 
 
 class Iceberg(LakeTable):
@@ -31,7 +32,9 @@ class Iceberg(LakeTable):
         super().__init__(pipeline)
         self._name = name
         self._opened: IcebergTable | None = None
-        self._new: set[str] = set()  # attempts that this process has staged, and not tried to publish
+        self._new: set[str] = (
+            set()
+        )  # attempts that this process has staged, and not tried to publish
 
     def __str__(self) -> str:
         return f"the Iceberg table {self._name}"
@@ -91,11 +94,16 @@ class Iceberg(LakeTable):
         where = str(then["table"])
         if where == self._name or self._table.id == then["id"]:
             return self._table
-        advice = f"pass its name to the sink, or rename it back to {where}; without it the batch would be lost"
+        advice = (
+            f"pass its name to the sink, or rename it back to {where}; without it the batch "
+            f"would be lost"
+        )
         try:
             table = IcebergTable(SparkSession.active(), where)
         except TableMissing as error:
-            raise TableMissing(f"{_staged_in(then)}, is not there any more", next_step=advice) from error
+            raise TableMissing(
+                f"{_staged_in(then)}, is not there any more", next_step=advice
+            ) from error
         if table.id != then["id"]:
             raise TableMissing(f"{_staged_in(then)}, is another one by now", next_step=advice)
         return table
@@ -103,16 +111,26 @@ class Iceberg(LakeTable):
     def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
         """Why it cannot have the snapshots, or readers could not read their files, if so."""
         if table.id != then["id"]:
-            return "it is another table than the one that has them (was that renamed? then pass its new name)"
+            return (
+                "it is another table than the one that has them (was that renamed? then pass "
+                "its new name)"
+            )
         if lost := table.gone(waiting):
             return f"snapshots are gone: {lost}"
-        if waiting and "fields" in then and (changed := unreadable(then["fields"], table.fields())):
-            return f"the table was replaced since, or its columns were changed: {', '.join(changed)}"
+        if (
+            waiting
+            and "fields" in then
+            and (changed := unreadable(then["fields"], table.fields()))
+        ):
+            return (
+                f"the table was replaced since, or its columns were changed: {', '.join(changed)}"
+            )
         return ""
 
     def _waiting(self, table: IcebergTable, committable: Mapping[str, Any]) -> list[int]:
-        """Its snapshots, except for those that somebody has published by hand; that is asked when it was not staged a
-        moment ago, or could not be published at the first try."""
+        """Its snapshots, except for those that somebody has published by hand; that is asked when
+        it was not staged a moment ago, or could not be published at the first try.
+        """
         attempt, staged = committable["attempt"], list(committable["staged"])
         if attempt in self._new:
             self._new.discard(attempt)
@@ -122,14 +140,22 @@ class Iceberg(LakeTable):
     def abort(self, committable: Mapping[str, Any]) -> None:
         self._new.discard(committable["attempt"])
         staged = self._table.staged(f"{self._pipeline}@")
-        self._table.drop([one for name, one in staged.items() if _attempt(name) == committable["attempt"]])
+        self._table.drop(
+            [one for name, one in staged.items() if _attempt(name) == committable["attempt"]]
+        )
 
     def recover(self) -> list[dict[str, Any]]:
-        return [{"attempt": name} for name in sorted(set(map(_attempt, self._table.staged(f"{self._pipeline}@"))))]
+        return [
+            {"attempt": name}
+            for name in sorted(set(map(_attempt, self._table.staged(f"{self._pipeline}@"))))
+        ]
 
 
 def _staged_in(then: Mapping[str, Any]) -> str:
-    return f"the Iceberg table {then['table']} (table-uuid {then['id']}), to which a decided batch is to be published"
+    return (
+        f"the Iceberg table {then['table']} (table-uuid {then['id']}), to which a decided "
+        f"batch is to be published"
+    )
 
 
 def _batch(said: str) -> tuple[str, int]:

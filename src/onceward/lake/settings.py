@@ -26,4 +26,6 @@ class LakeSettings:
         must_be_decided(self.ledger, self.commit_timeout_s)
         for name, value in (("table", self.table), ("path", self.path)):
             if value is not None and (not isinstance(value, str) or not value.strip()):
-                raise ConfigurationError(f"{name}={value!r} names no table", next_step="pass its name as text")
+                raise ConfigurationError(
+                    f"{name}={value!r} names no table", next_step="pass its name as text"
+                )

@@ -1,4 +1,6 @@
-"""``onceward.DeltaSink``, ``onceward.IcebergSink``: what the user builds and hands to ``foreachBatch``. Driver only."""
+"""``onceward.DeltaSink``, ``onceward.IcebergSink``: what the user builds and hands to
+``foreachBatch``. Driver only.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,19 @@ class _LakeSink(ForeachBatchSink):
     def __init__(self, settings: LakeSettings, writes_to: Hashable) -> None:
         self.settings = settings
         self.writes_to = writes_to
-        super().__init__(settings.policy, where=(settings.ledger.where, settings.policy.pipeline), settings=settings)
+        super().__init__(
+            settings.policy,
+            where=(settings.ledger.where, settings.policy.pipeline),
+            settings=settings,
+        )
 
     def new_target(self, policy: SinkPolicy | None = None) -> LakeTarget:
-        """What the engine drives, as a new process of the pipeline would make it; also for contract tests."""
-        return self._target_of(self.settings if policy is None else replace(self.settings, policy=policy))
+        """What the engine drives, as a new process of the pipeline would make it; also for
+        contract tests.
+        """
+        return self._target_of(
+            self.settings if policy is None else replace(self.settings, policy=policy)
+        )
 
     def _new_target(self, policy: SinkPolicy) -> LakeTarget:
         return self.new_target(policy)
@@ -51,25 +61,30 @@ class _LakeSink(ForeachBatchSink):
 class DeltaSink(_LakeSink):
     """Appends each micro-batch exactly once to a Delta table.
 
-    Delta's own writer writes the data files, which no reader sees. The ledger record, which names every file, is the
-    decision; after it one commit makes them part of the table, under an application id and a version
-    (``txnAppId``, ``txnVersion``) by which Delta carries it out once.
+    Delta's own writer writes the data files, which no reader sees. The ledger record, which names
+    every file, is the decision; after it one commit makes them part of the table, under an
+    application id and a version (``txnAppId``, ``txnVersion``) by which Delta carries it out once.
 
-    Guarantee: after any crash the table has the rows of every batch exactly once, and readers see a batch whole or not
-    at all. Files of attempts that failed are no part of the table, and go with ``VACUUM``.
+    Guarantee: after any crash the table has the rows of every batch exactly once, and readers see
+    a batch whole or not at all. Files of attempts that failed are no part of the table, and go
+    with ``VACUUM``.
 
     :param path: where the table is, as Delta takes it; or
-    :param table: its name in the session's catalog. It has to be there, with the frame's columns and types.
-    :param pipeline_id: the stable name of this query: its key in the ledger and in the table. One running query per
-        id; a second one takes over.
-    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what is lost of the batch that
-        an earlier run has decided.
+    :param table: its name in the session's catalog. It has to be there, with the frame's columns
+        and types.
+    :param pipeline_id: the stable name of this query: its key in the ledger and in the table. One
+        running query per id; a second one takes over.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
+        ``ow.KafkaLedger``.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what is lost
+        of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
-    :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no limit.
-    :param commit_timeout_s: how long publishing is tried again without progress before the query fails with
-        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that first.
+    :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no
+        limit.
+    :param commit_timeout_s: how long publishing is tried again without progress before the query
+        fails with :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes
+        on with that first.
     :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
     """
 
@@ -88,11 +103,14 @@ class DeltaSink(_LakeSink):
     ) -> None:
         if (path is None) == (table is None):
             raise ContradictoryOptions(
-                "a Delta table is named by path= or by table=", next_step="pass one of the two, and not both"
+                "a Delta table is named by path= or by table=",
+                next_step="pass one of the two, and not both",
             )
         place = os.fspath(path) if isinstance(path, os.PathLike) else path
         policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
-        super().__init__(LakeSettings(policy, ledger, table, place, commit_timeout_s), ("delta", place, table))
+        super().__init__(
+            LakeSettings(policy, ledger, table, place, commit_timeout_s), ("delta", place, table)
+        )
 
     def _target_of(self, settings: LakeSettings) -> LakeTarget:
         table = Delta(settings.policy.pipeline, path=settings.path, name=settings.table)
@@ -107,13 +125,16 @@ class DeltaSink(_LakeSink):
 class IcebergSink(_LakeSink):
     """Appends each micro-batch exactly once to an Iceberg table.
 
-    Iceberg's own writer stages a snapshot, which no reader sees (*write, audit, publish*). The ledger record, which
-    names it, is the decision; after it one commit publishes it, and notes in the table which batch that was.
+    Iceberg's own writer stages a snapshot, which no reader sees (*write, audit, publish*). The
+    ledger record, which names it, is the decision; after it one commit publishes it, and notes in
+    the table which batch that was.
 
-    Guarantee: after any crash the table has the rows of every batch exactly once, and readers see a batch whole or not
-    at all. Snapshots of attempts that failed are dropped, with their files, at the next start.
+    Guarantee: after any crash the table has the rows of every batch exactly once, and readers see
+    a batch whole or not at all. Snapshots of attempts that failed are dropped, with their files,
+    at the next start.
 
-    :param table: its name in the session's catalogs. It has to be there, with ``write.wap.enabled=true``.
+    :param table: its name in the session's catalogs. It has to be there, with
+        ``write.wap.enabled=true``.
     :param pipeline_id: as for :class:`DeltaSink`, and so are the others.
     :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
     """
@@ -131,14 +152,19 @@ class IcebergSink(_LakeSink):
         commit_timeout_s: float = 60.0,
     ) -> None:
         policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
-        super().__init__(LakeSettings(policy, ledger, table, None, commit_timeout_s), ("iceberg", table))
+        super().__init__(
+            LakeSettings(policy, ledger, table, None, commit_timeout_s), ("iceberg", table)
+        )
 
     def _target_of(self, settings: LakeSettings) -> LakeTarget:
         table = Iceberg(settings.policy.pipeline, name=str(settings.table))
         return IcebergTarget(settings, table, KafkaWitness(client_of))
 
     def __repr__(self) -> str:
-        return f"IcebergSink(pipeline_id={self.settings.policy.pipeline!r}, table={self.settings.table!r})"
+        return (
+            f"IcebergSink(pipeline_id={self.settings.policy.pipeline!r}, "
+            f"table={self.settings.table!r})"
+        )
 
 
 def _policy(

@@ -1,8 +1,10 @@
-"""What the two formats have in common: a batch is prepared in the table, and one commit of the format publishes it.
+"""What the two formats have in common: a batch is prepared in the table, and one commit of the
+format publishes it.
 
-That commit says which batch it brings, by the ledger's identity and the batch's number there. So it is known of every
-batch whether the table has it, however old that is and whatever became of the ledger record's state since; and if two
-copies of a pipeline publish the same batch at once, the format itself lets one of them through.
+That commit says which batch it brings, by the ledger's identity and the batch's number there. So
+it is known of every batch whether the table has it, however old that is and whatever became of the
+ledger record's state since; and if two copies of a pipeline publish the same batch at once, the
+format itself lets one of them through.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from onceward.ids import PipelineId
 
 
 class Staged(NamedTuple):
-    """What one job has written: how many rows, and where, as JSON has it; into which table (its name or path under
-    ``table``), and what tells whether it is still the same."""
+    """What one job has written: how many rows, and where, as JSON has it; into which table (its
+    name or path under ``table``), and what tells whether it is still the same.
+    """
 
     rows: int
     what: Sequence[Any]
@@ -35,9 +38,9 @@ def all_of(staged: Sequence[Staged]) -> list[Any]:
 class LakeTable(ABC):
     """One table, to one pipeline; the committer of its :class:`~onceward.lake.target.LakeTarget`.
 
-    A committable is ``{"table": …, "attempt": its name, "chain": the ledger's identity, "branch": the sink's name in a
-    fan-out, "sequence": in the ledger, "staged": [of all jobs]}``, and what a format needs besides. Of one that was
-    never decided less is known.
+    A committable is ``{"table": …, "attempt": its name, "chain": the ledger's identity, "branch":
+    the sink's name in a fan-out, "sequence": in the ledger, "staged": [of all jobs]}``, and what a
+    format needs besides. Of one that was never decided less is known.
     """
 
     committable_version: ClassVar[int] = 1
@@ -55,31 +58,39 @@ class LakeTable(ABC):
 
     @abstractmethod
     def newest(self) -> dict[str, int]:
-        """Of each ledger (its identity) whose batches of this pipeline the table has, the newest batch's number,
-        whichever of a fan-out's sinks has brought it."""
+        """Of each ledger (its identity) whose batches of this pipeline the table has, the newest
+        batch's number, whichever of a fan-out's sinks has brought it.
+        """
 
     def must_be_of(self, chain: str, ledger: str) -> None:
-        """:raises ConfigurationError: the table has batches of this pipeline that another ledger has decided."""
+        """:raises ConfigurationError: the table has batches of this pipeline that another ledger
+        has decided.
+        """
         others = [one for one in self.newest() if one != chain]
         if others:
             raise ConfigurationError(
-                f"{self} has batches of pipeline {self._pipeline} that another ledger has decided than {ledger}; "
+                f"{self} has batches of pipeline {self._pipeline} that another ledger has decided "
+                f"than {ledger}; "
                 "numbers of the one mean nothing in the other",
-                next_step="use the ledger that the pipeline has had; or, if it shall begin anew, another pipeline_id",
+                next_step="use the ledger that the pipeline has had; or, if it shall begin anew, "
+                "another pipeline_id",
             )
 
     def must_not_be_ahead(self, chain: str, newest: int, ledger: str) -> None:
         """
         :param newest: the number of the last batch that the ledger has decided; -1: none.
-        :raises LedgerBehind: the table has one that this ledger knows nothing of. Batches that are decided again under
-            its number would be taken for it.
+        :raises LedgerBehind: the table has one that this ledger knows nothing of. Batches that are
+            decided again under its number would be taken for it.
         """
         found = self.newest().get(chain, -1)
         if found > newest:
             raise LedgerBehind(
-                f"{self} has batch number {found} of pipeline {self._pipeline}, and {ledger} ends with "
-                f"{newest if newest >= 0 else 'none'}: it has lost records, or was put back from an older copy",
-                next_step="put the ledger back as it was; if that is gone, go on under another pipeline_id, from where "
+                f"{self} has batch number {found} of pipeline {self._pipeline}, and {ledger} ends "
+                f"with "
+                f"{newest if newest >= 0 else 'none'}: it has lost records, or was put back from "
+                f"an older copy",
+                next_step="put the ledger back as it was; if that is gone, go on under another "
+                "pipeline_id, from where "
                 "the table ends",
             )
 
@@ -100,9 +111,16 @@ class LakeTable(ABC):
         """
         if any(one.table != staged[0].table for one in staged):
             raise ReportMismatch(
-                f"{self} was changed while a batch was written", next_step="nothing, the batch runs again"
+                f"{self} was changed while a batch was written",
+                next_step="nothing, the batch runs again",
             )
-        batch = {"attempt": name, "chain": chain, "branch": branch, "sequence": sequence, "staged": all_of(staged)}
+        batch = {
+            "attempt": name,
+            "chain": chain,
+            "branch": branch,
+            "sequence": sequence,
+            "staged": all_of(staged),
+        }
         return {**staged[0].table, **batch}
 
     @abstractmethod
@@ -115,7 +133,9 @@ class LakeTable(ABC):
 
     @abstractmethod
     def recover(self) -> list[dict[str, Any]]:
-        """The attempts of this pipeline of which something is staged, where the format can tell."""
+        """The attempts of this pipeline of which something is staged, where the format can
+        tell.
+        """
 
     def begin(self, task: Any) -> Any:
         """Spark's own tasks write."""

@@ -1,4 +1,5 @@
-"""The side of a pipeline that writes to a table of a lake: a two-phase target whose tasks are Spark's own. Driver only.
+"""The side of a pipeline that writes to a table of a lake: a two-phase target whose tasks are
+Spark's own. Driver only.
 
 Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s.
 """
@@ -62,12 +63,15 @@ class LakeTarget(TwoPhaseTarget):
         try:
             self._table.must_not_be_ahead(self._identity, last, self._ledger)
         except LedgerBehind:
-            self.chain.newest()  # a newer copy may have published its batch there: then this raises Fenced
+            # a newer copy may have published its batch there: then this raises Fenced
+            self.chain.newest()
             raise
         self._is_compared = True
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        return str(recovered["attempt"]).startswith(names_of_chain(self._policy.pipeline, self._mark))
+        return str(recovered["attempt"]).startswith(
+            names_of_chain(self._policy.pipeline, self._mark)
+        )
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """An attempt is listed by its name."""

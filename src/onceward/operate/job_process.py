@@ -1,8 +1,9 @@
 """One life of a streaming job in processes of its own: start it, watch it, kill it, bury it.
 
-For the demo, for tests that kill, and for whoever runs jobs from Python. The job gets a session of its own, so that one
-SIGKILL to its process group ends driver and JVM in the same instant, and so that what Spark starts in groups of their
-own (Python workers) is found afterwards. Needs psutil (``onceward[demo]``).
+For the demo, for tests that kill, and for whoever runs jobs from Python. The job gets a session of
+its own, so that one SIGKILL to its process group ends driver and JVM in the same instant, and so
+that what Spark starts in groups of their own (Python workers) is found afterwards. Needs psutil
+(``onceward[demo]``).
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ class JobProcess:
     :param log: the file that takes its stderr, and its stdout unless ``piped``.
     :param environment: variables on top of this process's own; None as a value takes one away.
     :param piped: its stdout is a pipe, :attr:`stdout`.
-    :param guarded: a guard stands between: when the job ends, or when we do, in whatever way, everything that the job
-        has started is killed at once. Without one, what outlives the driver goes on until :meth:`bury`, as it does in
-        life; the job holds the other end of its stdin then, and may end with us by watching it.
+    :param guarded: a guard stands between: when the job ends, or when we do, in whatever way,
+        everything that the job has started is killed at once. Without one, what outlives the
+        driver goes on until :meth:`bury`, as it does in life; the job holds the other end of its
+        stdin then, and may end with us by watching it.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class JobProcess:
 
     @property
     def status(self) -> int | None:
-        """None while it runs (guarded: while anything of it does); else its exit status, and minus the number of the
-        signal that ended it."""
+        """None while it runs (guarded: while anything of it does); else its exit status, and minus
+        the number of the signal that ended it.
+        """
         status = self._process.poll()
         if status is not None and self._ended_at is None:
             self._ended_at = time.time()
@@ -93,8 +96,9 @@ class JobProcess:
         return status
 
     def kill(self) -> None:
-        """SIGKILL to driver, JVM and whatever shares their process group, in the same instant; returns when the driver
-        is gone, and guarded, when everything is."""
+        """SIGKILL to driver, JVM and whatever shares their process group, in the same instant;
+        returns when the driver is gone, and guarded, when everything is.
+        """
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -122,7 +126,8 @@ class JobProcess:
         os.killpg(self.pid, signal.SIGCONT)
 
     def bury(self) -> None:
-        """See to it that nothing of the job is left: workers end by themselves, after a while the rest is killed.
+        """See to it that nothing of the job is left: workers end by themselves, after a while the
+        rest is killed.
 
         :raises TimeoutError: something cannot even be killed.
         """
@@ -147,17 +152,29 @@ class JobProcess:
                 pipe.close()
 
     def members(self) -> list[psutil.Process]:
-        """Living processes of the job's session. A number is not given away while it has any; when the job is gone and
-        its number is a younger process's, they are strangers."""
+        """Living processes of the job's session. A number is not given away while it has any; when
+        the job is gone and its number is a younger process's, they are strangers.
+        """
         try:
-            stranger = self._ended_at is not None and psutil.Process(self.pid).create_time() > self._ended_at
+            stranger = (
+                self._ended_at is not None
+                and psutil.Process(self.pid).create_time() > self._ended_at
+            )
         except psutil.Error:
             stranger = False
-        return [] if stranger else [process for process in psutil.process_iter() if _belongs(process, self.pid)]
+        return (
+            []
+            if stranger
+            else [process for process in psutil.process_iter() if _belongs(process, self.pid)]
+        )
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs of a local cluster, by their pids."""
-        return [process for process in self.members() if "CoarseGrainedExecutorBackend" in _command(process)]
+        return [
+            process
+            for process in self.members()
+            if "CoarseGrainedExecutorBackend" in _command(process)
+        ]
 
     def python_workers(self) -> list[psutil.Process]:
         """Python worker daemons and the workers that they forked."""
@@ -166,7 +183,9 @@ class JobProcess:
     def log_tail(self, characters: int = 3_000) -> str:
         """The end of what it wrote to its log, without the JVM's stack frames."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return "\n".join(line for line in lines if not line.lstrip().startswith("at "))[-characters:]
+        return "\n".join(line for line in lines if not line.lstrip().startswith("at "))[
+            -characters:
+        ]
 
 
 def with_children(process: psutil.Process) -> list[psutil.Process]:

@@ -1,8 +1,9 @@
-"""When a query that failed is started again: the restart strategies of Flink, by their names and with their settings.
+"""When a query that failed is started again: the restart strategies of Flink, by their names and
+with their settings.
 
-Pure: each answers from the failures so far. Used by :mod:`onceward.operate.supervise`. Times are seconds of one
-monotonic clock. Defaults are Flink's (``RestartStrategyOptions`` of 2.2.1), but for :class:`FixedDelay`, whose single
-attempt is of little use by itself.
+Pure: each answers from the failures so far. Used by :mod:`onceward.operate.supervise`. Times are
+seconds of one monotonic clock. Defaults are Flink's (``RestartStrategyOptions`` of 2.2.1), but for
+:class:`FixedDelay`, whose single attempt is of little use by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Failure:
     """One life of a query that ended with an error.
 
     :param started: when the query began. :param failed: when it ended.
-    :param chance: a number drawn for this failure, from 0 up to 1, which is what a strategy's jitter is made of.
+    :param chance: a number drawn for this failure, from 0 up to 1, which is what a strategy's
+        jitter is made of.
     :param progressed: whether a batch was committed in that life.
     """
 
@@ -44,10 +46,12 @@ def without_progress(failures: Sequence[Failure]) -> int:
 
 
 def least_pause(failures: Sequence[Failure]) -> float:
-    """How long to wait at least, whatever the strategy: longer each time while no batch is committed in between.
+    """How long to wait at least, whatever the strategy: longer each time while no batch is
+    committed in between.
 
-    Nothing after the first such failure, then a second, and twice as long each time, up to five minutes; by chance
-    longer or shorter by up to a tenth, so that pipelines that failed together do not come back together.
+    Nothing after the first such failure, then a second, and twice as long each time, up to five
+    minutes; by chance longer or shorter by up to a tenth, so that pipelines that failed together
+    do not come back together.
     """
     in_a_row = without_progress(failures)
     if in_a_row < 2:
@@ -60,8 +64,8 @@ class RestartStrategy(Protocol):
     """What is asked after each failure. Yours needs this one method, and no state."""
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
-        """How long to wait after the last of ``failures`` until the query is started again, and not less than
-        :func:`least_pause`; None: it stays stopped.
+        """How long to wait after the last of ``failures`` until the query is started again, and
+        not less than :func:`least_pause`; None: it stays stopped.
 
         :param failures: all of this supervisor's, oldest first; never empty.
         """
@@ -88,23 +92,35 @@ class FixedDelay:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(self.attempts is None or self.attempts >= 1, "attempts", self.attempts, "1 or more, or None")
+        _require(
+            self.attempts is None or self.attempts >= 1,
+            "attempts",
+            self.attempts,
+            "1 or more, or None",
+        )
         _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
         """``delay_s``, until the restarts are used up."""
-        return None if self.attempts is not None and len(failures) > self.attempts else self.delay_s
+        return (
+            None if self.attempts is not None and len(failures) > self.attempts else self.delay_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay:
-    """Pauses that grow while failures follow each other, and begin anew after a stable time (``exponential-delay``).
+    """Pauses that grow while failures follow each other, and begin anew after a stable time
+    (``exponential-delay``).
 
-    :param initial_s: the first pause. :param max_s: no pause is longer, jitter included (but for :func:`least_pause`).
-    :param multiplier: from one pause to the next. :param jitter: each pause is longer or shorter by up to this part of
-        itself, drawn by chance, so that pipelines that failed together do not come back together.
-    :param reset_after_s: a query that ran for that long without a failure begins anew with ``initial_s``.
-    :param attempts: restarts before it stays stopped, counted anew after a stable time; None: without end.
+    :param initial_s: the first pause. :param max_s: no pause is longer, jitter included (but for
+        :func:`least_pause`).
+    :param multiplier: from one pause to the next. :param jitter: each pause is longer or shorter
+        by up to this part of itself, drawn by chance, so that pipelines that failed together do
+        not come back together.
+    :param reset_after_s: a query that ran for that long without a failure begins anew with
+        ``initial_s``.
+    :param attempts: restarts before it stays stopped, counted anew after a stable time; None:
+        without end.
     """
 
     initial_s: float = 1.0
@@ -115,12 +131,34 @@ class ExponentialDelay:
     attempts: int | None = None
 
     def __post_init__(self) -> None:
-        _require(_is_time(self.initial_s) and self.initial_s > 0, "initial_s", self.initial_s, "more than 0 seconds")
-        _require(_is_time(self.max_s) and self.max_s >= self.initial_s, "max_s", self.max_s, "initial_s or more")
-        _require(_is_time(self.multiplier) and self.multiplier >= 1, "multiplier", self.multiplier, "1 or more")
+        _require(
+            _is_time(self.initial_s) and self.initial_s > 0,
+            "initial_s",
+            self.initial_s,
+            "more than 0 seconds",
+        )
+        _require(
+            _is_time(self.max_s) and self.max_s >= self.initial_s,
+            "max_s",
+            self.max_s,
+            "initial_s or more",
+        )
+        _require(
+            _is_time(self.multiplier) and self.multiplier >= 1,
+            "multiplier",
+            self.multiplier,
+            "1 or more",
+        )
         _require(0 <= self.jitter <= 1, "jitter", self.jitter, "from 0 to 1")
-        _require(_is_time(self.reset_after_s), "reset_after_s", self.reset_after_s, "0 or more seconds")
-        _require(self.attempts is None or self.attempts >= 1, "attempts", self.attempts, "1 or more, or None")
+        _require(
+            _is_time(self.reset_after_s), "reset_after_s", self.reset_after_s, "0 or more seconds"
+        )
+        _require(
+            self.attempts is None or self.attempts >= 1,
+            "attempts",
+            self.attempts,
+            "1 or more, or None",
+        )
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
         """The next pause of the row, or None when the attempts are used up."""
@@ -139,9 +177,11 @@ class ExponentialDelay:
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """The same pause each time, until there are too many failures in an interval (Flink's ``failure-rate``).
+    """The same pause each time, until there are too many failures in an interval (Flink's
+    ``failure-rate``).
 
-    :param max_failures: within ``interval_s``; one more, and the query stays stopped. :param delay_s: the pause.
+    :param max_failures: within ``interval_s``; one more, and the query stays stopped. :param
+        delay_s: the pause.
     """
 
     max_failures: int = 1
@@ -151,7 +191,10 @@ class FailureRate:
     def __post_init__(self) -> None:
         _require(self.max_failures >= 1, "max_failures", self.max_failures, "1 or more")
         _require(
-            _is_time(self.interval_s) and self.interval_s > 0, "interval_s", self.interval_s, "more than 0 seconds"
+            _is_time(self.interval_s) and self.interval_s > 0,
+            "interval_s",
+            self.interval_s,
+            "more than 0 seconds",
         )
         _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
 
@@ -168,4 +211,6 @@ def _is_time(value: float) -> bool:
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:
     if not holds:
-        raise ConfigurationError(f"{name}={value!r} of a restart strategy", next_step=f"set {name} to {allowed}")
+        raise ConfigurationError(
+            f"{name}={value!r} of a restart strategy", next_step=f"set {name} to {allowed}"
+        )

@@ -1,10 +1,12 @@
-"""Runs one command in a session of its own, and sees to it that nothing of the session outlives whoever asked for it.
+"""Runs one command in a session of its own, and sees to it that nothing of the session outlives
+whoever asked for it.
 
-A script, for Linux (``/proc``): it imports nothing of ours. Started by :mod:`onceward.operate.job_process` with
-``python -I -S session_guard.py <command …>``. Prints the command's pid. When the command ends, or when stdin does (its
-other end is held by whoever asked, who may be killed), every process of the session is killed: also one that is
-stopped, and Python workers, which have process groups of their own. Exits as the command did, 128 + n if signal n ended
-it.
+A script, for Linux (``/proc``): it imports nothing of ours. Started by
+:mod:`onceward.operate.job_process` with ``python -I -S session_guard.py <command …>``. Prints the
+command's pid. When the command ends, or when stdin does (its other end is held by whoever asked,
+who may be killed), every process of the session is killed: also one that is stopped, and Python
+workers, which have process groups of their own. Exits as the command did, 128 + n if signal n
+ended it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from pathlib import Path
 
 def members(session: int) -> list[int]:
     """The living processes of a session."""
-    return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _belongs(pid, session)]
+    return [
+        pid
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+        if _belongs(pid, session)
+    ]
 
 
 def _belongs(pid: int, session: int) -> bool:
@@ -42,7 +48,9 @@ def end_session(session: int) -> None:
 
 
 def main(command: list[str]) -> int:
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True)
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+    )
     print(child.pid, flush=True)  # noqa: T201  read by whoever asked
 
     def when_nobody_wants_it_any_more() -> None:

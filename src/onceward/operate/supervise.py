@@ -1,20 +1,25 @@
-"""Starts a streaming query again when it has failed, as often and as late as a strategy says. Driver only.
+"""Starts a streaming query again when it has failed, as often and as late as a strategy says.
+Driver only.
 
-What may be started again is decided by the error (:class:`onceward.errors.Recovery`) and by the situation, not by the
-strategy. A pipeline that was fenced, is set up wrongly, or cannot write its data would only fail again, and a fenced
-one would do harm. What may come of a wrong setting as well as of an outage (a login that is refused, a topic that is
-not there) stops a pipeline that has never worked, and no other: one that has committed a batch, in this process or in
-an earlier one, is started again (:func:`may_pass`).
+What may be started again is decided by the error (:class:`onceward.errors.Recovery`) and by the
+situation, not by the strategy. A pipeline that was fenced, is set up wrongly, or cannot write its
+data would only fail again, and a fenced one would do harm. What may come of a wrong setting as
+well as of an outage (a login that is refused, a topic that is not there) stops a pipeline that has
+never worked, and no other: one that has committed a batch, in this process or in an earlier one,
+is started again (:func:`may_pass`).
 
-While failures follow each other and no batch is committed in between, the pauses grow up to minutes, whatever the
-strategy (:func:`onceward.operate.restart.least_pause`): a hundred starts a minute help nobody.
+While failures follow each other and no batch is committed in between, the pauses grow up to
+minutes, whatever the strategy (:func:`onceward.operate.restart.least_pause`): a hundred starts a
+minute help nobody.
 
-Where a query had only to be defined anew (``Recovery.RESTART_AT_ONCE``: a schema that is new to it, say), it has not
-failed: it is started again at once, and no strategy hears of it. That is so for as long as it says what it has learnt,
-and has not said it before; else it is a failure like others, so that nothing is tried for ever.
+Where a query had only to be defined anew (``Recovery.RESTART_AT_ONCE``: a schema that is new to
+it, say), it has not failed: it is started again at once, and no strategy hears of it. That is so
+for as long as it says what it has learnt, and has not said it before; else it is a failure like
+others, so that nothing is tried for ever.
 
-A restart is a start like any other: what a crash left open is ended, what was decided is finished, and then batches go
-on (:mod:`onceward.engine.micro_batch`). It is the same query on the same checkpoint, in the same Spark session.
+A restart is a start like any other: what a crash left open is ended, what was decided is finished,
+and then batches go on (:mod:`onceward.engine.micro_batch`). It is the same query on the same
+checkpoint, in the same Spark session.
 """
 
 from __future__ import annotations
@@ -31,7 +36,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward import patience, surroundings
 from onceward.engine.calls.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
-from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause, without_progress
+from onceward.operate.restart import (
+    ExponentialDelay,
+    Failure,
+    RestartStrategy,
+    least_pause,
+    without_progress,
+)
 from onceward.spark.batch import callbacks
 from onceward.spark.batch.query import newest_committed, newest_committed_at
 
@@ -64,18 +75,22 @@ def supervise(
 
         ow.supervise(start, ow.ExponentialDelay(initial_s=1, max_s=60))
 
-    :param start: defines and starts the query; called again for each restart, on the same checkpoint. Build the sink
-        once, outside of it. What it raises counts as a failure, but for what is not Onceward's the first time: then
-        the program is wrong.
-    :param strategy: default: :class:`ExponentialDelay`, without end. It is asked after failures only: a query that has
-        met a schema which is new to it starts again at once. While no batch is committed between failures, pauses are
-        at least those of :func:`onceward.operate.restart.least_pause`.
-    :param stop: ends the query within a second when it is set; while a restart is waited for, the last error is raised.
-    :param checkpoint: the query's ``checkpointLocation``. Only needed where ``start`` asks a server before it starts
-        the query (a schema registry, MySQL): by it a first start that is refused knows whether the pipeline has worked.
-    :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``, or because its trigger
-        was ``availableNow``.
-    :raises OncewardError: the query failed, and its error says *stop*, or the strategy has it no more restarted.
+    :param start: defines and starts the query; called again for each restart, on the same
+        checkpoint. Build the sink once, outside of it. What it raises counts as a failure, but for
+        what is not Onceward's the first time: then the program is wrong.
+    :param strategy: default: :class:`ExponentialDelay`, without end. It is asked after failures
+        only: a query that has met a schema which is new to it starts again at once. While no batch
+        is committed between failures, pauses are at least those of
+        :func:`onceward.operate.restart.least_pause`.
+    :param stop: ends the query within a second when it is set; while a restart is waited for, the
+        last error is raised.
+    :param checkpoint: the query's ``checkpointLocation``. Only needed where ``start`` asks a
+        server before it starts the query (a schema registry, MySQL): by it a first start that is
+        refused knows whether the pipeline has worked.
+    :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``,
+        or because its trigger was ``availableNow``.
+    :raises OncewardError: the query failed, and its error says *stop*, or the strategy has it no
+        more restarted.
     :raises StreamingQueryException: the same, where the error is Spark's or your function's own.
 
     A KeyboardInterrupt, or any other exception of this thread's, stops the query on its way out.
@@ -83,7 +98,8 @@ def supervise(
     chosen = ExponentialDelay() if strategy is None else strategy
     if isinstance(chosen, type):
         raise ConfigurationError(
-            f"strategy={chosen.__name__} is a class, not a strategy", next_step=f"pass {chosen.__name__}()"
+            f"strategy={chosen.__name__} is a class, not a strategy",
+            next_step=f"pass {chosen.__name__}()",
         )
     ended = stop or surroundings.Event()
     failures: list[Failure] = []
@@ -103,7 +119,13 @@ def supervise(
         error = _said_before(error)
         pause = _pause(chosen, failures, error, worked_before=committed is not None)
         if isinstance(pause, str):
-            log.error("query %s failed %d times in all and %s. %s", life.name, len(failures), pause, _told(error))
+            log.error(
+                "query %s failed %d times in all and %s. %s",
+                life.name,
+                len(failures),
+                pause,
+                _told(error),
+            )
             raise error
         log.warning(
             "query %s failed, and is started again in %.1f s%s. %s",
@@ -123,15 +145,21 @@ def may_pass(error: BaseException, *, worked_before: bool = True) -> bool:
     """
     if not isinstance(error, OncewardError):
         return True
-    return error.recovery is not Recovery.STOP and (worked_before or error.recovery is not Recovery.RESTART_IF_WORKED)
+    return error.recovery is not Recovery.STOP and (
+        worked_before or error.recovery is not Recovery.RESTART_IF_WORKED
+    )
 
 
-def _pause(strategy: RestartStrategy, failures: list[Failure], error: Exception, *, worked_before: bool) -> float | str:
+def _pause(
+    strategy: RestartStrategy, failures: list[Failure], error: Exception, *, worked_before: bool
+) -> float | str:
     """Seconds until the query is started again, or why it is not."""
     if not may_pass(error):
         return "is not started again, because this error does not pass by itself"
     if not may_pass(error, worked_before=worked_before):
-        return "is not started again, because it has never committed a batch: a setting may be wrong"
+        return (
+            "is not started again, because it has never committed a batch: a setting may be wrong"
+        )
     delay = strategy.delay(failures)
     if delay is None:
         return f"is not started again by {strategy}"
@@ -139,26 +167,37 @@ def _pause(strategy: RestartStrategy, failures: list[Failure], error: Exception,
 
 
 def _said_before(error: Exception) -> Exception:
-    """A query that has to be defined anew, and says so once more, was not: its plan is the one of before."""
+    """A query that has to be defined anew, and says so once more, was not: its plan is the one of
+    before.
+    """
     if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
         error.next_step = (
-            "build the frame inside the function that you give to ow.supervise: the query has said the same before, "
+            "build the frame inside the function that you give to ow.supervise: the query has "
+            "said the same before, "
             "and was started with the plan of then, which does not know what was learnt"
         )
     return error
 
 
 def _in_a_row(failures: list[Failure], error: Exception) -> str:
-    """How often it failed since the last batch was committed; and what may be the reason that it repeats."""
+    """How often it failed since the last batch was committed; and what may be the reason that it
+    repeats.
+    """
     count = without_progress(failures)
     if count < _OFTEN:
         return ""
-    hint = "" if isinstance(error, OncewardError) else "; if its source has changed, build the frame inside start()"
+    hint = (
+        ""
+        if isinstance(error, OncewardError)
+        else "; if its source has changed, build the frame inside start()"
+    )
     return f" (failure {count} without a batch in between{hint})"
 
 
 def _told(error: BaseException) -> str:
-    """Kind and text of an error in one paragraph; of Spark's own the beginning, which may have the plan behind it."""
+    """Kind and text of an error in one paragraph; of Spark's own the beginning, which may have the
+    plan behind it.
+    """
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text if isinstance(error, OncewardError) else text[:_SAID]}"
 
@@ -200,7 +239,9 @@ class _Life:
         return "(not started)" if self.query is None else str(self.query.name or self.query.id)
 
     def failure(self) -> Failure:
-        return Failure(self._began, surroundings.monotonic(), surroundings.jitter(0.0, 1.0), self._progressed)
+        return Failure(
+            self._began, surroundings.monotonic(), surroundings.jitter(0.0, 1.0), self._progressed
+        )
 
     def run(self, *, first: bool) -> Exception | None:
         """Start the query, wait for its end; what it failed with."""
@@ -209,13 +250,15 @@ class _Life:
                 query = self._start()
         except Exception as error:
             if first and not isinstance(error, OncewardError):
-                raise  # the program is wrong; later, Spark's own start may meet what the query has met
+                # the program is wrong; later, Spark's own start may meet what the query has met
+                raise
             if self.committed is None:
                 self._look(None)
             return error
         if query is None:
             raise ConfigurationError(
-                "the function start returned no query; if it started one, that is running on its own",
+                "the function start returned no query; if it started one, that is running on its "
+                "own",
                 next_step="let it return what DataStreamWriter.start() gives",
             )
         self.query = query
@@ -223,7 +266,10 @@ class _Life:
         looked = self._began
         failures: list[Exception] = []
         waiter = surroundings.Thread(
-            target=self._wait_for_the_end, args=(query, failures), name="onceward-supervise", daemon=True
+            target=self._wait_for_the_end,
+            args=(query, failures),
+            name="onceward-supervise",
+            daemon=True,
         )
         waiter.start()
         try:
@@ -233,7 +279,9 @@ class _Life:
                     self._stop(query)
                     if self._stuck:
                         break
-                if surroundings.monotonic() - looked > _PROGRESS_SECONDS:  # the checkpoint may be away in the end
+                if (
+                    surroundings.monotonic() - looked > _PROGRESS_SECONDS
+                ):  # the checkpoint may be away in the end
                     looked = surroundings.monotonic()
                     self._look(query)
             for failure in failures:
@@ -249,8 +297,9 @@ class _Life:
         return None
 
     def _wait_for_the_end(self, query: StreamingQuery, failures: list[Exception]) -> None:
-        """In a thread, not in the user's own: to Ctrl-C PySpark answers there with a question to the JVM, and in the
-        middle of another one that ends in pages of py4j."""
+        """In a thread, not in the user's own: to Ctrl-C PySpark answers there with a question to
+        the JVM, and in the middle of another one that ends in pages of py4j.
+        """
         try:
             while not self._stuck and not query.awaitTermination(_LOOK_SECONDS):
                 pass
@@ -261,12 +310,15 @@ class _Life:
         """Asked by whatever waits while the query is defined, for a broker most likely."""
         if self._ended.is_set():
             raise OncewardError(
-                "the query was being started, and waited for somebody, when the supervisor was told to stop",
+                "the query was being started, and waited for somebody, when the supervisor was "
+                "told to stop",
                 next_step="nothing",
             )
 
     def _look(self, query: StreamingQuery | None) -> int | None:
-        """The newest batch in the checkpoint's log of commits; as before, if it cannot be read now."""
+        """The newest batch in the checkpoint's log of commits; as before, if it cannot be read
+        now.
+        """
         try:
             found = _within(_ASK_SECONDS, lambda: self._newest(query))
         except Exception as error:  # noqa: BLE001 — a checkpoint that is away is for the query to say
@@ -287,7 +339,8 @@ class _Life:
         except TimeoutError:
             self._stuck = True
             log.error(
-                "query %s was asked to stop, and has not after %.0f s: a call of its function goes on",
+                "query %s was asked to stop, and has not after %.0f s: a call of its function "
+                "goes on",
                 self.name,
                 _STOP_SECONDS,
             )

@@ -1,6 +1,8 @@
-"""``onceward demo``: the promise, shown. A job is killed again and again, and its output is exactly right.
+"""``onceward demo``: the promise, shown. A job is killed again and again, and its output is
+exactly right.
 
-Registered in :mod:`onceward.cli`; the play is in :mod:`onceward_testing.demo`, loaded when the command runs.
+Registered in :mod:`onceward.cli`; the play is in :mod:`onceward_testing.demo`, loaded when the
+command runs.
 """
 
 from __future__ import annotations
@@ -33,41 +35,72 @@ class Sink(str, Enum):
 def demo(
     records: Annotated[
         int | None,
-        typer.Option(help="How many people records to write, or changes to make. [default: 200000, of MySQL 60000]"),
+        typer.Option(
+            help="How many people records to write, or changes to make. [default: 200000, of "
+            "MySQL 60000]"
+        ),
     ] = None,
     at_least_once: Annotated[
-        bool, typer.Option("--at-least-once", help="Use Spark's own Kafka sink instead, and see its duplicates.")
+        bool,
+        typer.Option(
+            "--at-least-once", help="Use Spark's own Kafka sink instead, and see its duplicates."
+        ),
     ] = False,
     source: Annotated[
-        Source, typer.Option(help="What the job reads: people from Kafka, or the changes of a MySQL's tables.")
+        Source,
+        typer.Option(
+            help="What the job reads: people from Kafka, or the changes of a MySQL's tables."
+        ),
     ] = Source.kafka,
     sink: Annotated[
         Sink, typer.Option(help="Where the job writes to; changes of MySQL to kafka or postgres.")
     ] = Sink.kafka,
     plain: Annotated[
         bool,
-        typer.Option("--plain", help="JSON without a registry, as always with --at-least-once and other sinks."),
+        typer.Option(
+            "--plain",
+            help="JSON without a registry, as always with --at-least-once and other sinks.",
+        ),
     ] = False,
-    nodes: Annotated[int, typer.Option(help="Brokers: 1, or 3 with every topic on three replicas.")] = 1,
-    broker_version: Annotated[str, typer.Option(help="Kafka release; 4.3.1 and 3.9.1 are tested.")] = "4.3.1",
-    master: Annotated[str, typer.Option(help="Spark master, such as local-cluster[2,1,1200].")] = "local[2]",
-    seconds: Annotated[float, typer.Option(help="Over how long the input is spread, in seconds.")] = 90.0,
-    window_seconds: Annotated[int, typer.Option(help="Length of the tumbling window, in seconds.")] = 20,
+    nodes: Annotated[
+        int, typer.Option(help="Brokers: 1, or 3 with every topic on three replicas.")
+    ] = 1,
+    broker_version: Annotated[
+        str, typer.Option(help="Kafka release; 4.3.1 and 3.9.1 are tested.")
+    ] = "4.3.1",
+    master: Annotated[
+        str, typer.Option(help="Spark master, such as local-cluster[2,1,1200].")
+    ] = "local[2]",
+    seconds: Annotated[
+        float, typer.Option(help="Over how long the input is spread, in seconds.")
+    ] = 90.0,
+    window_seconds: Annotated[
+        int, typer.Option(help="Length of the tumbling window, in seconds.")
+    ] = 20,
     kills: Annotated[
-        int | None, typer.Option(help="So many kills, at random moments, instead of the planned few.")
+        int | None,
+        typer.Option(help="So many kills, at random moments, instead of the planned few."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the input and of the random kill.")] = 1,
     mysql_home: Annotated[
         Path | None,
-        typer.Option(help="For --source mysql: another MySQL than 8.0.12, unpacked in this folder."),
+        typer.Option(
+            help="For --source mysql: another MySQL than 8.0.12, unpacked in this folder."
+        ),
     ] = None,
-    json_only: Annotated[bool, typer.Option("--json-only", help="Show nothing but the JSON line.")] = False,
-    log_dir: Annotated[Path | None, typer.Option(help="Keep the logs of broker and job in this folder.")] = None,
+    json_only: Annotated[
+        bool, typer.Option("--json-only", help="Show nothing but the JSON line.")
+    ] = False,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Keep the logs of broker and job in this folder.")
+    ] = None,
 ) -> None:
-    """Run an ETL job on a real Kafka, kill it with kill -9 at the worst moments, and count what comes out.
+    """Run an ETL job on a real Kafka, kill it with kill -9 at the worst moments, and count what
+    comes out.
 
-    Status 0: every expected number is visible exactly once, and `onceward verify` agrees. Status 1: it is not so
-    (always with --at-least-once), or the run proves nothing because a planned kill did not happen.
+    Status 0: every expected number is visible exactly once, and `onceward verify` agrees. Status
+    1: it is not so (always with --at-least-once), or the run proves nothing because a planned kill
+    did not happen.
     """
     _require_demo_extra(source, sink)
     from onceward_testing.demo.play import play
@@ -99,7 +132,9 @@ def demo(
 
 
 def _leave(number: int, _frame: Any) -> None:
-    """SIGTERM ends the demo like Ctrl-C does: through every ``finally``, so that nothing is left running."""
+    """SIGTERM ends the demo like Ctrl-C does: through every ``finally``, so that nothing is left
+    running.
+    """
     raise SystemExit(128 + number)
 
 
@@ -115,11 +150,20 @@ _RECORDS = {Source.kafka: 200_000, Source.mysql: 60_000}
 def _require_demo_extra(source: Source, sink: Sink) -> None:
     from onceward.errors import ConfigurationError
 
-    clients = [_CLIENTS[name] for name in dict.fromkeys((source.value, sink.value)) if name in _CLIENTS]
+    clients = [
+        _CLIENTS[name] for name in dict.fromkeys((source.value, sink.value)) if name in _CLIENTS
+    ]
     extra = "".join(extra for _, extra in clients)
-    needed = ["confluent_kafka", "psutil", "fastavro", "urllib3", *(name for names, _ in clients for name in names)]
+    needed = [
+        "confluent_kafka",
+        "psutil",
+        "fastavro",
+        "urllib3",
+        *(name for names, _ in clients for name in names),
+    ]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
-            f"the demo needs {' and '.join(missing)}", next_step=f'run pip install "onceward[demo{extra}]"'
+            f"the demo needs {' and '.join(missing)}",
+            next_step=f'run pip install "onceward[demo{extra}]"',
         )

@@ -1,8 +1,10 @@
-"""How far the query has come, read from Spark's checkpoint folder: the same for every sink, and without asking the job.
+"""How far the query has come, read from Spark's checkpoint folder: the same for every sink, and
+without asking the job.
 
-``offsets/<batch>`` holds, as lines, ``v1``, a JSON object of batch metadata and one line per source;
-``commits/<batch>`` exists once Spark has finished the batch (``OffsetSeqLog``, ``CommitLog``). Both are
-renamed into place. Runs in the supervisor's process, while the job writes.
+``offsets/<batch>`` holds, as lines, ``v1``, a JSON object of batch metadata and one line per
+source; ``commits/<batch>`` exists once Spark has finished the batch (``OffsetSeqLog``,
+``CommitLog``). Both are renamed into place. Runs in the supervisor's process, while the job
+writes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """``batch_id``: the newest batch in Spark's commit log. ``watermark_ms``: the watermark that batch ran with."""
+    """``batch_id``: the newest batch in Spark's commit log. ``watermark_ms``: the watermark that
+    batch ran with.
+    """
 
     batch_id: int
     watermark_ms: int
@@ -32,6 +36,8 @@ def query_progress(checkpoint: Path) -> QueryProgress | None:
 def newest_batch(folder: Path) -> int | None:
     """The highest batch number in one of the checkpoint's logs."""
     try:
-        return max((int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()), default=None)
+        return max(
+            (int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()), default=None
+        )
     except FileNotFoundError:
         return None

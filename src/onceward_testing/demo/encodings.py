@@ -1,8 +1,9 @@
-"""How the demo's people become bytes: JSON, or Avro as a schema registry's users write it, a part of it broken.
+"""How the demo's people become bytes: JSON, or Avro as a schema registry's users write it, a part
+of it broken.
 
-Called by :mod:`onceward_testing.demo.input_stream` as the records are written; the Avro is fastavro's, another one than the job
-reads with. The registry learns the newer schema when the first record of it is written, and not before, so that the
-job meets an id that it has never seen.
+Called by :mod:`onceward_testing.demo.input_stream` as the records are written; the Avro is
+fastavro's, another one than the job reads with. The registry learns the newer schema when the
+first record of it is written, and not before, so that the job meets an id that it has never seen.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _PERSON: dict[str, Any] = {
 }
 _EMAIL = {"name": "email", "type": ["null", "string"], "default": None}
 SCHEMAS = (json.dumps(_PERSON), json.dumps({**_PERSON, "fields": [_EMAIL, *_PERSON["fields"]]}))
-"""The older and the newer. The new field comes first: by the older schema a newer record reads as something else."""
+"""The older and the newer. The new field comes first: by the older schema a newer record reads as
+something else.
+"""
 
 _NOBODYS_ID = 2_000_000_000
 
@@ -52,13 +55,18 @@ class AsJson(Encoding):
     """A JSON object; a number that is missing has no field."""
 
     def value(self, person: Person) -> bytes | None:
-        return None if person.document is None else json.dumps(person.document, ensure_ascii=False).encode()
+        return (
+            None
+            if person.document is None
+            else json.dumps(person.document, ensure_ascii=False).encode()
+        )
 
 
 class AsAvro(Encoding):
     """Framed Avro.
 
-    :param evolves_at: so many records are written by the older schema, tombstones counted; the others by the newer.
+    :param evolves_at: so many records are written by the older schema, tombstones counted; the
+        others by the newer.
     """
 
     def __init__(self, registry: SchemaRegistry, evolves_at: int) -> None:
@@ -103,7 +111,9 @@ POISON = tuple(_BREAK)
 """What can be wrong with a record, by name."""
 
 
-def poisoned(everybody: list[Person], per_thousand: int, draw: Callable[[], float]) -> list[Person]:
+def poisoned(
+    everybody: list[Person], per_thousand: int, draw: Callable[[], float]
+) -> list[Person]:
     """``everybody``, some of them spoilt: not tombstones, nor what the next record repeats.
 
     :param draw: numbers from 0 up to 1.
@@ -111,7 +121,11 @@ def poisoned(everybody: list[Person], per_thousand: int, draw: Callable[[], floa
     spoilt = []
     for person, following in zip(everybody, [*everybody[1:], None], strict=True):
         usual = person.document is not None and not person.repeats_previous
-        if usual and not (following and following.repeats_previous) and draw() * 1_000 < per_thousand:
+        if (
+            usual
+            and not (following and following.repeats_previous)
+            and draw() * 1_000 < per_thousand
+        ):
             spoilt.append(replace(person, number=None, poison=POISON[int(draw() * len(POISON))]))
         else:
             spoilt.append(person)

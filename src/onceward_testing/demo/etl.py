@@ -1,8 +1,8 @@
 """The ETL of the demo: what a user would write. Nothing here knows that it will be killed.
 
-Read people, as Avro by the schemas of a registry or as JSON, keep those whose number has 18 characters, collect each
-number once per tumbling window of event time, and write it when the window closes. Runs in the driver of the job's
-process (:mod:`onceward_testing.demo.job`).
+Read people, as Avro by the schemas of a registry or as JSON, keep those whose number has 18
+characters, collect each number once per tumbling window of event time, and write it when the
+window closes. Runs in the driver of the job's process (:mod:`onceward_testing.demo.job`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ _PERSON = "id BIGINT, name STRING, identifyNumber STRING"
 
 
 def people_of(records: DataFrame, settings: JobSettings) -> DataFrame:
-    """Kafka records → ``timestamp`` and ``person``, null for a tombstone. What is no Avro becomes dead letters."""
+    """Kafka records → ``timestamp`` and ``person``, null for a tombstone. What is no Avro becomes
+    dead letters.
+    """
     if settings.registry:
-        # By the schema that this job was written for; the registry has the others, which writers have used.
+        # By the schema that this job was written for; the registry has the others, which writers
+        # have used.
         people = ow.avro.decode(
             records,
             registry=ow.SchemaRegistry(settings.registry),
@@ -40,14 +43,17 @@ def people_of(records: DataFrame, settings: JobSettings) -> DataFrame:
             unknown_id_wait_s=1,  # there is one registry, and no copy of it that could be behind
         )
         return people.select("timestamp", F.col("value").alias("person"))
-    return records.select("timestamp", F.from_json(F.col("value").cast("string"), _PERSON).alias("person"))
+    return records.select(
+        "timestamp", F.from_json(F.col("value").cast("string"), _PERSON).alias("person")
+    )
 
 
 def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
     """People → one row per window and valid number: ``number``, ``id``, ``name``, ``window``."""
     number = F.col("person.identifyNumber")
-    # Spark moves a filter that does not mention the event time below the watermark, and then a record that is filtered
-    # out does not move time on: tombstones could not close a window. So the condition mentions it.
+    # Spark moves a filter that does not mention the event time below the watermark, and then a
+    # record that is filtered out does not move time on: tombstones could not close a window. So
+    # the condition mentions it.
     valid = F.when(F.col("timestamp").isNotNull(), F.length(number) == VALID_LENGTH)
     return (
         people.withWatermark("timestamp", f"{WATERMARK_DELAY_SECONDS} seconds")
@@ -60,7 +66,8 @@ def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
 def as_records(rows: DataFrame) -> DataFrame:
     """For a topic: ``key`` is the number, ``value`` JSON."""
     return rows.select(
-        F.col("number").alias("key"), F.to_json(F.struct("id", "name", "number", "window")).alias("value")
+        F.col("number").alias("key"),
+        F.to_json(F.struct("id", "name", "number", "window")).alias("value"),
     )
 
 

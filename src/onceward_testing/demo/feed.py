@@ -1,5 +1,7 @@
-"""What goes in while the job runs, written by a thread of the supervisor: what :mod:`onceward_testing.demo.job_lives` asks of
-it. Implemented by :mod:`onceward_testing.demo.input_stream` and :mod:`onceward_testing.demo.changes.feed`."""
+"""What goes in while the job runs, written by a thread of the supervisor: what
+:mod:`onceward_testing.demo.job_lives` asks of it. Implemented by
+:mod:`onceward_testing.demo.input_stream` and :mod:`onceward_testing.demo.changes.feed`.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Feed(ABC):
 
     @abstractmethod
     def is_through(self, checkpoint: Path) -> bool:
-        """Whether everything is written, and the query has finished a batch that reaches to its end."""
+        """Whether everything is written, and the query has finished a batch that reaches to its
+        end.
+        """
 
 
 class WrittenByAThread(Feed):
@@ -88,5 +92,6 @@ class WrittenByAThread(Feed):
 
     @abstractmethod
     def _write_all(self) -> None:
-        """In the thread: what is due, until all is written, or :attr:`_stop` is set. As long as :attr:`_hold` is True,
-        only as much as leaves something for the kills."""
+        """In the thread: what is due, until all is written, or :attr:`_stop` is set. As long as
+        :attr:`_hold` is True, only as much as leaves something for the kills.
+        """

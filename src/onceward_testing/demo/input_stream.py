@@ -1,8 +1,10 @@
-"""Writes the demo's input while the job runs, with librdkafka's idempotent producer, in a thread of the supervisor.
+"""Writes the demo's input while the job runs, with librdkafka's idempotent producer, in a thread
+of the supervisor.
 
-Event time is the record's Kafka timestamp, set here. Each portion is acknowledged before the next gets its timestamp,
-so that no partition lags behind the others in event time: a record that came later than the watermark allows would
-be dropped by any windowed query, rightly, and the count would no longer tell anything about the sink.
+Event time is the record's Kafka timestamp, set here. Each portion is acknowledged before the next
+gets its timestamp, so that no partition lags behind the others in event time: a record that came
+later than the watermark allows would be dropped by any windowed query, rightly, and the count
+would no longer tell anything about the sink.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ class InputStream(WrittenByAThread):
         self._closing_ms: int | None = None
 
     def is_through(self, checkpoint: Path) -> bool:
-        """A batch is finished that ran with the watermark at which every window is closed: the closing tombstone's
-        event time, before which everything is written."""
+        """A batch is finished that ran with the watermark at which every window is closed: the
+        closing tombstone's event time, before which everything is written.
+        """
         progress = query_progress(checkpoint) if self._closing_ms is not None else None
         if self._closing_ms is None or progress is None:
             return False
@@ -84,7 +87,9 @@ class InputStream(WrittenByAThread):
         try:
             self._write_everybody()
         finally:
-            del self._producer  # closes its connections: the brokers may go away now without a word from it
+            del (
+                self._producer
+            )  # closes its connections: the brokers may go away now without a word from it
 
     def _write_everybody(self) -> None:
         waiting = iter(self._everybody)
@@ -121,7 +126,9 @@ class InputStream(WrittenByAThread):
         value = self._encoding.value(person)
         if person.poison and value is not None:
             self._poison.append(person.key + b":" + value)
-        self._producer.produce(INPUT_TOPIC, value, person.key, timestamp=timestamp_ms, on_delivery=self._delivered)
+        self._producer.produce(
+            INPUT_TOPIC, value, person.key, timestamp=timestamp_ms, on_delivery=self._delivered
+        )
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
@@ -153,4 +160,6 @@ def _take(waiting: Iterator[Person], count: int) -> Iterator[Person]:
 
 
 def _not_written(reason: str) -> BrokerUnreachable:
-    return BrokerUnreachable(f"the demo's input could not be written: {reason}", next_step="look at the broker's log")
+    return BrokerUnreachable(
+        f"the demo's input could not be written: {reason}", next_step="look at the broker's log"
+    )

@@ -1,8 +1,8 @@
-"""The job's process: ``python -m onceward_testing.demo.job '<JobSettings as JSON>'``. Started, killed and started again by
-:mod:`onceward_testing.demo.job_lives`.
+"""The job's process: ``python -m onceward_testing.demo.job '<JobSettings as JSON>'``. Started,
+killed and started again by :mod:`onceward_testing.demo.job_lives`.
 
-It starts Spark, arms the fault points that its environment names, starts the ETL, tells its supervisor on stdout what
-the engine does, and stops on SIGTERM.
+It starts Spark, arms the fault points that its environment names, starts the ETL, tells its
+supervisor on stdout what the engine does, and stops on SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from onceward_testing.demo.job_news import tell, tell_step
 from onceward_testing.demo.lifeline import die_with_the_demo
 from onceward_testing.demo.settings import JobSettings
 
-_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a life of the job is short: the big compiler never pays
+# a life of the job is short: the big compiler never pays
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(settings: JobSettings) -> int:
@@ -43,7 +44,9 @@ def main(settings: JobSettings) -> int:
 
     signal.signal(signal.SIGTERM, on_term)
     spark = _session(settings)
-    events.probe(tell_step)  # before the faults: the supervisor shall hear of a step before it kills us
+    events.probe(
+        tell_step
+    )  # before the faults: the supervisor shall hear of a step before it kills us
     faults.arm_from_environment()
     start = _start_of(settings)
     starts = 0
@@ -56,7 +59,8 @@ def main(settings: JobSettings) -> int:
         return query
 
     try:
-        # Not for failures: a schema that was registered while the query ran is known to its next start.
+        # Not for failures: a schema that was registered while the query ran is known to its next
+        # start.
         ow.supervise(started, ow.NoRestart(), stop=stop)
     except Exception as failure:  # noqa: BLE001  whatever it is, the supervisor shows it
         traceback.print_exc()
@@ -69,7 +73,9 @@ def main(settings: JobSettings) -> int:
 def _start_of(settings: JobSettings) -> Callable[[SparkSession, JobSettings], StreamingQuery]:
     if settings.source == "mysql":
         return changes_etl.start
-    return etl.start_exactly_once if settings.delivery == "exactly_once" else etl.start_at_least_once
+    return (
+        etl.start_exactly_once if settings.delivery == "exactly_once" else etl.start_at_least_once
+    )
 
 
 def _session(settings: JobSettings) -> SparkSession:
@@ -100,7 +106,9 @@ def _session(settings: JobSettings) -> SparkSession:
 
 
 def _spark_home(folder: Path) -> Path:
-    """PySpark's own folder under another name: ``local-cluster`` writes its executors' files below ``SPARK_HOME``."""
+    """PySpark's own folder under another name: ``local-cluster`` writes its executors' files below
+    ``SPARK_HOME``.
+    """
     home = folder / "spark-home"
     if not home.exists():  # the first life makes it for all
         home.mkdir()

@@ -1,8 +1,10 @@
-"""Runs the job life after life: starts it, has it killed as planned, starts it again, and says what happens.
+"""Runs the job life after life: starts it, has it killed as planned, starts it again, and says
+what happens.
 
-Called by :mod:`onceward_testing.demo.play`, in the demo's main thread. It learns of the job's doings in three ways that do
-not depend on the sink: Spark's checkpoint folder, what is visible of the output, and the file of fired fault points;
-the job's own news are for the telling (and for the moment of one kill), never for the verdict.
+Called by :mod:`onceward_testing.demo.play`, in the demo's main thread. It learns of the job's
+doings in three ways that do not depend on the sink: Spark's checkpoint folder, what is visible of
+the output, and the file of fired fault points; the job's own news are for the telling (and for the
+moment of one kill), never for the verdict.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _OUTPUT_SETTLES_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A kill that happened: ``unfinished_batch`` is the one that Spark had begun and not finished, if any."""
+    """A kill that happened: ``unfinished_batch`` is the one that Spark had begun and not finished,
+    if any.
+    """
 
     kill: Kill
     at_seconds: float
@@ -110,8 +114,13 @@ class JobLives:
         self._show_progress()
 
     def _start(self, kill: Kill | None) -> DemoJob:
-        self._fired.unlink(missing_ok=True)  # a fault fires once as long as it stands there, and a plan may repeat it
-        environment = {FAULTS_VARIABLE: kill.fault if kill else "", FIRED_VARIABLE: str(self._fired)}
+        self._fired.unlink(
+            missing_ok=True
+        )  # a fault fires once as long as it stands there, and a plan may repeat it
+        environment = {
+            FAULTS_VARIABLE: kill.fault if kill else "",
+            FIRED_VARIABLE: str(self._fired),
+        }
         what = "starting the job" if not self._lives else "starting the job again"
         self._screen.say(f"{what}{f', to be killed {kill.where}' if kill else ', for good'}")
         job = DemoJob(self._job_settings, environment, self._log)
@@ -148,9 +157,15 @@ class JobLives:
             self._screen.say(f"the query runs; {self._feed.begins}")
             self._feed.start()
         if news.what == "started again":
-            self._screen.say("a schema that the query did not know: it is asked for, and the query goes on with it")
+            self._screen.say(
+                "a schema that the query did not know: it is asked for, and the query goes on "
+                "with it"
+            )
         if news.is_step(events.REPLAY, "finished"):
-            self._back(f"batch {news.batch_id} is in the ledger already: replayed for its state, nothing sent")
+            self._back(
+                f"batch {news.batch_id} is in the ledger already: replayed for its state, nothing "
+                f"sent"
+            )
         elif news.is_step(events.COMMIT, "finished"):
             again = self._killed and news.batch_id == self._killed[-1].unfinished_batch
             how = "run again and committed" if again else "committed"
@@ -172,14 +187,17 @@ class JobLives:
         if job.status != -signal.SIGKILL:
             raise self._ended_by_itself(job)
         if kill.fault and kill.fault not in {entry.fault for entry in fired_faults(self._fired)}:
-            raise DemoInvalid(f"fault {kill.fault} never fired, yet the job was killed", next_step="run it again")
+            raise DemoInvalid(
+                f"fault {kill.fault} never fired, yet the job was killed", next_step="run it again"
+            )
         begun, finished = (newest_batch(self._checkpoint / log) for log in ("offsets", "commits"))
         unfinished = begun if begun is not None and begun != finished else None
         self._killed.append(Killed(kill, self._screen.seconds, unfinished))
         self._down_since = self._screen.seconds
         batch = f"batch {unfinished} unfinished" if unfinished is not None else "between batches"
         self._screen.say(
-            f"kill -9, number {number}: {kill.where} ({batch}). {kill.meaning[:1].upper()}{kill.meaning[1:]}".rstrip(),
+            f"kill -9, number {number}: {kill.where} ({batch}). "
+            f"{kill.meaning[:1].upper()}{kill.meaning[1:]}".rstrip(),
             "red",
         )
 
@@ -189,7 +207,8 @@ class JobLives:
 
     def _ended_by_itself(self, job: DemoJob) -> DemoInvalid:
         return DemoInvalid(
-            f"the job ended by itself with status {job.status}\n--- the end of its log ---\n{job.log_tail()}",
+            f"the job ended by itself with status {job.status}\n--- the end of its log "
+            f"---\n{job.log_tail()}",
             next_step="read the error above",
         )
 
@@ -217,7 +236,8 @@ class _AfterACommit:
 class _OutputGrows:
     """Due when records show up in the output that belong to a batch after ``begun``.
 
-    Not while the batch that was interrupted last is written again: that one is a duplicate already.
+    Not while the batch that was interrupted last is written again: that one is a duplicate
+    already.
     """
 
     def __init__(self, checkpoint: Path, tail: Tail, begun: int) -> None:

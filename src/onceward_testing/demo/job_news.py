@@ -1,4 +1,5 @@
-"""What the job tells its supervisor: lines of JSON on stdout behind a mark, beside whatever else is printed there.
+"""What the job tells its supervisor: lines of JSON on stdout behind a mark, beside whatever else
+is printed there.
 
 Written in the job's process, read in the supervisor's.
 """
@@ -13,20 +14,33 @@ from typing import Any
 from onceward import events
 
 _MARK = b"onceward-demo "
-_TOLD = frozenset({events.OPEN, events.REPLAY, events.SEND, events.LEASE, events.LEDGER, events.COMMIT, events.ABORT})
+_TOLD = frozenset(
+    {
+        events.OPEN,
+        events.REPLAY,
+        events.SEND,
+        events.LEASE,
+        events.LEDGER,
+        events.COMMIT,
+        events.ABORT,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """``what`` is ``running``, ``started again`` (in the same process), ``failed`` or ``step``; the rest is in
-    ``details``."""
+    """``what`` is ``running``, ``started again`` (in the same process), ``failed`` or ``step``;
+    the rest is in ``details``.
+    """
 
     what: str
     details: dict[str, Any] = field(default_factory=dict)
 
     def is_step(self, step: str, phase: str) -> bool:
         """Whether this is the news that ``step`` came to ``phase``."""
-        return self.what == "step" and self.details["step"] == step and self.details["phase"] == phase
+        return (
+            self.what == "step" and self.details["step"] == step and self.details["phase"] == phase
+        )
 
     @property
     def batch_id(self) -> int | None:

@@ -14,11 +14,15 @@ from onceward_testing.demo.settings import JobSettings
 
 
 class DemoJob(JobProcess):
-    """The job as a process that prints its news. Its stdin is its lifeline: :mod:`onceward_testing.demo.lifeline`."""
+    """The job as a process that prints its news. Its stdin is its lifeline:
+    :mod:`onceward_testing.demo.lifeline`.
+    """
 
     def __init__(self, settings: JobSettings, environment: Mapping[str, str], log: Path) -> None:
         command = [sys.executable, "-m", "onceward_testing.demo.job", settings.to_json()]
-        super().__init__(command, folder=Path(settings.folder), log=log, environment=environment, piped=True)
+        super().__init__(
+            command, folder=Path(settings.folder), log=log, environment=environment, piped=True
+        )
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="job-news", daemon=True).start()
 

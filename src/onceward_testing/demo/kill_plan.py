@@ -1,6 +1,8 @@
-"""When the demo kills its job. Pure: the plan is made before the run, from the settings and the seed alone.
+"""When the demo kills its job. Pure: the plan is made before the run, from the settings and the
+seed alone.
 
-Each kill belongs to one life of the job, in this order; after the last one the job lives to the end.
+Each kill belongs to one life of the job, in this order; after the last one the job lives to the
+end.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ Trigger = Literal["fault_point", "after_the_start", "after_a_commit", "output_gr
 class Kill:
     """One ``kill -9``.
 
-    ``trigger``: ``fault_point``, the job itself at the step that ``fault`` names (:mod:`onceward_testing.faults`);
-    ``after_the_start`` and ``after_a_commit``, from outside ``delay_s`` seconds after this life began, or committed for
-    the first time; ``output_grows``, from outside
-    as soon as new records show in the output topic.
+    ``trigger``: ``fault_point``, the job itself at the step that ``fault`` names
+    (:mod:`onceward_testing.faults`); ``after_the_start`` and ``after_a_commit``, from outside
+    ``delay_s`` seconds after this life began, or committed for the first time; ``output_grows``,
+    from outside as soon as new records show in the output topic.
     """
 
     where: str
@@ -50,15 +52,25 @@ def kill_plan(settings: DemoSettings) -> tuple[Kill, ...]:
 def _first(settings: DemoSettings) -> tuple[Kill, ...]:
     if settings.source != "mysql":
         return ()
-    return (_IN_THE_SNAPSHOT if settings.sink == "kafka" else replace(_IN_THE_SNAPSHOT, fault="send:finished:1:kill"),)
+    return (
+        _IN_THE_SNAPSHOT
+        if settings.sink == "kafka"
+        else replace(_IN_THE_SNAPSHOT, fault="send:finished:1:kill"),
+    )
 
 
 def _steps(settings: DemoSettings) -> tuple[Kill, ...]:
-    return _CHANGES_INTO_KAFKA if (settings.source, settings.sink) == ("mysql", "kafka") else _AT_STEPS[settings.sink]
+    return (
+        _CHANGES_INTO_KAFKA
+        if (settings.source, settings.sink) == ("mysql", "kafka")
+        else _AT_STEPS[settings.sink]
+    )
 
 
 def _random_plan(steps: tuple[Kill, ...], kills: int, chance: random.Random) -> tuple[Kill, ...]:
-    """Half of them some time after a commit, a quarter before there can be one, a quarter at a step of the engine."""
+    """Half of them some time after a commit, a quarter before there can be one, a quarter at a
+    step of the engine.
+    """
     return tuple(_at_random(steps, chance) for _ in range(kills))
 
 
@@ -79,7 +91,8 @@ _INTO_A_DATABASE = (
         "after the rows were staged, before they are moved",
         "fault_point",
         fault="move:started:1:kill",
-        meaning="tasks have committed all rows to a staging table; the transaction is open, with the ledger's row",
+        meaning="tasks have committed all rows to a staging table; the transaction is open, with "
+        "the ledger's row",
     ),
     Kill(
         "after the rows were moved, before COMMIT",
@@ -126,7 +139,8 @@ _CHANGES_INTO_KAFKA = (
 )
 
 _AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
-    # Dead letters have leases in every batch, and rows of the output only those batches in which windows end.
+    # Dead letters have leases in every batch, and rows of the output only those batches in which
+    # windows end.
     "kafka": (
         Kill(
             "inside the send phase",
@@ -134,7 +148,8 @@ _AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
             fault=f"lease[{OUTPUT_TOPIC}-]:finished:2:kill",
             meaning="the transaction is open: some of the batch is on the broker, some is not",
         ),
-        # That batch is run again first, so the first commit of this life is of a batch with output.
+        # That batch is run again first, so the first commit of this life is of a batch with
+        # output.
         _AFTER_THE_COMMIT,
         Kill(
             "after the ledger record, before EndTxn",

@@ -1,7 +1,8 @@
-"""The job must never outlive the demo that started it, however that one ends. Runs in the job's process.
+"""The job must never outlive the demo that started it, however that one ends. Runs in the job's
+process.
 
-The demo holds the other end of the job's stdin and never writes: when it ends, also by SIGKILL, the pipe closes, and
-the job kills its whole process group, JVM and local executors included.
+The demo holds the other end of the job's stdin and never writes: when it ends, also by SIGKILL,
+the pipe closes, and the job kills its whole process group, JVM and local executors included.
 """
 
 from __future__ import annotations

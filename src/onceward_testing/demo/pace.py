@@ -1,8 +1,8 @@
 """How fast the demo's input is written. Pure.
 
-Evenly over the planned time; but as long as planned kills are outstanding a last fifth is held back and only trickles,
-ever more slowly, so that event time goes on, windows keep closing, and there is a job left to kill on however slow a
-machine.
+Evenly over the planned time; but as long as planned kills are outstanding a last fifth is held
+back and only trickles, ever more slowly, so that event time goes on, windows keep closing, and
+there is a job left to kill on however slow a machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 _HELD_BACK = 0.2
 _TRICKLE_SECONDS = 120.0
-"""After that long on hold about a third of what is held back is still there; with many kills, so long for each ten."""
+"""After that long on hold about a third of what is held back is still there; with many kills, so
+long for each ten.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Pace:
     kills: int = 0
 
     def due(self, elapsed: float, *, hold: bool) -> int:
-        """How many records shall be written ``elapsed`` seconds after the start; ``hold``: kills are outstanding.
+        """How many records shall be written ``elapsed`` seconds after the start; ``hold``: kills
+        are outstanding.
 
         On hold the last record is never due: it would end the stream.
         """
@@ -35,5 +38,7 @@ class Pace:
         if planned > free:
             waited = elapsed - self.seconds * (1 - _HELD_BACK)
             trickle_s = _TRICKLE_SECONDS * max(1.0, self.kills / 10)
-            planned = min(planned, free + (self.records - free) * (1 - math.exp(-waited / trickle_s)))
+            planned = min(
+                planned, free + (self.records - free) * (1 - math.exp(-waited / trickle_s))
+            )
         return min(round(planned), self.records - 1)

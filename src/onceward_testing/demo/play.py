@@ -1,4 +1,6 @@
-"""One demo run from the first broker to the verdict. Called by the command; everything it starts, it ends."""
+"""One demo run from the first broker to the verdict. Called by the command; everything it starts,
+it ends.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def play(settings: DemoSettings, screen: Screen, log_dir: Path | None = None) ->
     """
     folder = Path(tempfile.mkdtemp(prefix="onceward-demo-"))
     try:
-        screen.say("finding Spark's Kafka connector (the first time it is fetched, which takes a while)")
+        screen.say(
+            "finding Spark's Kafka connector (the first time it is fetched, which takes a while)"
+        )
         spark_connector()
         screen.say(f"starting Kafka {settings.broker_version} with {settings.nodes} node(s)")
         kafka = LocalKafka(settings.nodes, settings.broker_version, log_dir=log_dir)
@@ -45,7 +49,9 @@ def _scenario(settings: DemoSettings, screen: Screen, kafka: LocalKafka) -> Scen
     return PeopleThroughWindows(settings, screen, kafka)
 
 
-def _played(settings: DemoSettings, screen: Screen, scenario: Scenario, folder: Path) -> DemoResult:
+def _played(
+    settings: DemoSettings, screen: Screen, scenario: Scenario, folder: Path
+) -> DemoResult:
     lives = JobLives(settings, scenario.job(folder), screen, scenario.feed, scenario.tail)
     scenario.tail.start()
     try:

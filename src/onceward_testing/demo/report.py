@@ -1,4 +1,6 @@
-"""The demo's result: judged, as a table for people and as one JSON line for programs. Pure but for printing."""
+"""The demo's result: judged, as a table for people and as one JSON line for programs. Pure but for
+printing.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from onceward_testing.demo.settings import DemoSettings
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One run. ``batches`` is the number of batches finished, with Onceward's sink those in the ledger; ``group_lag``
-    None where no consumer group takes part. ``poison``: spoilt records written, of which each must be one of the
-    ``dead_letters``. ``aborted_records_hidden``: None where the target has no such thing.
-    ``violations`` in words, empty when the promise was kept."""
+    """One run. ``batches`` is the number of batches finished, with Onceward's sink those in the
+    ledger; ``group_lag`` None where no consumer group takes part. ``poison``: spoilt records
+    written, of which each must be one of the ``dead_letters``. ``aborted_records_hidden``: None
+    where the target has no such thing. ``violations`` in words, empty when the promise was kept.
+    """
 
     source: str
     sink: str
@@ -65,7 +68,8 @@ def judge(
     seconds: float,
     written: int,
 ) -> DemoResult:
-    """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could be checked.
+    """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could
+    be checked.
 
     :param written: of the input.
     """
@@ -75,14 +79,21 @@ def judge(
     if letters is not None:
         violations += [] if letters.holds else [f"dead letters: {letters}"]
         if letters.expected == 0:
-            violations.append("INVALID: nothing was spoilt, so nothing shows where it goes; use more --records")
+            violations.append(
+                "INVALID: nothing was spoilt, so nothing shows where it goes; use more --records"
+            )
     violations += [f"left over: {what}" for what in output.left_over]
     if checked is not None:
         violations += checked.violations
         if output.aborted_records_hidden == 0:
-            violations.append("INVALID: the kills left no aborted records, so nothing shows that they are hidden")
+            violations.append(
+                "INVALID: the kills left no aborted records, so nothing shows that they are hidden"
+            )
     elif not violations:
-        violations.append("INVALID: the kills caused no duplicates, so this comparison shows nothing; run it again")
+        violations.append(
+            "INVALID: the kills caused no duplicates, so this comparison shows nothing; run it "
+            "again"
+        )
     return DemoResult(
         source=settings.source,
         sink=settings.sink,
@@ -130,7 +141,8 @@ def show(result: DemoResult, console: Console) -> None:
 
 _INPUT = {
     "kafka": "records written to the input topic while the job ran",
-    "mysql": "changes of rows committed in MySQL, some before the job's first start, most while it ran",
+    "mysql": "changes of rows committed in MySQL, some before the job's first start, most while "
+    "it ran",
 }
 _EXPECTED = {
     ("kafka", "kafka"): "distinct numbers of 18 characters among them",
@@ -158,20 +170,34 @@ _READER = {
 def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
     rows = [
         ("input", result.input, _INPUT[result.source]),
-        ("expected", result.expected, _EXPECTED.get((result.source, result.sink), _EXPECTED["kafka", "kafka"])),
+        (
+            "expected",
+            result.expected,
+            _EXPECTED.get((result.source, result.sink), _EXPECTED["kafka", "kafka"]),
+        ),
         ("visible", result.visible, f"records that {_READER[result.sink]} sees"),
         ("lost", result.lost, "expected and not visible"),
         ("duplicates", result.duplicates, "visible more than once"),
-        ("left over", result.left_over, "staging tables, hidden files: what killed attempts had begun"),
+        (
+            "left over",
+            result.left_over,
+            "staging tables, hidden files: what killed attempts had begun",
+        ),
         ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
         ("batches", result.batches, _BATCHES[result.delivery]),
     ]
     if result.snapshot_rows:
-        rows.append(("snapshot", result.snapshot_rows, "rows among them that the snapshot has read"))
+        rows.append(
+            ("snapshot", result.snapshot_rows, "rows among them that the snapshot has read")
+        )
     if result.poison:
         rows.append(("poison", result.poison, "records that are no Avro of a known schema"))
         rows.append(
-            ("dead letters", result.dead_letters, "records in the dead-letter topic: must be as many, and are compared")
+            (
+                "dead letters",
+                result.dead_letters,
+                "records in the dead-letter topic: must be as many, and are compared",
+            )
         )
     if result.aborted_records_hidden is not None:
         hidden = "records of killed attempts that no such reader sees"
@@ -183,10 +209,18 @@ def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
 
 def _closing_words(result: DemoResult) -> str:
     if result.kept:
-        return f"[green]Exactly once: {result.kills} × kill -9, nothing lost, nothing repeated.[/green]"
-    if result.delivery == "at_least_once" and result.lost == result.unexpected == 0 and result.duplicates:
         return (
-            f"[yellow]As expected of at-least-once: {result.duplicates:,} records are there more than once. "
+            f"[green]Exactly once: {result.kills} × kill -9, nothing lost, nothing "
+            f"repeated.[/green]"
+        )
+    if (
+        result.delivery == "at_least_once"
+        and result.lost == result.unexpected == 0
+        and result.duplicates
+    ):
+        return (
+            f"[yellow]As expected of at-least-once: {result.duplicates:,} records are there more "
+            f"than once. "
             "The exit status is 1, because this is not exactly once.[/yellow]"
         )
     return "[red]Exactly once does not hold.[/red]"

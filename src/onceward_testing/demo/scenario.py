@@ -1,7 +1,9 @@
-"""What a demo is about: what goes in, where it comes out, when the job is killed, and what must be there afterwards.
+"""What a demo is about: what goes in, where it comes out, when the job is killed, and what must be
+there afterwards.
 
-:mod:`onceward_testing.demo.play` and :mod:`onceward_testing.demo.job_lives` know no more of it than this. Implemented by
-:mod:`onceward_testing.demo.windows` and :mod:`onceward_testing.demo.changes.scenario`; runs in the supervisor's process.
+:mod:`onceward_testing.demo.play` and :mod:`onceward_testing.demo.job_lives` know no more of it
+than this. Implemented by :mod:`onceward_testing.demo.windows` and
+:mod:`onceward_testing.demo.changes.scenario`; runs in the supervisor's process.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from onceward_testing.local_kafka import LocalKafka
 
 
 class Scenario(AbstractContextManager["Scenario"], ABC):
-    """Within its ``with`` block the servers that it needs beside the Kafka cluster run, and its input and output are
-    there, ready for the first life of the job."""
+    """Within its ``with`` block the servers that it needs beside the Kafka cluster run, and its
+    input and output are there, ready for the first life of the job.
+    """
 
     feed: Feed
     tail: Tail
@@ -57,10 +60,14 @@ class Scenario(AbstractContextManager["Scenario"], ABC):
 
         :param batches: in Spark's commit log.
         """
-        self._screen.say(f"reading everything back with {self._output.reader} of an independent client")
+        self._screen.say(
+            f"reading everything back with {self._output.reader} of an independent client"
+        )
         read = self._read()
         checked = None
         if self._settings.exactly_once:
             self._screen.say("asking `onceward verify` about every batch")
             checked = self._output.ask_the_checker()
-        return judge(self._settings, read, checked, killed, batches, self._screen.seconds, self.feed.sent)
+        return judge(
+            self._settings, read, checked, killed, batches, self._screen.seconds, self.feed.sent
+        )

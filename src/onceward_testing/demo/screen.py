@@ -1,4 +1,6 @@
-"""What the demo shows while it works, on stderr: progress bars on a terminal, plain lines elsewhere."""
+"""What the demo shows while it works, on stderr: progress bars on a terminal, plain lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 _PLAIN_PROGRESS_SECONDS = 10.0
 
@@ -29,7 +38,9 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """One line with the time in front."""
-        self.console.print(f"[dim]{self.seconds:6.1f} s[/dim]  {f'[{style}]{text}[/{style}]' if style else text}")
+        self.console.print(
+            f"[dim]{self.seconds:6.1f} s[/dim]  {f'[{style}]{text}[/{style}]' if style else text}"
+        )
 
     def advance(self, name: str, done: int, total: int) -> None:
         """``done`` of ``total`` records are ``name`` (written, visible …)."""
@@ -40,7 +51,11 @@ class Screen:
             self._bars.update(self._tasks[name], completed=done, total=total)
         elif self.seconds - self._last_plain >= _PLAIN_PROGRESS_SECONDS:
             self._last_plain = self.seconds
-            self.say(", ".join(f"{name} {done:,} of {total:,}" for name, (done, total) in self._latest.items()))
+            self.say(
+                ", ".join(
+                    f"{name} {done:,} of {total:,}" for name, (done, total) in self._latest.items()
+                )
+            )
 
     def __enter__(self) -> Screen:
         if self.console.is_terminal and not self.console.quiet:
@@ -55,7 +70,10 @@ class Screen:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._bars is not None:
             self._bars.stop()

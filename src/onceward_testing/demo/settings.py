@@ -1,4 +1,6 @@
-"""What one run of the demo is: sizes, names, times. Shared by the supervisor and, as JSON, by the job's process."""
+"""What one run of the demo is: sizes, names, times. Shared by the supervisor and, as JSON, by the
+job's process.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,14 @@ WATERMARK_DELAY_SECONDS = 5
 class DemoSettings:
     """One run. Checked when built.
 
-    ``source``: where it reads: people from Kafka through windows, or the changes of a MySQL's tables as they are.
-    ``sink``: where the job writes to. ``plain``: JSON, no registry, and nothing spoilt; so are all runs that do not
-    write to Kafka with Onceward's sink. ``poison_per_thousand``: so many records are spoilt. ``produce_seconds``: over
-    how long the input is spread; it takes longer when the kills do. ``window_seconds``: the tumbling window of the ETL.
-    ``mysql_home``: of another MySQL than the usual one to read from, unpacked there.
-    ``kills``: so many at random moments, by ``seed``; None: the planned few. ``limit_seconds``: after that long, and a
-    tenth more for each such kill, the run has failed.
+    ``source``: where it reads: people from Kafka through windows, or the changes of a MySQL's
+    tables as they are. ``sink``: where the job writes to. ``plain``: JSON, no registry, and
+    nothing spoilt; so are all runs that do not write to Kafka with Onceward's sink.
+    ``poison_per_thousand``: so many records are spoilt. ``produce_seconds``: over how long the
+    input is spread; it takes longer when the kills do. ``window_seconds``: the tumbling window of
+    the ETL. ``mysql_home``: of another MySQL than the usual one to read from, unpacked there.
+    ``kills``: so many at random moments, by ``seed``; None: the planned few. ``limit_seconds``:
+    after that long, and a tenth more for each such kill, the run has failed.
     """
 
     records: int = 200_000
@@ -56,13 +59,17 @@ class DemoSettings:
     def __post_init__(self) -> None:
         if self.records < 1_000:
             raise ConfigurationError(
-                f"{self.records} records are too few to kill the job in the middle of", next_step="use 1000 or more"
+                f"{self.records} records are too few to kill the job in the middle of",
+                next_step="use 1000 or more",
             )
         if self.window_seconds < 1 or self.produce_seconds <= 0:
-            raise ConfigurationError("window and produce seconds must be positive", next_step="leave them out")
+            raise ConfigurationError(
+                "window and produce seconds must be positive", next_step="leave them out"
+            )
         if self.kills is not None and (self.kills < 1 or not self.exactly_once):
             raise ConfigurationError(
-                f"{self.kills} random kills are none, or are asked for with --at-least-once, which has its own plan",
+                f"{self.kills} random kills are none, or are asked for with --at-least-once, "
+                f"which has its own plan",
                 next_step="use --kills 1 or more, and leave out --at-least-once",
             )
         if self.sink != "kafka" and not self.exactly_once:
@@ -73,17 +80,21 @@ class DemoSettings:
         if self.source == "mysql":
             self._check_changes()
         elif self.mysql_home:
-            raise ConfigurationError("no MySQL is read from", next_step="add --source mysql, or leave out --mysql-home")
+            raise ConfigurationError(
+                "no MySQL is read from", next_step="add --source mysql, or leave out --mysql-home"
+            )
 
     def _check_changes(self) -> None:
         if not self.exactly_once or self.sink not in ("kafka", "postgres"):
             raise ConfigurationError(
                 "changes of MySQL go to Kafka or PostgreSQL, exactly once",
-                next_step="with --source mysql leave out --at-least-once, and leave out --sink or use --sink postgres",
+                next_step="with --source mysql leave out --at-least-once, and leave out --sink or "
+                "use --sink postgres",
             )
         if self.plain:
             raise ConfigurationError(
-                "changes of MySQL are always JSON, and no registry takes part", next_step="leave out --plain"
+                "changes of MySQL are always JSON, and no registry takes part",
+                next_step="leave out --plain",
             )
 
     @property
@@ -99,9 +110,10 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What the job's process is told, as JSON on its command line. ``address``: of the output, where it is not the
-    cluster of the input. ``registry``: of the schema registry; empty: people are JSON. ``source_address``: of the
-    database, where the input is not Kafka's."""
+    """What the job's process is told, as JSON on its command line. ``address``: of the output,
+    where it is not the cluster of the input. ``registry``: of the schema registry; empty: people
+    are JSON. ``source_address``: of the database, where the input is not Kafka's.
+    """
 
     bootstrap_servers: str
     checkpoint: str

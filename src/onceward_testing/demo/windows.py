@@ -16,7 +16,12 @@ from onceward_testing.demo.pace import Pace
 from onceward_testing.demo.people import people
 from onceward_testing.demo.scenario import Scenario
 from onceward_testing.demo.screen import Screen
-from onceward_testing.demo.settings import INPUT_TOPIC, WATERMARK_DELAY_SECONDS, DemoSettings, JobSettings
+from onceward_testing.demo.settings import (
+    INPUT_TOPIC,
+    WATERMARK_DELAY_SECONDS,
+    DemoSettings,
+    JobSettings,
+)
 from onceward_testing.local_kafka import LocalKafka
 from onceward_testing.local_registry import VERSION, LocalRegistry
 
@@ -37,7 +42,9 @@ class PeopleThroughWindows(Scenario):
             create_topic(self._kafka.bootstrap_servers, INPUT_TOPIC)
             self._output.make()
             self.tail = self._output.tail()
-            self.feed = _input_stream(self._settings, self._kafka.bootstrap_servers, self._registry)
+            self.feed = _input_stream(
+                self._settings, self._kafka.bootstrap_servers, self._registry
+            )
             self._open = opened.pop_all()
         return self
 
@@ -58,7 +65,9 @@ class PeopleThroughWindows(Scenario):
         return self._output.read(self.feed.expected, self.feed.poison)
 
 
-def _registry(settings: DemoSettings, screen: Screen) -> AbstractContextManager[LocalRegistry | None]:
+def _registry(
+    settings: DemoSettings, screen: Screen
+) -> AbstractContextManager[LocalRegistry | None]:
     if not settings.avro:
         return nullcontext()
     screen.say(f"starting a schema registry, Apicurio {VERSION} (the first time it is fetched)")
@@ -84,7 +93,9 @@ def _output(settings: DemoSettings, kafka: LocalKafka) -> OutputOfNumbers:
 
 
 def _input_stream(settings: DemoSettings, servers: str, registry: str) -> InputStream:
-    everybody = list(people(settings.records - 1, settings.seed))  # the last record closes the windows
+    everybody = list(
+        people(settings.records - 1, settings.seed)
+    )  # the last record closes the windows
     encoding: Encoding = AsJson()
     if registry:
         chance = random.Random(settings.seed)  # noqa: S311  which are spoilt, no secret

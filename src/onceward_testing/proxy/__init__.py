@@ -1,8 +1,9 @@
-"""A proxy between Kafka's clients and brokers that loses, delays, holds, repeats and counts single requests.
+"""A proxy between Kafka's clients and brokers that loses, delays, holds, repeats and counts single
+requests.
 
-In the order of a request's way: ``frames`` (what it is), ``listener`` (one a broker), ``connection`` (the pumps),
-``faults`` (what happens to it), ``held`` (what is kept back), ``counting``; ``kafka_proxy`` is what tests use. Tests
-only; runs in the test's process.
+In the order of a request's way: ``frames`` (what it is), ``listener`` (one a broker),
+``connection`` (the pumps), ``faults`` (what happens to it), ``held`` (what is kept back),
+``counting``; ``kafka_proxy`` is what tests use. Tests only; runs in the test's process.
 """
 
 from onceward_testing.proxy.counting import Mark, Passed

@@ -23,7 +23,9 @@ _LATE_ANSWER_SECONDS = 30.0
 
 @dataclass(slots=True)
 class _Expected:
-    """An answer that is to come. ``lost_by``: the fault that loses it; ``surplus``: the one to a duplicate."""
+    """An answer that is to come. ``lost_by``: the fault that loses it; ``surplus``: the one to a
+    duplicate.
+    """
 
     correlation_id: int
     lost_by: ProxyFault | None = None
@@ -32,7 +34,9 @@ class _Expected:
 
 
 class Owner(Protocol):
-    """What a connection asks of its :class:`onceward_testing.proxy.listener.Listener`, which has the words."""
+    """What a connection asks of its :class:`onceward_testing.proxy.listener.Listener`, which has
+    the words.
+    """
 
     node: int
     is_cut: bool
@@ -47,7 +51,9 @@ class Owner(Protocol):
 class Connection:
     """See the module. ``run`` returns when either side has closed, or a fault has."""
 
-    def __init__(self, listener: Owner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, listener: Owner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._listener = listener
         self._client_reader, self._client = reader, writer
         self._broker_reader: asyncio.StreamReader
@@ -57,7 +63,9 @@ class Connection:
         self._silent = False
 
     async def run(self) -> None:
-        """Carry requests and answers until one side closes. A broker that cannot be reached closes the client's."""
+        """Carry requests and answers until one side closes. A broker that cannot be reached closes
+        the client's.
+        """
         try:
             self._broker_reader, self._broker = await self._listener.connect()
         except OSError:
@@ -80,13 +88,15 @@ class Connection:
             self._broker.close()  # what was written is still sent
             self._client.close()
 
-    # --- requests ----------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     async def _requests(self) -> None:
         with suppress(asyncio.IncompleteReadError, NotKafka, OSError):
             while await self._request(await Frame.read(self._client_reader)):
                 pass
-        for held in self._held:  # its client may be gone; what the broker says to it is the test's to know
+        for held in (
+            self._held
+        ):  # its client may be gone; what the broker says to it is the test's to know
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(held.when_answered(), _LATE_ANSWER_SECONDS)
 
@@ -146,7 +156,9 @@ class Connection:
 
     async def _hold(self, frame: Frame, head: RequestHead, fault: ProxyFault) -> None:
         _, port = self._client.get_extra_info("peername")
-        held = HeldRequest(self._listener.node, port, head, await frame.whole(), asyncio.get_running_loop())
+        held = HeldRequest(
+            self._listener.node, port, head, await frame.whole(), asyncio.get_running_loop()
+        )
         fault.has_fired(held)
         try:
             await held.released()
@@ -160,7 +172,7 @@ class Connection:
         self._held.append(held)
         held.delivered()
 
-    # --- answers -----------------------------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------
 
     async def _answers(self) -> None:
         with suppress(asyncio.IncompleteReadError, NotKafka, OSError):
@@ -190,20 +202,23 @@ class Connection:
             await self._to_client(whole)
 
     async def _to_client(self, chunk: bytes) -> None:
-        # A client that is gone is the other pump's to notice: a held request's answer may still be on its way.
+        # A client that is gone is the other pump's to notice: a held request's answer may still be
+        # on its way.
         with suppress(OSError):
             self._client.write(chunk)
             await self._client.drain()
 
     def _take_expected(self, number: int) -> _Expected | None:
-        """Brokers answer in order: what was asked earlier and is not answered by now never is (acks=0)."""
+        """Brokers answer in order: what was asked earlier and is not answered by now never is
+        (acks=0).
+        """
         if all(expected.correlation_id != number for expected in self._expected):
             return None
         while (expected := self._expected.popleft()).correlation_id != number:
             pass
         return expected
 
-    # --- ends --------------------------------------------------------------------------------------------------
+    # --- ends ------------------------------------------------------------------------------------
 
     @property
     def _lost(self) -> bool:

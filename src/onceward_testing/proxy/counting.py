@@ -42,17 +42,23 @@ class Counts:
 
 
 class Passed:
-    """The requests that were passed on to brokers between two moments. A duplicated request counts once."""
+    """The requests that were passed on to brokers between two moments. A duplicated request counts
+    once.
+    """
 
     def __init__(self, passed: Counter[_Key]) -> None:
         self._passed = passed
 
     def count(self, api: str, *, client_id: str | None = None, node: int | None = None) -> int:
-        """How many of them are ``api`` (``"Produce"``), of clients whose id matches (``*``, ``?``), to ``node``."""
+        """How many of them are ``api`` (``"Produce"``), of clients whose id matches (``*``,
+        ``?``), to ``node``.
+        """
         return sum(
             times
             for (name, client, to), times in self._passed.items()
-            if name == api and (client_id is None or fnmatchcase(client, client_id)) and node in (None, to)
+            if name == api
+            and (client_id is None or fnmatchcase(client, client_id))
+            and node in (None, to)
         )
 
     def client_ids(self, api: str) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """What the proxy does to which request: faults, armed by a test, that wait for their occurrence.
 
-Made by :meth:`onceward_testing.proxy.KafkaProxy.on`. Functions of values and counts, no I/O; armed in the test's
-thread and asked in the proxy's.
+Made by :meth:`onceward_testing.proxy.KafkaProxy.on`. Functions of values and counts, no I/O; armed
+in the test's thread and asked in the proxy's.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ from onceward.errors import ConfigurationError
 from onceward_testing.proxy.frames import RequestHead, known_apis
 from onceward_testing.proxy.held import HeldRequest
 
-Action = Literal["drop_request", "lose_silently", "drop_response", "delay", "hold", "duplicate", "reset", "black_hole"]
+Action = Literal[
+    "drop_request",
+    "lose_silently",
+    "drop_response",
+    "delay",
+    "hold",
+    "duplicate",
+    "reset",
+    "black_hole",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which requests a fault is about; ``*`` and ``?`` in a client id mean what they mean in a shell.
+    """Which requests a fault is about; ``*`` and ``?`` in a client id mean what they mean in a
+    shell.
 
-    ``nth`` counts matching requests from 1, since the fault was armed; from there on ``times`` in a row are hit
-    (None: all that follow).
+    ``nth`` counts matching requests from 1, since the fault was armed; from there on ``times`` in
+    a row are hit (None: all that follow).
     """
 
     api: str
@@ -38,10 +48,14 @@ class Target:
             nearest = difflib.get_close_matches(self.api, known_apis(), n=1)
             raise ConfigurationError(
                 f"{self.api!r} is no request of Kafka's protocol",
-                next_step=f"did you mean {nearest[0]!r}?" if nearest else "use a name such as 'Produce' or 'EndTxn'",
+                next_step=f"did you mean {nearest[0]!r}?"
+                if nearest
+                else "use a name such as 'Produce' or 'EndTxn'",
             )
         if self.nth < 1 or (self.times is not None and self.times < 1):
-            raise ConfigurationError(f"nth={self.nth}, times={self.times}", next_step="count from 1; times=None: all")
+            raise ConfigurationError(
+                f"nth={self.nth}, times={self.times}", next_step="count from 1; times=None: all"
+            )
 
     def matches(self, node: int, head: RequestHead) -> bool:
         return (
@@ -54,7 +68,8 @@ class Target:
 class ProxyFault:
     """One armed fault. Thread safe.
 
-    :ivar fired: how often it has acted: for a lost response, how often one was lost that the broker had given.
+    :ivar fired: how often it has acted: for a lost response, how often one was lost that the
+        broker had given.
     """
 
     def __init__(self, target: Target, action: Action, seconds: float = 0.0) -> None:
@@ -81,9 +96,9 @@ class ProxyFault:
     def release(self) -> None:
         """After ``hold()``: hold nothing more, and deliver to the brokers what is held, in order.
 
-        Returns when it has been written to the broker. A client that is still waiting gets the answer; for one that is
-        gone the request goes over a connection of its own, and only the test sees what the broker says
-        (:meth:`HeldRequest.answer`).
+        Returns when it has been written to the broker. A client that is still waiting gets the
+        answer; for one that is gone the request goes over a connection of its own, and only the
+        test sees what the broker says (:meth:`HeldRequest.answer`).
 
         :raises OSError: the broker cannot be reached.
         """
@@ -96,7 +111,7 @@ class ProxyFault:
         """Whether every request that was held has been answered by a broker."""
         return bool(self.held) and all(held.answered for held in self.held)
 
-    # --- the proxy's side --------------------------------------------------------------------------------------
+    # --- the proxy's side ------------------------------------------------------------------------
 
     def takes(self, node: int, head: RequestHead) -> bool:
         """Count this request; True when it is one to act on."""
@@ -107,7 +122,9 @@ class ProxyFault:
                 return False
             self._seen += 1
             late_enough = self._seen >= self.target.nth
-            return late_enough and (self.target.times is None or self._seen < self.target.nth + self.target.times)
+            return late_enough and (
+                self.target.times is None or self._seen < self.target.nth + self.target.times
+            )
 
     def has_fired(self, held: HeldRequest | None = None) -> None:
         """It has been carried out once more."""
@@ -131,7 +148,9 @@ class Faults:
         return fault
 
     def due(self, node: int, head: RequestHead) -> ProxyFault | None:
-        """The fault to carry out on this request. Each one counts it; of several the one that was armed first acts."""
+        """The fault to carry out on this request. Each one counts it; of several the one that was
+        armed first acts.
+        """
         with self._lock:
             taking = [fault for fault in self._armed if fault.takes(node, head)]
         return taking[0] if taking else None
@@ -150,8 +169,10 @@ class On:
         self._faults, self._target = faults, target
 
     def drop_request(self, *, silently: bool = False) -> ProxyFault:
-        """The broker never gets it. The client's connection is closed, as when a TCP connection breaks; ``silently``:
-        it stays open, and nothing passes over it any more, so that the client has to run into its timeout."""
+        """The broker never gets it. The client's connection is closed, as when a TCP connection
+        breaks; ``silently``: it stays open, and nothing passes over it any more, so that the
+        client has to run into its timeout.
+        """
         return self._arm("lose_silently" if silently else "drop_request")
 
     def drop_response(self) -> ProxyFault:
@@ -175,7 +196,9 @@ class On:
         return self._arm("reset")
 
     def black_hole(self) -> ProxyFault:
-        """The broker never gets it, and from then on nothing passes to or from its node until ``heal()``."""
+        """The broker never gets it, and from then on nothing passes to or from its node until
+        ``heal()``.
+        """
         return self._arm("black_hole")
 
     def _arm(self, action: Action, seconds: float = 0.0) -> ProxyFault:

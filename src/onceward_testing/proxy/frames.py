@@ -1,8 +1,10 @@
-"""Kafka's framing, as far as a proxy needs it: sizes, request headers and correlation ids. Bodies are never decoded.
+"""Kafka's framing, as far as a proxy needs it: sizes, request headers and correlation ids. Bodies
+are never decoded.
 
-Called by :mod:`onceward_testing.proxy.connection`. A frame is a 32-bit size and that many bytes; a request begins with
-api key, api version, correlation id and client id (``RequestHeader.json``: the same places in all of its versions,
-the client id is never compact), an answer with the correlation id.
+Called by :mod:`onceward_testing.proxy.connection`. A frame is a 32-bit size and that many bytes; a
+request begins with api key, api version, correlation id and client id (``RequestHeader.json``: the
+same places in all of its versions, the client id is never compact), an answer with the correlation
+id.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 PREFIX_BYTES = 64 << 10
-"""How much of a frame is read before anything is decided; the longest header has 8 + 2 + 32,767 bytes."""
+"""How much of a frame is read before anything is decided; the longest header has 8 + 2 + 32,767
+bytes.
+"""
 
 CHUNK_BYTES = 256 << 10
 LARGEST_FRAME_BYTES = 256 << 20  # a TLS hello, read as a size, is above it
@@ -24,7 +28,9 @@ _SIZE = struct.Struct(">i")
 
 
 class NotKafka(ValueError):
-    """Bytes that are no Kafka request or answer: TLS, for example, which a proxy cannot look into."""
+    """Bytes that are no Kafka request or answer: TLS, for example, which a proxy cannot look
+    into.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,9 @@ class RequestHead:
 
     @classmethod
     def of(cls, prefix: bytes) -> RequestHead:
-        """From the first bytes of a request, its size left out. :raises NotKafka: too short to be one."""
+        """From the first bytes of a request, its size left out. :raises NotKafka: too short to be
+        one.
+        """
         try:
             key, version, correlation_id, length = _HEADER.unpack_from(prefix)
         except struct.error as error:
@@ -77,7 +85,9 @@ def correlation_id(prefix: bytes) -> int:
 
 
 class Frame:
-    """One frame on its way: its first bytes at once, the rest as it comes. Each frame must be read to its end."""
+    """One frame on its way: its first bytes at once, the rest as it comes. Each frame must be read
+    to its end.
+    """
 
     def __init__(self, size: int, prefix: bytes, reader: asyncio.StreamReader) -> None:
         self.size = size
@@ -86,7 +96,9 @@ class Frame:
 
     @classmethod
     async def read(cls, reader: asyncio.StreamReader) -> Frame:
-        """The next one. :raises asyncio.IncompleteReadError: the sender has closed. :raises NotKafka: …"""
+        """The next one. :raises asyncio.IncompleteReadError: the sender has closed. :raises
+        NotKafka: …
+        """
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if not _SIZE.size <= size <= LARGEST_FRAME_BYTES:
             raise NotKafka(f"a frame of {size} bytes")

@@ -17,11 +17,17 @@ _DELIVERY_SECONDS = 30.0
 
 
 class HeldRequest:
-    """See the module. ``head`` says whose request it is and what it asks for, ``node`` to which broker it goes,
-    ``client_port`` which of its sockets the client has sent it from."""
+    """See the module. ``head`` says whose request it is and what it asks for, ``node`` to which
+    broker it goes, ``client_port`` which of its sockets the client has sent it from.
+    """
 
     def __init__(
-        self, node: int, client_port: int, head: RequestHead, frame: bytes, loop: asyncio.AbstractEventLoop
+        self,
+        node: int,
+        client_port: int,
+        head: RequestHead,
+        frame: bytes,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.node = node
         self.client_port = client_port
@@ -58,11 +64,13 @@ class HeldRequest:
         from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
 
         (key,) = struct.unpack_from(">h", self.frame, 4)
-        header = RequestHeader(key, self.head.version, self.head.correlation_id, self.head.client_id)
+        header = RequestHeader(
+            key, self.head.version, self.head.correlation_id, self.head.client_id
+        )
         kind = ResponseClassRegistry.get_response_class(header)
         return kind.decode(self.answer(timeout_s), header=True)
 
-    # --- the proxy's side, in its loop -------------------------------------------------------------------------
+    # --- the proxy's side, in its loop -----------------------------------------------------------
 
     async def released(self) -> None:
         """Until the test lets it go."""
@@ -77,7 +85,9 @@ class HeldRequest:
         self._settled.set()
 
     def orphaned(self, deliver: Callable[[HeldRequest], Awaitable[None]]) -> None:
-        """The connection that it came over is gone and has not delivered it; ``deliver`` finds another way."""
+        """The connection that it came over is gone and has not delivered it; ``deliver`` finds
+        another way.
+        """
         self._deliver = deliver
         self._settled.set()
 

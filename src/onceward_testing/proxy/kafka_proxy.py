@@ -1,7 +1,8 @@
-"""A proxy that understands Kafka's framing, one listener per broker, for faults that only a network has.
+"""A proxy that understands Kafka's framing, one listener per broker, for faults that only a
+network has.
 
-Started by ``LocalKafka(proxied=True)`` and by tests of your own; see :class:`KafkaProxy`. One thread with one event
-loop carries everything.
+Started by ``LocalKafka(proxied=True)`` and by tests of your own; see :class:`KafkaProxy`. One
+thread with one event loop carries everything.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _STEP_SECONDS = 60.0
 
 
 class KafkaProxy:
-    """Between clients and brokers, from :meth:`start` (or entering a ``with`` block) to :meth:`close`.
+    """Between clients and brokers, from :meth:`start` (or entering a ``with`` block) to
+    :meth:`close`.
 
     With :class:`~onceward_testing.LocalKafka`::
 
@@ -33,23 +35,28 @@ class KafkaProxy:
             fault = kafka.proxy.on("EndTxn", client_id="my-job*").drop_response()
             assert fault.wait(60)
 
-    With brokers of your own: each one's ``advertised.listeners`` must lead to the proxy, or its clients, once they have
-    asked for metadata, go around it. ``KafkaProxy({1: "127.0.0.1:19092"}, ports={1: 9092})`` is right for a broker that
-    listens on 19092 and advertises ``127.0.0.1:9092``. Brokers are spoken to in plain text (SASL or not). Clients may
-    use TLS as well, at the same ports, once the proxy has a certificate (:meth:`serve_tls`).
+    With brokers of your own: each one's ``advertised.listeners`` must lead to the proxy, or its
+    clients, once they have asked for metadata, go around it. ``KafkaProxy({1: "127.0.0.1:19092"},
+    ports={1: 9092})`` is right for a broker that listens on 19092 and advertises
+    ``127.0.0.1:9092``. Brokers are spoken to in plain text (SASL or not). Clients may use TLS as
+    well, at the same ports, once the proxy has a certificate (:meth:`serve_tls`).
 
-    A connection whose broker is down is closed, as the broker's own port would. Whatever ends the ``with`` block:
-    everything is closed, nothing stays armed or cut.
+    A connection whose broker is down is closed, as the broker's own port would. Whatever ends the
+    ``with`` block: everything is closed, nothing stays armed or cut.
 
     :param brokers: node id → ``host:port``, where the broker really listens.
     :param ports: node id → the port to listen on; where none is given, any that is free.
     """
 
-    def __init__(self, brokers: Mapping[int, str], *, ports: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, brokers: Mapping[int, str], *, ports: Mapping[int, int] | None = None
+    ) -> None:
         self._faults = Faults()
         self._counts = Counts()
         self._listeners = {
-            node: Listener(node, _address(server), (ports or {}).get(node, 0), self._faults, self._counts)
+            node: Listener(
+                node, _address(server), (ports or {}).get(node, 0), self._faults, self._counts
+            )
             for node, server in brokers.items()
         }
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,11 +64,15 @@ class KafkaProxy:
         self._owner_pid = 0
 
     def start(self) -> KafkaProxy:
-        """Listens when it returns. Does nothing when started already. :raises OSError: a port is taken."""
+        """Listens when it returns. Does nothing when started already. :raises OSError: a port is
+        taken.
+        """
         if self._thread is None:
             self._owner_pid = os.getpid()
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="onceward-kafka-proxy", daemon=True)
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="onceward-kafka-proxy", daemon=True
+            )
             self._thread.start()
             try:
                 for listener in self._listeners.values():
@@ -95,11 +106,13 @@ class KafkaProxy:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
     def serve_tls(self, context: ssl.SSLContext | None) -> None:
-        """Clients whose connections begin with a TLS handshake are served with ``context``; None: no longer."""
+        """Clients whose connections begin with a TLS handshake are served with ``context``; None:
+        no longer.
+        """
         for listener in self._listeners.values():
             listener.tls = context
 
-    # --- faults ------------------------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def on(
         self,
@@ -110,7 +123,8 @@ class KafkaProxy:
         client_id: str | None = None,
         node: int | None = None,
     ) -> On:
-        """A fault for the ``nth`` request ``api`` from now on, and the ``times - 1`` after it (None: all after it).
+        """A fault for the ``nth`` request ``api`` from now on, and the ``times - 1`` after it
+        (None: all after it).
 
         The methods of what it returns arm it: ``proxy.on("Produce").drop_response()``.
 
@@ -122,7 +136,9 @@ class KafkaProxy:
         return On(self._faults, Target(api, nth, times, client_id, node))
 
     def cut(self, node: int) -> None:
-        """Nothing passes to or from ``node`` until :meth:`heal`; connections stay open, as when a network parts."""
+        """Nothing passes to or from ``node`` until :meth:`heal`; connections stay open, as when a
+        network parts.
+        """
         self._do(_calling(self._listeners[node].cut))
 
     def heal(self) -> None:
@@ -131,10 +147,12 @@ class KafkaProxy:
         for listener in self._listeners.values():
             self._do(listener.heal())
 
-    # --- counts ------------------------------------------------------------------------------------------------
+    # --- counts ----------------------------------------------------------------------------------
 
     def count(self, api: str, *, client_id: str | None = None, node: int | None = None) -> int:
-        """How many requests ``api`` were passed on to brokers since the start; see :meth:`Passed.count`."""
+        """How many requests ``api`` were passed on to brokers since the start; see
+        :meth:`Passed.count`.
+        """
         return self._counts.since(None).count(api, client_id=client_id, node=node)
 
     def mark(self) -> Mark:
@@ -149,14 +167,20 @@ class KafkaProxy:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def _do(self, step: Coroutine[Any, Any, _T]) -> _T:
         if self._loop is None:
             step.close()
-            raise ResourceError("this KafkaProxy is not running", next_step="call start(), or use it in a `with` block")
+            raise ResourceError(
+                "this KafkaProxy is not running",
+                next_step="call start(), or use it in a `with` block",
+            )
         return asyncio.run_coroutine_threadsafe(step, self._loop).result(_STEP_SECONDS)
 
 

@@ -1,4 +1,5 @@
-"""The proxy's end for one broker: a port that clients connect to, and the connections that came in over it.
+"""The proxy's end for one broker: a port that clients connect to, and the connections that came in
+over it.
 
 Made by :class:`onceward_testing.proxy.KafkaProxy`; runs in its event loop.
 """
@@ -24,12 +25,16 @@ _TLS_HANDSHAKE = b"\x16"
 class Listener:
     """See the module. ``port`` is 0 until it listens, unless a port was asked for."""
 
-    def __init__(self, node: int, broker: tuple[str, int], port: int, faults: Faults, counts: Counts) -> None:
+    def __init__(
+        self, node: int, broker: tuple[str, int], port: int, faults: Faults, counts: Counts
+    ) -> None:
         self.node = node
         self.port = port
         self.is_cut = False
         self.tls: ssl.SSLContext | None = None
-        """For clients that begin with a TLS handshake; the broker is spoken to in plain text all the same."""
+        """For clients that begin with a TLS handshake; the broker is spoken to in plain text all
+        the same.
+        """
         self._broker_address = broker
         self._faults = faults
         self._counts = counts
@@ -61,7 +66,7 @@ class Listener:
             self.is_cut = False
             await self._close_connections()
 
-    # --- for connections ---------------------------------------------------------------------------------------
+    # --- for connections -------------------------------------------------------------------------
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to the broker. :raises OSError: it does not listen."""
@@ -82,7 +87,7 @@ class Listener:
         await writer.drain()
         self._keep(asyncio.ensure_future(_answer_to(held, reader, writer)))
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -90,7 +95,9 @@ class Listener:
             self._keep(asyncio.ensure_future(self._serve(client)))
 
     async def _serve(self, client: socket.socket) -> None:
-        with suppress(asyncio.CancelledError):  # by heal() or close(): nothing that anybody waits for
+        with suppress(
+            asyncio.CancelledError
+        ):  # by heal() or close(): nothing that anybody waits for
             try:
                 reader, writer = await self._opened(client)
             except BaseException as error:
@@ -100,8 +107,12 @@ class Listener:
                 raise
             await Connection(self, reader, writer).run()
 
-    async def _opened(self, client: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The client's connection, over TLS if it begins so. While the node is cut nobody answers a handshake."""
+    async def _opened(
+        self, client: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The client's connection, over TLS if it begins so. While the node is cut nobody answers
+        a handshake.
+        """
         client.setblocking(False)
         tls = self.tls if self.tls is not None and await _begins_with_tls(client) else None
         if tls is not None and self.is_cut:
@@ -124,7 +135,9 @@ class Listener:
 
 
 async def _begins_with_tls(client: socket.socket) -> bool:
-    """Whether the first byte is that of a handshake record; Kafka's frames begin with their length, below 16 MiB."""
+    """Whether the first byte is that of a handshake record; Kafka's frames begin with their
+    length, below 16 MiB.
+    """
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(client, readable.set)
     try:
@@ -134,7 +147,9 @@ async def _begins_with_tls(client: socket.socket) -> bool:
     return client.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
 
 
-async def _answer_to(held: HeldRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer_to(
+    held: HeldRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     try:
         with suppress(asyncio.IncompleteReadError, OSError):
             frame = await Frame.read(reader)

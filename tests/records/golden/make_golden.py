@@ -1,9 +1,10 @@
-"""Makes golden.json: what the Java client and librdkafka write for the same records. Run by hand, once a Kafka version.
+"""Makes golden.json: what the Java client and librdkafka write for the same records. Run by hand,
+once a Kafka version.
 
     python tests/records/golden/make_golden.py
 
-Needs a JDK (the Java part is a single source file) and starts a broker, whose log segments hold librdkafka's batches
-as they came.
+Needs a JDK (the Java part is a single source file) and starts a broker, whose log segments hold
+librdkafka's batches as they came.
 """
 
 from __future__ import annotations
@@ -27,16 +28,32 @@ FIRST_MS = 1_700_000_000_000
 
 
 def golden_records() -> list[dict[str, Any]]:
-    """Every edge of the format at least once: nulls, empties, each varint width, headers, times going back."""
+    """Every edge of the format at least once: nulls, empties, each varint width, headers, times
+    going back.
+    """
     rng = random.Random(20_240_607)
     records = []
     for i in range(160):
         key = None if i % 7 == 3 else rng.randbytes((0, 3, 10, 11, 12, 13, 40, 64, 200)[i % 9])
         value = None if i % 11 == 5 else (b"%d:" % i) * rng.choice((0, 1, 5, 20, 30, 60))
-        headers = [(f"h{j}é" * j, None if j == 2 else rng.randbytes(j * 5)) for j in range((0, 0, 0, 1, 4)[i % 5])]
-        moment = FIRST_MS + (0 if i == 0 else rng.choice((0, -1, 63, 64, -65, 9_000, -2_000_000, 40_000_000_000)))
-        records.append({"timestamp": moment, "key": _hex(key), "value": _hex(value), "headers": _pairs(headers)})
-    records.append({"timestamp": FIRST_MS, "key": _hex(b"long"), "value": _hex(b"ab" * 10_000), "headers": []})
+        headers = [
+            (f"h{j}é" * j, None if j == 2 else rng.randbytes(j * 5))
+            for j in range((0, 0, 0, 1, 4)[i % 5])
+        ]
+        moment = FIRST_MS + (
+            0 if i == 0 else rng.choice((0, -1, 63, 64, -65, 9_000, -2_000_000, 40_000_000_000))
+        )
+        records.append(
+            {
+                "timestamp": moment,
+                "key": _hex(key),
+                "value": _hex(value),
+                "headers": _pairs(headers),
+            }
+        )
+    records.append(
+        {"timestamp": FIRST_MS, "key": _hex(b"long"), "value": _hex(b"ab" * 10_000), "headers": []}
+    )
     return records
 
 
@@ -52,10 +69,25 @@ def of_java(records: list[dict[str, Any]]) -> dict[str, Any]:
     """Names to hex, and the murmur2 hashes."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as lines:
         for record in records:
-            headers = [f"x{name.encode().hex()}={_field(value)}" for name, value in record["headers"]]
-            print(record["timestamp"], _field(record["key"]), _field(record["value"]), *headers, file=lines)
+            headers = [
+                f"x{name.encode().hex()}={_field(value)}" for name, value in record["headers"]
+            ]
+            print(
+                record["timestamp"],
+                _field(record["key"]),
+                _field(record["value"]),
+                *headers,
+                file=lines,
+            )
         lines.flush()
-        command = ["java", "-Xmx128m", "-cp", class_path("4.3.1"), str(HERE / "Golden.java"), lines.name]
+        command = [
+            "java",
+            "-Xmx128m",
+            "-cp",
+            class_path("4.3.1"),
+            str(HERE / "Golden.java"),
+            lines.name,
+        ]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     made: dict[str, Any] = {"murmur2": []}
     for line in out.splitlines():
@@ -76,7 +108,11 @@ def of_librdkafka(records: list[dict[str, Any]]) -> dict[str, str]:
             created.result()
         for codec in CODECS:
             producer = Producer(
-                {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 500}
+                {
+                    "bootstrap.servers": kafka.bootstrap_servers,
+                    "compression.type": codec,
+                    "linger.ms": 500,
+                }
             )
             for record in records:
                 producer.produce(

@@ -1,9 +1,10 @@
 """Was every promise kept? The invariants I1 to I12, judged when a story is over.
 
-By a model that shares no code with what it judges: nothing here imports ``onceward``. ``output`` compares what is
-visible with the source, ``chain`` reads the ledger, ``ending`` looks whether anything is left open, ``stops`` whether
-whatever stopped had a reason, ``canary`` for a secret. What another target than topics has, its pipeline judges
-itself, with :func:`verdict.differences` and :func:`chain.read_chain`.
+By a model that shares no code with what it judges: nothing here imports ``onceward``. ``output``
+compares what is visible with the source, ``chain`` reads the ledger, ``ending`` looks whether
+anything is left open, ``stops`` whether whatever stopped had a reason, ``canary`` for a secret.
+What another target than topics has, its pipeline judges itself, with :func:`verdict.differences`
+and :func:`chain.read_chain`.
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ def _topics(facts: Facts, topics: list[str], said: list[Violation]) -> chain.Cha
     ledger = world.pipeline.ledger_topic
     told = chain.read_chain(world.cluster, ledger, _partitions(world.cluster, ledger), pipeline)
     said += told.violations
-    places = [(topic, partition) for topic in topics for partition in range(setting.output_partitions)]
+    places = [
+        (topic, partition) for topic in topics for partition in range(setting.output_partitions)
+    ]
     expected = _folded(facts, told) if world.plan.stateful else None
     found = output.judge_output(facts, told, places, _SOURCE, expected)
-    said += [Violation("I9", sentence) if world.plan.stateful and name in ("I1", "I2") else Violation(name, sentence)
+    said += [Violation("I9", sentence) if world.plan.stateful and name in ("I1",
+        "I2") else Violation(name, sentence)
              for name, sentence in found]  # fmt: skip
     said += ending.judge_returns(facts, told)
     said += ending.judge_lag(facts, told, _SOURCE)
@@ -66,7 +70,9 @@ def _partitions(cluster: Any, topic: str) -> range:
 
 def _folded(facts: Facts, told: chain.Chain) -> list[Row]:
     world = facts.world
-    batches = [output.range_of(record, _SOURCE) for record in told.records if not record.supplement]
+    batches = [
+        output.range_of(record, _SOURCE) for record in told.records if not record.supplement
+    ]
     rows, newest = fold.counts(batches, world.key_of, world.plan_branches)
     missing = output.not_handed_over(facts, told)
     return rows + [row for row in newest if row[0] not in missing]

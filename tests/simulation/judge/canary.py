@@ -16,12 +16,16 @@ _FORMS = (CANARY.encode(), base64.b64encode(CANARY.encode()), CANARY.encode().he
 
 
 def judge_secrets(facts: Facts, chain: Chain | None) -> list[Violation]:
-    """No error text, no file beside the checkpoint and no ledger record has it, in clear or encoded."""
+    """No error text, no file beside the checkpoint and no ledger record has it, in clear or
+    encoded.
+    """
     texts = list(_texts(facts, chain))
     everything = b"\0".join(text for _, text in texts)
     forms = [form for form in _FORMS if form in everything]
     return [
-        Violation("I12", f"the password is in {where}") for where, text in texts if any(form in text for form in forms)
+        Violation("I12", f"the password is in {where}")
+        for where, text in texts
+        if any(form in text for form in forms)
     ]
 
 
@@ -31,7 +35,10 @@ def _texts(facts: Facts, chain: Chain | None) -> Iterator[tuple[str, bytes]]:
         seen: set[int] = set()
         while error is not None and id(error) not in seen:
             seen.add(id(error))
-            told = f"{error} {error!r} {getattr(error, 'details', '')} {getattr(error, 'next_step', '')}"
+            told = (
+                f"{error} {error!r} {getattr(error, 'details', '')} "
+                f"{getattr(error, 'next_step', '')}"
+            )
             yield f"the error of start {start.number}, {type(error).__name__}", told.encode()
             error = error.__cause__ or error.__context__
     for name, data in files_of(facts.world.files.hdfs):

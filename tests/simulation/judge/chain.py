@@ -1,6 +1,8 @@
-"""The ledger, read as anybody can: JSON under the pipeline's key, committed records only. One chain, or not (I6, I7).
+"""The ledger, read as anybody can: JSON under the pipeline's key, committed records only. One
+chain, or not (I6, I7).
 
-Decodes by itself: the record format of Kafka (``DefaultRecord``), and the fields that ``docs`` name.
+Decodes by itself: the record format of Kafka (``DefaultRecord``), and the fields that ``docs``
+name.
 """
 
 from __future__ import annotations
@@ -23,12 +25,18 @@ class Record:
     """One ledger record of the pipeline, as it lies in the log."""
 
     __slots__ = (
-        "at", "batch_id", "document", "ended_ms", "ends", "identity", "query_id", "run_id", "sequence", "starts",
+        "at", "batch_id", "document", "ended_ms", "ends", "identity", "query_id", "run_id",
+        "sequence", "starts",
         "value",
     )  # fmt: skip
 
     def __init__(
-        self, at: str, identity: Identity, ended_ms: int, document: dict[str, Any], value: bytes = b""
+        self,
+        at: str,
+        identity: Identity,
+        ended_ms: int,
+        document: dict[str, Any],
+        value: bytes = b"",
     ) -> None:
         self.at = at
         self.value = value
@@ -50,7 +58,10 @@ class Record:
 
     @property
     def said(self) -> str:
-        return f"sequence {self.sequence} (batch {self.batch_id}, {identity_text(self.identity)}, {self.at})"
+        return (
+            f"sequence {self.sequence} (batch {self.batch_id}, {identity_text(self.identity)}, "
+            f"{self.at})"
+        )
 
 
 class Chain:
@@ -71,7 +82,9 @@ class Chain:
         return positions(self.records[-1].ends) if self.records else {}
 
 
-def read_chain(cluster: Any, topic: str, partitions: Iterable[int], pipeline: str, *, compacted: bool = False) -> Chain:
+def read_chain(
+    cluster: Any, topic: str, partitions: Iterable[int], pipeline: str, *, compacted: bool = False
+) -> Chain:
     """The records under ``pipeline`` in ``topic``. ``compacted``: older ones may be gone."""
     chain, places = Chain(), 0
     key = pipeline.encode()
@@ -99,13 +112,18 @@ def _take(chain: Chain, reading: Reading, key: bytes) -> None:
         at = f"{reading.where}@{written.base}"
         document = _decode(value.decode()) if value else None
         if document is None or "sequence" not in document:
-            chain.violations.append(Violation("I6", f"{at} is visible under the pipeline's key, and tells of no batch"))
+            chain.violations.append(
+                Violation("I6", f"{at} is visible under the pipeline's key, and tells of no batch")
+            )
             continue
         record = Record(at, written.identity, written.ended_ms, document, value or b"")
         chain.written.append(record)
         if document["attempt"] != [*written.identity] or not written.transactional:
             owner, number = document["attempt"]
-            sentence = f"{record.said} names producer {owner} epoch {number}, and was not written in its transaction"
+            sentence = (
+                f"{record.said} names producer {owner} epoch {number}, and was not written "
+                f"in its transaction"
+            )
             chain.violations.append(Violation("I6", sentence))
 
 
@@ -131,7 +149,9 @@ def _begins(record: Record, compacted: bool, said: list[Violation]) -> None:
     if record.sequence and not compacted:
         said.append(Violation("I6", f"the ledger begins with {record.said}, not with sequence 0"))
     elif record.supplement and not compacted:
-        said.append(Violation("I6", f"{record.said} adds to a batch that the ledger does not have"))
+        said.append(
+            Violation("I6", f"{record.said} adds to a batch that the ledger does not have")
+        )
 
 
 def _written_again(before: Record, record: Record, said: list[Violation]) -> None:
@@ -150,14 +170,22 @@ def _follows(before: Record, record: Record, compacted: bool, said: list[Violati
         said.append(Violation("I6", f"a fork: {record.said} follows {before.said}"))
         return
     if before.document["state"] != "finished":
-        said.append(Violation("I6", f"{before.said} was never finished, and {record.said} is there"))
+        said.append(
+            Violation("I6", f"{before.said} was never finished, and {record.said} is there")
+        )
     if step > 1:
         if not compacted:
             said.append(Violation("I6", f"a gap: {record.said} follows {before.said}"))
         return
     if record.supplement:
-        if (record.query_id, record.batch_id, record.ends) != (before.query_id, before.batch_id, before.ends):
-            said.append(Violation("I6", f"{record.said} adds to another batch than that of {before.said}"))
+        if (record.query_id, record.batch_id, record.ends) != (
+            before.query_id,
+            before.batch_id,
+            before.ends,
+        ):
+            said.append(
+                Violation("I6", f"{record.said} adds to another batch than that of {before.said}")
+            )
         return
     skips = record.query_id == before.query_id and record.batch_id > before.batch_id + 1
     if record.query_id == before.query_id and record.batch_id <= before.batch_id:
@@ -167,19 +195,28 @@ def _follows(before: Record, record: Record, compacted: bool, said: list[Violati
 
 
 def _joins(before: Record, record: Record, skips: bool, said: list[Violation]) -> None:
-    """``record`` begins where ``before`` ended, in every partition that was known; behind it, where batches were
-    skipped."""
+    """``record`` begins where ``before`` ended, in every partition that was known; behind it,
+    where batches were skipped.
+    """
     ended, begins = positions(before.ends), positions(record.starts)
     for place, end in ended.items():
         begin = begins.get(place)
         if begin is None or begin < end:
             what = f"goes back to {begin}" if begin is not None else "does not go on"
             said.append(
-                Violation("I6", f"{record.said} {what} in {'-'.join(place)}, where {before.said} ended at {end}")
+                Violation(
+                    "I6",
+                    f"{record.said} {what} in {'-'.join(place)}, where {before.said} ended at "
+                    f"{end}",
+                )
             )
         elif begin > end and not skips:
             said.append(
-                Violation("I6", f"{record.said} begins at {begin} of {'-'.join(place)}, {before.said} ended at {end}")
+                Violation(
+                    "I6",
+                    f"{record.said} begins at {begin} of {'-'.join(place)}, {before.said} ended "
+                    f"at {end}",
+                )
             )
 
 
@@ -189,12 +226,17 @@ def _forward(record: Record, said: list[Violation]) -> None:
             begins = start.get(topic, {}) if start else {}
             for partition, offset in partitions.items():
                 if offset < begins.get(partition, 0):
-                    sentence = f"{record.said} goes from {begins[partition]} back to {offset} of {topic}-{partition}"
+                    sentence = (
+                        f"{record.said} goes from {begins[partition]} back to {offset} of "
+                        f"{topic}-{partition}"
+                    )
                     said.append(Violation("I6", sentence))
 
 
 def _owners(records: list[Record], said: list[Violation]) -> None:
-    """An identity tells of one batch; epochs of a producer rise; a run that was taken over never comes again (I7)."""
+    """An identity tells of one batch; epochs of a producer rise; a run that was taken over never
+    comes again (I7).
+    """
     seen: set[Identity] = set()
     newest: dict[int, int] = {}
     runs: dict[str, None] = {}
@@ -204,13 +246,21 @@ def _owners(records: list[Record], said: list[Violation]) -> None:
         if record.identity in seen:
             said.append(Violation("I7", f"{record.said}: its identity has told of a batch before"))
         elif epoch < newest.get(producer, -1):
-            sentence = f"{record.said} is older than epoch {newest[producer]}, which has told of a batch before it"
+            sentence = (
+                f"{record.said} is older than epoch {newest[producer]}, which has told of "
+                f"a batch before it"
+            )
             said.append(Violation("I7", sentence))
         seen.add(record.identity)
         newest[producer] = epoch
         if record.run_id != before:
             if record.run_id in runs:
-                said.append(Violation("I7", f"{record.said} is by {record.run_id}, from which {before} had taken over"))
+                said.append(
+                    Violation(
+                        "I7",
+                        f"{record.said} is by {record.run_id}, from which {before} had taken over",
+                    )
+                )
             runs[record.run_id] = None
             before = record.run_id
 

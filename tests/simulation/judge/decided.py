@@ -1,7 +1,8 @@
-"""What a ledger has decided, wherever it is kept; and what must have come of it in a target that tasks prepare for.
+"""What a ledger has decided, wherever it is kept; and what must have come of it in a target that
+tasks prepare for.
 
-Of a ledger in a folder: one file an entry, by numbers, JSON; an entry with ``takeover`` tells of no batch, and of an
-entry below the highest ``floor-<number>`` nothing counts.
+Of a ledger in a folder: one file an entry, by numbers, JSON; an entry with ``takeover`` tells of
+no batch, and of an entry below the highest ``floor-<number>`` nothing counts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def read_folder(tree: Any, folder: str, pipeline: str) -> Chain:
     chain = Chain()
     there = tree.at(f"{folder}/{pipeline}")
     entries = {} if there is None else there.entries
-    floor = max((int(name.removeprefix(_FLOOR)) for name in entries if name.startswith(_FLOOR)), default=0)
+    floor = max(
+        (int(name.removeprefix(_FLOOR)) for name in entries if name.startswith(_FLOOR)), default=0
+    )
     numbers = [int(name.removesuffix(_SUFFIX)) for name in entries if name.endswith(_SUFFIX)]
     for number in sorted(number for number in numbers if number >= floor):
         name = f"{number:020}{_SUFFIX}"
@@ -53,9 +56,12 @@ def read_ledger(world: Any, kept_in: str, place: str, pipeline: str) -> Chain:
     return read_chain(world.cluster, place, partitions, pipeline)
 
 
-def judge_rows(facts: Facts, chain: Chain, found: Iterable[Row], where: str = "") -> list[Violation]:
-    """All of what is decided is there, once, and nothing else. Of a batch that is decided and not finished, when a
-    story ended before it was, any part may be there."""
+def judge_rows(
+    facts: Facts, chain: Chain, found: Iterable[Row], where: str = ""
+) -> list[Violation]:
+    """All of what is decided is there, once, and nothing else. Of a batch that is decided and not
+    finished, when a story ended before it was, any part may be there.
+    """
     newest = chain.records[-1] if chain.records else None
     open_end = newest is not None and not facts.caught_up and newest.document["state"] == "decided"
     starts, ends = range_of(newest, _SOURCE) if newest is not None and open_end else ({}, {})
@@ -65,7 +71,9 @@ def judge_rows(facts: Facts, chain: Chain, found: Iterable[Row], where: str = ""
         for offset in range(end):
             for branch in facts.world.expected(partition, offset):
                 row = (branch, partition, offset)
-                undecided = open_end and starts.get(partition, 0) <= offset < ends.get(partition, 0)
+                undecided = open_end and starts.get(partition, 0) <= offset < ends.get(
+                    partition, 0
+                )
                 if not undecided or row in rows:
                     expected.append(row)
     return differences(expected, rows, where)
@@ -77,7 +85,8 @@ def judge_end_of_ledger(facts: Facts, chain: Chain) -> list[Violation]:
         return []
     ends, source = chain.ends(), facts.world.source
     said = [
-        Violation("I8", f"the ledger ends at {ends.get((_SOURCE, str(partition)), 0)} of {_SOURCE}-{partition}, which "
+        Violation("I8", f"the ledger ends at {ends.get((_SOURCE, str(partition)), 0)} of "
+                        f"{_SOURCE}-{partition}, which "
                   f"has {source.produced(partition)} records")
         for partition in range(source.partitions)
         if ends.get((_SOURCE, str(partition)), 0) != source.produced(partition)
@@ -87,8 +96,11 @@ def judge_end_of_ledger(facts: Facts, chain: Chain) -> list[Violation]:
     return said
 
 
-def judge_leftovers(facts: Facts, chain: Chain, prepared: Iterable[tuple[str, float]], where: str) -> list[Violation]:
-    """I10: what was prepared before a start that was not disturbed and has decided a batch is published or dropped.
+def judge_leftovers(
+    facts: Facts, chain: Chain, prepared: Iterable[tuple[str, float]], where: str
+) -> list[Violation]:
+    """I10: what was prepared before a start that was not disturbed and has decided a batch is
+    published or dropped.
 
     Not until it had opened: what another copy prepares between its two looks, it leaves alone.
 
@@ -99,6 +111,11 @@ def judge_leftovers(facts: Facts, chain: Chain, prepared: Iterable[tuple[str, fl
     run, faults = chain.records[-1].run_id, len(facts.world.lots.fired)
     undisturbed = facts.world.faults_before
     began = max((start.when for start in facts.world.starts
-                  if start.query.run_id == run and undisturbed.get(start.process) == faults), default=-1.0)  # fmt: skip
+                  if start.query.run_id == run and undisturbed.get(start.process) == faults),
+                  default=-1.0)  # fmt: skip
     left = sorted(name for name, since in prepared if since < began)
-    return [Violation("I10", f"left over in {where} by earlier starts: {', '.join(left[:4])}")] if left else []
+    return (
+        [Violation("I10", f"left over in {where} by earlier starts: {', '.join(left[:4])}")]
+        if left
+        else []
+    )

@@ -1,4 +1,6 @@
-"""What happened in a story, as judges need to know it: which faults, which copies beside each other, how it ended."""
+"""What happened in a story, as judges need to know it: which faults, which copies beside each
+other, how it ended.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from typing import Any
 class Facts:
     """See the module. Read off the world once, when the story is over."""
 
-    __slots__ = ("_copies", "caught_up", "kinds", "setting", "stopped_by", "swallowed", "user", "world")
+    __slots__ = (
+        "_copies",
+        "caught_up",
+        "kinds",
+        "setting",
+        "stopped_by",
+        "swallowed",
+        "user",
+        "world",
+    )
 
     def __init__(self, world: Any) -> None:
         self.world = world
@@ -19,7 +30,9 @@ class Facts:
         self.caught_up = any(start.caught_up for start in world.starts[world.once_more :])
         """A copy has read all there is, and each call of the function has returned."""
         self.swallowed = bool(world.events.get("swallowed"))
-        """The user's function has kept an error to itself, so that Spark counts batches as done that are not."""
+        """The user's function has kept an error to itself, so that Spark counts batches as done
+        that are not.
+        """
         self.stopped_by: BaseException | None = world.stopped_by
         self._copies: list[tuple[float, float, Any]] = [
             (start.when, start.over_at, start.process) for start in world.starts
@@ -43,13 +56,18 @@ class Facts:
     def later(self, start: Any) -> bool:
         """Was another copy started after ``start``, before it ended?"""
         ends = start.over_at if start.over_at >= 0 else float("inf")
-        return any(start.when < when <= ends for when, _, process in self._copies if process is not start.process)
+        return any(
+            start.when < when <= ends
+            for when, _, process in self._copies
+            if process is not start.process
+        )
 
     def reach(self, ledger_ends: dict[tuple[str, str], int], source: str) -> list[int]:
-        """Up to where the effect of each source partition's records must be visible, and no further.
+        """Up to where the effect of each source partition's records must be visible, and no
+        further.
 
-        All of it, if a copy has caught up; else where the ledger ends, or where Spark's commit log does: Spark never
-        comes back to what is before that.
+        All of it, if a copy has caught up; else where the ledger ends, or where Spark's commit log
+        does: Spark never comes back to what is before that.
         """
         world = self.world
         count = world.source.partitions
@@ -60,4 +78,8 @@ class Facts:
             return reach
         checkpoint = world.checkpoint
         done = checkpoint.offsets.get(max(checkpoint.commits)) if checkpoint.commits else None
-        return reach if done is None else [max(one, other) for one, other in zip(reach, done, strict=True)]
+        return (
+            reach
+            if done is None
+            else [max(one, other) for one, other in zip(reach, done, strict=True)]
+        )

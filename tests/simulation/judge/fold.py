@@ -1,7 +1,9 @@
-"""Of a query that counts by key: what each batch must have emitted, by the one definition of a fold (I9).
+"""Of a query that counts by key: what each batch must have emitted, by the one definition of a
+fold (I9).
 
-A key's count is the number of its records from the beginning up to the batch's end, and a batch emits each key that it
-has records of. Nothing of the engine's state is asked; only where batches end is the ledger's.
+A key's count is the number of its records from the beginning up to the batch's end, and a batch
+emits each key that it has records of. Nothing of the engine's state is asked; only where batches
+end is the ledger's.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ def counts(
     key_of: Callable[[int, int], int],
     branches: Callable[[int, int], list[str]],
 ) -> tuple[list[Row], list[Row]]:
-    """``(branch, -1 - key, count)`` of each batch and each key in it, those of the newest batch apart. A key's newest
-    record says where it goes; a record without a branch does not count."""
+    """``(branch, -1 - key, count)`` of each batch and each key in it, those of the newest batch
+    apart. A key's newest record says where it goes; a record without a branch does not count.
+    """
     known: dict[int, int] = {}
     rows: list[Row] = []
     newest: list[Row] = []

@@ -1,7 +1,8 @@
 """What lies in one partition's log, and what of it a reader of committed records is given.
 
-Markers decide (KIP-98): what one producer has written in transactions is visible, or hidden, from its next marker on,
-and nothing is given out from the last stable offset on. Nobody's index of aborted transactions is believed.
+Markers decide (KIP-98): what one producer has written in transactions is visible, or hidden, from
+its next marker on, and nothing is given out from the last stable offset on. Nobody's index of
+aborted transactions is believed.
 """
 
 from __future__ import annotations
@@ -55,12 +56,15 @@ def read(cluster: Any, topic: str, partition: int) -> Reading:
                 open_since[producer].append(entry)
             else:
                 open_since[producer] = [entry]
-        elif producer in open_since:  # else a coordinator that took over has written it again, which harms nobody
+        elif (
+            producer in open_since
+        ):  # else a coordinator that took over has written it again, which harms nobody
             begun = open_since.pop(producer)
             ended_ms = entry.time_ms
             target = visible if kind == "commit" else hidden
             epoch = begun[0].epoch
-            # One epoch, and the marker has the same, or a newer one (KIP-890, version 2; a takeover).
+            # One epoch, and the marker has the same, or a newer one (KIP-890, version 2; a
+            # takeover).
             mixed = entry.epoch < epoch
             for data in begun:
                 mixed = mixed or data.epoch != epoch
@@ -80,7 +84,8 @@ def _written(entry: Any, ended_ms: int, new: Any = tuple.__new__) -> Written:
     """Past the constructor of named tuples, which would cost more than all else here."""
     identity = (entry.producer, entry.epoch)
     found: Written = new(
-        Written, (entry.base, entry.last, identity, entry.first, entry.transactional, entry.body, ended_ms)
+        Written,
+        (entry.base, entry.last, identity, entry.first, entry.transactional, entry.body, ended_ms),
     )
     return found
 
@@ -88,7 +93,8 @@ def _written(entry: Any, ended_ms: int, new: Any = tuple.__new__) -> Written:
 def _several_epochs(where: str, begun: list[Any], marker: Any) -> Violation:
     epochs = ", ".join(str(data.epoch) for data in begun)
     sentence = (
-        f"{where}@{begun[0].base}: one transaction of producer {marker.producer}, ended at {marker.base} by "
+        f"{where}@{begun[0].base}: one transaction of producer {marker.producer}, ended at "
+        f"{marker.base} by "
         f"{marker.kind} under epoch {marker.epoch}, has records of the epochs {epochs}"
     )
     return Violation("I7", sentence)

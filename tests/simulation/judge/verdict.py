@@ -1,6 +1,7 @@
 """What a judge says: which invariant, and a sentence that lets one find the place in the timeline.
 
-And how two collections of rows differ, in a line that a person can read: for every judge, whatever the target is.
+And how two collections of rows differ, in a line that a person can read: for every judge, whatever
+the target is.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class Violation(NamedTuple):
 
 
 def differences(expected: Iterable[Row], found: Iterable[Row], where: str = "") -> list[Violation]:
-    """Multiset equality, never "contains": what is lost (I1), what is there more often than it should be, and what
-    should not be there at all (I2)."""
+    """Multiset equality, never "contains": what is lost (I1), what is there more often than it
+    should be, and what should not be there at all (I2).
+    """
     wanted, seen = Counter(expected), Counter(found)
     if wanted == seen:
         return []
@@ -67,5 +69,9 @@ def shown(rows: list[Row]) -> str:
 
 def row_text(row: Row) -> str:
     branch, partition, offset = row
-    which = f"source-{partition}@{offset}" if partition >= 0 else f"key {-1 - partition} at count {offset}"
+    which = (
+        f"source-{partition}@{offset}"
+        if partition >= 0
+        else f"key {-1 - partition} at count {offset}"
+    )
     return which + (f" in {branch}" if branch else "")

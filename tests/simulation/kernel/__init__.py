@@ -1,4 +1,6 @@
-"""Time, processes, chance: what everything else in the simulation stands on. Begin with ``scheduler``."""
+"""Time, processes, chance: what everything else in the simulation stands on. Begin with
+``scheduler``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ _current: list[Sim] = []
 
 
 def current() -> Sim:
-    """The simulation that runs, for stand-ins of the product's modules: there is one at a time in an OS process."""
+    """The simulation that runs, for stand-ins of the product's modules: there is one at a time in
+    an OS process.
+    """
     return _current[-1]
 
 

@@ -1,14 +1,15 @@
 """Chance, from one seed: which faults happen when, and how long things take.
 
-A *kind* of fault has opportunities: each message may be lost, each step may be the last one of its process. Swarm
-testing (Groce et al., ISSTA 2012): a seed switches most kinds off, so that those that are on meet undisturbed. For each
-kind that is on the number of opportunities until it happens next is drawn ahead, by a stream of the kind's own, so that
-an opportunity costs next to nothing.
+A *kind* of fault has opportunities: each message may be lost, each step may be the last one of its
+process. Swarm testing (Groce et al., ISSTA 2012): a seed switches most kinds off, so that those
+that are on meet undisturbed. For each kind that is on the number of opportunities until it happens
+next is drawn ahead, by a stream of the kind's own, so that an opportunity costs next to nothing.
 
-A fault that has happened is named by its kind and its place among that kind's opportunities: ``("net:held", 137)``,
-written ``net:held@137``. By these names single faults can be taken out of a story (``without``) while the others stay
-where they are, and a story can be told once more with exactly the faults that are named (``exactly``). What else is
-drawn for a fault, by :meth:`Lots.below`, hangs on its name alone.
+A fault that has happened is named by its kind and its place among that kind's opportunities:
+``("net:held", 137)``, written ``net:held@137``. By these names single faults can be taken out of a
+story (``without``) while the others stay where they are, and a story can be told once more with
+exactly the faults that are named (``exactly``). What else is drawn for a fault, by
+:meth:`Lots.below`, hangs on its name alone.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ def fault_of(name: str) -> Fired:
 class Lots:
     """See the module.
 
-    :param odds: of each kind that is on, the mean number of opportunities between two of its faults.
+    :param odds: of each kind that is on, the mean number of opportunities between two of its
+        faults.
     :param without: faults that do not happen although they were drawn.
     :param exactly: these faults happen and no others, whatever ``odds`` say.
-    :param aims: of some kinds a step of the engine: only opportunities while the driver is in that step count.
-    :param most: no more than so many faults in all: a story in which everything breaks all the time shows nothing.
+    :param aims: of some kinds a step of the engine: only opportunities while the driver is in that
+        step count.
+    :param most: no more than so many faults in all: a story in which everything breaks all the
+        time shows nothing.
     """
 
     __slots__ = (
@@ -76,7 +80,9 @@ class Lots:
         """For delays, and for who comes first."""
         self.fired: list[Fired] = []
         self.met: list[tuple[str, str]] = []
-        """Of each fault, in the same order: the step of the engine in which it happened, and its kind."""
+        """Of each fault, in the same order: the step of the engine in which it happened, and its
+        kind.
+        """
         self.calm = False
         """No faults any more: the world heals."""
         self.step: Callable[[], str] = _nowhere
@@ -86,14 +92,18 @@ class Lots:
         self._most = most
         self._aims = (aims or None) if exactly is None else None
         self._details: dict[str, random.Random] = {}
-        self._places: dict[str, list[int]] = {}  # with `exactly`: of each kind, where it still happens, the first last
+        self._places: dict[
+            str, list[int]
+        ] = {}  # with `exactly`: of each kind, where it still happens, the first last
         self._gaps: dict[str, random.Random] = {}
         if exactly is None:
             self._gaps = {kind: random.Random(f"{seed}:{kind}") for kind in odds}
         else:
             for kind, place in sorted(exactly, reverse=True):
                 self._places.setdefault(kind, []).append(place)
-        self._passed = dict.fromkeys([*odds, *self._places], 0)  # opportunities of the kind that are over
+        self._passed = dict.fromkeys(
+            [*odds, *self._places], 0
+        )  # opportunities of the kind that are over
         self._left = {kind: self._gap(kind) for kind in self._passed}
 
     def fires(self, kind: str) -> bool:

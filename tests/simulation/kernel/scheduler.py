@@ -1,11 +1,12 @@
-"""One seed's world: virtual time, processes that can die, and their tasks. One OS thread runs all of it.
+"""One seed's world: virtual time, processes that can die, and their tasks. One OS thread runs all
+of it.
 
-A task is a greenlet, a stack that is switched to, so that the production code runs as it is: where it would wait, it
-parks, and the loop in :meth:`Sim.run` goes on with whatever comes next in virtual time. Between two waits a task is
-alone. Nothing here knows of Kafka or Spark.
+A task is a greenlet, a stack that is switched to, so that the production code runs as it is: where
+it would wait, it parks, and the loop in :meth:`Sim.run` goes on with whatever comes next in
+virtual time. Between two waits a task is alone. Nothing here knows of Kafka or Spark.
 
-A process that dies (``kill -9``) never runs another line that could have an effect: whatever it asks of the world from
-then on raises :class:`Killed`, which also unwinds its stacks.
+A process that dies (``kill -9``) never runs another line that could have an effect: whatever it
+asks of the world from then on raises :class:`Killed`, which also unwinds its stacks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Stuck(Exception):
 
 
 class Timer(list[Any]):
-    """Something that will happen, unless it is cancelled: when, which of those at the same time, what, with what.
+    """Something that will happen, unless it is cancelled: when, which of those at the same time,
+    what, with what.
 
     A list, because lists are made, and compared by the heap, without a call of Python's.
     """
@@ -51,10 +53,21 @@ class Timer(list[Any]):
 class Process:
     """A process of the simulated world.
 
-    ``on_death`` are called, by the loop, when it has died: sockets break, locks of files are given back.
+    ``on_death`` are called, by the loop, when it has died: sockets break, locks of files are given
+    back.
     """
 
-    __slots__ = ("_backlog", "alive", "name", "on_death", "paused", "pid", "tasks", "wall_offset", "went_on_at")
+    __slots__ = (
+        "_backlog",
+        "alive",
+        "name",
+        "on_death",
+        "paused",
+        "pid",
+        "tasks",
+        "wall_offset",
+        "went_on_at",
+    )
 
     def __init__(self, name: str, pid: int) -> None:
         self.name = name
@@ -87,7 +100,8 @@ class Task(greenlet):  # type: ignore[misc] # greenlet is not typed as a class
 class Sim:
     """See the module.
 
-    :param tell: what happened, for the timeline of a story: the time, who, what. None: nobody listens.
+    :param tell: what happened, for the timeline of a story: the time, who, what. None: nobody
+        listens.
     """
 
     def __init__(self, lots: Lots, tell: Callable[[float, str, str], None] | None = None) -> None:
@@ -100,7 +114,9 @@ class Sim:
         self.outside = Process("world", 1)
         """Whoever is not simulated: users, operators, the clock. It never dies."""
         self.world: Any = None
-        """What stands-ins of the product's modules need to find: set by whoever builds the world."""
+        """What stands-ins of the product's modules need to find: set by whoever builds the
+        world.
+        """
         self._processes = [self.outside]
         self._hub = getcurrent()
         self._heap: list[Timer] = []
@@ -124,7 +140,9 @@ class Sim:
         steps = 0
         while not self._stopped:
             if not heap:
-                raise Stuck(f"nothing is left to happen at {self.now:.3f} s, and the story is not over")
+                raise Stuck(
+                    f"nothing is left to happen at {self.now:.3f} s, and the story is not over"
+                )
             timer = heappop(heap)
             at, _, action, args = timer
             if action is None:
@@ -156,11 +174,19 @@ class Sim:
         return process
 
     def spawn(
-        self, process: Process, function: Callable[..., Any], *args: Any, name: str = "", delay: float = 0.0
+        self,
+        process: Process,
+        function: Callable[..., Any],
+        *args: Any,
+        name: str = "",
+        delay: float = 0.0,
     ) -> Task:
-        """A thread of ``process``, which begins ``delay`` seconds later. What it raises is its own end, but for
-        AssertionError and the like in ``world``, which ends the story."""
-        task = Task(self._body, self._hub)  # whoever ends returns to the loop, not to whoever has begun it
+        """A thread of ``process``, which begins ``delay`` seconds later. What it raises is its own
+        end, but for AssertionError and the like in ``world``, which ends the story.
+        """
+        task = Task(
+            self._body, self._hub
+        )  # whoever ends returns to the loop, not to whoever has begun it
         task.process, task.waits, task.done, task.name, task.joiners = process, 0, False, name, []
         process.tasks[task] = None
         self.after(delay, self._resume, task, (task, function, args), 0)
@@ -195,7 +221,9 @@ class Sim:
         self.current = None
 
     def park(self, seconds: float | None = None) -> Any:
-        """The current task waits for :meth:`wake`, and gets what that was given; None after so many seconds."""
+        """The current task waits for :meth:`wake`, and gets what that was given; None after so
+        many seconds.
+        """
         task = self.current
         assert task is not None, "the loop itself cannot wait"
         if not task.process.alive:
@@ -214,7 +242,9 @@ class Sim:
     def wake(self, task: Task, value: Any = True, delay: float = 0.0) -> None:
         """``task``, which is parked, goes on soon. Only the first wake-up of a wait counts."""
         if delay == 0.0 and self.current is None:
-            self._resume(task, value, task.waits)  # the loop itself says so: there is nobody to come back to first
+            self._resume(
+                task, value, task.waits
+            )  # the loop itself says so: there is nobody to come back to first
         else:
             self.after(delay, self._resume, task, value, task.waits)
 
@@ -227,7 +257,9 @@ class Sim:
         return self.outside if self.current is None else self.current.process
 
     def alive(self) -> None:
-        """To be asked by every door to the world before it does something. :raises Killed: the process is dead."""
+        """To be asked by every door to the world before it does something. :raises Killed: the
+        process is dead.
+        """
         if self.current is not None and not self.current.process.alive:
             raise Killed
 
@@ -266,7 +298,9 @@ class Sim:
         task.process.tasks.pop(task, None)
 
     def pause(self, process: Process, seconds: float) -> None:
-        """``SIGSTOP``, and ``SIGCONT`` so much later: its clocks go on, and what is sent to it waits."""
+        """``SIGSTOP``, and ``SIGCONT`` so much later: its clocks go on, and what is sent to it
+        waits.
+        """
         if not process.alive or process.paused:
             return
         if self.tell is not None:
@@ -290,7 +324,9 @@ class Sim:
         return _START_OF_TIME + self.now + self.here.wall_offset
 
     def bury_all(self) -> None:
-        """After the story: no stack is left behind (a greenlet that is collected while it waits would run on)."""
+        """After the story: no stack is left behind (a greenlet that is collected while it waits
+        would run on).
+        """
         self.tell = None
         for process in self._processes:
             process.alive = False

@@ -1,4 +1,5 @@
-"""What :mod:`onceward.surroundings` offers, in the simulated world: threads are tasks, time is counted, chance a seed.
+"""What :mod:`onceward.surroundings` offers, in the simulated world: threads are tasks, time is
+counted, chance a seed.
 
 Only what the product uses, with the meaning that Python's own has.
 """
@@ -35,7 +36,12 @@ class Thread:
     """As :class:`threading.Thread`: of the process that makes it."""
 
     def __init__(
-        self, sim: Sim, target: Callable[..., Any], args: Sequence[Any] = (), name: str = "", daemon: bool = False
+        self,
+        sim: Sim,
+        target: Callable[..., Any],
+        args: Sequence[Any] = (),
+        name: str = "",
+        daemon: bool = False,
     ) -> None:
         self._sim, self._target, self._args, self._name = sim, target, args, name
         self._task: Task | None = None
@@ -180,7 +186,9 @@ class Future:
             self._sim.wake(self._waiting)
 
     def result(self, timeout: float | None = None) -> Any:
-        """Whoever makes a future of this kind settles it, in time: nobody waits for longer than it was sent for."""
+        """Whoever makes a future of this kind settles it, in time: nobody waits for longer than it
+        was sent for.
+        """
         if not self._done:
             self._waiting = self._sim.current
             self._sim.park()
@@ -204,7 +212,9 @@ def install(sim: Sim) -> None:
         "wall_clock": sim.wall,
         "wall_clock_ns": lambda: int(sim.wall() * 1e9),
         "sleep": sim.sleep,
-        "Thread": lambda target, args=(), name="", daemon=False: Thread(sim, target, args, name, daemon),
+        "Thread": lambda target, args=(), name="", daemon=False: Thread(
+            sim, target, args, name, daemon
+        ),
         "Event": lambda: Event(sim),
         "RLock": lambda: RLock(sim),
         "SimpleQueue": lambda: SimpleQueue(sim),

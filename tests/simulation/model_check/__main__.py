@@ -1,6 +1,8 @@
-"""``make model-check``: hold every conversation with real brokers, and compare them with the record and the model.
+"""``make model-check``: hold every conversation with real brokers, and compare them with the
+record and the model.
 
-``python -m simulation.model_check [--record] [--cluster NAME] [WORD …]``: only conversations whose names hold a WORD.
+``python -m simulation.model_check [--record] [--cluster NAME] [WORD …]``: only conversations whose
+names hold a WORD.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from simulation.model_check.registry import CLUSTERS, CONVERSATIONS, NEW_V1, Con
 from simulation.model_check.sides import RealSide
 
 _PROPERTIES = {
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,  # a timeout is noticed soon
+    # a timeout is noticed soon
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "auto.leader.rebalance.enable": "false",  # leaders stay where they are
 }
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="model_check", description=__doc__.splitlines()[0])
-    parser.add_argument("--record", action="store_true", help="what the brokers say becomes the record")
+    parser.add_argument(
+        "--record", action="store_true", help="what the brokers say becomes the record"
+    )
     parser.add_argument("--cluster", choices=sorted(CLUSTERS), action="append")
     parser.add_argument("--quick", action="store_true", help="without those that take a minute")
     parser.add_argument("--nodes", type=int, choices=(1, 3), action="append")
@@ -42,7 +47,9 @@ def main(arguments: list[str]) -> int:
             and not (wanted.quick and each.long)
         ]
         for nodes in wanted.nodes or (1, 3):
-            wrong += _check(cluster, nodes, [each for each in chosen if each.nodes == nodes], wanted.record)
+            wrong += _check(
+                cluster, nodes, [each for each in chosen if each.nodes == nodes], wanted.record
+            )
     _say(f"{wrong} differences")
     return min(wrong, 1)
 
@@ -67,18 +74,26 @@ def _check(cluster: str, nodes: int, conversations: list[Conversation], record: 
                 _say(f"✗ {cluster} {each.name}: {error}")
                 wrong += 1
                 continue
-            found = [f"model ≠ brokers: {line}" for line in recorded.differences(each.name, real, model)]
+            found = [
+                f"model ≠ brokers: {line}" for line in recorded.differences(each.name, real, model)
+            ]
             if record:
                 known[each.name] = real
             else:
                 before = known.get(each.name, [])
-                found += [f"record ≠ brokers: {line}" for line in recorded.differences(each.name, real, before)]
+                found += [
+                    f"record ≠ brokers: {line}"
+                    for line in recorded.differences(each.name, real, before)
+                ]
             for line in found:
                 _say(f"✗ {cluster} {line}")
             wrong += bool(found)
     if record:
         recorded.write(cluster, known)
-    _say(f"{cluster}, {nodes} nodes: {len(conversations)} conversations in {time.monotonic() - began:.0f} s")
+    _say(
+        f"{cluster}, {nodes} nodes: {len(conversations)} conversations in "
+        f"{time.monotonic() - began:.0f} s"
+    )
     return wrong
 
 

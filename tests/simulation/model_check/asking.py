@@ -1,4 +1,6 @@
-"""What every word of a conversation stands on: asking a side, patiently, and writing down what it says."""
+"""What every word of a conversation stands on: asking a side, patiently, and writing down what it
+says.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Any, Protocol
 from onceward.ids import ProducerIdentity
 
 PASSING = {3, 5, 6, 13, 14, 15, 16, 72, 75, 78}
-"""Codes that a cluster answers with for a moment after topics, leaders and coordinators have come or gone."""
+"""Codes that a cluster answers with for a moment after topics, leaders and coordinators have come
+or gone.
+"""
 SETTLED = ("Empty", "CompleteCommit", "CompleteAbort")
 NOBODY = ProducerIdentity(-1, -1)
 TIMEOUT_MS = 60_000
@@ -24,8 +28,9 @@ class Side(Protocol):
     nodes: int
 
     def ask(self, request: Any, where: tuple[str, Any]) -> Any:
-        """The answer of the ``("coordinator", id)``, ``("group", name)``, ``("leader", (topic, partition))``,
-        ``("node", number)`` or ``("any", None)``; None: the connection broke."""
+        """The answer of the ``("coordinator", id)``, ``("group", name)``, ``("leader", (topic,
+        partition))``, ``("node", number)`` or ``("any", None)``; None: the connection broke.
+        """
 
     def now_ms(self) -> int: ...
 

@@ -16,7 +16,9 @@ class ClusterWords(Asking):
 
     def create(self, name: str, partitions: int = 1, replicas: int = -1, **settings: str) -> None:
         configs = [
-            CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+            CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(
+                name=key.replace("_", "."), value=value
+            )
             for key, value in settings.items()
         ]
         topic = CreateTopicsRequest.CreatableTopic(
@@ -26,7 +28,9 @@ class ClusterWords(Asking):
             assignments=[],
             configs=configs,
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False, min_version=4)
+        request = CreateTopicsRequest(
+            topics=[topic], timeout_ms=30_000, validate_only=False, min_version=4
+        )
         answer = self._ask(request, ("any", None), lambda a: [t.error_code for t in a.topics])
         self.say("create", name, answer.topics[0].error_code)
 
@@ -41,7 +45,9 @@ class ClusterWords(Asking):
         self.say("config", name, found.error_code, [known.get(key) for key in keys])
 
     def metadata(self, name: str) -> None:
-        topic = MetadataRequest.MetadataRequestTopic(name=name if name.startswith("!") else self.real(name))
+        topic = MetadataRequest.MetadataRequestTopic(
+            name=name if name.startswith("!") else self.real(name)
+        )
         request = MetadataRequest(
             topics=[topic],
             allow_auto_topic_creation=False,
@@ -59,13 +65,19 @@ class ClusterWords(Asking):
         self.say("metadata", name, found.error_code, partitions)
 
     def transaction_version(self) -> None:
-        request = ApiVersionsRequest(client_software_name="t", client_software_version="1", min_version=0)
+        request = ApiVersionsRequest(
+            client_software_name="t", client_software_version="1", min_version=0
+        )
         answer = self._ask(request, ("any", None), lambda a: [a.error_code])
-        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+        levels = {
+            feature.name: feature.max_version_level for feature in answer.finalized_features or ()
+        }
         end_txn = {key.api_key: key.max_version for key in answer.api_keys}[26]
         self.say("transaction.version", levels.get("transaction.version", 0), min(end_txn, 5))
 
-    def group(self, name: str, *, stable: bool = True, topics: Sequence[tuple[str, int]] | None = None) -> None:
+    def group(
+        self, name: str, *, stable: bool = True, topics: Sequence[tuple[str, int]] | None = None
+    ) -> None:
         """``OffsetFetch``: all offsets of a group, or those that are named."""
         group = self.real(name)
         kind = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -85,15 +97,22 @@ class ClusterWords(Asking):
         )
         answer = self._ask(request, ("group", group), lambda a: [a.groups[0].error_code])
         found = sorted(
-            [t.name.removeprefix(self._prefix), p.partition_index, p.committed_offset, p.metadata or "", p.error_code]
+            [
+                t.name.removeprefix(self._prefix),
+                p.partition_index,
+                p.committed_offset,
+                p.metadata or "",
+                p.error_code,
+            ]
             for t in answer.groups[0].topics
             for p in t.partitions
         )
         self.say("group", name, answer.groups[0].error_code, found)
 
     def group_settled(self, name: str) -> None:
-        """Wait until the group's offsets are what they will be: 3.9.1 takes them some time after the marker
-        (``GroupCoordinator.scheduleHandleTxnCompletion``)."""
+        """Wait until the group's offsets are what they will be: 3.9.1 takes them some time after
+        the marker (``GroupCoordinator.scheduleHandleTxnCompletion``).
+        """
         before: Fact = []
         for _ in range(200):
             self.group(name)

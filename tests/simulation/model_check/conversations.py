@@ -7,7 +7,16 @@ from simulation.model_check.registry import CLUSTERS, CONVERSATIONS, Conversatio
 from simulation.model_check.sides import ModelSide
 from simulation.model_check.talk import Fact, Side, Talk
 
-__all__ = ["CLUSTERS", "CONVERSATIONS", "appends", "clusters", "failures", "groups", "takeovers", "transactions"]
+__all__ = [
+    "CLUSTERS",
+    "CONVERSATIONS",
+    "appends",
+    "clusters",
+    "failures",
+    "groups",
+    "takeovers",
+    "transactions",
+]
 
 
 def held_with(side: Side, conversation: Conversation, unique: str) -> list[Fact]:
@@ -20,4 +29,6 @@ def held_with(side: Side, conversation: Conversation, unique: str) -> list[Fact]
 def held_with_the_model(cluster: str, conversation: Conversation) -> list[Fact]:
     """The same with a new model of ``cluster``."""
     version, transaction_version = CLUSTERS[cluster]
-    return held_with(ModelSide(version, transaction_version, conversation.nodes), conversation, "m")
+    return held_with(
+        ModelSide(version, transaction_version, conversation.nodes), conversation, "m"
+    )

@@ -1,7 +1,8 @@
-"""What a batch costs the model: ``python -m simulation.model_check.cost``. It shall be 80 µs at most.
+"""What a batch costs the model: ``python -m simulation.model_check.cost``. It shall be 80 µs at
+most.
 
-A batch of transaction version 2: two records' batches to two partitions, offsets, a ledger record, ``EndTxn``, and the
-markers of the four partitions; the building of the requests is not counted.
+A batch of transaction version 2: two records' batches to two partitions, offsets, a ledger record,
+``EndTxn``, and the markers of the four partitions; the building of the requests is not counted.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def microseconds() -> float:
 
 def _identity(cluster: Cluster) -> ProducerIdentity:
     request = InitProducerIdRequest(
-        transactional_id=_NAME, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1, min_version=3,
+        transactional_id=_NAME, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1,
+        min_version=3,
         max_version=5,
     )  # fmt: skip
     given: list[Any] = []
@@ -62,13 +64,16 @@ def _identity(cluster: Cluster) -> ProducerIdentity:
     return ProducerIdentity(given[0].producer_id, given[0].producer_epoch)
 
 
-def _batch(receive: Callable[..., Any], cluster: Cluster, fragment: Fragment, me: ProducerIdentity) -> ProducerIdentity:
+def _batch(
+    receive: Callable[..., Any], cluster: Cluster, fragment: Fragment, me: ProducerIdentity
+) -> ProducerIdentity:
     answers: list[Any] = []
     kind = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     for topic, partition in (("out", 0), ("out", 1), ("ledger", 0)):
         where = TopicPartition(topic, partition)
         frame = ProduceFrame(
-            {where: stamp(fragment, me, 0, transactional=True)}, transactional_id=_NAME, acks=-1, timeout_ms=30_000,
+            {where: stamp(fragment, me, 0, transactional=True)}, transactional_id=_NAME, acks=-1,
+            timeout_ms=30_000,
             min_version=12, max_version=12,
         )  # fmt: skip
         receive(cluster.partitions[where].leader, "cost", frame, answers.append)
@@ -76,17 +81,22 @@ def _batch(receive: Callable[..., Any], cluster: Cluster, fragment: Fragment, me
         name="in",
         partitions=[
             kind.TxnOffsetCommitRequestPartition(
-                partition_index=0, committed_offset=5, committed_leader_epoch=-1, committed_metadata=""
+                partition_index=0,
+                committed_offset=5,
+                committed_leader_epoch=-1,
+                committed_metadata="",
             )
         ],
     )
     commit = TxnOffsetCommitRequest(
-        transactional_id=_NAME, group_id=_NAME, producer_id=me.producer_id, producer_epoch=me.epoch, generation_id=-1,
+        transactional_id=_NAME, group_id=_NAME, producer_id=me.producer_id,
+        producer_epoch=me.epoch, generation_id=-1,
         member_id="", group_instance_id=None, topics=[offsets], min_version=5, max_version=5,
     )  # fmt: skip
     receive(cluster.group_home_of(_NAME).leader, "cost", commit, answers.append)
     end = EndTxnRequest(
-        transactional_id=_NAME, producer_id=me.producer_id, producer_epoch=me.epoch, committed=True, min_version=5,
+        transactional_id=_NAME, producer_id=me.producer_id, producer_epoch=me.epoch,
+        committed=True, min_version=5,
         max_version=5,
     )  # fmt: skip
     receive(cluster.home_of(_NAME).leader, "cost", end, answers.append)

@@ -171,7 +171,11 @@ def too_few_replicas(t: Talk) -> None:
     victim = next(
         node
         for node in range(1, 4)
-        if node not in (t.side.leader_of(t.real("strict"), 0), t.side.coordinator_of("transaction", t.real("id")))
+        if node
+        not in (
+            t.side.leader_of(t.real("strict"), 0),
+            t.side.coordinator_of("transaction", t.real("id")),
+        )
     )
     t.side.stop_node(victim)
     t.side.wait_for_isr(t.real("strict"), 0, 2)

@@ -36,7 +36,9 @@ class RecordWords(Asking):
         timeout_ms: int = 30_000,
         transactional: bool | None = None,
     ) -> None:
-        """One batch. With ``name`` in its transaction. Said: the code, and the offset of its first record."""
+        """One batch. With ``name`` in its transaction. Said: the code, and the offset of its first
+        record.
+        """
         wanted = version
         if wanted is None:
             wanted = 12 if name is not None and self.side.transaction_version == 2 else 11
@@ -61,7 +63,12 @@ class RecordWords(Asking):
         self.say("produce", topic, found.error_code, found.base_offset)
 
     def produce_many(
-        self, who: ProducerIdentity, batches: Sequence[tuple[str, int, int]], *, name: str, sequence: int = 0
+        self,
+        who: ProducerIdentity,
+        batches: Sequence[tuple[str, int, int]],
+        *,
+        name: str,
+        sequence: int = 0,
     ) -> None:
         """A batch for each ``(topic, partition, count)``, one request for each leader."""
         by_node: dict[int, list[tuple[str, int, int]]] = {}
@@ -74,7 +81,10 @@ class RecordWords(Asking):
             frame = ProduceFrame(
                 {
                     TopicPartition(self.real(topic), partition): stamp(
-                        _fragment(count, 10, None, self.side.now_ms()), who, sequence, transactional=True
+                        _fragment(count, 10, None, self.side.now_ms()),
+                        who,
+                        sequence,
+                        transactional=True,
                     )
                     for topic, partition, count in mine
                 },
@@ -92,15 +102,20 @@ class RecordWords(Asking):
             ]
         self.say("produce many", sorted(told))
 
-    def read(self, topic: str, partition: int = 0, offset: int = 0, *, committed: bool = False) -> None:
+    def read(
+        self, topic: str, partition: int = 0, offset: int = 0, *, committed: bool = False
+    ) -> None:
         """Everything from ``offset`` on, batch by batch, with the ends and what was aborted."""
         where = TopicPartition(self.real(topic), partition)
         request = fetch_request(where, offset, 0, read_committed=committed)
-        answer = self._ask(request, ("leader", where), lambda a: [a.responses[0].partitions[0].error_code])
+        answer = self._ask(
+            request, ("leader", where), lambda a: [a.responses[0].partitions[0].error_code]
+        )
         found = answer.responses[0].partitions[0]
         batches = [self._batch(head, body) for head, body in _batches(bytes(found.records or b""))]
         aborted = sorted(
-            [self.producer(each.producer_id), each.first_offset] for each in found.aborted_transactions or ()
+            [self.producer(each.producer_id), each.first_offset]
+            for each in found.aborted_transactions or ()
         )
         self.say(
             "read committed" if committed else "read",
@@ -122,7 +137,9 @@ class RecordWords(Asking):
         self.read(topic, partition, committed=True)
 
     def _batch(self, head: bytes, body: bytes) -> list[Any]:
-        base, _, _, _, _, attributes, last, _, _, producer, epoch, sequence, count = HEADER.unpack(head)
+        base, _, _, _, _, attributes, last, _, _, producer, epoch, sequence, count = HEADER.unpack(
+            head
+        )
         kind = "data"
         if attributes & 0x20:
             key = next(iter(records(head, body)))[2][0] or b""
@@ -133,12 +150,22 @@ class RecordWords(Asking):
     def ends(self, topic: str, partition: int = 0) -> None:
         """Earliest offset, high watermark and last stable offset (``ListOffsets``)."""
         earliest = self._end(topic, partition, time_ms=-2)
-        self.say("ends", topic, earliest, self._end(topic, partition), self._end(topic, partition, committed=True))
+        self.say(
+            "ends",
+            topic,
+            earliest,
+            self._end(topic, partition),
+            self._end(topic, partition, committed=True),
+        )
 
-    def _end(self, topic: str, partition: int, *, committed: bool = False, time_ms: int = -1) -> int:
+    def _end(
+        self, topic: str, partition: int, *, committed: bool = False, time_ms: int = -1
+    ) -> int:
         where = TopicPartition(self.real(topic), partition)
         kind = ListOffsetsRequest.ListOffsetsTopic
-        wanted = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=time_ms)
+        wanted = kind.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=-1, timestamp=time_ms
+        )
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=int(committed),
@@ -146,7 +173,9 @@ class RecordWords(Asking):
             min_version=2,
             max_version=7,
         )
-        answer = self._ask(request, ("leader", where), lambda a: [a.topics[0].partitions[0].error_code])
+        answer = self._ask(
+            request, ("leader", where), lambda a: [a.topics[0].partitions[0].error_code]
+        )
         found = answer.topics[0].partitions[0]
         assert found.error_code == 0, found.error_code
         return int(found.offset)
@@ -159,7 +188,8 @@ def _produced(answer: Any) -> list[int]:
 def _fragment(count: int, size: int, key: bytes | None, now_ms: int) -> Fragment:
     """Records that differ in nothing, in Kafka's own encoding, by hand.
 
-    Of now: brokers forget producers by the time of their records, and begin a segment where it leaps.
+    Of now: brokers forget producers by the time of their records, and begin a segment where it
+    leaps.
     """
     body = bytearray()
     for delta in range(count):

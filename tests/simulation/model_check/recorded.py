@@ -1,4 +1,6 @@
-"""What real brokers have said, as JSON beside this module: one file a cluster, one conversation after the other."""
+"""What real brokers have said, as JSON beside this module: one file a cluster, one conversation
+after the other.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def as_json(facts: list[Fact]) -> list[Fact]:
 
 
 def differences(name: str, expected: list[Fact], found: list[Fact]) -> list[str]:
-    """Where two records of one conversation part; only the first place, as what follows is its consequence."""
+    """Where two records of one conversation part; only the first place, as what follows is its
+    consequence.
+    """
     for position, (one, other) in enumerate(zip(expected, found, strict=False)):
         if one != other:
             return [f"{name}, answer {position}:\n    expected {one}\n    found    {other}"]

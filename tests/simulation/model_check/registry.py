@@ -10,11 +10,15 @@ Script = Callable[[Talk], None]
 
 
 class Conversation:
-    """One script. ``nodes``: of the cluster; ``restarts``: nodes go down in it; ``long``: it takes a minute."""
+    """One script. ``nodes``: of the cluster; ``restarts``: nodes go down in it; ``long``: it takes
+    a minute.
+    """
 
     __slots__ = ("long", "name", "nodes", "only", "restarts", "script")
 
-    def __init__(self, script: Script, nodes: int, restarts: bool, long: bool, only: tuple[str, ...]) -> None:
+    def __init__(
+        self, script: Script, nodes: int, restarts: bool, long: bool, only: tuple[str, ...]
+    ) -> None:
         self.script = script
         self.name = script.__name__.replace("_", "-")
         self.nodes, self.restarts, self.long, self.only = nodes, restarts, long, only

@@ -70,7 +70,9 @@ class ModelSide:
         self.version, self.transaction_version, self.nodes = version, transaction_version, nodes
         self.around = PlainSurroundings()
         settings = ClusterSettings(version=version)
-        self.cluster = Cluster(self.around, brokers=nodes, transaction_version=transaction_version, settings=settings)
+        self.cluster = Cluster(
+            self.around, brokers=nodes, transaction_version=transaction_version, settings=settings
+        )
 
     def ask(self, request: Any, where: tuple[str, Any]) -> Any:
         node = self._node(*where)
@@ -89,11 +91,17 @@ class ModelSide:
         elif kind in ("coordinator", "group"):
             node = self.coordinator_of("transaction" if kind == "coordinator" else "group", what)
         else:
-            node = what if kind == "node" else next(n for n, b in self.cluster.brokers.items() if b.up)
+            node = (
+                what
+                if kind == "node"
+                else next(n for n, b in self.cluster.brokers.items() if b.up)
+            )
         return None if node < 0 else node
 
     def coordinator_of(self, kind: str, key: str) -> int:
-        home = self.cluster.home_of(key) if kind == "transaction" else self.cluster.group_home_of(key)
+        home = (
+            self.cluster.home_of(key) if kind == "transaction" else self.cluster.group_home_of(key)
+        )
         return home.leader
 
     def now_ms(self) -> int:
@@ -134,7 +142,11 @@ class RealSide:
     """Brokers on this machine, through Onceward's own client."""
 
     def __init__(self, kafka: LocalKafka, version: str, transaction_version: int) -> None:
-        self.version, self.transaction_version, self.nodes = version, transaction_version, len(kafka.nodes)
+        self.version, self.transaction_version, self.nodes = (
+            version,
+            transaction_version,
+            len(kafka.nodes),
+        )
         self.kafka = kafka
         servers = tuple(kafka.bootstrap_servers.split(","))
         self.client = KafkaClient(ClientSettings(servers, request_timeout_ms=60_000))
@@ -176,7 +188,9 @@ class RealSide:
         time.sleep(ms / 1000)
 
     def make_topic(self, name: str, partitions: int, settings: dict[str, str]) -> None:
-        self.admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[name].result(30)
+        self.admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[
+            name
+        ].result(30)
 
     def delete_topic(self, name: str) -> None:
         self.admin.delete_topics([name])[name].result(30)

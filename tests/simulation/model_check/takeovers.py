@@ -1,4 +1,6 @@
-"""Conversations about who has a transactional id: takeovers, claims, timeouts, and epochs that run out."""
+"""Conversations about who has a transactional id: takeovers, claims, timeouts, and epochs that run
+out.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One conversation with a cluster: what is asked, and what of each answer can be compared.
 
-Producer ids are named in the order of their appearance, offsets and epochs are as they are: topics and transactional
-ids are the conversation's own. What takes an unknown time on real brokers (a new topic, a coordinator that loads,
-markers) is waited for and not written down.
+Producer ids are named in the order of their appearance, offsets and epochs are as they are: topics
+and transactional ids are the conversation's own. What takes an unknown time on real brokers (a new
+topic, a coordinator that loads, markers) is waited for and not written down.
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ class TransactionWords(Asking):
         raise AssertionError(f"{name} is still {state}")
 
     def timed_out(self, name: str) -> None:
-        """The transaction timeout has passed, and the coordinator has done what it does about it."""
+        """The transaction timeout has passed, and the coordinator has done what it does about
+        it.
+        """
         for _ in range(600):
             if self._described(name)[1] != "Ongoing":
                 self.settled(name)
@@ -49,7 +51,9 @@ class TransactionWords(Asking):
         retry: bool = False,
         quiet: bool = False,
     ) -> ProducerIdentity:
-        """``InitProducerId``. ``retry``: again while it is answered CONCURRENT_TRANSACTIONS, as clients do."""
+        """``InitProducerId``. ``retry``: again while it is answered CONCURRENT_TRANSACTIONS, as
+        clients do.
+        """
         request = InitProducerIdRequest(
             transactional_id=self.real(name),
             transaction_timeout_ms=timeout_ms,
@@ -59,9 +63,17 @@ class TransactionWords(Asking):
             max_version=5,
         )
         passing = PASSING | {51} if retry else PASSING
-        answer = self._ask(request, ("coordinator", self.real(name)), lambda a: [a.error_code], passing)
+        answer = self._ask(
+            request, ("coordinator", self.real(name)), lambda a: [a.error_code], passing
+        )
         if not quiet:
-            self.say("init", name, answer.error_code, self.producer(answer.producer_id), answer.producer_epoch)
+            self.say(
+                "init",
+                name,
+                answer.error_code,
+                self.producer(answer.producer_id),
+                answer.producer_epoch,
+            )
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
     def idempotent(self) -> ProducerIdentity:
@@ -70,7 +82,12 @@ class TransactionWords(Asking):
             transactional_id=None, transaction_timeout_ms=2**31 - 1, min_version=0, max_version=5
         )
         answer = self._ask(request, ("any", None), lambda a: [a.error_code])
-        self.say("idempotent", answer.error_code, self.producer(answer.producer_id), answer.producer_epoch)
+        self.say(
+            "idempotent",
+            answer.error_code,
+            self.producer(answer.producer_id),
+            answer.producer_epoch,
+        )
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
     def join(self, name: str, who: ProducerIdentity, *partitions: tuple[str, int]) -> None:
@@ -89,14 +106,17 @@ class TransactionWords(Asking):
             v3_and_below_producer_id=who.producer_id,
             v3_and_below_producer_epoch=who.epoch,
             v3_and_below_topics=[
-                kind(name=self.real(topic), partitions=[partition]) for topic, partition in sorted(partitions)
+                kind(name=self.real(topic), partitions=[partition])
+                for topic, partition in sorted(partitions)
             ],
             max_version=3,
         )
 
         def codes(answer: Any) -> list[int]:
             return [
-                p.partition_error_code for t in answer.results_by_topic_v3_and_below for p in t.results_by_partition
+                p.partition_error_code
+                for t in answer.results_by_topic_v3_and_below
+                for p in t.results_by_partition
             ]
 
         answer = self._ask(request, ("coordinator", self.real(name)), codes, PASSING - {3})
@@ -178,19 +198,39 @@ class TransactionWords(Asking):
             max_version=wanted,
         )
         passing = PASSING | {51} if retry else PASSING
-        answer = self._ask(request, ("coordinator", self.real(name)), lambda a: [a.error_code], passing)
+        answer = self._ask(
+            request, ("coordinator", self.real(name)), lambda a: [a.error_code], passing
+        )
         word = "commit" if commit else "abort"
         if wanted < 5:
             self.say(word, name, answer.error_code)
             return who
         if not quiet:
-            self.say(word, name, answer.error_code, self.producer(answer.producer_id), answer.producer_epoch)
-        return ProducerIdentity(answer.producer_id, answer.producer_epoch) if answer.error_code == 0 else who
+            self.say(
+                word,
+                name,
+                answer.error_code,
+                self.producer(answer.producer_id),
+                answer.producer_epoch,
+            )
+        return (
+            ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            if answer.error_code == 0
+            else who
+        )
 
     def describe(self, name: str) -> None:
         """``DescribeTransactions``: state, identity and timeout."""
         code, state, producer, epoch, timeout_ms = self._described(name)
-        self.say("describe", name, code, state, self.producer(producer) if code == 0 else "", epoch, timeout_ms)
+        self.say(
+            "describe",
+            name,
+            code,
+            state,
+            self.producer(producer) if code == 0 else "",
+            epoch,
+            timeout_ms,
+        )
 
     def describe_soon(self, name: str) -> None:
         """After the coordinator has had time to write all markers that it can."""
@@ -200,7 +240,9 @@ class TransactionWords(Asking):
     def _described(self, name: str) -> tuple[int, str, int, int, int]:
         request = DescribeTransactionsRequest(transactional_ids=[self.real(name)])
         answer = self._ask(
-            request, ("coordinator", self.real(name)), lambda a: [s.error_code for s in a.transaction_states]
+            request,
+            ("coordinator", self.real(name)),
+            lambda a: [s.error_code for s in a.transaction_states],
         )
         found = answer.transaction_states[0]
         if found.error_code:

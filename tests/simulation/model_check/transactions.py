@@ -1,4 +1,6 @@
-"""Conversations about transactional ids: who has one, how a transaction ends, and what its records come to."""
+"""Conversations about transactional ids: who has one, how a transaction ends, and what its records
+come to.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def one_after_the_other(t: Talk) -> None:
         t.join("id", me, ("out", 0), ("out", 1))
         for partition in (0, 1):
             t.produce(me, "out", sequences[partition], 2, partition=partition, name="id")
-            sequences[partition] = 0 if t.side.transaction_version == 2 else sequences[partition] + 2
+            sequences[partition] = (
+                0 if t.side.transaction_version == 2 else sequences[partition] + 2
+            )
         me = t.end("id", me, commit)
         t.settled("id")
         t.say("round", round_)
@@ -156,7 +160,12 @@ def wrong_identities(t: Talk) -> None:
     me = t.init("id", first)
     t.join("id", me, ("out", 0))
     t.produce(me, "out", 0, name="id")
-    for other in (_as(me, epoch=-1), _as(me, epoch=1), _as(me, epoch=7), _as(me, producer=100_000)):
+    for other in (
+        _as(me, epoch=-1),
+        _as(me, epoch=1),
+        _as(me, epoch=7),
+        _as(me, producer=100_000),
+    ):
         t.end("id", other, True)
         t.end("id", other, False)
         t.add("id", other, ("out", 0))
@@ -290,7 +299,9 @@ def partitions_that_cannot_be_added(t: Talk) -> None:
 
 @conversation(only=(NEW, NEW_V1))
 def the_two_versions_mixed(t: Talk) -> None:
-    """A client of transaction version 1 on brokers of 2, and the other way round, in one transaction."""
+    """A client of transaction version 1 on brokers of 2, and the other way round, in one
+    transaction.
+    """
     t.topic("out")
     me = t.init("id")
     t.produce(me, "out", 0, name="id", version=12)

@@ -1,8 +1,9 @@
-"""Into tables of a database: the real ``ow.DatabaseSink`` in the simulated world, as one transaction a batch, and with
-``xa=True``, where each task prepares its own.
+"""Into tables of a database: the real ``ow.DatabaseSink`` in the simulated world, as one
+transaction a batch, and with ``xa=True``, where each task prepares its own.
 
-A row of the source becomes one of a table: where it came from (``p``, ``o``), and where rows replace each other a key
-(``p``, ``k``) that comes again and again, in change streams with a word ``op``.
+A row of the source becomes one of a table: where it came from (``p``, ``o``), and where rows
+replace each other a key (``p``, ``k``) that comes again and again, in change streams with a word
+``op``.
 """
 
 from __future__ import annotations
@@ -25,8 +26,24 @@ from simulation.world.database.tables import Table
 
 PIPELINE_ID = "rows"
 KEYS = 3
-STEPS = ("open", "admit", "replay", "plan", "send", "ledger", "move", "commit", "publish", "abort", "finish")
-_TYPES = {"postgresql": ("text", "bigint"), "mysql": ("longtext", "bigint"), "mariadb": ("longtext", "bigint")}
+STEPS = (
+    "open",
+    "admit",
+    "replay",
+    "plan",
+    "send",
+    "ledger",
+    "move",
+    "commit",
+    "publish",
+    "abort",
+    "finish",
+)
+_TYPES = {
+    "postgresql": ("text", "bigint"),
+    "mysql": ("longtext", "bigint"),
+    "mariadb": ("longtext", "bigint"),
+}
 _DELETES = 5
 """Every so many offsets a change of a change stream deletes its key."""
 
@@ -40,12 +57,16 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "room": (100, 8),
     "piece_rows": (1_000, 2),
 }
-"""``hasty``: the server does not wait for its disk, unless it is asked to. ``casts``: the table has other types than
-the frame. ``room``: ``max_prepared_transactions``. ``piece_rows``: how many a task sends at a time."""
+"""``hasty``: the server does not wait for its disk, unless it is asked to. ``casts``: the table
+has other types than the frame. ``room``: ``max_prepared_transactions``. ``piece_rows``: how many a
+task sends at a time.
+"""
 
 _FIXED = {
-    "brokers": 1, "transaction_version": 2, "output_partitions": 1, "stateful": False, "at_home": False,
-    "transaction_timeout_ms": 60_000, "request_timeout_ms": 5_000, "delivery_timeout_ms": 30_000, "row_bytes": 100,
+    "brokers": 1, "transaction_version": 2, "output_partitions": 1, "stateful": False,
+    "at_home": False,
+    "transaction_timeout_ms": 60_000, "request_timeout_ms": 5_000, "delivery_timeout_ms": 30_000,
+    "row_bytes": 100,
 }  # fmt: skip
 
 
@@ -80,19 +101,31 @@ class Pipeline:
         setting = world.setting
         world.cluster.create_topic(SOURCE, setting.source_partitions)
         kind = setting.server
-        room = setting.room if kind == "postgresql" else sys.maxsize  # max_prepared_transactions is PostgreSQL's
+        room = (
+            setting.room if kind == "postgresql" else sys.maxsize
+        )  # max_prepared_transactions is PostgreSQL's
         server = world.database = Server(
             world.sim, kind, hasty=setting.hasty and kind == "postgresql", room=room, kinds=FAULTS
         )
         mode, text, number = self._mode(setting), *_TYPES[kind]
-        names = [*(["table"] if self._by_rows(setting) else []), "p", *(["k"] if mode != "append" else []), "o"]
+        names = [
+            *(["table"] if self._by_rows(setting) else []),
+            "p",
+            *(["k"] if mode != "append" else []),
+            "o",
+        ]
         names += ["op"] if mode == "changes" else []
         types = [text if name in ("table", "op") else number for name in names]
         server.frame_columns = Columns(names, types, _made_by(names))
         kept = tuple(name for name in names if name not in ("op", "table"))
         for name in self.tables(setting):
-            table = Table(server.name_of(name), "target", kept, () if mode == "append" else ("p", "k"))
-            table.types = (*(["bigint"] * (len(kept) - 1)), "numeric(20,0)" if self._casts(setting) else "bigint")
+            table = Table(
+                server.name_of(name), "target", kept, () if mode == "append" else ("p", "k")
+            )
+            table.types = (
+                *(["bigint"] * (len(kept) - 1)),
+                "numeric(20,0)" if self._casts(setting) else "bigint",
+            )
             server.tables[table.name] = table
 
     def _casts(self, setting: Any) -> bool:
@@ -166,37 +199,60 @@ class Pipeline:
             yield Violation("I7", what)
         left = server.left()
         if caught_up and left:
-            yield Violation("I10", f"left over from before the last start: {', '.join(sorted(left))}")
+            yield Violation(
+                "I10", f"left over from before the last start: {', '.join(sorted(left))}"
+            )
 
     def _chain(self, world: Any, server: Server) -> Any:
-        """The ledger's row, and the records of all batches: one behind the other. Gives up to where rows must be there,
-        and where the ledger ends: a batch that is decided may be there in part, and will be as a whole."""
+        """The ledger's row, and the records of all batches: one behind the other. Gives up to
+        where rows must be there, and where the ledger ends: a batch that is decided may be there
+        in part, and will be as a whole.
+        """
         nothing = [0] * world.source.partitions
         rows = _rows_of(server, "onceward_ledger")
         if not rows or rows[0][4] is None:
             return nothing, nothing
         newest = json.loads(rows[0][4])
         kept = sorted(
-            ((row[1], row[2], json.loads(row[3])) for row in _rows_of(server, "onceward_ledger_batches")),
+            (
+                (row[1], row[2], json.loads(row[3]))
+                for row in _rows_of(server, "onceward_ledger_batches")
+            ),
             key=lambda row: (row[0], row[1]),
         )
         sequences = sorted({row[0] for row in kept})
         if sequences != list(range(newest["sequence"] + 1)):
-            yield Violation("I6", f"the ledger has batches {sequences}, and ends with {newest['sequence']}")
+            yield Violation(
+                "I6", f"the ledger has batches {sequences}, and ends with {newest['sequence']}"
+            )
         before = nothing
         for sequence, state, record in kept:
             if state == "finished" and any(row[:2] == (sequence, "decided") for row in kept):
                 continue
-            start, end = (_ends(record["sources"][0][side], len(nothing)) for side in ("start", "end"))
+            start, end = (
+                _ends(record["sources"][0][side], len(nothing)) for side in ("start", "end")
+            )
             if start != before:
-                yield Violation("I6", f"batch {sequence} begins at {start}, and the one before it ends at {before}")
+                yield Violation(
+                    "I6",
+                    f"batch {sequence} begins at {start}, and the one before it ends at {before}",
+                )
             before = end
         if before != _ends(newest["sources"][0]["end"], len(nothing)):
-            yield Violation("I6", f"the ledger's row ends at {newest['sources']}, and its last batch at {before}")
-        surely = before if newest["state"] == "finished" else _ends(newest["sources"][0]["start"], len(nothing))
+            yield Violation(
+                "I6",
+                f"the ledger's row ends at {newest['sources']}, and its last batch at {before}",
+            )
+        surely = (
+            before
+            if newest["state"] == "finished"
+            else _ends(newest["sources"][0]["start"], len(nothing))
+        )
         return surely, before
 
-    def _rows(self, world: Any, table: Table, name: str, surely: list[int], ends: list[int]) -> Iterator[Violation]:
+    def _rows(
+        self, world: Any, table: Table, name: str, surely: list[int], ends: list[int]
+    ) -> Iterator[Violation]:
         mode = self._mode(world.setting)
         came = [
             (name, partition, offset)
@@ -241,9 +297,11 @@ class Prepared(Pipeline):
 
 
 class Aborts:
-    """Hears of each attempt that a driver gives up: what its tasks had prepared by then is gone when that is over,
-    whether a report named it or not. It would hold its locks for as long as nobody comes back. Nothing is said once
-    something befell the server or a driver: a session may be over since, and then the next attempt does it."""
+    """Hears of each attempt that a driver gives up: what its tasks had prepared by then is gone
+    when that is over, whether a report named it or not. It would hold its locks for as long as
+    nobody comes back. Nothing is said once something befell the server or a driver: a session may
+    be over since, and then the next attempt does it.
+    """
 
     def __init__(self, world: Any) -> None:
         self._world = world
@@ -260,12 +318,23 @@ class Aborts:
         if event.phase == "started":
             self._before[here] = self._prepared(self._attempts.get(here))
         elif event.phase == "finished":
-            still = [name for name in self._before.pop(here, []) if name in self._world.database.prepared]
-            if still and not any(kind.startswith(("db:", "pause:")) for kind, _ in self._world.lots.fired):
-                self.left.append(f"attempt {self._attempts[here]} was aborted, and {', '.join(still)} is prepared")
+            still = [
+                name
+                for name in self._before.pop(here, [])
+                if name in self._world.database.prepared
+            ]
+            if still and not any(
+                kind.startswith(("db:", "pause:")) for kind, _ in self._world.lots.fired
+            ):
+                self.left.append(
+                    f"attempt {self._attempts[here]} was aborted, and {', '.join(still)} is "
+                    f"prepared"
+                )
 
     def _prepared(self, attempt: str | None) -> list[str]:
-        """By tasks of that attempt; where the server has let go of their sessions, so that others may end it."""
+        """By tasks of that attempt; where the server has let go of their sessions, so that others
+        may end it.
+        """
         return [
             name for name, prepared in self._world.database.prepared.items()
             if prepared.session is None and f"-{attempt}-" in name.replace("\n", "-")
@@ -277,9 +346,12 @@ PIPELINES = (Pipeline, Prepared)
 
 def _made_by(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     values = {
-        "table": "r[0]", "p": "r[1]", "k": f"r[2] % {KEYS}", "o": "r[2]", "op": f"'u' if r[2] % {_DELETES} else 'd'"
+        "table": "r[0]", "p": "r[1]", "k": f"r[2] % {KEYS}", "o": "r[2]", "op": f"'u' if r[2] % "
+                                                                                f"{_DELETES} else 'd'"
     }  # fmt: skip
-    made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda r: ({', '.join(values[name] for name in names)},)")  # noqa: S307
+    made: Callable[[Any], tuple[Any, ...]] = eval(
+        f"lambda r: ({', '.join(values[name] for name in names)},)"
+    )
     return made
 
 

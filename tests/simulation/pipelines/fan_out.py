@@ -14,7 +14,14 @@ from simulation.judge.facts import Facts
 from simulation.judge.verdict import Violation
 from simulation.kernel import current
 from simulation.pipelines import files, two_phase, write_ahead
-from simulation.pipelines.two_phase import PIPELINE_ID, USERS, chain_of, judge_chain, judge_store, name_of
+from simulation.pipelines.two_phase import (
+    PIPELINE_ID,
+    USERS,
+    chain_of,
+    judge_chain,
+    judge_store,
+    name_of,
+)
 from simulation.spark.frames import Frame
 from simulation.world.targets.receiver import Receiver
 
@@ -24,12 +31,15 @@ OPTIONS: dict[str, Sequence[Any]] = {
     **files.OPTIONS,
     **write_ahead.OPTIONS,
     **two_phase.OPTIONS,
-    "targets": ("store mail", "store files", "mail files", "store mail files", "store kafka", "mail kafka",
+    "targets": ("store mail", "store files", "mail files", "store mail files", "store kafka",
+    "mail kafka",
                 "files kafka", "store mail kafka"),
     "batch_timeout_s": (None,),
     "shares": (False, True),
 }  # fmt: skip
-"""``targets``: where there is "kafka", its commit decides. ``shares``: the targets get different rows."""
+"""``targets``: where there is "kafka", its commit decides. ``shares``: the targets get different
+rows.
+"""
 
 
 class Pipeline(two_phase.Pipeline):
@@ -38,14 +48,23 @@ class Pipeline(two_phase.Pipeline):
     kind = "fan_out"
     faults = (*two_phase.Pipeline.faults, "line:")
     steps = tuple(step for step in STEPS if step not in ("move",))
-    fixed: Mapping[str, Any] = {"stateful": False, "user": "sink", "driver_records": 0, "operator": "nobody"}
+    fixed: Mapping[str, Any] = {
+        "stateful": False,
+        "user": "sink",
+        "driver_records": 0,
+        "operator": "nobody",
+    }
 
     def kept_in(self, setting: Any) -> str:
         return "kafka" if "kafka" in setting.targets else str(setting.ledger)
 
     def set_up(self, world: Any) -> None:
         super().set_up(world)
-        self._store, self._mail, self._files = two_phase.Pipeline(), write_ahead.Pipeline(), files.Pipeline()
+        self._store, self._mail, self._files = (
+            two_phase.Pipeline(),
+            write_ahead.Pipeline(),
+            files.Pipeline(),
+        )
         setting = world.setting
         world.receiver, world.beginnings = Receiver(world.sim), 0
         world.readers = files.Reader(world)
@@ -64,7 +83,9 @@ class Pipeline(two_phase.Pipeline):
             "kafka": self._kafka,
         }
         sinks = {name: makers[name](world) for name in setting.targets.split()}
-        selects: dict[str, Any] = {name: _share(number) for number, name in enumerate(sinks)} if setting.shares else {}
+        selects: dict[str, Any] = (
+            {name: _share(number) for number, name in enumerate(sinks)} if setting.shares else {}
+        )
         return ow.FanOut(sinks, select=selects)
 
     def _kafka(self, world: Any) -> Any:
@@ -78,7 +99,9 @@ class Pipeline(two_phase.Pipeline):
             options={
                 "transaction.timeout.ms": setting.transaction_timeout_ms,
                 "request.timeout.ms": setting.request_timeout_ms,
-                "delivery.timeout.ms": max(setting.delivery_timeout_ms, setting.request_timeout_ms),
+                "delivery.timeout.ms": max(
+                    setting.delivery_timeout_ms, setting.request_timeout_ms
+                ),
                 "compression.type": "none",
             },
         )
@@ -143,7 +166,9 @@ def _in_step(world: Any, names: Sequence[str]) -> Iterator[Violation]:
     }
     first: dict[str, dict[int, float]] = {"store": {}, "mail": {}}
     last: dict[str, dict[int, float]] = {"store": {}, "mail": {}}
-    seen = [("store", decided.get(name, -1), prepared.at) for name, prepared in world.store.visible]
+    seen = [
+        ("store", decided.get(name, -1), prepared.at) for name, prepared in world.store.visible
+    ]
     known: set[str] = set()
     for arrival in world.receiver.arrivals:
         if arrival.key not in known:
@@ -154,13 +179,20 @@ def _in_step(world: Any, names: Sequence[str]) -> Iterator[Violation]:
         last[target][sequence] = at
     for one, other in (("store", "mail"), ("mail", "store")):
         for sequence, at in last[one].items():
-            later = [begun for number, begun in first[other].items() if number > sequence and begun < at]
+            later = [
+                begun for number, begun in first[other].items() if number > sequence and begun < at
+            ]
             if later:
-                yield Violation("I3", f"{one} had sequence {sequence} at {at:.3f} s, and {other} a later one before")
+                yield Violation(
+                    "I3",
+                    f"{one} had sequence {sequence} at {at:.3f} s, and {other} a later one before",
+                )
 
 
 def _share(number: int) -> Callable[[Frame], Frame]:
-    """A user's function in ``select=``: the first target gets all but the last branch's rows, and so on."""
+    """A user's function in ``select=``: the first target gets all but the last branch's rows, and
+    so on.
+    """
 
     def select(frame: Frame) -> Frame:
         names = frame.computed.query.world.pipeline.branches(frame.computed.query.world.setting)
@@ -173,7 +205,9 @@ def _of_share(names: Sequence[str], number: int) -> list[str]:
     return [name for index, name in enumerate(names) if index != number] or list(names)
 
 
-def _shared(everything: Callable[..., list[str]], number: int) -> Callable[[int, int, int], list[str]]:
+def _shared(
+    everything: Callable[..., list[str]], number: int
+) -> Callable[[int, int, int], list[str]]:
     """Which of a record's rows a target gets."""
 
     def branches(partition: int, offset: int, drawn: int) -> list[str]:

@@ -16,7 +16,14 @@ from simulation.judge.output import range_of
 from simulation.judge.verdict import Violation
 from simulation.kernel import current
 from simulation.pipelines import two_phase
-from simulation.pipelines.two_phase import PIPELINE_ID, USERS, chain_of, judge_chain, ledger_of, note_faults
+from simulation.pipelines.two_phase import (
+    PIPELINE_ID,
+    USERS,
+    chain_of,
+    judge_chain,
+    ledger_of,
+    note_faults,
+)
 from simulation.spark.query import SOURCE
 from simulation.world.files.tree import Folder, Tree
 from simulation.world.targets.spark_files import rows_in
@@ -36,12 +43,14 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "commit_timeout_s": (60.0, 5.0),
     "batch_timeout_s": (None, 20.0),
 }
-"""``place``: of the path; in an object store the layout is "manifest". ``ledger``: "beside" the files, on a local disk;
-elsewhere in a folder. ``most_rows``: of one file."""
+"""``place``: of the path; in an object store the layout is "manifest". ``ledger``: "beside" the
+files, on a local disk; elsewhere in a folder. ``most_rows``: of one file.
+"""
 
 
 FAULTS = {
-    "target:file lost": "a file is gone, or cut short, before its batch is decided, or before it is published",
+    "target:file lost": "a file is gone, or cut short, before its batch is decided, or before it "
+    "is published",
 }
 
 
@@ -72,7 +81,9 @@ class Pipeline(two_phase.Pipeline):
     kind = "files"
     faults = (*(kind for kind in two_phase.Pipeline.faults if kind != "target:"), *FAULTS)
     steps = tuple(
-        step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move", "deliver")
+        step
+        for step in STEPS
+        if step not in ("plan", "lease", "check", "offsets", "ledger", "move", "deliver")
     )
     fixed: Mapping[str, Any] = {"stateful": False}
 
@@ -117,7 +128,10 @@ class Pipeline(two_phase.Pipeline):
 
     def judge(self, world: Any) -> list[str]:
         facts = Facts(world)
-        return [str(violation) for violation in (*judge_chain(facts), *judge_files(facts, world.readers))]
+        return [
+            str(violation)
+            for violation in (*judge_chain(facts), *judge_files(facts, world.readers))
+        ]
 
 
 def layout_of(setting: Any) -> Any:
@@ -141,20 +155,29 @@ class Reader:
             self.look()
 
     def look(self) -> dict[str, dict[str, bytes]]:
-        """By batch what is there to be read: files and their bytes. Flat files are one batch each."""
-        visible = {"batches": self._folders, "flat": self._flat, "manifest": self._lists}[self._layout]()
+        """By batch what is there to be read: files and their bytes. Flat files are one batch
+        each.
+        """
+        visible = {"batches": self._folders, "flat": self._flat, "manifest": self._lists}[
+            self._layout
+        ]()
         for batch, files in self._seen.items():
             if visible.get(batch) != files:
-                self.wrong[f"{batch} was seen with {sorted(files)}, and then with {sorted(visible.get(batch, {}))}"] = (
-                    None
-                )
+                self.wrong[
+                    f"{batch} was seen with {sorted(files)}, and then with "
+                    f"{sorted(visible.get(batch, {}))}"
+                ] = None
         self._seen = visible
         return visible
 
     def _folders(self) -> dict[str, dict[str, bytes]]:
         top = self._tree.at(PATH)
         entries = {} if top is None else top.entries
-        return {name: dict(_shown(folder)) for name, folder in entries.items() if name.startswith(_BATCH)}
+        return {
+            name: dict(_shown(folder))
+            for name, folder in entries.items()
+            if name.startswith(_BATCH)
+        }
 
     def _flat(self) -> dict[str, dict[str, bytes]]:
         top = self._tree.at(PATH)
@@ -221,17 +244,26 @@ def judge_files(facts: Facts, reader: Reader) -> Iterator[Violation]:
                     yield from _within(record, some, name)
     yield from _tidy(tree)
     yield from judge_rows(facts, chain, rows, "the files")
-    left = [*_prepared(tree, chain), *([] if any(map(facts.beside, world.starts)) else _hidden(tree, chain))]
+    left = [
+        *_prepared(tree, chain),
+        *([] if any(map(facts.beside, world.starts)) else _hidden(tree, chain)),
+    ]
     yield from judge_leftovers(facts, chain, left, "the path")
 
 
 def _tidy(tree: Tree) -> Iterator[Violation]:
-    """In a published folder lies what its batch has, and nothing that a task has left there since."""
+    """In a published folder lies what its batch has, and nothing that a task has left there
+    since.
+    """
     top = tree.at(PATH)
-    batches = [] if top is None else [one for one in top.entries.items() if one[0].startswith(_BATCH)]
+    batches = (
+        [] if top is None else [one for one in top.entries.items() if one[0].startswith(_BATCH)]
+    )
     for batch, folder in batches:
         if left := sorted(name for name in folder.entries if name.startswith((".", "_"))):
-            yield Violation("I10", f"tasks have left {', '.join(left)} in {batch}, which is published")
+            yield Violation(
+                "I10", f"tasks have left {', '.join(left)} in {batch}, which is published"
+            )
 
 
 def _within(record: Record, rows: list[Any], name: str) -> Iterator[Violation]:
@@ -248,10 +280,16 @@ def _lose(world: Any) -> None:
         return
     setting = world.setting
     tree = world.files.tree(setting.place)
-    top = tree.at(f"{PATH}/{_HIDDEN}/{'files' if layout_of(setting) == 'manifest' else 'prepared'}")
+    top = tree.at(
+        f"{PATH}/{_HIDDEN}/{'files' if layout_of(setting) == 'manifest' else 'prepared'}"
+    )
     published = {place for files in world.readers.look().values() for place in files}
     waiting = [] if top is None else sorted(_waiting(top))
-    waiting = [(folder, name) for folder, name in waiting if f"{PATH}/{_HIDDEN}/files{folder}/{name}" not in published]
+    waiting = [
+        (folder, name)
+        for folder, name in waiting
+        if f"{PATH}/{_HIDDEN}/files{folder}/{name}" not in published
+    ]
     if waiting:
         folder, name = waiting[lots.below("target:file lost", len(waiting))]
         if lots.below("target:file lost", 2):
@@ -276,10 +314,14 @@ def _at(top: Folder, path: str) -> Folder:
 
 
 def _prepared(tree: Tree, chain: Chain) -> Iterator[tuple[str, float]]:
-    """Attempts of which something is left that nobody reads. Of one that is decided a note may be left that a power
-    failure has given its first name back: the start that publishes the batch spares all of it, the next one does not.
+    """Attempts of which something is left that nobody reads. Of one that is decided a note may be
+    left that a power failure has given its first name back: the start that publishes the batch
+    spares all of it, the next one does not.
     """
-    decided = {"{}.{}".format(*record.document.get("decided", record.document["attempt"])) for record in chain.records}
+    decided = {
+        "{}.{}".format(*record.document.get("decided", record.document["attempt"]))
+        for record in chain.records
+    }
     hidden = tree.at(f"{PATH}/{_HIDDEN}")
     if hidden is None:
         return
@@ -290,9 +332,14 @@ def _prepared(tree: Tree, chain: Chain) -> Iterator[tuple[str, float]]:
 
 
 def _hidden(tree: Tree, chain: Chain) -> Iterator[tuple[str, float]]:
-    """Of layout "manifest": folders of attempts that no list will ever name. Not what tasks that were given up have
-    written below Spark's own folder, after that was removed; nor what a copy writes while another one removes it."""
-    decided = {"{}.{}".format(*record.document.get("decided", record.document["attempt"])) for record in chain.records}
+    """Of layout "manifest": folders of attempts that no list will ever name. Not what tasks that
+    were given up have written below Spark's own folder, after that was removed; nor what a copy
+    writes while another one removes it.
+    """
+    decided = {
+        "{}.{}".format(*record.document.get("decided", record.document["attempt"]))
+        for record in chain.records
+    }
     top = tree.at(f"{PATH}/{_HIDDEN}/files")
     for name, folder in ({} if top is None else top.entries).items():
         if decided.isdisjoint(name.split("-")) and any(_shown(folder)):

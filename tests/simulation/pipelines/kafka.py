@@ -1,4 +1,6 @@
-"""Kafka → Spark → Kafka: the real ``ow.KafkaSink`` in the simulated world, and users who call it in various ways."""
+"""Kafka → Spark → Kafka: the real ``ow.KafkaSink`` in the simulated world, and users who call it
+in various ways.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ USERS = {
     "built in the function": "builds the sink anew in each batch",
     "persists": "persists the frame, and shares its rows out by a lot that each draws",
     "tries again": "calls the sink once more when it has failed",
-    "shrugs": "calls the sink twice for a batch, for two topics, and keeps to itself what the second one meets",
-    "unites": "calls the sink twice for a batch, and when that was refused hands all over in one block",
+    "shrugs": "calls the sink twice for a batch, for two topics, and keeps to itself what the "
+    "second one meets",
+    "unites": "calls the sink twice for a batch, and when that was refused hands all over in one "
+    "block",
 }
 
 
@@ -36,8 +40,9 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "driver_records": (10_000, 0, 0, 0),
     "ledger_partitions": (4, 16, 1, 0),
 }
-"""``driver_records``: of a batch that small the driver takes the rows itself. ``ledger_partitions``: 0, it is made by
-whoever comes first."""
+"""``driver_records``: of a batch that small the driver takes the rows itself.
+``ledger_partitions``: 0, it is made by whoever comes first.
+"""
 
 
 class Pipeline:
@@ -46,7 +51,20 @@ class Pipeline:
     kind = "kafka"
     pipeline_id = PIPELINE_ID
     ledger_topic = LEDGER
-    faults = ("net", "line", "kafka", "broker", "answer", "crash", "pause", "clock", "spark", "report", "user", "fs")
+    faults = (
+        "net",
+        "line",
+        "kafka",
+        "broker",
+        "answer",
+        "crash",
+        "pause",
+        "clock",
+        "spark",
+        "report",
+        "user",
+        "fs",
+    )
     steps = tuple(step for step in STEPS if step not in (MOVE, PUBLISH, DELIVER))
 
     def topics(self, setting: Any) -> list[str]:
@@ -59,7 +77,10 @@ class Pipeline:
     def plan(self, setting: Any) -> Plan:
         topics = self.topics(setting)
         several = len(topics)
-        skips, by_lot = setting.user in ("skips", "leaves out") and not setting.stateful, setting.user == "persists"
+        skips, by_lot = (
+            setting.user in ("skips", "leaves out") and not setting.stateful,
+            setting.user == "persists",
+        )
 
         def branches(partition: int, offset: int, drawn: int) -> list[str]:
             if skips and (offset // 5) % 3 == 1:
@@ -74,8 +95,9 @@ class Pipeline:
         return Plan(
             branches,
             shuffle=setting.shuffle or stateful,
-            # A function that asks by itself whether there are rows reads a computation of its own, and where that is by
-            # chance, and a part of it is lost, it may be told that there are none: docs/guarantees.md.
+            # A function that asks by itself whether there are rows reads a computation of its own,
+            # and where that is by chance, and a part of it is lost, it may be told that there are
+            # none: docs/guarantees.md.
             by_chance=(setting.by_chance or by_lot) and not stateful and not skips,
             tasks=setting.tasks,
             between=setting.between,
@@ -93,7 +115,15 @@ class Pipeline:
     def sink(self, world: Any) -> Any:
         """As many rows as there are may go to any topic: the rows say."""
         setting = world.setting
-        one = setting.user in ("twice", "two sinks", "frames", "halves", "persists", "shrugs", "unites")
+        one = setting.user in (
+            "twice",
+            "two sinks",
+            "frames",
+            "halves",
+            "persists",
+            "shrugs",
+            "unites",
+        )
         return ow.KafkaSink(
             bootstrap_servers=world.servers(),
             pipeline_id=PIPELINE_ID,
@@ -105,9 +135,12 @@ class Pipeline:
             options={
                 "transaction.timeout.ms": setting.transaction_timeout_ms,
                 "request.timeout.ms": setting.request_timeout_ms,
-                "delivery.timeout.ms": max(setting.delivery_timeout_ms, setting.request_timeout_ms),
+                "delivery.timeout.ms": max(
+                    setting.delivery_timeout_ms, setting.request_timeout_ms
+                ),
                 "compression.type": "none",
-                "security.protocol": "SASL_PLAINTEXT",  # nobody asks for it: the judge looks where it should not be
+                # nobody asks for it: the judge looks where it should not be
+                "security.protocol": "SASL_PLAINTEXT",
                 "sasl.mechanism": "PLAIN",
                 "sasl.username": "orders",
                 "sasl.password": CANARY,

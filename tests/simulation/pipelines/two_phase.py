@@ -1,4 +1,6 @@
-"""Kafka → Spark → a store with transactions, by an ``ow.TwoPhaseCommitSink`` as a user writes one."""
+"""Kafka → Spark → a store with transactions, by an ``ow.TwoPhaseCommitSink`` as a user writes
+one.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,23 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "commit_timeout_s": (60.0, 5.0),
     "batch_timeout_s": (None, 20.0),
 }
-"""``newer``: at some start the sink is of a later release, whose committables have another form."""
+"""``newer``: at some start the sink is of a later release, whose committables have another
+form.
+"""
 
-_FAULTS = ("user:", "clock:", "crash:", "pause:", "spark:", "fs:", "target:", "broker:", "net:", "answer:", "kafka:")
+_FAULTS = (
+    "user:",
+    "clock:",
+    "crash:",
+    "pause:",
+    "spark:",
+    "fs:",
+    "target:",
+    "broker:",
+    "net:",
+    "answer:",
+    "kafka:",
+)
 
 
 class Pipeline:
@@ -40,7 +56,11 @@ class Pipeline:
     kind = "two_phase"
     pipeline_id = PIPELINE_ID
     faults: tuple[str, ...] = _FAULTS
-    steps = tuple(step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move"))
+    steps = tuple(
+        step
+        for step in STEPS
+        if step not in ("plan", "lease", "check", "offsets", "ledger", "move")
+    )
     fixed: Mapping[str, Any] = {"stateful": False}
 
     def kept_in(self, setting: Any) -> str:
@@ -96,7 +116,9 @@ class Pipeline:
 
     def judge(self, world: Any) -> list[str]:
         facts = Facts(world)
-        return [str(violation) for violation in (*judge_chain(facts), *judge_store(facts, world.store))]
+        return [
+            str(violation) for violation in (*judge_chain(facts), *judge_store(facts, world.store))
+        ]
 
 
 def note_faults(world: Any) -> None:
@@ -134,7 +156,9 @@ def function_of(world: Any, sink: Any, branches: Sequence[str]) -> Callable[[Fra
         except ow.OncewardError:
             sink(frame, batch_id)
 
-    found: Callable[[Frame, int], None] = {"sink": sink, "frames": frames, "tries again": again}[user]
+    found: Callable[[Frame, int], None] = {"sink": sink, "frames": frames, "tries again": again}[
+        user
+    ]
     return found
 
 
@@ -142,7 +166,10 @@ def chain_of(world: Any) -> Chain:
     """What the ledger of the setting says."""
     kept_in = world.pipeline.kept_in(world.setting)
     return read_ledger(
-        world, kept_in, world.pipeline.ledger_folder(world.setting) if kept_in == "folder" else TOPIC, PIPELINE_ID
+        world,
+        kept_in,
+        world.pipeline.ledger_folder(world.setting) if kept_in == "folder" else TOPIC,
+        PIPELINE_ID,
     )
 
 
@@ -162,7 +189,9 @@ def judge_store(facts: Facts, store: Store) -> Iterator[Violation]:
     """The store against the source and the ledger."""
     world = facts.world
     chain = chain_of(world)
-    yield from judge_rows(facts, chain, [row for _, prepared in store.visible for row in prepared.rows], "the store")
+    yield from judge_rows(
+        facts, chain, [row for _, prepared in store.visible for row in prepared.rows], "the store"
+    )
     decided = {
         name_of(committable): record.sequence
         for record in chain.written
@@ -175,7 +204,9 @@ def judge_store(facts: Facts, store: Store) -> Iterator[Violation]:
         if sequence is None:
             yield Violation("I5", f"{name} is visible, and no ledger record names it")
         elif sequence < newest:
-            yield Violation("I3", f"{name} of sequence {sequence} became visible after sequence {newest}")
+            yield Violation(
+                "I3", f"{name} of sequence {sequence} became visible after sequence {newest}"
+            )
         newest = max(newest, -1 if sequence is None else sequence)
     for sentence in (*store.misused, *store.too_early):
         yield Violation("I10", sentence)

@@ -52,7 +52,11 @@ class Pipeline(two_phase.Pipeline):
     """See the module."""
 
     kind = "write_ahead"
-    steps = tuple(step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move"))
+    steps = tuple(
+        step
+        for step in STEPS
+        if step not in ("plan", "lease", "check", "offsets", "ledger", "move")
+    )
     fixed: Mapping[str, Any] = {"stateful": False}
 
     def set_up(self, world: Any) -> None:
@@ -85,11 +89,16 @@ class Pipeline(two_phase.Pipeline):
 
     def judge(self, world: Any) -> list[str]:
         facts = Facts(world)
-        return [str(violation) for violation in (*judge_chain(facts), *judge_deliveries(facts, world.receiver))]
+        return [
+            str(violation)
+            for violation in (*judge_chain(facts), *judge_deliveries(facts, world.receiver))
+        ]
 
 
 def judge_deliveries(facts: Facts, receiver: Receiver) -> Iterator[Violation]:
-    """Who looks at keys has every row once, in order; who does not, one chunk twice for each crash, at most."""
+    """Who looks at keys has every row once, in order; who does not, one chunk twice for each
+    crash, at most.
+    """
     world = facts.world
     chain = chain_of(world)
     attempts = _attempts(chain)
@@ -99,7 +108,11 @@ def judge_deliveries(facts: Facts, receiver: Receiver) -> Iterator[Violation]:
         known = by_key.get(arrival.key)
         if known is not None:
             if known.rows != arrival.rows:
-                yield Violation("I4", f"{arrival.key} came with {len(known.rows)} rows, and with {len(arrival.rows)}")
+                yield Violation(
+                    "I4",
+                    f"{arrival.key} came with {len(known.rows)} rows, and with "
+                    f"{len(arrival.rows)}",
+                )
             continue
         by_key[arrival.key] = arrival
         if arrival.attempt not in attempts:
@@ -111,12 +124,18 @@ def judge_deliveries(facts: Facts, receiver: Receiver) -> Iterator[Violation]:
     yield from judge_rows(facts, chain, rows, "who looks at keys")
     twice = len(receiver.arrivals) - len(by_key) - receiver.untold
     if twice > max(0, world.beginnings - 1):
-        yield Violation("I2", f"{twice} chunks came once more, and it began anew {world.beginnings - 1} times")
-    # Where an id has expired, who stood still for so long may have taken the chain back from a newer one that had not
-    # written anything: nobody remembers that one ("An id that expired forgets its owner", ARCHITECTURE.md).
+        yield Violation(
+            "I2", f"{twice} chunks came once more, and it began anew {world.beginnings - 1} times"
+        )
+    # Where an id has expired, who stood still for so long may have taken the chain back from a
+    # newer one that had not written anything: nobody remembers that one ("An id that expired
+    # forgets its owner", ARCHITECTURE.md).
     for number, times in receiver.outlived.items():
         if times > 1 and not world.cluster.ids_forgotten:
-            yield Violation("I7", f"start {number} has delivered {times} times when a newer one had long opened")
+            yield Violation(
+                "I7",
+                f"start {number} has delivered {times} times when a newer one had long opened",
+            )
     yield from judge_leftovers(facts, chain, _stored(world), "the store")
 
 

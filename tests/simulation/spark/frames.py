@@ -1,9 +1,10 @@
 """What a batch's rows are, and what of a ``DataFrame`` the product asks in the driver.
 
-A row is ``(branch, source partition, source offset)``: the branch names where it goes (a topic, a table), the others
-which record it came from, so that a verdict needs no luck. A plan is narrow (a task for each source partition) or has a
-shuffle behind it, or two with a stage between them; where it is *by chance* (uuid, random, a look-up) the route of a
-row through the shuffles, and the lot that it draws, change with each computation.
+A row is ``(branch, source partition, source offset)``: the branch names where it goes (a topic, a
+table), the others which record it came from, so that a verdict needs no luck. A plan is narrow (a
+task for each source partition) or has a shuffle behind it, or two with a stage between them; where
+it is *by chance* (uuid, random, a look-up) the route of a row through the shuffles, and the lot
+that it draws, change with each computation.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from typing import Any, NamedTuple
 
 Row = tuple[str, int, int]
 Branches = Callable[[int, int, int], list[str]]
-"""Of a record (partition, offset) and the computation's lot (0 where nothing is by chance): where it goes."""
+"""Of a record (partition, offset) and the computation's lot (0 where nothing is by chance): where
+it goes.
+"""
 Nonces = Sequence[int]
 """Of each source partition the computation that is read."""
 Read = Sequence[Nonces]
-"""What a task of the last stage reads: of each task of the stage between two shuffles what that one has read; one only
-where there is none between."""
+"""What a task of the last stage reads: of each task of the stage between two shuffles what that
+one has read; one only where there is none between.
+"""
 
 
 class Plan(NamedTuple):
@@ -88,8 +92,10 @@ def lot(partition: int, offset: int, nonce: int) -> int:
 
 
 class Shuffle:
-    """What is there of a shuffle. ``outputs``: of each of its map tasks where its output lies, None where that is lost,
-    and what it has read. ``taken_back``: outputs that were lost (``ShuffleStatus.mapStatusesDeleted``)."""
+    """What is there of a shuffle. ``outputs``: of each of its map tasks where its output lies,
+    None where that is lost, and what it has read. ``taken_back``: outputs that were lost
+    (``ShuffleStatus.mapStatusesDeleted``).
+    """
 
     __slots__ = ("id", "outputs", "taken_back", "tasks")
 
@@ -106,15 +112,28 @@ class Shuffle:
 
 
 class Computed:
-    """The rows behind the frames of one batch: fixed offsets, and what Spark keeps of their computation.
+    """The rows behind the frames of one batch: fixed offsets, and what Spark keeps of their
+    computation.
 
-    ``shuffles``: from the source on. ``blocks``: of a persisted frame, by task of the last stage where each lies, and
-    what it is computed from. ``number``: that of its RDD.
+    ``shuffles``: from the source on. ``blocks``: of a persisted frame, by task of the last stage
+    where each lies, and what it is computed from. ``number``: that of its RDD.
     """
 
-    __slots__ = ("batch_id", "blocks", "end", "number", "persisted", "plan", "query", "shuffles", "start")
+    __slots__ = (
+        "batch_id",
+        "blocks",
+        "end",
+        "number",
+        "persisted",
+        "plan",
+        "query",
+        "shuffles",
+        "start",
+    )
 
-    def __init__(self, query: Any, batch_id: int, start: list[int], end: list[int], plan: Plan) -> None:
+    def __init__(
+        self, query: Any, batch_id: int, start: list[int], end: list[int], plan: Plan
+    ) -> None:
         self.query = query
         self.batch_id = batch_id
         self.start = start
@@ -132,11 +151,15 @@ class Computed:
     def counts_of(
         self, task: int, read: Read, known: dict[int, int], only: tuple[str, ...] | None
     ) -> tuple[Rows, dict[int, int]]:
-        """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for each key that the
-        batch has records of, and the state behind it."""
+        """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for
+        each key that the batch has records of, and the state behind it.
+        """
         records = Rows()
         for partition in range(len(self.start)):
-            records.extend(("", partition, offset) for offset in range(self.start[partition], self.end[partition]))
+            records.extend(
+                ("", partition, offset)
+                for offset in range(self.start[partition], self.end[partition])
+            )
         counts = dict(known)
         touched: dict[int, str] = {}
         for _, partition, offset in records:
@@ -145,7 +168,9 @@ class Computed:
                 counts[key] = counts.get(key, 0) + 1
                 touched[key] = self.plan.branches(partition, offset, 0)[0]
         rows = [
-            (branch, -1 - key, counts[key]) for key, branch in sorted(touched.items()) if only is None or branch in only
+            (branch, -1 - key, counts[key])
+            for key, branch in sorted(touched.items())
+            if only is None or branch in only
         ]
         return Rows(rows, self.batch_id, read[0][0]), counts
 
@@ -159,7 +184,9 @@ class Computed:
                 nonce = nonces[partition] if plan.by_chance else 0
                 for offset in range(self.start[partition], self.end[partition]):
                     drawn = lot(partition, offset, nonce)
-                    if shuffle and (drawn % several != between or drawn // several % tasks != task):
+                    if shuffle and (
+                        drawn % several != between or drawn // several % tasks != task
+                    ):
                         continue
                     for branch in branches(partition, offset, drawn if plan.by_chance else 0):
                         if only is None or branch in only:
@@ -168,7 +195,9 @@ class Computed:
 
 
 class Frame:
-    """A ``DataFrame`` of a batch: all of its rows, or those of some branches; and how its tasks write it."""
+    """A ``DataFrame`` of a batch: all of its rows, or those of some branches; and how its tasks
+    write it.
+    """
 
     __slots__ = ("brought_back", "computed", "half", "only", "open_writer")
 
@@ -214,9 +243,16 @@ class Frame:
         """Those of ``rows`` that are in this frame."""
         if self.half is None:
             return rows
-        middle = [(start + end) // 2 for start, end in zip(self.computed.start, self.computed.end, strict=True)]
+        middle = [
+            (start + end) // 2
+            for start, end in zip(self.computed.start, self.computed.end, strict=True)
+        ]
         first = self.half == 0
-        mine = [row for row in rows if (row[2] < middle[row[1]] if row[1] >= 0 else row[1] % 2 == 0) == first]
+        mine = [
+            row
+            for row in rows
+            if (row[2] < middle[row[1]] if row[1] >= 0 else row[1] % 2 == 0) == first
+        ]
         return Rows(mine, rows.batch_id, rows.computation)
 
     def written(self, open_writer: Any, brought_back: Any) -> Frame:
@@ -229,7 +265,9 @@ class Frame:
     def count(self) -> int:
         """By a job of its own, as any action."""
         query = self.computed.query
-        rows, _ = query.world.jobs.collect(Frame(self.computed, self.only, half=self.half), lambda: None)
+        rows, _ = query.world.jobs.collect(
+            Frame(self.computed, self.only, half=self.half), lambda: None
+        )
         return sum(rows)
 
     def isEmpty(self) -> bool:  # noqa: N802 — Spark's name

@@ -1,10 +1,12 @@
 """Spark's jobs: stages, tasks and their attempts, executors that die, output that is lost.
 
-Sources: ``DAGScheduler.handleTaskCompletion`` (FetchFailed: the outputs of that executor are taken back, the map stage
-runs for what is missing, then a new attempt of the stage for partitions that have not finished; tasks of the old one
-that still run may finish, and count), ``TaskSetManager`` (attempt numbers begin anew in each attempt of a stage;
-``spark.task.maxFailures`` = 4), ``HeartbeatReceiver`` (an executor that is silent is given up, and may come back to
-life), ``ShuffleStatus.mapStatusesDeleted``. Speculative copies are refused by the product, and there are none.
+Sources: ``DAGScheduler.handleTaskCompletion`` (FetchFailed: the outputs of that executor are taken
+back, the map stage runs for what is missing, then a new attempt of the stage for partitions that
+have not finished; tasks of the old one that still run may finish, and count), ``TaskSetManager``
+(attempt numbers begin anew in each attempt of a stage; ``spark.task.maxFailures`` = 4),
+``HeartbeatReceiver`` (an executor that is silent is given up, and may come back to life),
+``ShuffleStatus.mapStatusesDeleted``. Speculative copies are refused by the product, and there are
+none.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ from simulation.kernel.scheduler import Killed, Process, Sim, Task, Timer
 from simulation.spark.frames import Computed, Frame, Nonces, Read, Rows, Shuffle
 
 FAULTS = {
-    "spark:executor killed": "an executor is killed while one of its tasks runs; another one comes in its place",
-    "spark:executor stopped": "an executor stands still, is given up by the driver, and comes back to life",
+    "spark:executor killed": "an executor is killed while one of its tasks runs; another one "
+    "comes in its place",
+    "spark:executor stopped": "an executor stands still, is given up by the driver, and comes "
+    "back to life",
     "spark:task fails": "a task raises in the user's own function, and is attempted again",
     "spark:output lost": "the shuffle output of a map task is lost, though its executor lives",
     "spark:task slow": "a task stands still for seconds in the user's own function",
-    "report:lost": "what a task has brought back is not among the results of its job: Spark's own mistake",
-    "report:twice": "what a task has brought back is twice among the results of its job: Spark's own mistake",
+    "report:lost": "what a task has brought back is not among the results of its job: Spark's own "
+    "mistake",
+    "report:twice": "what a task has brought back is twice among the results of its job: Spark's "
+    "own mistake",
 }
 _MAX_FAILURES = 4
 _POLL = 0.1
@@ -47,7 +53,9 @@ class Result:
 
     __slots__ = ("committable", "error", "partition_id", "rows", "task_attempt_id")
 
-    def __init__(self, partition_id: int, task_attempt_id: int, rows: int, committable: Any, error: Any) -> None:
+    def __init__(
+        self, partition_id: int, task_attempt_id: int, rows: int, committable: Any, error: Any
+    ) -> None:
         self.partition_id = partition_id
         self.task_attempt_id = task_attempt_id
         self.rows = rows
@@ -80,7 +88,9 @@ class Executors:
     def _end(self) -> None:
         """Executors of a driver that is gone end by themselves, not at once."""
         for executor in self.alive:
-            self._sim.after(self._sim.lots.time.random() * 2.0, self._sim.kill, executor, "its driver is gone")
+            self._sim.after(
+                self._sim.lots.time.random() * 2.0, self._sim.kill, executor, "its driver is gone"
+            )
 
     def _lost(self, executor: Process) -> None:
         if executor in self.alive:
@@ -127,7 +137,9 @@ class Jobs:
             return _Job(self._sim, self._world, frame, lost).run(), frame.computed.tasks()
 
     def rows(self, frame: Frame, lost: Callable[[], Any]) -> tuple[Rows, int]:
-        """As :func:`onceward.spark.batch.job.to_arrow`: the rows themselves, in the order of the frame's partitions."""
+        """As :func:`onceward.spark.batch.job.to_arrow`: the rows themselves, in the order of the
+        frame's partitions.
+        """
         whole = Rows((), frame.computed.batch_id)
         for part in _Job(self._sim, self._world, frame, lost, bring_rows=True).run():
             whole.extend(part)
@@ -139,7 +151,13 @@ class _Job:
     """One job. Its words with its tasks are a queue of events; its own task is the query's."""
 
     def __init__(
-        self, sim: Sim, world: Any, frame: Frame, lost: Callable[[], Any], *, bring_rows: bool = False
+        self,
+        sim: Sim,
+        world: Any,
+        frame: Frame,
+        lost: Callable[[], Any],
+        *,
+        bring_rows: bool = False,
     ) -> None:
         self._sim = sim
         self._world = world
@@ -204,7 +222,9 @@ class _Job:
         return self._events.popleft() if self._events else None
 
     def _time_to_ask(self) -> None:
-        """Whether the attempt is lost, and the job to be cancelled: Spark's jobs are watched by a thread."""
+        """Whether the attempt is lost, and the job to be cancelled: Spark's jobs are watched by a
+        thread.
+        """
         if self._poll is not None:
             self._poll.cancel()
         if self._waiting is not None:
@@ -220,20 +240,29 @@ class _Job:
     # ── the stages before the last one ──
 
     def _earlier_stages(self) -> None:
-        """Map tasks whose output is not there. Instantaneous: what matters is which computation each one is of.
+        """Map tasks whose output is not there. Instantaneous: what matters is which computation
+        each one is of.
 
         Not where every block of a persisted frame is (``DAGScheduler.getMissingParentStages``).
         """
         computed = self._computed
-        if computed.persisted and all(self._block(task) is not None for task in range(computed.tasks())):
+        if computed.persisted and all(
+            self._block(task) is not None for task in range(computed.tasks())
+        ):
             return
         self._map_stage()
         if len(computed.shuffles) > 1:
             self._stage_between()
         if self._sim.lots.fires("spark:output lost"):
             delay = self._sim.lots.below("spark:output lost", 100) / 100 * 0.05
-            some = [(shuffle, task) for shuffle in computed.shuffles for task in range(shuffle.tasks)]
-            self._sim.after(delay, self._lose_output, *some[self._sim.lots.below("spark:output lost", len(some))])
+            some = [
+                (shuffle, task) for shuffle in computed.shuffles for task in range(shuffle.tasks)
+            ]
+            self._sim.after(
+                delay,
+                self._lose_output,
+                *some[self._sim.lots.below("spark:output lost", len(some))],
+            )
 
     def _map_stage(self) -> None:
         first = self._computed.shuffles[0]
@@ -242,8 +271,10 @@ class _Job:
                 first.outputs[task] = (self._an_executor(), (self._world.next_number(),))
 
     def _stage_between(self) -> None:
-        """It writes the second shuffle of what it reads of the first. When output of that one is lost meanwhile, its
-        tasks that have finished are not run again, and it has read two computations."""
+        """It writes the second shuffle of what it reads of the first. When output of that one is
+        lost meanwhile, its tasks that have finished are not run again, and it has read two
+        computations.
+        """
         first, second = self._computed.shuffles
         for task in range(second.tasks):
             if task in second.outputs:
@@ -261,7 +292,11 @@ class _Job:
     def _fetched(self, shuffle: Shuffle) -> list[Nonces] | None:
         """What each of its map tasks has read; None: output of one cannot be had."""
         outputs = [shuffle.outputs.get(task) for task in range(shuffle.tasks)]
-        there = [kept[1] for kept in outputs if kept is not None and kept[0] is not None and kept[0].alive]
+        there = [
+            kept[1]
+            for kept in outputs
+            if kept is not None and kept[0] is not None and kept[0].alive
+        ]
         return there if len(there) == shuffle.tasks else None
 
     def _take_back_lost(self, shuffle: Shuffle) -> None:
@@ -311,7 +346,10 @@ class _Job:
                     if executor is attempt:
                         shuffle.outputs[task] = (None, read)
         elif what == "done":
-            if self._running.pop(attempt.id, None) is not None and attempt.partition not in self._done:
+            if (
+                self._running.pop(attempt.id, None) is not None
+                and attempt.partition not in self._done
+            ):
                 self._done[attempt.partition] = event[2]
         elif what == "failed":
             self._failed(attempt, event[2])
@@ -323,11 +361,15 @@ class _Job:
             return
         failures = self._failures[attempt.partition] = self._failures.get(attempt.partition, 0) + 1
         if failures >= _MAX_FAILURES:
-            raise JobFailed(f"Task {attempt.partition} failed {failures} times, most recent failure: {why}")
+            raise JobFailed(
+                f"Task {attempt.partition} failed {failures} times, most recent failure: {why}"
+            )
         self._queue.append(attempt.partition)
 
     def _fetch_failed(self, attempt: _Attempt) -> None:
-        """The whole stage is attempted anew, but for tasks that have finished; the others of the old one run on."""
+        """The whole stage is attempted anew, but for tasks that have finished; the others of the
+        old one run on.
+        """
         self._running.pop(attempt.id, None)
         computed = self._computed
         for shuffle in computed.shuffles:
@@ -336,7 +378,9 @@ class _Job:
         self._earlier_stages()
         self._numbers.clear()
         running = {a.partition for a in self._running.values()}
-        again = [p for p in range(computed.tasks()) if p not in self._done and p not in self._queue]
+        again = [
+            p for p in range(computed.tasks()) if p not in self._done and p not in self._queue
+        ]
         self._queue.extend(again)
         if running:
             self._slots += len(running)  # zombies of the old attempt hold their slots
@@ -356,7 +400,9 @@ class _Job:
     def _attempted(self, attempt: _Attempt) -> None:
         self._befall(attempt)
         rows = self._frame.of_half(self._input(attempt))
-        if (self._bring_rows or self._frame.open_writer is None) and self._sim.lots.fires("spark:task fails"):
+        if (self._bring_rows or self._frame.open_writer is None) and self._sim.lots.fires(
+            "spark:task fails"
+        ):
             self._say(f"⚡ task {attempt.partition}.{attempt.number} raises")
             raise RuntimeError("a function of the user's failed")
         self._attempted_with(attempt, rows)
@@ -371,12 +417,16 @@ class _Job:
         task = TaskAttempt(attempt.partition, attempt.number, attempt.id)
         written, committable, error = 0, None, None
         try:
-            written, committable = task_writer._written(self._frame.open_writer, task, self._in_pieces(attempt, rows))
+            written, committable = task_writer._written(
+                self._frame.open_writer, task, self._in_pieces(attempt, rows)
+            )
         except self._frame.brought_back as caught:
             error = to_json(caught)  # type: ignore[arg-type]
         if not isinstance(committable, str) and error is None:
             committable = json.dumps(committable)
-        self._tell("done", attempt, Result(attempt.partition, attempt.id, written, committable, error))
+        self._tell(
+            "done", attempt, Result(attempt.partition, attempt.id, written, committable, error)
+        )
 
     def _input(self, attempt: _Attempt) -> Rows:
         computed = self._computed
@@ -402,12 +452,15 @@ class _Job:
         return fetched if computed.plan.between else [[nonce for (nonce,) in fetched]]
 
     def _with_state(self, task: int, read: Read) -> Rows:
-        """``StateStore``: a version for each batch, read as of the one before; written again by whoever runs again."""
+        """``StateStore``: a version for each batch, read as of the one before; written again by
+        whoever runs again.
+        """
         computed, state = self._computed, self._computed.query.checkpoint.state
         before = state.get((computed.batch_id - 1, task))
         if before is None and computed.batch_id > 0:
             raise RuntimeError(
-                f"[CANNOT_LOAD_STATE_STORE] state of batch {computed.batch_id - 1}, task {task}, is missing"
+                f"[CANNOT_LOAD_STATE_STORE] state of batch {computed.batch_id - 1}, task {task}, "
+                f"is missing"
             )
         rows, after = computed.counts_of(task, read, before or {}, self._frame.only)
         state[computed.batch_id, task] = after
@@ -431,11 +484,16 @@ class _Job:
     def _befall(self, attempt: _Attempt) -> None:
         sim, lots = self._sim, self._sim.lots
         if lots.fires("spark:executor killed"):
-            sim.after(lots.below("spark:executor killed", 100) / 100 * 0.015, sim.kill, attempt.executor)
+            sim.after(
+                lots.below("spark:executor killed", 100) / 100 * 0.015, sim.kill, attempt.executor
+            )
         if lots.fires("spark:executor stopped"):
             seconds = lots.below("spark:executor stopped", 100) / 100 * 60
             sim.after(
-                lots.below("spark:executor stopped", 100) / 100 * 0.015, self._executors.stop, attempt.executor, seconds
+                lots.below("spark:executor stopped", 100) / 100 * 0.015,
+                self._executors.stop,
+                attempt.executor,
+                seconds,
             )
 
     # ── endings ──

@@ -1,9 +1,10 @@
 """A streaming query: its checkpoint, its batches, and what happens to them when a driver dies.
 
-Sources: ``MicroBatchExecution.populateStartOffsets`` (the newest entry of the offset log is run again unless the commit
-log has it), ``constructNextBatch`` and ``markMicroBatchStart`` (the offset log is written before the batch),
-``markMicroBatchEnd`` (the commit log after it; somebody else's entry there ends the query:
-``concurrentStreamLogUpdate``), ``HDFSMetadataLog.add`` and ``purge`` (``spark.sql.streaming.minBatchesToRetain``).
+Sources: ``MicroBatchExecution.populateStartOffsets`` (the newest entry of the offset log is run
+again unless the commit log has it), ``constructNextBatch`` and ``markMicroBatchStart`` (the offset
+log is written before the batch), ``markMicroBatchEnd`` (the commit log after it; somebody else's
+entry there ends the query: ``concurrentStreamLogUpdate``), ``HDFSMetadataLog.add`` and ``purge``
+(``spark.sql.streaming.minBatchesToRetain``).
 """
 
 from __future__ import annotations
@@ -20,23 +21,29 @@ from simulation.spark.frames import Computed, Frame, Plan
 from simulation.spark.jobs import Executors
 
 FAULTS = {
-    "crash:spark.offset log": "the driver dies when the offset log has the batch, before anything else of it",
-    "crash:spark.before the offset log": "the driver dies when a batch is planned, before the offset log has it",
-    "crash:spark.before the commit log": "the driver dies when the batch is written, before Spark's commit log has it",
+    "crash:spark.offset log": "the driver dies when the offset log has the batch, before anything "
+    "else of it",
+    "crash:spark.before the offset log": "the driver dies when a batch is planned, before the "
+    "offset log has it",
+    "crash:spark.before the commit log": "the driver dies when the batch is written, before "
+    "Spark's commit log has it",
     "crash:spark.commit log": "the driver dies when Spark's commit log has the batch",
     "crash:timed": "the driver dies some moment in a batch",
     "pause:timed": "the driver stands still for a while, some moment in a batch",
 }
 
 _DELICATE = 8
-"""So many opportunities to die has a driver behind the first batch that a new leader of the ledger has: it is nowhere
-else, and whoever does not know of the election does not know of it."""
+"""So many opportunities to die has a driver behind the first batch that a new leader of the ledger
+has: it is nowhere else, and whoever does not know of the election does not know of it.
+"""
 SOURCE = "source"
 SERVERS = frozenset({"broker-1:9092"})
 
 
 class LogUpdated(Exception):
-    """``QueryExecutionErrors.concurrentStreamLogUpdate``: another copy of the query writes the same checkpoint."""
+    """``QueryExecutionErrors.concurrentStreamLogUpdate``: another copy of the query writes the
+    same checkpoint.
+    """
 
 
 class LogNotWritten(Exception):
@@ -50,7 +57,9 @@ class Checkpoint:
         self.world = world
         self.root = name
         self.begins = begins
-        """Where the source begins, of each partition; None: where the ledger ends, which nobody has looked up yet."""
+        """Where the source begins, of each partition; None: where the ledger ends, which nobody
+        has looked up yet.
+        """
         self.query_id = f"{world.next_number():08x}-query"
         self.offsets: dict[int, list[int]] = {}
         self.commits: set[int] = set()
@@ -62,8 +71,9 @@ class Checkpoint:
 
 
 class Session:
-    """As much of a Spark session as the product asks in the driver: of the files beside the checkpoint, see
-    :mod:`simulation.world.files`."""
+    """As much of a Spark session as the product asks in the driver: of the files beside the
+    checkpoint, see :mod:`simulation.world.files`.
+    """
 
     def __init__(self, query: Query) -> None:
         files = query.world.files.session_for()
@@ -152,7 +162,9 @@ class Query:
     # ── the run ──
 
     def run(self, function: Callable[[Frame, int], None]) -> None:
-        """Batch after batch until the source is read to its end and will not grow; raises what ends the query."""
+        """Batch after batch until the source is read to its end and will not grow; raises what
+        ends the query.
+        """
         self.running = True
         self.world.queries.append(self)
         try:
@@ -183,12 +195,22 @@ class Query:
             self.batch = batch
             self.computed = Computed(self, batch, begin, end, self.plan)
             if lots.fires("crash:timed"):
-                world.sim.after(lots.below("crash:timed", 1000) / 1000 * 0.05, world.sim.kill, self.process)
+                world.sim.after(
+                    lots.below("crash:timed", 1000) / 1000 * 0.05, world.sim.kill, self.process
+                )
             if lots.fires("pause:timed"):
                 seconds = lots.below("pause:timed", 1000) / 1000 * 90
-                world.sim.after(lots.below("pause:timed", 1000) / 1000 * 0.05, world.sim.pause, self.process, seconds)
+                world.sim.after(
+                    lots.below("pause:timed", 1000) / 1000 * 0.05,
+                    world.sim.pause,
+                    self.process,
+                    seconds,
+                )
             function(Frame(self.computed), batch)
-            self._die("crash:spark.before the commit log", _DELICATE if world.ledger_has_a_new_leader() else 1)
+            self._die(
+                "crash:spark.before the commit log",
+                _DELICATE if world.ledger_has_a_new_leader() else 1,
+            )
             world.sim.alive()
             with self._logging("commits", batch):
                 checkpoint.commits.add(batch)
@@ -197,18 +219,23 @@ class Query:
 
     @contextmanager
     def _logging(self, log: str, batch: int) -> Iterator[None]:
-        """Inside, an entry is written, on the file system that has the notes, too: its operations fail there as well.
-        (What is written outlasts a power failure.)
+        """Inside, an entry is written, on the file system that has the notes, too: its operations
+        fail there as well. (What is written outlasts a power failure.)
 
-        :raises LogUpdated: it is there already. :raises LogNotWritten: perhaps it is; the query ends.
+        :raises LogUpdated: it is there already. :raises LogNotWritten: perhaps it is; the query
+            ends.
         """
         checkpoint = self.checkpoint
         try:
-            failed = self.world.files.tree("").door("write", f"{checkpoint.root}/{log}/{batch}", writes=True)
+            failed = self.world.files.tree("").door(
+                "write", f"{checkpoint.root}/{log}/{batch}", writes=True
+            )
         except OSError as error:
             raise LogNotWritten(str(error)) from error
         if batch in getattr(checkpoint, log):
-            raise LogUpdated(f"Multiple streaming queries are concurrently using {checkpoint.root}/{log}")
+            raise LogUpdated(
+                f"Multiple streaming queries are concurrently using {checkpoint.root}/{log}"
+            )
         yield
         if failed is not None:
             raise LogNotWritten(str(failed)) from failed

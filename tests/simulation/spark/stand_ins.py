@@ -1,7 +1,9 @@
-"""The simulated world, put where the product's code leaves its process: once for an OS process, before the first seed.
+"""The simulated world, put where the product's code leaves its process: once for an OS process,
+before the first seed.
 
-A list of names in the product's modules, and what stands there while a simulation runs. What decides is not among them;
-what is, asks a broker, Spark, or a disk. Each stand-in finds its world by ``kernel.current()``.
+A list of names in the product's modules, and what stands there while a simulation runs. What
+decides is not among them; what is, asks a broker, Spark, or a disk. Each stand-in finds its world
+by ``kernel.current()``.
 """
 
 from __future__ import annotations
@@ -30,10 +32,13 @@ _PER_FRAGMENT = 3
 
 
 class HeldRows:
-    """As :class:`onceward.kafka.sink.rows.HeldRows`, of simulated rows. Rows of one key keep their order, in one
-    partition; a key is of one source partition."""
+    """As :class:`onceward.kafka.sink.rows.HeldRows`, of simulated rows. Rows of one key keep their
+    order, in one partition; a key is of one source partition.
+    """
 
-    def __init__(self, topic: str | None, count_of: Callable[[str], int], producer: Any, first: int) -> None:
+    def __init__(
+        self, topic: str | None, count_of: Callable[[str], int], producer: Any, first: int
+    ) -> None:
         self._topic = topic
         self._count_of = count_of
         self._held: dict[TopicPartition, list[Any]] = {}
@@ -72,7 +77,9 @@ class HeldRows:
 
 
 def _checksum(body: bytes) -> ContentChecksum:
-    """In the first of the four the whole record batch: what the driver adds up is in the manifest, and judged."""
+    """In the first of the four the whole record batch: what the driver adds up is in the manifest,
+    and judged.
+    """
     return ContentChecksum(Stretch(crc32c.crc32c(body), len(body)), _EMPTY, _EMPTY, _EMPTY)
 
 
@@ -92,8 +99,12 @@ class _Columns:
         return _OneRecord(value, key)
 
 
-def one_record(columns: _OneRecord, *, codec: Codec, batch_bytes: int, now_ms: int) -> list[Fragment]:
-    """As ``encode_fragments`` for one record without headers: the same bytes (a test compares), without Arrow."""
+def one_record(
+    columns: _OneRecord, *, codec: Codec, batch_bytes: int, now_ms: int
+) -> list[Fragment]:
+    """As ``encode_fragments`` for one record without headers: the same bytes (a test compares),
+    without Arrow.
+    """
     key, value = columns.key, columns.value
     body = b"\0\0\0" + _varint(len(key)) + key + _varint(len(value)) + value + b"\0"
     return [Fragment(_varint(len(body)) + body, 1, Codec.NONE, now_ms, now_ms, _NO_CHECKSUM)]
@@ -110,7 +121,9 @@ def _varint(number: int) -> bytes:
 
 
 class _Execution:
-    """As much of a ``StreamExecution`` as :mod:`onceward.spark.batch.query` asks for a call that failed."""
+    """As much of a ``StreamExecution`` as :mod:`onceward.spark.batch.query` asks for a call that
+    failed.
+    """
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -138,7 +151,10 @@ def _run_is_active(session: Any, query_id: str, run_id: str) -> bool:
 
 def _is_running(frame: Frame, query_id: str) -> bool:
     here = current().here
-    return any(query.checkpoint.query_id == query_id and query.process is here for query in current().world.queries)
+    return any(
+        query.checkpoint.query_id == query_id and query.process is here
+        for query in current().world.queries
+    )
 
 
 def _within(rows: Rows, bound: Any) -> Rows | None:
@@ -158,7 +174,9 @@ def _dropped(context: Any, rdds: Any) -> None:
 
 
 class _NoThread:
-    """The thread that closes sinks of queries that have ended; the model's query sees to that by itself."""
+    """The thread that closes sinks of queries that have ended; the model's query sees to that by
+    itself.
+    """
 
     def start(self) -> None:
         """Not here."""
@@ -168,16 +186,18 @@ class _NoThread:
 
 
 def _sharing_key(settings: Any) -> int:
-    """Settings are not sent here and there in the simulation: those that are the same object are equal, and the others
-    are of another sink."""
+    """Settings are not sent here and there in the simulation: those that are the same object are
+    equal, and the others are of another sink.
+    """
     known: dict[int, Any] = current().world.settings_known
     known[id(settings)] = settings  # as long as the world stands no other gets its number
     return id(settings)
 
 
 def _container(self: Any, version: int | None = None, **fields: Any) -> None:
-    """As kafka-python makes a request that says its fields by name, without looking which of them have tags: nobody
-    encodes it."""
+    """As kafka-python makes a request that says its fields by name, without looking which of them
+    have tags: nobody encodes it.
+    """
     self._version = version
     self.tags = self.unknown_tags = None
     for name, value in fields.items():
@@ -202,9 +222,15 @@ def _message(
 
 STAND_INS: Mapping[str, Any] = {
     # brokers and lines
-    "onceward.kafka.wire.client.Connections": lambda settings: network.Connections(current(), settings),
-    "onceward.kafka.sink.sequencer.lease.Line": lambda host, port, s: lines.Line(current(), host, port, s),
-    "onceward.kafka.sink.sequencer.server.Door": lambda host, port, **more: lines.Door(current(), host, port, **more),
+    "onceward.kafka.wire.client.Connections": lambda settings: network.Connections(
+        current(), settings
+    ),
+    "onceward.kafka.sink.sequencer.lease.Line": lambda host, port, s: lines.Line(
+        current(), host, port, s
+    ),
+    "onceward.kafka.sink.sequencer.server.Door": lambda host, port, **more: lines.Door(
+        current(), host, port, **more
+    ),
     "onceward.kafka.wire.client._sharing_key": _sharing_key,
     "kafka.protocol.data_container.DataContainer.__init__": _container,
     "kafka.protocol.api_message.ApiMessage.__init__": _message,
@@ -218,15 +244,23 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.engine.calls.foreach_batch.run_is_active": _run_is_active,
     "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
     "onceward.engine.calls.runs._janitor": _NoThread(),
-    "onceward.engine.calls.replays.is_deterministic": lambda frame: not frame.computed.plan.by_chance,
-    "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(OncewardError,): frame.written(
-        open_writer, brought_back
+    "onceward.engine.calls.replays.is_deterministic": lambda frame: (
+        not frame.computed.plan.by_chance
+    ),
+    "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(OncewardError,): (
+        frame.written(open_writer, brought_back)
     ),
     "onceward.spark.batch.query.query_of": lambda frame: _Execution(frame.computed.query),
     "onceward.spark.batch.query._in_another_thread": lambda context, execution: False,
-    "onceward.spark.batch.job.collect": lambda frame, lost: current().world.jobs.collect(frame, lost),
-    "onceward.spark.batch.job.to_arrow": lambda frame, lost: current().world.jobs.rows(frame, lost),
-    "onceward.spark.batch.shuffles._shuffle_ids": lambda rdd, scheduler: {shuffle.id for shuffle in rdd.shuffles},
+    "onceward.spark.batch.job.collect": lambda frame, lost: current().world.jobs.collect(
+        frame, lost
+    ),
+    "onceward.spark.batch.job.to_arrow": lambda frame, lost: current().world.jobs.rows(
+        frame, lost
+    ),
+    "onceward.spark.batch.shuffles._shuffle_ids": lambda rdd, scheduler: {
+        shuffle.id for shuffle in rdd.shuffles
+    },
     "onceward.spark.batch.shuffles._taken_back": lambda context, tracker, shuffle: frozenset(
         *(one.taken_back for one in context.query.computed.shuffles if one.id == shuffle)
     ),

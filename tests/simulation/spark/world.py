@@ -1,4 +1,5 @@
-"""One seed's world: brokers, a source, a checkpoint, copies of a driver, and whoever starts and stops them.
+"""One seed's world: brokers, a source, a checkpoint, copies of a driver, and whoever starts and
+stops them.
 
 Built by ``run.simulate`` from a setting; what happens is told in :meth:`World.live`.
 """
@@ -27,21 +28,28 @@ from simulation.world.kafka.settings import ClusterSettings
 FAULTS = {
     "user:second copy": "a second copy of the query is started while the first one runs",
     "user:commit log lost": "the newest entry of Spark's commit log is removed while no copy runs",
-    "user:checkpoint restored": "the checkpoint is put back to what it was a while ago, while no copy runs",
+    "user:checkpoint restored": "the checkpoint is put back to what it was a while ago, while no "
+                                "copy runs",
     "broker:crash": "a broker is killed, and started again seconds later",
-    "broker:isolated": "a broker is cut off from the controllers and the other brokers, but not from clients",
+    "broker:isolated": "a broker is cut off from the controllers and the other brokers, but not "
+                       "from clients",
     "clock:jump": "the wall clock of a driver jumps by up to an hour",
-    **{f"crash:{step}.{phase}": f"the driver dies when step {step} has {phase}" for step in events.STEPS
+    **{f"crash:{step}.{phase}": f"the driver dies when "
+                                f"step {step} has {phase}" for step in events.STEPS
        for phase in ("started", "finished", "failed")},
-    **{f"pause:{step}.{phase}": f"the driver stands still when step {step} has {phase}" for step in events.STEPS
+    **{f"pause:{step}.{phase}": f"the driver stands still "
+                                f"when step {step} has {phase}" for step in events.STEPS
        for phase in ("started", "finished", "failed")},
 }  # fmt: skip
 
-_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump",
+_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint "
+                                                                    "restored", "clock:jump",
              "kafka:partitions added")  # fmt: skip
 _PHASES = ("started", "finished", "failed")
 _AT_STEPS = {
-    (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
+    (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}")
+    for step in events.STEPS
+    for phase in _PHASES
 }
 _SENDS = (events.SEND, events.OFFSETS, events.LEDGER, events.COMMIT)
 _LOOK = 0.6
@@ -73,20 +81,22 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "watched": (False, True),
     "once_more": (False, True),
 }
-"""``between``: tasks of a stage between two shuffles; 0, there is one shuffle at most. ``stateful``: the query counts
-by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
-``piece``: rows between which a task may be interrupted. ``row_bytes``: many, so that a task sends piece by piece.
-``retained``: ``spark.sql.streaming.minBatchesToRetain``. ``lags``: replication and the like
-take their time. ``at_home``: the source lies on the sink's cluster.
-``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals.
-``id_expiration_ms``: ``transactional.id.expiration.ms``, so short that a pause is enough for it.
-``watched``: a driver that stands still is taken for dead, and another copy is started.
-``once_more``: whoever has caught up is started again when all others have ended."""
+"""``between``: tasks of a stage between two shuffles; 0, there is one shuffle at most.
+``stateful``: the query counts by key; then it has a shuffle, and nothing by chance. ``slots``:
+tasks at a time. ``piece``: rows between which a task may be interrupted. ``row_bytes``: many, so
+that a task sends piece by piece. ``retained``: ``spark.sql.streaming.minBatchesToRetain``.
+``lags``: replication and the like take their time. ``at_home``: the source lies on the sink's
+cluster. ``in_process``: a query that failed is started again in its process. ``trouble_seconds``:
+until the world heals. ``id_expiration_ms``: ``transactional.id.expiration.ms``, so short that a
+pause is enough for it. ``watched``: a driver that stands still is taken for dead, and another copy
+is started. ``once_more``: whoever has caught up is started again when all others have ended.
+"""
 
 
 class Start:
-    """One start of the query, in one process. ``error`` is what ended it; None while it runs, when it was killed, and
-    when it has read all there is (``caught_up``)."""
+    """One start of the query, in one process. ``error`` is what ended it; None while it runs, when
+    it was killed, and when it has read all there is (``caught_up``).
+    """
 
     __slots__ = (
         "admitted",
@@ -116,7 +126,9 @@ class Start:
         self.admitted = False
         """A batch was: until then it changes nothing but who has the pipeline."""
         self.opens: list[tuple[float, float]] = []
-        """Both of each time that it has taken the pipeline over: a run may begin anew by itself."""
+        """Both of each time that it has taken the pipeline over: a run may begin anew by
+        itself.
+        """
         self.over_at = -1.0
         self.error: BaseException | None = None
         self.caught_up = False
@@ -150,7 +162,9 @@ class World:
         self.queries: list[Query] = []
         self.starts: list[Start] = []
         self.returned: list[tuple[Start, Any, float]] = []
-        """Of each batch that the sink has told Spark is committed: in which start, its number, and when."""
+        """Of each batch that the sink has told Spark is committed: in which start, its number, and
+        when.
+        """
         self.failed: list[tuple[Start, float, BaseException]] = []
         """Of each send and each commit that failed: in which start, when, and why."""
         self.stopped_by: BaseException | None = None
@@ -161,7 +175,9 @@ class World:
         self.once_more = 0
         """Number of the first start after all was over; 0: it did not come so far."""
         self.longest_lease = (0.0, "")
-        """Of a partition, by the sequencer of a driver that did not stand still meanwhile: seconds, and whose."""
+        """Of a partition, by the sequencer of a driver that did not stand still meanwhile:
+        seconds, and whose.
+        """
         self.most_offsets = setting.rows * setting.source_partitions
         self._numbers = self._elections = 0
         self._executors: dict[Process, Executors] = {}
@@ -185,7 +201,9 @@ class World:
     def executors_of(self, driver: Process) -> Executors:
         found = self._executors.get(driver)
         if found is None:
-            found = self._executors[driver] = Executors(self.sim, driver, self.setting.executors, None)
+            found = self._executors[driver] = Executors(
+                self.sim, driver, self.setting.executors, None
+            )
         return found
 
     def servers(self) -> str:
@@ -195,18 +213,29 @@ class World:
     def ledger_has_a_new_leader(self) -> bool:
         """Is that so since it was asked last? It is asked behind each batch."""
         topic = self.cluster.topics.get(_LEDGER)
-        before, self._elections = self._elections, sum(each.epoch for each in topic.partitions) if topic else 0
+        before, self._elections = (
+            self._elections,
+            sum(each.epoch for each in topic.partitions) if topic else 0,
+        )
         return self._elections > before
 
     def reachable(self, node: int) -> bool:
         return bool(self.cluster.brokers[node].up)
 
-    def cluster_receives(self, node: int, client: str, request: Any, reply: Callable[[Any], None]) -> None:
+    def cluster_receives(
+        self, node: int, client: str, request: Any, reply: Callable[[Any], None]
+    ) -> None:
         self.cluster.receive(node, client, request, reply)
 
     def expected(self, partition: int, offset: int) -> list[str]:
-        """Where the effect of a record must be, once in each; ``["*"]``: once, in any one of them."""
-        if self.setting.options.get("user") == "persists" and self.setting.topics > 1 and not self.plan.stateful:
+        """Where the effect of a record must be, once in each; ``["*"]``: once, in any one of
+        them.
+        """
+        if (
+            self.setting.options.get("user") == "persists"
+            and self.setting.topics > 1
+            and not self.plan.stateful
+        ):
             return ["*"]
         return self.plan.branches(partition, offset, 0)
 
@@ -221,11 +250,14 @@ class World:
     # ── the story ──
 
     def live(self) -> None:
-        """The story, in a task of the outside's: from the first start until the pipeline has caught up or
-        stopped for good; then it is started once more."""
+        """The story, in a task of the outside's: from the first start until the pipeline has
+        caught up or stopped for good; then it is started once more.
+        """
         sim, setting = self.sim, self.setting
         sim.sleep(1.0)  # brokers hear of the topics
-        rest = self.most_offsets if setting.once_more and self.source.total > self.most_offsets else 0
+        rest = (
+            self.most_offsets if setting.once_more and self.source.total > self.most_offsets else 0
+        )
         sim.spawn(sim.outside, self.source.feed, self.source.total - rest)
         self._begin_copy()
         self._until_it_rests(sim.now + setting.trouble_seconds, _MOST_STARTS + 20)
@@ -236,8 +268,8 @@ class World:
         left = self.cluster.open_transactions()
         sim.sleep(_AFTERWARDS)  # what was held back arrives, and must not do anything any more
         if not left and self.cluster.open_transactions():
-            # Under transaction version 1 a late AddPartitionsToTxn of the newest epoch opens a transaction that nobody
-            # ends but the coordinator (KIP-890, "hanging transactions").
+            # Under transaction version 1 a late AddPartitionsToTxn of the newest epoch opens a
+            # transaction that nobody ends but the coordinator (KIP-890, "hanging transactions").
             sim.sleep(self.setting.transaction_timeout_ms / 1000 + _AFTERWARDS)
         self._stop_listening()
 
@@ -279,8 +311,9 @@ class World:
             self._begin_copy()
 
     def _once_more(self, records: int) -> None:
-        """Days later somebody starts the query again: what was left behind must not be in its way. (Of a function that
-        keeps errors to itself nobody says how far it has come.)"""
+        """Days later somebody starts the query again: what was left behind must not be in its way.
+        (Of a function that keeps errors to itself nobody says how far it has come.)
+        """
         sim = self.sim
         sim.sleep(3.0)  # executors end, too
         self._say("★ the query is started once more")
@@ -326,7 +359,9 @@ class World:
                 self.cluster.restart(node)
 
     def _trouble(self) -> None:
-        """What befalls the world from outside: asked now and then, and at each step of a driver."""
+        """What befalls the world from outside: asked now and then, and at each step of a
+        driver.
+        """
         sim, lots = self.sim, self.lots
         if lots.fires("broker:crash"):
             node = self.cluster.node_ids[lots.below("broker:crash", len(self.cluster.node_ids))]
@@ -347,7 +382,9 @@ class World:
             self._begin_copy()
         if lots.fires("clock:jump") and self._drivers:
             driver = next(reversed(self._drivers))
-            driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below("clock:jump", 3600)
+            driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below(
+                "clock:jump", 3600
+            )
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
         if lots.fires("kafka:partitions added"):
             self._add_partitions()
@@ -355,8 +392,9 @@ class World:
             self.copies_kept.append(self.checkpoint.copy())
 
     def _add_partitions(self) -> None:
-        """``kafka-topics --alter --partitions`` of the ledger's, if there is such a topic. Not beside a broker that
-        cannot hear of it."""
+        """``kafka-topics --alter --partitions`` of the ledger's, if there is such a topic. Not
+        beside a broker that cannot hear of it.
+        """
         cluster, topic = self.cluster, self.cluster.topics.get(_LEDGER)
         if topic is None or not cluster.health.well or len(topic.partitions) > _MOST_PARTITIONS:
             return
@@ -365,8 +403,9 @@ class World:
         cluster.add_partitions(_LEDGER, count)
 
     def _to_be_cut_off(self) -> int:
-        """Any broker; every second time the one that leads where the pipeline's ledger grows, if there is such a
-        topic: what is read from it decides more than what is read from any other."""
+        """Any broker; every second time the one that leads where the pipeline's ledger grows, if
+        there is such a topic: what is read from it decides more than what is read from any other.
+        """
         cluster, lots = self.cluster, self.lots
         node = cluster.node_ids[lots.below("broker:isolated", len(cluster.node_ids))]
         ledger = cluster.topics.get(_LEDGER)
@@ -376,7 +415,9 @@ class World:
         return leader if leader in cluster.node_ids else node
 
     def _all_see_each_other(self) -> bool:
-        """Of several brokers; of two that are cut off at once one learns nothing that a single one does not tell."""
+        """Of several brokers; of two that are cut off at once one learns nothing that a single one
+        does not tell.
+        """
         brokers = self.cluster.brokers
         return len(brokers) > 1 and not any(broker.isolated for broker in brokers.values())
 
@@ -398,7 +439,9 @@ class World:
         self._lead_again(node)
 
     def _lead_again(self, node: int) -> None:
-        """``auto.leader.rebalance.enable``: after a while it leads what it led; else all would end up at one broker."""
+        """``auto.leader.rebalance.enable``: after a while it leads what it led; else all would end
+        up at one broker.
+        """
         seconds = 3 + self.lots.time.random() * 20
         self.sim.after(seconds, self._rebalance, node)
 
@@ -446,7 +489,9 @@ class World:
                     self.queries.remove(start.query)
 
     def _drive(self, process: Process, start: Start) -> None:
-        """The driver's main thread: the sink is built, the query runs; a supervisor in the process starts it again."""
+        """The driver's main thread: the sink is built, the query runs; a supervisor in the process
+        starts it again.
+        """
         sim = self.sim
         sink: Any = None
         while True:
@@ -462,13 +507,18 @@ class World:
             except BaseException as error:  # noqa: BLE001 — whatever ended the query is judged
                 start.error = error
                 if sim.tell is not None:
-                    sim.tell(sim.now, process.name, f"✗ the query ends: {type(error).__name__}: {error}")
+                    sim.tell(
+                        sim.now, process.name, f"✗ the query ends: {type(error).__name__}: {error}"
+                    )
             start.over_at = sim.now
             again = (
                 self.setting.in_process
                 and start.error is not None
                 and len(self.starts) <= _MOST_STARTS + 20
-                and (not isinstance(start.error, OncewardError) or start.error.recovery is not Recovery.STOP)
+                and (
+                    not isinstance(start.error, OncewardError)
+                    or start.error.recovery is not Recovery.STOP
+                )
             )
             if not again:
                 start.over = True
@@ -507,9 +557,16 @@ class World:
         elif step == events.LEASE and event.seconds is not None:
             stood_still = sim.here.went_on_at >= sim.now - event.seconds
             if event.seconds > self.longest_lease[0] and not stood_still:
-                self.longest_lease = (event.seconds, f"{event.ids['task']} held {event.ids['partition']}")
+                self.longest_lease = (
+                    event.seconds,
+                    f"{event.ids['task']} held {event.ids['partition']}",
+                )
         if sim.tell is not None and step != events.LEASE:
-            sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
+            sim.tell(
+                sim.now,
+                sim.here.name,
+                f"{step} {phase}" + (f": {event.error}" if event.error else ""),
+            )
         if self._troubled and not lots.calm:
             self._trouble()
         crash, pause = _AT_STEPS[step, phase]
@@ -521,7 +578,9 @@ class World:
             sim.park(0.0)  # from here on nothing of it runs
 
     def _identity(self, event: events.Event) -> None:
-        self._start_here().identities.append((event.ids.get("producer_id", -1), event.ids["epoch"]))
+        self._start_here().identities.append(
+            (event.ids.get("producer_id", -1), event.ids["epoch"])
+        )
 
     def _start_here(self) -> Start:
         """The newest start in the process at work."""

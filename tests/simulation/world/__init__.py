@@ -1,1 +1,3 @@
-"""The world as a model: brokers, networks, Spark, databases, file systems, users. Each rule names its source."""
+"""The world as a model: brokers, networks, Spark, databases, file systems, users. Each rule names
+its source.
+"""

@@ -1,6 +1,6 @@
-"""The lines between tasks and the sequencer, in the place of sockets: ``sequencer.line.Line``, ``door.Door``, and what
-``sequencer.connection`` does with a socket. Bytes are first in, first out; a line may break, or stand still for a
-while.
+"""The lines between tasks and the sequencer, in the place of sockets: ``sequencer.line.Line``,
+``door.Door``, and what ``sequencer.connection`` does with a socket. Bytes are first in, first out;
+a line may break, or stand still for a while.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from onceward.kafka.sink.sequencer.frames import HELLO_FRAME_BYTES, parse_hello
 from simulation.kernel.scheduler import Process, Sim, Task
 
 FAULTS = {
-    "line:broken": "a line between a task and the sequencer breaks: what is on its way may be lost",
+    "line:broken": "a line between a task and the sequencer breaks: what is on its way may be "
+    "lost",
     "line:slow": "what is said on a line takes seconds",
     "line:refused": "a task cannot reach the sequencer",
 }
@@ -44,7 +45,9 @@ class End:
             raise BrokenPipeError("broken pipe")
         if lots.fires("line:broken"):
             if sim.tell is not None:
-                sim.tell(sim.now, self.process.name, f"⚡ the line to {self.other.process.name} breaks")
+                sim.tell(
+                    sim.now, self.process.name, f"⚡ the line to {self.other.process.name} breaks"
+                )
             if lots.below("line:broken", 2):
                 self._deliver_later(data)
             self.break_off()
@@ -58,7 +61,9 @@ class End:
             late = lots.below("line:slow", 1000) / 1000 * _SLOW
             if sim.tell is not None:
                 sim.tell(
-                    sim.now, self.process.name, f"⚡ the line to {self.other.process.name} stands still, {late:.1f} s"
+                    sim.now,
+                    self.process.name,
+                    f"⚡ the line to {self.other.process.name} stands still, {late:.1f} s",
                 )
             at += late
         self._arrives = at = max(self._arrives, at)
@@ -84,7 +89,9 @@ class End:
         return bool(self.buffer) or self.closed
 
     def shut(self) -> None:
-        """This end is closed; the other one sees the end of the stream, behind all that was said."""
+        """This end is closed; the other one sees the end of the stream, behind all that was
+        said.
+        """
         if self.closed and self.other.closed:
             return
         self.take(b"")
@@ -166,7 +173,9 @@ class Socket:
 
 
 class Door:
-    """As :class:`onceward.kafka.sink.sequencer.door.Door`: a thread of the driver, and the clock of the epoch."""
+    """As :class:`onceward.kafka.sink.sequencer.door.Door`: a thread of the driver, and the clock
+    of the epoch.
+    """
 
     def __init__(
         self,
@@ -207,7 +216,9 @@ class Door:
         while self.open:
             self._waiting = True
             self._lines = [end for end in self._lines if not end.closed]
-            knocked = sim.park(tick if self._lines else None)  # without a line there is nothing that could be overdue
+            knocked = sim.park(
+                tick if self._lines else None
+            )  # without a line there is nothing that could be overdue
             tick = _TICK if knocked else min(tick * 1.5, _LONGEST_TICK)
             self._waiting = False
             for _ in range(len(self._knocking)):

@@ -1,8 +1,10 @@
-"""Connections to the simulated cluster, in the place of ``kafka.wire.connections.Connections``; and what befalls them.
+"""Connections to the simulated cluster, in the place of ``kafka.wire.connections.Connections``;
+and what befalls them.
 
 One connection is first in, first out, and a broker works on one request of a connection at a time
-(``SocketServer.Processor``: the channel is muted until the response is sent). A request that times out takes its
-connection with it, and what was on its way may still arrive: much later, after what is asked anew.
+(``SocketServer.Processor``: the channel is muted until the response is sent). A request that times
+out takes its connection with it, and what was on its way may still arrive: much later, after what
+is asked anew.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from simulation.kernel.scheduler import Process, Sim
 from simulation.kernel.threads import Future
 
 FAULTS = {
-    "net:request lost": "a request is lost, and its connection with it: a reset, or a cable that is pulled",
+    "net:request lost": "a request is lost, and its connection with it: a reset, or a cable that "
+    "is pulled",
     "net:answer lost": "a request is carried out, and its answer is lost with the connection",
-    "net:held": "a request arrives when its sender has long given it up, and has asked anew: up to two minutes late",
+    "net:held": "a request arrives when its sender has long given it up, and has asked anew: up "
+    "to two minutes late",
     "net:slow": "a request, or its answer, takes seconds",
-    "net:black hole": "neither request nor answer arrives, and nobody says so until the time is out",
+    "net:black hole": "neither request nor answer arrives, and nobody says so until the time is "
+    "out",
 }
 _LATENCY = 0.0004
 _SLOW, _HELD = 8.0, 120.0
@@ -41,7 +46,9 @@ class Connections:
         nodes = list(sim.world.cluster.node_ids)
         first = int(sim.lots.time.random() * len(nodes))
         self._turn = int(sim.lots.time.random() * len(nodes))
-        cut_off = [place for place, node in enumerate(nodes) if sim.world.cluster.brokers[node].isolated]
+        cut_off = [
+            place for place, node in enumerate(nodes) if sim.world.cluster.brokers[node].isolated
+        ]
         if cut_off and sim.lots.time.random() < 0.5:
             first = self._turn = cut_off[0]
         self._bootstrap = [f"bootstrap-{node}" for node in nodes[first:] + nodes[:first]]
@@ -50,8 +57,10 @@ class Connections:
 
     def nodes(self) -> Sequence[int | str]:
         """Those that are connected first. Where to begin is chance: with bootstrap servers by
-        ``kafka.cluster.collect_hosts``. kafka-python has known brokers in the order of the answer, which is that of
-        their ids; a broker that is cut off would be asked on only where it has the lowest."""
+        ``kafka.cluster.collect_hosts``. kafka-python has known brokers in the order of the answer,
+        which is that of their ids; a broker that is cut off would be asked on only where it has
+        the lowest.
+        """
         links = self._links
         known = sorted(self._known, key=lambda node: node not in links or links[node].broken)
         return [*known, *self._bootstrap]
@@ -81,7 +90,9 @@ class Connections:
         node = int(node_id.rpartition("-")[2]) if isinstance(node_id, str) else node_id
         future = Future(sim)
         if self._closed or not self._world.reachable(node):
-            sim.after(_REFUSED, future.settle, None, ConnectionLost(f"broker {node} cannot be reached"))
+            sim.after(
+                _REFUSED, future.settle, None, ConnectionLost(f"broker {node} cannot be reached")
+            )
             return future
         link = self._links.get(node)
         if link is None or link.broken:
@@ -145,7 +156,9 @@ class _Link:
         if lots.fires("net:held"):
             late = 1.0 + lots.below("net:held", 1000) / 1000 * _HELD
             self._tell(request, f"held for {late:.1f} s")
-            sim.after(late, self._world.cluster_receives, self._node, self._client, request, _nobody)
+            sim.after(
+                late, self._world.cluster_receives, self._node, self._client, request, _nobody
+            )
             if lots.below("net:held", 2):
                 sim.after(_LATENCY, self.break_off, "reset by peer")
             return
@@ -166,7 +179,9 @@ class _Link:
             self._work()
 
     def _work(self) -> None:
-        """The broker takes the next request of this connection. What has arrived is carried out, broken or not."""
+        """The broker takes the next request of this connection. What has arrived is carried out,
+        broken or not.
+        """
         request, future = self._waiting.popleft()
         self._at_work = True
 
@@ -177,7 +192,9 @@ class _Link:
             elif future is None:
                 self.break_off("reset by peer")
             elif not self.broken:
-                self._sim.after(_LATENCY * (0.5 + self._sim.lots.time.random()), self._answered, future, answer)
+                self._sim.after(
+                    _LATENCY * (0.5 + self._sim.lots.time.random()), self._answered, future, answer
+                )
             if self._waiting and not self._at_work:
                 self._work()
 
@@ -215,7 +232,9 @@ class _Link:
     def _tell(self, request: Any, what: str) -> None:
         if self._sim.tell is not None:
             name = type(request).__name__.removesuffix("Request")
-            self._sim.tell(self._sim.now, self._client, f"⚡ {name} to broker {self._node}: {what}")
+            self._sim.tell(
+                self._sim.now, self._client, f"⚡ {name} to broker {self._node}: {what}"
+            )
 
 
 def _due(unanswered: tuple[float, Any]) -> float:

@@ -1,6 +1,8 @@
-"""What could keep a pipeline from running: this machine's Java, Spark and jars, then the brokers and topics.
+"""What could keep a pipeline from running: this machine's Java, Spark and jars, then the brokers
+and topics.
 
-Called by ``onceward doctor``. It changes nothing, and a check that may not look warns instead of failing.
+Called by ``onceward doctor``. It changes nothing, and a check that may not look warns instead of
+failing.
 """
 
 from __future__ import annotations
@@ -15,17 +17,25 @@ from onceward.errors import AccessDenied, OncewardError, TopicMissing
 from onceward.ids import pipeline_id
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.properties_file import read_properties
-from onceward.kafka.wire.options.settings import LONGEST_TRANSACTION_MS, ProducerSettings, settings_from_options
+from onceward.kafka.wire.options.settings import (
+    LONGEST_TRANSACTION_MS,
+    ProducerSettings,
+    settings_from_options,
+)
 from onceward.spark.session.connector import spark_connector
 from onceward.spark.session.java import java_found, must_have_modules
 from onceward.spark.session.versions import installed_spark, must_have_been_run, must_start_on
 
 _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
-"""Somebody waits in front of a screen; a pipeline that starts beside its brokers is more patient."""
+"""Somebody waits in front of a screen; a pipeline that starts beside its brokers is more
+patient.
+"""
 
 
 def check_machine() -> list[Finding]:
-    """Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver here would find them."""
+    """Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver here
+    would find them.
+    """
     return [
         tried(_java),
         tried(_pyspark),
@@ -35,17 +45,24 @@ def check_machine() -> list[Finding]:
 
 
 def _jars() -> list[Finding]:
-    """Those of Spark's Kafka source, and a line for every part that is not of the PySpark installed."""
+    """Those of Spark's Kafka source, and a line for every part that is not of the PySpark
+    installed.
+    """
     try:
         connector = spark_connector()
     except OncewardError as error:
         return [Finding("fail", error.message, error.next_step)]
-    found = f"jars: {len(connector.jars)} for Spark's Kafka source, of {', '.join(connector.coordinates)}"
+    found = (
+        f"jars: {len(connector.jars)} for Spark's Kafka source, of "
+        f"{', '.join(connector.coordinates)}"
+    )
     return [Finding("ok", found), *(Finding("warn", f"jars: {note}") for note in connector.notes)]
 
 
 def tried(check: Callable[[], Finding]) -> Finding:
-    """What ``check`` finds; what it may not look at is a warning, and any other error of ours a failure."""
+    """What ``check`` finds; what it may not look at is a warning, and any other error of ours a
+    failure.
+    """
     try:
         return check()
     except AccessDenied as denied:
@@ -87,7 +104,11 @@ def check_brokers(
     client, producer = connected(servers, command_config)
     named = None if pipeline is None else pipeline_id(pipeline)
     try:
-        reached = tried(lambda: Finding("ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"))
+        reached = tried(
+            lambda: Finding(
+                "ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"
+            )
+        )
         if reached.status != "ok":
             return [reached]
         return [
@@ -97,7 +118,9 @@ def check_brokers(
             *(
                 []
                 if named is None
-                else [tried(lambda: check_slowest_batch(client, named, ledger_topic, _most(client)))]
+                else [
+                    tried(lambda: check_slowest_batch(client, named, ledger_topic, _most(client)))
+                ]
             ),
             tried(lambda: _ledger(client, ledger_topic)),
             *(tried(lambda name=name: _output(client, name)) for name in topics),  # type: ignore[misc]
@@ -108,7 +131,9 @@ def check_brokers(
 
 
 def connected(servers: str, command_config: Path | None) -> tuple[KafkaClient, ProducerSettings]:
-    """A client for whoever waits in front of a screen. :raises ConfigurationError: the settings are wrong."""
+    """A client for whoever waits in front of a screen. :raises ConfigurationError: the settings
+    are wrong.
+    """
     options = _QUICK if command_config is None else _QUICK | read_properties(command_config)
     settings, producer = settings_from_options(servers, options, client_id="onceward-doctor")
     return KafkaClient(settings), producer
@@ -126,7 +151,9 @@ def _transactions(client: KafkaClient) -> Finding:
     if version == 2:
         return Finding("ok", "transaction version 2")
     return Finding(
-        "ok", "transaction version 1: exactly once as well, one request more a batch; brokers from 3.6 on are needed"
+        "ok",
+        "transaction version 1: exactly once as well, one request more a batch; brokers from 3.6 "
+        "on are needed",
     )
 
 
@@ -134,10 +161,14 @@ def _timeout(client: KafkaClient, chosen_ms: int | None) -> Finding:
     most = int(client.broker_config().get("transaction.max.timeout.ms") or 0)
     wanted_ms = min(most, LONGEST_TRANSACTION_MS) if chosen_ms is None else chosen_ms
     if most >= wanted_ms:
-        return Finding("ok", f"transaction.max.timeout.ms={most}, the sink's transaction.timeout.ms is {wanted_ms}")
+        return Finding(
+            "ok",
+            f"transaction.max.timeout.ms={most}, the sink's transaction.timeout.ms is {wanted_ms}",
+        )
     return Finding(
         "fail",
-        f"transaction.max.timeout.ms={most} is below the sink's transaction.timeout.ms={wanted_ms}",
+        f"transaction.max.timeout.ms={most} is below the sink's "
+        f"transaction.timeout.ms={wanted_ms}",
         "raise it on the brokers, or lower transaction.timeout.ms",
     )
 
@@ -146,29 +177,41 @@ def _ledger(client: KafkaClient, topic: str) -> Finding:
     try:
         replicas = client.replication_factor(topic)
     except TopicMissing:
-        return Finding("ok", f"ledger topic {topic} does not exist yet: the first pipeline creates it, if it may")
+        return Finding(
+            "ok",
+            f"ledger topic {topic} does not exist yet: the first pipeline creates it, if it may",
+        )
     config = client.topic_config(topic)
     cleanup = config.get("cleanup.policy") or ""
     if cleanup != "compact":
         return Finding(
             "fail",
             f"ledger topic {topic} has cleanup.policy={cleanup}",
-            "set cleanup.policy=compact (kafka-configs --alter): Kafka would delete what exactly-once rests on",
+            "set cleanup.policy=compact (kafka-configs --alter): Kafka would delete what "
+            "exactly-once rests on",
         )
-    return _replicated(f"ledger topic {topic}, compacted", replicas, config.get("min.insync.replicas"))
+    return _replicated(
+        f"ledger topic {topic}, compacted", replicas, config.get("min.insync.replicas")
+    )
 
 
 def _output(client: KafkaClient, topic: str) -> Finding:
     replicas = client.replication_factor(topic)
-    return _replicated(f"output topic {topic}", replicas, client.topic_config(topic).get("min.insync.replicas"))
+    return _replicated(
+        f"output topic {topic}", replicas, client.topic_config(topic).get("min.insync.replicas")
+    )
 
 
 def _source(client: KafkaClient, topic: str) -> Finding:
-    return Finding("ok", f"source topic {topic}, {len(client.topic_partitions([topic])[topic])} partitions")
+    return Finding(
+        "ok", f"source topic {topic}, {len(client.topic_partitions([topic])[topic])} partitions"
+    )
 
 
 def _replicated(what: str, replicas: int, in_sync: str | None) -> Finding:
     text = f"{what}: replication factor {replicas}, min.insync.replicas {in_sync}"
     if replicas >= 3 and int(in_sync or 1) >= 2:
         return Finding("ok", text)
-    return Finding("warn", text, "use 3 and 2, or the loss of one broker stops the pipeline or loses records")
+    return Finding(
+        "warn", text, "use 3 and 2, or the loss of one broker stops the pipeline or loses records"
+    )

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from onceward.kafka.wire.acls import Acl
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
-_LEDGER = "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+_LEDGER = (
+    "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+)
 
 
 class AclFormat(str, Enum):
@@ -30,34 +32,62 @@ class AclFormat(str, Enum):
 
 
 def doctor(
-    bootstrap_servers: Annotated[str | None, typer.Option(help="Brokers to look at, host:port[,…].")] = None,
-    command_config: Annotated[
-        Path | None, typer.Option(help="Kafka client settings as a properties file: security.protocol and the like.")
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(help="Brokers to look at, host:port[,…].")
     ] = None,
-    topic: Annotated[list[str] | None, typer.Option(help="An output topic; may be repeated.")] = None,
-    source_topic: Annotated[list[str] | None, typer.Option(help="A source topic; may be repeated.")] = None,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Kafka client settings as a properties file: security.protocol and the like."
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="An output topic; may be repeated.")
+    ] = None,
+    source_topic: Annotated[
+        list[str] | None, typer.Option(help="A source topic; may be repeated.")
+    ] = None,
     source_prefix: Annotated[
         list[str] | None,
-        typer.Option(help="With --acls: how the source topics of a topic_pattern begin; may be repeated."),
+        typer.Option(
+            help="With --acls: how the source topics of a topic_pattern begin; may be repeated."
+        ),
     ] = None,
     ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = _LEDGER,
     consumers: Annotated[
-        bool, typer.Option("--consumers", help="Who reads --topic, and is it proved that not with read_committed?")
+        bool,
+        typer.Option(
+            "--consumers", help="Who reads --topic, and is it proved that not with read_committed?"
+        ),
     ] = False,
     mysql: Annotated[
         str | None,
-        typer.Option(help="A MySQL or MariaDB whose changes are to be read, mysql://user:password@host:port."),
+        typer.Option(
+            help="A MySQL or MariaDB whose changes are to be read, "
+            "mysql://user:password@host:port."
+        ),
     ] = None,
     tables: Annotated[
-        str, typer.Option(help='With --mysql: which tables, "shop.orders,shop.items"; none: all that the login sees.')
+        str,
+        typer.Option(
+            help='With --mysql: which tables, "shop.orders,shop.items"; none: all that the login '
+            "sees."
+        ),
     ] = "",
-    acls: Annotated[bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")] = False,
+    acls: Annotated[
+        bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")
+    ] = False,
     pipeline_id: Annotated[
         str | None, typer.Option(help="The pipeline: with --acls, or to look at its last batches.")
     ] = None,
-    principal: Annotated[str, typer.Option(help="With --acls: who runs the pipeline.")] = "User:etl",
+    principal: Annotated[
+        str, typer.Option(help="With --acls: who runs the pipeline.")
+    ] = "User:etl",
     ledger_exists: Annotated[
-        bool, typer.Option("--ledger-exists", help="With --acls: nobody has to create the ledger topic.")
+        bool,
+        typer.Option(
+            "--ledger-exists", help="With --acls: nobody has to create the ledger topic."
+        ),
     ] = False,
     acl_format: Annotated[
         AclFormat, typer.Option("--format", help="With --acls: how to print.")
@@ -65,10 +95,13 @@ def doctor(
 ) -> None:
     """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls; or
     look for readers of uncommitted records with --consumers; or at a server whose changes are to be read, with
-    --mysql."""
+    --mysql.
+    """
     topics, sources = topic or [], source_topic or []
     if acls:
-        lines = _acls(pipeline_id, topics, sources, source_prefix or [], ledger_topic, ledger_exists)
+        lines = _acls(
+            pipeline_id, topics, sources, source_prefix or [], ledger_topic, ledger_exists
+        )
         _print_acls(lines, principal, acl_format, bootstrap_servers)
         return
     if consumers:
@@ -81,7 +114,11 @@ def doctor(
 
     findings = _shown(check_machine())
     if bootstrap_servers is not None:
-        findings += _shown(check_brokers(bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id))
+        findings += _shown(
+            check_brokers(
+                bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id
+            )
+        )
     else:
         typer.echo("brokers are not looked at: name them with --bootstrap-servers", err=True)
     _end(findings)
@@ -92,7 +129,9 @@ def _end(findings: list[Finding]) -> None:
         raise typer.Exit(1)
 
 
-def _consumers(bootstrap_servers: str | None, command_config: Path | None, topics: list[str]) -> list[Finding]:
+def _consumers(
+    bootstrap_servers: str | None, command_config: Path | None, topics: list[str]
+) -> list[Finding]:
     from onceward.cli.doctor.consumers import check_consumers
 
     if bootstrap_servers is None or not topics:
@@ -136,7 +175,8 @@ def _acls(
     if pipeline_id is None or not topics:
         raise ConfigurationError(
             "--acls needs to know what the pipeline is called and where it writes",
-            next_step="add --pipeline-id and --topic, and --source-topic for Kafka sources on the same cluster",
+            next_step="add --pipeline-id and --topic, and --source-topic for Kafka sources on the "
+            "same cluster",
         )
     return minimal_acls(
         pipeline_id=checked_pipeline_id(pipeline_id),
@@ -148,7 +188,9 @@ def _acls(
     )
 
 
-def _print_acls(lines: list[Acl], principal: str, acl_format: AclFormat, bootstrap_servers: str | None) -> None:
+def _print_acls(
+    lines: list[Acl], principal: str, acl_format: AclFormat, bootstrap_servers: str | None
+) -> None:
     from onceward.cli.doctor.acl_lines import as_commands, as_json, as_table
 
     if acl_format is AclFormat.JSON:

@@ -1,8 +1,9 @@
 """Who reads an output topic, and with which isolation level, as far as brokers can know. Called by ``onceward doctor
 --consumers``.
 
-``isolation.level`` is a field of each ``Fetch``, and no group, member or offset tells of it. What remains: offsets that
-nobody who reads committed records comes to prove the opposite. It changes nothing.
+``isolation.level`` is a field of each ``Fetch``, and no group, member or offset tells of it. What
+remains: offsets that nobody who reads committed records comes to prove the opposite. It changes
+nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +17,26 @@ from onceward.cli.doctor.finding import Finding
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.wire.admin import describe_config
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.groups import CLASSIC, SHARE, ListedGroup, Member, list_groups, members_of, sees_all_groups
+from onceward.kafka.wire.groups import (
+    CLASSIC,
+    SHARE,
+    ListedGroup,
+    Member,
+    list_groups,
+    members_of,
+    sees_all_groups,
+)
 from onceward.kafka.wire.reads.aborted import is_inside_an_aborted_batch
 from onceward.kafka.wire.reads.offsets import LATEST, committed_offsets, list_offsets
 
 _SET_IT = "set isolation.level=read_committed in its consumers"
-_BY_HAND = "if its offsets were set by hand (kafka-consumer-groups --reset-offsets), look again once it has committed"
+_BY_HAND = (
+    "if its offsets were set by hand (kafka-consumer-groups --reset-offsets), look again "
+    "once it has committed"
+)
 _LOOK = (
-    "look at isolation.level in its consumers' configuration: where it is not set, the Java client, kafka-python and "
+    "look at isolation.level in its consumers' configuration: where it is not set, the Java "
+    "client, kafka-python and "
     "most others read uncommitted records, librdkafka (confluent-kafka) committed ones"
 )
 _SHARE_LEVEL = "share.isolation.level"
@@ -39,21 +52,29 @@ class Reader:
 
     def reads(self, topic: str) -> bool:
         """Has it offsets of ``topic``, or a member with a partition of it?"""
-        return any(p.topic == topic for p in self.offsets) or any(topic in member.topics for member in self.members)
+        return any(p.topic == topic for p in self.offsets) or any(
+            topic in member.topics for member in self.members
+        )
 
 
-def check_consumers(servers: str, command_config: Path | None, topics: Sequence[str]) -> list[Finding]:
+def check_consumers(
+    servers: str, command_config: Path | None, topics: Sequence[str]
+) -> list[Finding]:
     """A finding for each group that reads one of ``topics``, and for what could not be looked at.
 
-    Fails only where reading of uncommitted records is proved. Needs Describe on the cluster or on each group, and
-    Describe and Read on the topics; what is denied becomes a warning.
+    Fails only where reading of uncommitted records is proved. Needs Describe on the cluster or on
+    each group, and Describe and Read on the topics; what is denied becomes a warning.
 
     :raises ConfigurationError: the settings themselves are wrong.
     """
     wanted = [topic_name(name) for name in topics]
     client, _ = connected(servers, command_config)
     try:
-        reached = tried(lambda: Finding("ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"))
+        reached = tried(
+            lambda: Finding(
+                "ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"
+            )
+        )
         return [reached] if reached.status != "ok" else [reached, *_findings(client, wanted)]
     finally:
         client.close()
@@ -67,11 +88,14 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[Finding]:
         groups.extend(list_groups(client))
         if sees_all_groups(client):
             return Finding(
-                "ok", f"{len(groups)} groups; who reads without a group (as Spark does) is not known to brokers"
+                "ok",
+                f"{len(groups)} groups; who reads without a group (as Spark does) is not known to "
+                f"brokers",
             )
         return Finding(
             "warn",
-            f"{len(groups)} groups that this principal may describe; brokers do not tell of others",
+            f"{len(groups)} groups that this principal may describe; brokers do not tell of "
+            f"others",
             "grant it Describe on the cluster to be shown every group",
         )
 
@@ -87,7 +111,11 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[Finding]:
         reading = [reader for reader in readers if reader.reads(topic)]
         if not reading:
             found.append(
-                Finding("ok", f"topic {topic}: no consumer group with offsets of it, or members assigned to it")
+                Finding(
+                    "ok",
+                    f"topic {topic}: no consumer group with offsets of it, or members assigned to "
+                    f"it",
+                )
             )
         found += [tried(lambda r=reader, t=topic: judged(client, r, t)) for reader in reading]  # type: ignore[misc]
     return found
@@ -101,28 +129,47 @@ def _reader(client: KafkaClient, group: ListedGroup, readers: list[Reader]) -> F
 
 
 def judged(client: KafkaClient, reader: Reader, topic: str) -> Finding:
-    """What ``reader``'s offsets prove; they were asked for before, and the last stable offset only grows."""
-    here = {partition: offset for partition, offset in reader.offsets.items() if partition.topic == topic}
+    """What ``reader``'s offsets prove; they were asked for before, and the last stable offset only
+    grows.
+    """
+    here = {
+        partition: offset
+        for partition, offset in reader.offsets.items()
+        if partition.topic == topic
+    }
     name = f"consumer group {reader.group.name}"
     stable = list_offsets(client, here, LATEST, read_committed=True) if here else {}
-    beyond = [f"{offset} of {p} (stable up to {stable[p]})" for p, offset in sorted(here.items()) if offset > stable[p]]
+    beyond = [
+        f"{offset} of {p} (stable up to {stable[p]})"
+        for p, offset in sorted(here.items())
+        if offset > stable[p]
+    ]
     if beyond:
         return Finding(
             "fail",
-            f"{name} reads uncommitted records of {topic}: it has committed offsets beyond the last stable one, "
-            f"{', '.join(beyond)}, while a transaction is open there that nobody with read_committed is shown",
+            f"{name} reads uncommitted records of {topic}: it has committed offsets beyond the "
+            f"last stable one, "
+            f"{', '.join(beyond)}, while a transaction is open there that nobody with "
+            f"read_committed is shown",
             f"{_SET_IT}; {_BY_HAND}",
         )
-    inside = [f"{offset} of {p}" for p, offset in sorted(here.items()) if is_inside_an_aborted_batch(client, p, offset)]
+    inside = [
+        f"{offset} of {p}"
+        for p, offset in sorted(here.items())
+        if is_inside_an_aborted_batch(client, p, offset)
+    ]
     if inside:
         return Finding(
             "warn",
-            f"{name} seems to read uncommitted records of {topic}: its offset {', '.join(inside)} stands between two "
+            f"{name} seems to read uncommitted records of {topic}: its offset {', '.join(inside)} "
+            f"stands between two "
             "records of an aborted transaction, which nobody with read_committed is given",
             f"{_SET_IT}; {_BY_HAND}",
         )
     return Finding(
-        "warn", f"{name} reads {topic} ({_who(reader, topic, here)}): its isolation level cannot be told", _LOOK
+        "warn",
+        f"{name} reads {topic} ({_who(reader, topic, here)}): its isolation level cannot be told",
+        _LOOK,
     )
 
 
@@ -130,19 +177,29 @@ def _who(reader: Reader, topic: str, here: Mapping[TopicPartition, int]) -> str:
     offsets = f"offsets of {len(here)} partitions"
     if reader.group.kind != CLASSIC:
         return f"{offsets}; members of groups of type {reader.group.kind!r} are not looked at"
-    mine = sorted(f"{member.client_id} at {member.host}" for member in reader.members if topic in member.topics)
+    mine = sorted(
+        f"{member.client_id} at {member.host}"
+        for member in reader.members
+        if topic in member.topics
+    )
     return f"{offsets}; {', '.join(mine) or 'no member now'}"
 
 
 def _share_group(client: KafkaClient, group: ListedGroup) -> Finding:
-    """Which topics a share group reads is not looked at; with which level, brokers keep for it (KIP-932)."""
+    """Which topics a share group reads is not looked at; with which level, brokers keep for it
+    (KIP-932).
+    """
     level = describe_config(client, "group", group.name).get(_SHARE_LEVEL) or "read_uncommitted"
-    text = f"share group {group.name} has {_SHARE_LEVEL}={level}; which topics it reads is not looked at"
+    text = (
+        f"share group {group.name} has {_SHARE_LEVEL}={level}; which topics it reads is not "
+        f"looked at"
+    )
     if level == "read_committed":
         return Finding("ok", text)
     return Finding(
         "warn",
         text,
-        f"if it reads one of these topics: kafka-configs --alter --entity-type groups --entity-name {group.name} "
+        f"if it reads one of these topics: kafka-configs --alter --entity-type groups "
+        f"--entity-name {group.name} "
         f"--add-config {_SHARE_LEVEL}=read_committed",
     )

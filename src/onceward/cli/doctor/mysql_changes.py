@@ -1,8 +1,9 @@
-"""Can the changes of a MySQL or MariaDB server be read without loss? Called by ``onceward doctor --mysql``.
+"""Can the changes of a MySQL or MariaDB server be read without loss? Called by ``onceward doctor
+--mysql``.
 
-What a query would refuse to start with (:mod:`onceward.mysql.source.requirements`) fails here; what it would not, and
-may regret later, is a warning. It changes nothing on the server; whether the login may read the binlog is tried by
-reading its first bytes.
+What a query would refuse to start with (:mod:`onceward.mysql.source.requirements`) fails here;
+what it would not, and may regret later, is a warning. It changes nothing on the server; whether
+the login may read the binlog is tried by reading its first bytes.
 """
 
 from __future__ import annotations
@@ -23,34 +24,46 @@ _COMPRESSED = ("binlog_transaction_compression", "log_bin_compress")
 
 
 def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[Finding], list[str]]:
-    """What was found, and what an administrator should run (:func:`onceward.cli.doctor.mysql_lines.lines`).
+    """What was found, and what an administrator should run
+    (:func:`onceward.cli.doctor.mysql_lines.lines`).
 
     :param tables: as for ``mysql_changes``; none: all that the login can see.
 
     :raises ConfigurationError: the address or a table's name cannot be.
     """
     settings = settings_of(
-        url=url, tables=list(tables) or "*.*", starting="latest", max_bytes_per_batch=1 << 20, heartbeat_seconds=60,
+        url=url, tables=list(tables) or "*.*", starting="latest", max_bytes_per_batch=1 << 20,
+        heartbeat_seconds=60,
         pass_over=(), values="text",
     )  # fmt: skip
     try:
         with closing(Server(settings)) as server:
-            return _looked_at(server, settings.for_server(server.lower_case_table_names), whole=bool(tables))
+            return _looked_at(
+                server, settings.for_server(server.lower_case_table_names), whole=bool(tables)
+            )
     except OncewardError as error:
         return [Finding("fail", error.message, error.next_step)], []
 
 
-def _looked_at(server: Server, settings: Settings, *, whole: bool) -> tuple[list[Finding], list[str]]:
+def _looked_at(
+    server: Server, settings: Settings, *, whole: bool
+) -> tuple[list[Finding], list[str]]:
     needed = requirements.findings(server, settings, whole=whole)
     warned = list(_warnings(server))
     ((account,),) = server.ask("SELECT CURRENT_USER()")
     product = "MySQL" if server.dialect == "mysql" else "MariaDB"
     version = ".".join(map(str, server.version))
-    found = [Finding("ok", f"{product} {version} at {server.where}, server {server.identity}, as {account}")]
+    found = [
+        Finding(
+            "ok", f"{product} {version} at {server.where}, server {server.identity}, as {account}"
+        )
+    ]
     found += [_shown(one) for one in needed]
     found += [finding for _, finding in warned]
     found += _tables(server, settings, needed)
-    missing = _missing(needed, [name for name, finding in warned if finding.status != "ok"], settings)
+    missing = _missing(
+        needed, [name for name, finding in warned if finding.status != "ok"], settings
+    )
     return found, lines(missing, server.dialect, str(account))
 
 
@@ -65,16 +78,28 @@ def _shown(one: requirements.Finding) -> Finding:
     return Finding("warn" if one.fit else "fail", f"{one.name}: {one.said}; {one.why}", one.fix)
 
 
-def _missing(needed: Iterable[requirements.Finding], warned: Iterable[str], settings: Settings) -> Missing:
+def _missing(
+    needed: Iterable[requirements.Finding], warned: Iterable[str], settings: Settings
+) -> Missing:
     unfit = [one for one in needed if _is_amiss(one)]
     names = [one.name for one in unfit]
     named = {f"{database}.{table}": (database, table) for database, table in settings.tables}
-    hidden = [named[one.name] for one in unfit if one.said == requirements.NOT_THERE and one.name in named]
-    refused = [one.name.removeprefix("SELECT on ") for one in unfit if one.name.startswith("SELECT on ")]
+    hidden = [
+        named[one.name]
+        for one in unfit
+        if one.said == requirements.NOT_THERE and one.name in named
+    ]
+    refused = [
+        one.name.removeprefix("SELECT on ") for one in unfit if one.name.startswith("SELECT on ")
+    ]
     return Missing(
-        settings=tuple(name for name in (*names, *warned) if name in SETTINGS or name == "gtid_mode"),
+        settings=tuple(
+            name for name in (*names, *warned) if name in SETTINGS or name == "gtid_mode"
+        ),
         no_binlog="log_bin" in names,
-        replication=any(name in names for name in ("REPLICATION CLIENT", "REPLICATION SLAVE", "SLAVE MONITOR")),
+        replication=any(
+            name in names for name in ("REPLICATION CLIENT", "REPLICATION SLAVE", "SLAVE MONITOR")
+        ),
         tables=(*hidden, *((name.split(".", 1)[0], name.split(".", 1)[1]) for name in refused)),
     )
 
@@ -82,23 +107,32 @@ def _missing(needed: Iterable[requirements.Finding], warned: Iterable[str], sett
 def _warnings(server: Server) -> Iterator[tuple[str, Finding]]:
     """What a query would start with all the same, each with the setting that it is about."""
     said = server.variables(
-        "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size",
+        "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days",
+        "max_binlog_total_size",
         "binlog_expire_logs_auto_purge", *_COMPRESSED,
     )  # fmt: skip
     yield "binlog_expire_logs_seconds", _kept(said)
     if said.get("binlog_checksum") == "NONE":
-        what = "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer be read"
+        what = (
+            "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer "
+            "be read"
+        )
         yield "binlog_checksum", Finding("warn", what, "set it to CRC32")
     for name in _COMPRESSED:
         if said.get(name) == "ON":
             yield name, Finding("ok", f"{name}: ON; compressed binlogs are read, too")
     if said.get("max_binlog_total_size", "0") != "0":
-        what = f"max_binlog_total_size: {said['max_binlog_total_size']}; binlogs go by their size, read or not"
+        what = (
+            f"max_binlog_total_size: {said['max_binlog_total_size']}; binlogs go by their "
+            f"size, read or not"
+        )
         yield "", Finding("warn", what, "see that it is room for what is written in several days")
 
 
 def _kept(said: dict[str, str]) -> Finding:
-    """How long a query may be away. Both settings hold where there are two, and MySQL looks at one of them only."""
+    """How long a query may be away. Both settings hold where there are two, and MySQL looks at one
+    of them only.
+    """
     days = float(said.get("expire_logs_days", "0"))
     seconds = float(said.get("binlog_expire_logs_seconds", "0")) or days * _DAY
     if not seconds or said.get("binlog_expire_logs_auto_purge") == "OFF":
@@ -106,13 +140,16 @@ def _kept(said: dict[str, str]) -> Finding:
     if seconds < _DAY:
         return Finding(
             "warn",
-            f"binlogs are kept for {seconds:.0f} seconds: a query that is away for longer has to begin anew",
+            f"binlogs are kept for {seconds:.0f} seconds: a query that is away for longer has to "
+            f"begin anew",
             "let binlog_expire_logs_seconds be several days, more than a query will ever be away",
         )
     return Finding("ok", f"binlogs are kept for {seconds / _DAY:.3g} days")
 
 
-def _tables(server: Server, settings: Settings, needed: Iterable[requirements.Finding]) -> Iterator[Finding]:
+def _tables(
+    server: Server, settings: Settings, needed: Iterable[requirements.Finding]
+) -> Iterator[Finding]:
     """Their engines and primary keys."""
     seen = requirements.tables_of(server, settings)
     engines = {
@@ -125,7 +162,8 @@ def _tables(server: Server, settings: Settings, needed: Iterable[requirements.Fi
         (str(database), str(table))
         for database, table in server.ask(
             # Not TABLE_CONSTRAINTS: MariaDB shows that to nobody who may only SELECT.
-            "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS WHERE INDEX_NAME = 'PRIMARY'"
+            "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS WHERE "
+            "INDEX_NAME = 'PRIMARY'"
         )
     }
     amiss = 0
@@ -135,15 +173,18 @@ def _tables(server: Server, settings: Settings, needed: Iterable[requirements.Fi
             amiss += 1
             yield Finding(
                 "warn",
-                f"{name} is of the engine {engines.get(one)}, which has no consistent view and no rollback: "
-                'starting="initial" refuses it, and a statement that fails halfway has changed rows all the same',
+                f"{name} is of the engine {engines.get(one)}, which has no consistent view and no "
+                f"rollback: "
+                'starting="initial" refuses it, and a statement that fails halfway has changed '
+                "rows all the same",
                 f"ALTER TABLE {quoted(one[0])}.{quoted(one[1])} ENGINE = InnoDB",
             )
         if one not in with_key:
             amiss += 1
             yield Finding(
                 "warn",
-                f'{name} has no primary key: its changes have no key, and starting="initial" refuses it',
+                f'{name} has no primary key: its changes have no key, and starting="initial" '
+                f"refuses it",
                 "give it one",
             )
     refused = any(not one.fit for one in needed if one.name.startswith("SELECT on "))

@@ -1,7 +1,8 @@
-"""What an administrator has to run so that a server's changes can be read. Called by :mod:`mysql_changes`; pure.
+"""What an administrator has to run so that a server's changes can be read. Called by
+:mod:`mysql_changes`; pure.
 
-SQL lines that may be passed to a client as they are; what is for people, or for the server's configuration file, is a
-comment. No line has a password.
+SQL lines that may be passed to a client as they are; what is for people, or for the server's
+configuration file, is a comment. No line has a password.
 """
 
 from __future__ import annotations
@@ -23,9 +24,16 @@ SETTINGS: Mapping[str, str] = {
 }
 """The value that each is to have."""
 
-_GTIDS = ("enforce_gtid_consistency = ON", "gtid_mode = OFF_PERMISSIVE", "gtid_mode = ON_PERMISSIVE", "gtid_mode = ON")
+_GTIDS = (
+    "enforce_gtid_consistency = ON",
+    "gtid_mode = OFF_PERMISSIVE",
+    "gtid_mode = ON_PERMISSIVE",
+    "gtid_mode = ON",
+)
 _FILE = "-- In the server's configuration file, below [{section}]; then start the server again:"
-_LATER = "-- SET GLOBAL is forgotten when the server ends. In its configuration file, below [mariadb]:"
+_LATER = (
+    "-- SET GLOBAL is forgotten when the server ends. In its configuration file, below [mariadb]:"
+)
 _OPEN = "-- Sessions that are open keep what they had: let applications connect anew."
 
 
@@ -54,11 +62,17 @@ def lines(missing: Missing, dialect: Literal["mysql", "mariadb"], account: str) 
 
 def _file(dialect: str) -> list[str]:
     """A binlog cannot be had without a restart: so everything at once."""
-    wanted = {"log_bin": "binlog", **{name: value.strip("'") for name, value in SETTINGS.items() if value != "''"}}
+    wanted = {
+        "log_bin": "binlog",
+        **{name: value.strip("'") for name, value in SETTINGS.items() if value != "''"},
+    }
     if dialect == "mysql":
         wanted |= {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"}
     section = "mysqld" if dialect == "mysql" else "mariadb"
-    return [_FILE.format(section=section), *(f"--   {name} = {value}" for name, value in wanted.items())]
+    return [
+        _FILE.format(section=section),
+        *(f"--   {name} = {value}" for name, value in wanted.items()),
+    ]
 
 
 def _set(names: Iterable[str], dialect: str) -> Iterator[str]:

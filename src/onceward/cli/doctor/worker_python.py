@@ -1,6 +1,8 @@
-"""Does the Python that Spark's workers would run on this machine have Onceward? Called by ``onceward doctor``.
+"""Does the Python that Spark's workers would run on this machine have Onceward? Called by
+``onceward doctor``.
 
-Runs that interpreter once. What it cannot see is another machine's: a cluster's executors have to be looked at there.
+Runs that interpreter once. What it cannot see is another machine's: a cluster's executors have to
+be looked at there.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from collections.abc import Mapping
 from onceward.cli.doctor.finding import Finding
 
 _VARIABLE = "PYSPARK_PYTHON"
-_ASK = "import sys, onceward.spark.session.worker_daemon; print('.'.join(map(str, sys.version_info[:2])))"
+_ASK = (
+    "import sys, onceward.spark.session.worker_daemon; print('.'.join(map(str, "
+    "sys.version_info[:2])))"
+)
 _SECONDS = 120
 _INSTALL = "install onceward (and the driver's version of Python) there"
 
 
 def check_worker_python(environment: Mapping[str, str] | None = None) -> Finding:
-    """The interpreter of :data:`_VARIABLE`; without it, what a cluster would take and what local mode takes.
+    """The interpreter of :data:`_VARIABLE`; without it, what a cluster would take and what local
+    mode takes.
 
     :param environment: the variables to look into; None: this process's own.
     """
@@ -30,15 +36,21 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> Finding
         amiss = _amiss(chosen, environment)
         if amiss is None:
             return Finding("ok", f"workers' Python: {_VARIABLE}={chosen}")
-        return Finding("fail", f"workers' Python: {_VARIABLE}={chosen} {amiss}", f"correct {_VARIABLE}, or {_INSTALL}")
+        return Finding(
+            "fail",
+            f"workers' Python: {_VARIABLE}={chosen} {amiss}",
+            f"correct {_VARIABLE}, or {_INSTALL}",
+        )
     amiss = _amiss("python3", environment)
     if amiss is None:
         return Finding("ok", f"workers' Python: python3, as {_VARIABLE} is not set")
     return Finding(
         "warn",
-        f"workers' Python: {_VARIABLE} is not set; in local mode workers run this one, {sys.executable}, but on a "
+        f"workers' Python: {_VARIABLE} is not set; in local mode workers run this one, "
+        f"{sys.executable}, but on a "
         f"cluster python3, which here {amiss}",
-        f"for a cluster set {_VARIABLE} to a Python that has onceward on every machine with an executor",
+        f"for a cluster set {_VARIABLE} to a Python that has onceward on every machine with an "
+        f"executor",
     )
 
 
@@ -50,7 +62,12 @@ def _amiss(python: str, environment: Mapping[str, str]) -> str | None:
     try:
         # Not in this folder, whose modules would be found although a worker does not run here.
         ran = subprocess.run(
-            [found, "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, env=dict(environment), cwd="/"
+            [found, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            env=dict(environment),
+            cwd="/",
         )
     except (OSError, subprocess.SubprocessError) as failure:
         return f"does not run: {failure}"

@@ -1,7 +1,8 @@
 """One short text for the rows of a range, the same whenever the rows are the same. Pure.
 
-Called by :mod:`onceward.custom.resettable.ranges`. It stands in a checkpoint, so it must not depend on how the rows
-came (chunks, dictionaries, slices), on the time zone, or on versions: it is made of plain Python values.
+Called by :mod:`onceward.custom.resettable.ranges`. It stands in a checkpoint, so it must not
+depend on how the rows came (chunks, dictionaries, slices), on the time zone, or on versions: it is
+made of plain Python values.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def checksum_of(table: pa.Table) -> str:
-    """32 hexadecimal digits of SHA-256, over names, types and values, column by column, in the rows' order."""
+    """32 hexadecimal digits of SHA-256, over names, types and values, column by column, in the
+    rows' order.
+    """
     digest = hashlib.sha256()
     for name, column in zip(table.column_names, table.columns, strict=True):
         digest.update(repr((name, str(column.type), table.num_rows)).encode())
@@ -37,9 +40,13 @@ def _may_hide_time(kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` without objects whose ``repr`` depends on a library: time zones have one of several."""
+    """``value`` without objects whose ``repr`` depends on a library: time zones have one of
+    several.
+    """
     if isinstance(value, datetime):
-        naive = value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+        naive = (
+            value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+        )
         return ["time", (naive - _EPOCH) // _MICROSECOND]
     if isinstance(value, date):
         return ["date", value.toordinal()]

@@ -1,7 +1,9 @@
-"""What a user's ``read`` returned, as Arrow in exactly the declared schema, or refused by name. Pure.
+"""What a user's ``read`` returned, as Arrow in exactly the declared schema, or refused by name.
+Pure.
 
-Called by :mod:`onceward.custom.resettable.ranges` and by tasks. Nothing becomes null, is cut or is left out: Spark
-itself would fill in null for a key that a dict lacks, and take columns by place where Arrow has them by name.
+Called by :mod:`onceward.custom.resettable.ranges` and by tasks. Nothing becomes null, is cut or is
+left out: Spark itself would fill in null for a key that a dict lacks, and take columns by place
+where Arrow has them by name.
 """
 
 from __future__ import annotations
@@ -35,17 +37,20 @@ class Fitting:
         row_check = struct_check(schema)
         if unknown or row_check is None or not self._names:
             raise BadColumn(
-                f"the schema {schema.simpleString()} has columns that a source cannot have: {', '.join(unknown)}"
+                f"the schema {schema.simpleString()} has columns that a source cannot have: "
+                f"{', '.join(unknown)}"
                 if unknown
                 else f"the schema {schema.simpleString()} has no column, or two of one name",
-                next_step="use booleans, numbers, strings, binary, dates, timestamps, intervals of days, arrays, "
+                next_step="use booleans, numbers, strings, binary, dates, timestamps, intervals "
+                "of days, arrays, "
                 "maps and structs; each column once",
             )
         self._row_check: Check = row_check
         self.arrow: pa.Schema = arrow_schema(schema)
 
     def table(self, rows: Any, at_most: int) -> pa.Table:
-        """``rows`` (a Table, a RecordBatch, or an iterable of tuples, dicts or Rows) in the schema.
+        """``rows`` (a Table, a RecordBatch, or an iterable of tuples, dicts or Rows) in the
+        schema.
 
         Of an iterable no more than ``at_most`` and one are taken: the caller counts them.
 
@@ -61,7 +66,10 @@ class Fitting:
                 f"read() returned {type(rows).__name__} for rows",
                 next_step="return a pyarrow Table or RecordBatch, or a list of tuples or dicts",
             )
-        taken = [self._row(row, number) for number, row in enumerate(itertools.islice(rows, at_most + 1))]
+        taken = [
+            self._row(row, number)
+            for number, row in enumerate(itertools.islice(rows, at_most + 1))
+        ]
         columns = [self._column(name, [row[name] for row in taken]) for name in self._names]
         return pa.Table.from_arrays(columns, schema=self.arrow)
 
@@ -89,7 +97,8 @@ class Fitting:
                 next_step=_ADVICE,
             )
         return pa.Table.from_arrays(
-            [self._arrow_column(name, table.column(name)) for name in self._names], schema=self.arrow
+            [self._arrow_column(name, table.column(name)) for name in self._names],
+            schema=self.arrow,
         )
 
     def _arrow_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -98,7 +107,9 @@ class Fitting:
             number = column.is_null().to_pylist().index(True)
             raise _unfit(number, Unfit("is null, and the schema says NOT NULL", f".{name}"))
         try:
-            column.validate(full=True)  # of a string that is not UTF-8 the JVM would make something else
+            column.validate(
+                full=True
+            )  # of a string that is not UTF-8 the JVM would make something else
             if pa.types.is_dictionary(column.type):
                 column = column.cast(column.type.value_type)
             if pa.types.is_nested(kind):
@@ -123,7 +134,9 @@ class Fitting:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """The same rows in memory of our own: Arrow may lie over a buffer of numpy that ``read`` fills again next time."""
+    """The same rows in memory of our own: Arrow may lie over a buffer of numpy that ``read`` fills
+    again next time.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -131,8 +144,12 @@ def _copied(table: pa.Table) -> pa.Table:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark's Python data sources have it. Since Spark 4.2 timestamps need a time zone, which the JVM ignores."""
-    said: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    """As Spark's Python data sources have it. Since Spark 4.2 timestamps need a time zone, which
+    the JVM ignores.
+    """
+    said: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    )
     return to_arrow_schema(schema, **said)
 
 
@@ -143,22 +160,37 @@ def _keeps_values(source: pa.DataType, target: pa.DataType) -> bool:
     kinds = pa.types
     return bool(
         (kinds.is_integer(source) and kinds.is_integer(target))
-        or (kinds.is_floating(source) and kinds.is_floating(target) and source.bit_width <= target.bit_width)
+        or (
+            kinds.is_floating(source)
+            and kinds.is_floating(target)
+            and source.bit_width <= target.bit_width
+        )
         or (_is_text(source) and kinds.is_string(target))
         or (_is_bytes(source) and kinds.is_binary(target))
         or (kinds.is_decimal(source) and kinds.is_decimal(target))
-        or (kinds.is_timestamp(source) and kinds.is_timestamp(target) and (source.tz is None) == (target.tz is None))
+        or (
+            kinds.is_timestamp(source)
+            and kinds.is_timestamp(target)
+            and (source.tz is None) == (target.tz is None)
+        )
         or (kinds.is_duration(source) and kinds.is_duration(target))
     )
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
+    )
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
     fixed = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or fixed or str(kind) == "binary_view")
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or fixed
+        or str(kind) == "binary_view"
+    )
 
 
 def _is_taken(value: Any, kind: pa.DataType) -> bool:

@@ -1,10 +1,12 @@
-"""What Spark logs of a resettable source before each batch: the range it is made of. Pure: JSON values in and out.
+"""What Spark logs of a resettable source before each batch: the range it is made of. Pure: JSON
+values in and out.
 
 Runs wherever the source is read: in the process that Spark keeps beside the driver, and in tests.
 
-``{"onceward": 1, "position": …}`` is a beginning. What a batch ends at has more, so that a later run can tell whether
-it reads the same rows again: ``{"onceward": 1, "from": …, "position": …, "rows": 7, "checksum": "…", "identity":
-"…"}``. ``from`` is there because Spark does not log where a query's first batch begins: it asks the source again.
+``{"onceward": 1, "position": …}`` is a beginning. What a batch ends at has more, so that a later
+run can tell whether it reads the same rows again: ``{"onceward": 1, "from": …, "position": …,
+"rows": 7, "checksum": "…", "identity": "…"}``. ``from`` is there because Spark does not log where
+a query's first batch begins: it asks the source again.
 """
 
 from __future__ import annotations
@@ -16,15 +18,20 @@ from typing import Any
 from onceward.errors import SourceBroken
 
 VERSION = 1
-_MARK = "onceward"  # its value is a number, so that no offset of ours looks like one of Kafka's, whatever a position is
-_POSITION_CHARACTERS = 100_000  # it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
+# its value is a number, so that no offset of ours looks like one of Kafka's, whatever a position
+# is
+_MARK = "onceward"
+_POSITION_CHARACTERS = (
+    100_000  # it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
+)
 
 
 @dataclass(frozen=True)
 class Offset:
     """Where a batch ends, and how what lies before it was read.
 
-    ``rows`` is None for a beginning, and ``checksum``, too, where tasks read the rows (``PartitionedSource``).
+    ``rows`` is None for a beginning, and ``checksum``, too, where tasks read the rows
+    (``PartitionedSource``).
     """
 
     position: Any
@@ -46,13 +53,16 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Any) -> Offset:
-        """:raises SourceBroken: a checkpoint (or a ledger record) has something else, another source's or a newer
-        version's."""
+        """:raises SourceBroken: a checkpoint (or a ledger record) has something else, another
+        source's or a newer version's.
+        """
         if not is_ours(value):
             raise SourceBroken(
-                f"the checkpoint has {_short(value)} for this source, which is no offset of a resettable source of "
+                f"the checkpoint has {_short(value)} for this source, which is no offset of a "
+                f"resettable source of "
                 "this version of Onceward",
-                next_step="start this query with a checkpoint of its own, and do not change the order of its sources",
+                next_step="start this query with a checkpoint of its own, and do not change the "
+                "order of its sources",
             )
         return cls(
             position=value["position"],
@@ -83,14 +93,18 @@ def position_of(value: Any, said_by: str) -> Any:
         ) from None
     if len(text) > _POSITION_CHARACTERS:
         raise SourceBroken(
-            f"{said_by} gave a position of {len(text)} characters; Spark's log and the ledger keep it for each batch",
-            next_step=f"keep it below {_POSITION_CHARACTERS} characters: a cursor, not what was read",
+            f"{said_by} gave a position of {len(text)} characters; Spark's log and the ledger "
+            f"keep it for each batch",
+            next_step=f"keep it below {_POSITION_CHARACTERS} characters: a cursor, not what was "
+            f"read",
         )
     return json.loads(text)
 
 
 def copied(position: Any) -> Any:
-    """A copy for the user's code, which may change it in place: a dict or a list is a position, too."""
+    """A copy for the user's code, which may change it in place: a dict or a list is a position,
+    too.
+    """
     return json.loads(json.dumps(position))
 
 

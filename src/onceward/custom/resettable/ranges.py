@@ -1,12 +1,16 @@
-"""Reads ranges of a source, and reads them again: the rules of both. No Spark: only the user's methods are called.
+"""Reads ranges of a source, and reads them again: the rules of both. No Spark: only the user's
+methods are called.
 
-Called by :mod:`onceward.custom.resettable.reader`, in the process that Spark keeps beside the driver.
+Called by :mod:`onceward.custom.resettable.reader`, in the process that Spark keeps beside the
+driver.
 
-A range is made of as many calls of ``read`` as it takes to fill the batch, to find no more, or to use up the time. To
-read it again, ``read`` is asked for as many rows as it had, and not for as many as a batch may have: meanwhile there
-may be more; and as often as it takes, for nobody knows how many calls without rows there were.
+A range is made of as many calls of ``read`` as it takes to fill the batch, to find no more, or to
+use up the time. To read it again, ``read`` is asked for as many rows as it had, and not for as
+many as a batch may have: meanwhile there may be more; and as often as it takes, for nobody knows
+how many calls without rows there were.
 
-The user's code is given copies of positions, and what it returns is copied: it may change or keep either.
+The user's code is given copies of positions, and what it returns is copied: it may change or keep
+either.
 """
 
 from __future__ import annotations
@@ -22,14 +26,25 @@ import pyarrow as pa
 from onceward.custom.resettable.contents import checksum_of
 from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.offsets import Offset, copied, position_of, same, text_of
-from onceward.errors import OncewardError, SourceBroken, SourceFailed, SourceRangeChanged, SourceReplaced
+from onceward.errors import (
+    OncewardError,
+    SourceBroken,
+    SourceFailed,
+    SourceRangeChanged,
+    SourceReplaced,
+)
 
-_RANGE_SECONDS = 10.0  # a slow source: what has come so far is a batch, rather than nothing for an hour
-_EMPTY_READS = 1_000  # then Spark gets a word in, to stop the query for example; the next call goes on from there
+_RANGE_SECONDS = (
+    10.0  # a slow source: what has come so far is a batch, rather than nothing for an hour
+)
+# then Spark gets a word in, to stop the query for example; the next call goes on from there
+_EMPTY_READS = 1_000
 
 
 class Readable(Protocol):
-    """What is called of a source. See :class:`onceward.custom.resettable.source.ResettableSource`."""
+    """What is called of a source. See
+    :class:`onceward.custom.resettable.source.ResettableSource`.
+    """
 
     def start(self) -> Any:
         """Where a new query begins."""
@@ -52,8 +67,9 @@ class Ranges:
         self._fitting = fitting
         self._limit = limit
         self._ahead: tuple[str, Any] | None = None
-        """Of the range that begins at a position: how far it is known to have no rows. Spark is told when rows come, so
-        that there are no batches without."""
+        """Of the range that begins at a position: how far it is known to have no rows. Spark is
+        told when rows come, so that there are no batches without.
+        """
 
     def beginning(self) -> Offset:
         """Where a new query begins.
@@ -70,11 +86,19 @@ class Ranges:
         :raises SourceFailed, SourceBroken, RowUnfit, SourceReplaced: …
         """
         self.same_source(at)  # first: positions of another source would only give odder errors
-        position = self._ahead[1] if self._ahead and self._ahead[0] == text_of(at.position) else at.position
+        position = (
+            self._ahead[1]
+            if self._ahead and self._ahead[0] == text_of(at.position)
+            else at.position
+        )
         parts: list[pa.Table] = []
         seen = {text_of(position)}
         total, empty, ends = 0, 0, time.monotonic() + _RANGE_SECONDS
-        while total < self._limit and empty < _EMPTY_READS and not (total and time.monotonic() > ends):
+        while (
+            total < self._limit
+            and empty < _EMPTY_READS
+            and not (total and time.monotonic() > ends)
+        ):
             rows, after = self._read(position, self._limit - total)
             if same(after, position):
                 break
@@ -92,7 +116,8 @@ class Ranges:
             self._ahead = (text_of(at.position), position)
             return None
         table = pa.concat_tables(parts)
-        # Asked behind the rows: identities never come back, so what is the same now was the same while they were read.
+        # Asked behind the rows: identities never come back, so what is the same now was the same
+        # while they were read.
         identity = self.same_source(at)
         end = Offset(reached, at.position, total, checksum_of(table), identity, first=False)
         self._ahead = (text_of(reached), position)
@@ -110,14 +135,18 @@ class Ranges:
         total, calls = 0, 0
         kept, until = position, 1
         while not (total == wanted and same(position, end.position)):
-            # When all rows are there, the rest of the way may have none: a source that leaves rows out has such ranges.
+            # When all rows are there, the rest of the way may have none: a source that leaves rows
+            # out has such ranges.
             rows, after = self._read(position, max(wanted - total, 1))
             total += rows.num_rows
             if total > wanted:
-                raise _changed(end, f"after {wanted} rows it goes on with others, at {text_of(position)}")
+                raise _changed(
+                    end, f"after {wanted} rows it goes on with others, at {text_of(position)}"
+                )
             if same(after, position):
                 raise _changed(end, f"it has {total} rows now and ends at {text_of(position)}")
-            # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4, 8 … calls (Brent).
+            # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4,
+            # 8 … calls (Brent).
             if same(after, kept):
                 raise _goes_in_a_circle(position, after)
             calls += 1
@@ -128,7 +157,9 @@ class Ranges:
             position = after
         table = pa.concat_tables(parts)
         if checksum_of(table) != end.checksum:
-            raise _changed(end, "it has as many rows, and they are others (or the schema is another)")
+            raise _changed(
+                end, "it has as many rows, and they are others (or the schema is another)"
+            )
         self.same_source(end)
         return table
 
@@ -140,10 +171,14 @@ class Ranges:
         now = self._identity()
         if None not in (now, known.identity) and now != known.identity:
             raise SourceReplaced(
-                f"the source {_name(self._source)} is another one: its identity is {now!r}, and the query has read "
-                f"{known.identity!r} up to {text_of(known.position)}; positions of the one mean nothing in the other",
-                next_step="bring the old source back; or read the new one from its beginning, with a new checkpoint "
-                "and a new pipeline_id; or, if it holds the same rows at the same positions, let identity() say what "
+                f"the source {_name(self._source)} is another one: its identity is {now!r}, and "
+                f"the query has read "
+                f"{known.identity!r} up to {text_of(known.position)}; positions of the one mean "
+                f"nothing in the other",
+                next_step="bring the old source back; or read the new one from its beginning, "
+                "with a new checkpoint "
+                "and a new pipeline_id; or, if it holds the same rows at the same positions, let "
+                "identity() say what "
                 "they have in common",
                 details={"known": known.identity, "found": now},
             )
@@ -172,13 +207,15 @@ class Ranges:
         if rows.num_rows > limit:
             raise SourceBroken(
                 f"read({text_of(position)}, {limit}) returned more than {limit} rows",
-                next_step="return at most `limit` rows: where a page has more, let the position say how far in it "
+                next_step="return at most `limit` rows: where a page has more, let the position "
+                "say how far in it "
                 "you are, or raise max_rows_per_batch",
                 details={"limit": limit},
             )
         if rows.num_rows and same(after, position):
             raise SourceBroken(
-                f"read({text_of(position)}, {limit}) returned {rows.num_rows} rows and the same position again: the "
+                f"read({text_of(position)}, {limit}) returned {rows.num_rows} rows and the same "
+                f"position again: the "
                 "next call would read them once more, without end",
                 next_step="return the position behind the last row",
                 details={"position": position},
@@ -188,7 +225,8 @@ class Ranges:
 
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Inside, the user's code runs: what it raises is named, with where it was. Errors of ours pass.
+    """Inside, the user's code runs: what it raises is named, with where it was. Errors of ours
+    pass.
 
     :raises SourceFailed: …
     """
@@ -198,11 +236,14 @@ def calling(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)[1:]
-        where = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+        where = (
+            f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+        )
         text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)])
         raise SourceFailed(
             f"{what} raised {type(error).__name__}: {error}{where}",
-            next_step="a restart goes on from the same position; if it happens again, look at the traceback in the "
+            next_step="a restart goes on from the same position; if it happens again, look at the "
+            "traceback in the "
             "error's details, and at the source",
             details={"traceback": text + "".join(traceback.format_exception_only(error))},
         ) from error
@@ -210,7 +251,8 @@ def calling(what: str) -> Iterator[None]:
 
 def _goes_in_a_circle(position: Any, after: Any) -> SourceBroken:
     return SourceBroken(
-        f"read() went on from {text_of(position)} to {text_of(after)}, where it had been in the same batch",
+        f"read() went on from {text_of(position)} to {text_of(after)}, where it had been in the "
+        f"same batch",
         next_step="return positions that only go forward",
         details={"position": after},
     )
@@ -218,11 +260,16 @@ def _goes_in_a_circle(position: Any, after: Any) -> SourceBroken:
 
 def _changed(end: Offset, how: str) -> SourceRangeChanged:
     return SourceRangeChanged(
-        f"the range from {text_of(end.begins)} to {text_of(end.position)} was logged with {end.rows} rows, and the "
-        f"source gave other rows for it when it was read again: {how}. Going on would lose rows or repeat some",
-        next_step="find out what changed: rows that were changed or removed after they could be read, rows that "
-        "became visible late, a read() that was edited; bring the old rows back and restart. If that cannot be, go "
-        "on with a new checkpoint from a position that you choose, and check the output by hand from there",
+        f"the range from {text_of(end.begins)} to {text_of(end.position)} was logged with "
+        f"{end.rows} rows, and the "
+        f"source gave other rows for it when it was read again: {how}. Going on would lose rows "
+        f"or repeat some",
+        next_step="find out what changed: rows that were changed or removed after they could be "
+        "read, rows that "
+        "became visible late, a read() that was edited; bring the old rows back and restart. If "
+        "that cannot be, go "
+        "on with a new checkpoint from a position that you choose, and check the output by hand "
+        "from there",
         details={"from": end.begins, "position": end.position, "rows": end.rows},
     )
 

@@ -1,18 +1,18 @@
 """What Spark calls of a resettable source: ``pyspark.sql.datasource.DataSourceStreamReader``.
 
-All but ``read`` runs in a Python process that Spark keeps on the driver's machine for as long as the query runs
-(``pyspark. sql.streaming.python_streaming_source_runner``); ``read`` runs in tasks. Facts of Spark 4.0 to 4.2 that this
-rests on:
+All but ``read`` runs in a Python process that Spark keeps on the driver's machine for as long as
+the query runs (``pyspark. sql.streaming.python_streaming_source_runner``); ``read`` runs in tasks.
+Facts of Spark 4.0 to 4.2 that this rests on:
 
-* At a start on a checkpoint that has offsets, ``partitions(x, x)`` comes first, with the newest ``x`` that is logged
-  (``PythonMicroBatchStream.setLatestSeenOffset``). If its batch is not in the commit log, ``partitions(start, x)``
-  follows.
+* At a start on a checkpoint that has offsets, ``partitions(x, x)`` comes first, with the newest
+  ``x`` that is logged (``PythonMicroBatchStream.setLatestSeenOffset``). If its batch is not in the
+  commit log, ``partitions(start, x)`` follows.
 * What ``latestOffset`` returns is logged before its batch runs, and it is compared as text.
 * ``partitions`` may be called more than once for a range, until ``commit`` of its end.
 
-PySpark's ``SimpleDataSourceStreamReader`` would read on the driver, too. It is not used: its wrapper keeps an entry for
-each call that found nothing, a hundred a second, until the next batch comes; and rows that its cache has lost are read
-again in a task, without a comparison.
+PySpark's ``SimpleDataSourceStreamReader`` would read on the driver, too. It is not used: its
+wrapper keeps an entry for each call that found nothing, a hundred a second, until the next batch
+comes; and rows that its cache has lost are read again in a task, without a comparison.
 """
 
 from __future__ import annotations
@@ -56,14 +56,21 @@ class PartToRead(InputPartition):
 class SourceReader(DataSourceStreamReader):
     """The common part of both kinds of source.
 
-    :param starts_at: where a new query begins instead of at the source's own beginning: an offset as JSON.
+    :param starts_at: where a new query begins instead of at the source's own beginning: an offset
+        as JSON.
     :param poll_seconds: a source that had nothing new is not asked again earlier.
     :param limit: rows of a range, at most.
     :param carrying: the driver's: inside, errors of ours get through Spark.
     """
 
     def __init__(
-        self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int, carrying: Carrier
+        self,
+        source: Any,
+        schema: StructType,
+        starts_at: Any,
+        poll_seconds: float,
+        limit: int,
+        carrying: Carrier,
     ) -> None:
         self.carrying = carrying
         self._source = source
@@ -82,12 +89,16 @@ class SourceReader(DataSourceStreamReader):
     # Beside the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 — PySpark's name
-        """The same at every call of a run; asked by Spark for its first batch, and by the ledger's admission."""
+        """The same at every call of a run; asked by Spark for its first batch, and by the ledger's
+        admission.
+        """
         with self.carrying():
             return self._beginning().to_json()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 — PySpark's name
-        """The end of the next range, whose rows are read or counted now; or the end of the newest, when none is new."""
+        """The end of the next range, whose rows are read or counted now; or the end of the newest,
+        when none is new.
+        """
         with self.carrying():
             return self.advance(self._end or self._beginning()).to_json()
 
@@ -102,8 +113,10 @@ class SourceReader(DataSourceStreamReader):
                 return []
             if ends.first or not (begins.first or same(begins.position, ends.begins)):
                 raise SourceBroken(
-                    f"Spark asks for the rows from {text_of(begins.position)} to {text_of(ends.position)}, which was "
-                    f"logged as a range from {text_of(ends.begins)}: the checkpoint was changed by hand, or restored "
+                    f"Spark asks for the rows from {text_of(begins.position)} to "
+                    f"{text_of(ends.position)}, which was "
+                    f"logged as a range from {text_of(ends.begins)}: the checkpoint was changed "
+                    f"by hand, or restored "
                     "in part",
                     next_step="restore the newest checkpoint as a whole",
                 )
@@ -116,11 +129,14 @@ class SourceReader(DataSourceStreamReader):
     def _newest_logged(self, end: Offset) -> None:
         """At a start: goes on from there."""
         if self._end is not None and not end.first:
-            # Spark has asked for a range before it said where the query stands, and will take that for all there is.
+            # Spark has asked for a range before it said where the query stands, and will take that
+            # for all there is.
             raise UnsupportedQuery(
-                "trigger(availableNow=True) with spark.sql.streaming.triggerAvailableNowWrapper.enabled=true asks a "
+                "trigger(availableNow=True) with "
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=true asks a "
                 "source for its newest position before it says where the query stands",
-                next_step="leave that setting at false, or start the query with another trigger, call "
+                next_step="leave that setting at false, or start the query with another trigger, "
+                "call "
                 "processAllAvailable() and stop it",
             )
         self._end = end
@@ -128,20 +144,27 @@ class SourceReader(DataSourceStreamReader):
 
     def _beginning(self) -> Offset:
         if self._initial is None:
-            self._initial = self._ranges.beginning() if self._starts_at is None else Offset.from_json(self._starts_at)
+            self._initial = (
+                self._ranges.beginning()
+                if self._starts_at is None
+                else Offset.from_json(self._starts_at)
+            )
         return self._initial
 
     def advance(self, at: Offset) -> Offset:
         """The end of the range after ``at``; ``at`` itself when there is nothing new."""
         self._wait_for_the_next_poll()
         following = self._next_range(at)
-        # Whoever asks whether all is read (processAllAvailable) gets an answer of now: the wait is before the question.
+        # Whoever asks whether all is read (processAllAvailable) gets an answer of now: the wait is
+        # before the question.
         self._idle_since = time.monotonic() if following is None else None
         self._end = at if following is None else following
         return self._end
 
     def _wait_for_the_next_poll(self) -> None:
-        """Without a processing-time trigger Spark asks a hundred times a second (spark.sql.streaming.pollingDelay)."""
+        """Without a processing-time trigger Spark asks a hundred times a second
+        (spark.sql.streaming.pollingDelay).
+        """
         if self._idle_since is not None and not self.until_none_is_left:
             time.sleep(max(0.0, self._idle_since + self._poll_seconds - time.monotonic()))
 
@@ -155,15 +178,24 @@ class SourceReader(DataSourceStreamReader):
 
 
 class RowsReader(SourceReader):
-    """Of a ``ResettableSource``: rows are read here and travel inside the tasks, so that a task that runs again has the
-    same rows, and only this process talks to the source."""
+    """Of a ``ResettableSource``: rows are read here and travel inside the tasks, so that a task
+    that runs again has the same rows, and only this process talks to the source.
+    """
 
     def __init__(
-        self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int, carrying: Carrier
+        self,
+        source: Any,
+        schema: StructType,
+        starts_at: Any,
+        poll_seconds: float,
+        limit: int,
+        carrying: Carrier,
     ) -> None:
         super().__init__(source, schema, starts_at, poll_seconds, limit, carrying)
         self._rows: dict[str, pa.Table] = {}
-        """Of the ranges that Spark may ask for: the newest one, and the one before it until that is committed."""
+        """Of the ranges that Spark may ask for: the newest one, and the one before it until that
+        is committed.
+        """
 
     def commit(self, end: dict[str, Any]) -> None:
         """Its rows are not asked for again."""
@@ -211,8 +243,9 @@ class PartsReader(SourceReader):
                 yield from table.to_batches()
 
     def _pieces(self, part: Any) -> Iterator[Any]:
-        """What ``read_partition`` gives; a piece at a time of a source of ours whose partitions may be larger than a
-        task's memory."""
+        """What ``read_partition`` gives; a piece at a time of a source of ours whose partitions
+        may be larger than a task's memory.
+        """
         if hasattr(self._source, "read_pieces"):
             yield from self._source.read_pieces(part)
         else:
@@ -248,19 +281,27 @@ def _pieces(table: pa.Table) -> Iterator[RowsInTask]:
 
 
 def reader_class(base: type[Any]) -> type[Any]:
-    """``base`` as the Spark that runs this wants it: since 4.2 the engine says where it stands, and has
-    ``trigger(availableNow=True)`` run until nothing is left. On 4.0 and 4.1 that trigger runs one batch
-    (SPARK-45178)."""
+    """``base`` as the Spark that runs this wants it: since 4.2 the engine says where it stands,
+    and has ``trigger(availableNow=True)`` run until nothing is left. On 4.0 and 4.1 that trigger
+    runs one batch (SPARK-45178).
+    """
     try:
         mixin = import_module("pyspark.sql.streaming.datasource").SupportsTriggerAvailableNow
     except (ImportError, AttributeError):
         return base
-    methods = {"latestOffset": _latest_offset_after, "prepareForTriggerAvailableNow": _prepare_for_available_now}
+    methods = {
+        "latestOffset": _latest_offset_after,
+        "prepareForTriggerAvailableNow": _prepare_for_available_now,
+    }
     return type(base.__name__, (base, mixin), methods)
 
 
-def _latest_offset_after(reader: SourceReader, start: dict[str, Any], limit: object) -> dict[str, Any]:
-    """The limit is ours in any case: Spark asks for all there is when the trigger says *now*, and then asks again."""
+def _latest_offset_after(
+    reader: SourceReader, start: dict[str, Any], limit: object
+) -> dict[str, Any]:
+    """The limit is ours in any case: Spark asks for all there is when the trigger says *now*, and
+    then asks again.
+    """
     with reader.carrying():
         return reader.advance(Offset.from_json(start)).to_json()
 

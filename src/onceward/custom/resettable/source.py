@@ -1,7 +1,7 @@
 """``ow.ResettableSource`` and ``ow.PartitionedSource``: subclass one, and Spark streams from it.
 
-Users write a class and call :meth:`stream` where they define a query, in the driver. The instance is pickled to where
-its methods run: keep settings in it, and open connections in the methods.
+Users write a class and call :meth:`stream` where they define a query, in the driver. The instance
+is pickled to where its methods run: keep settings in it, and open connections in the methods.
 """
 
 from __future__ import annotations
@@ -35,20 +35,25 @@ class _Source(ABC):
     """What both kinds of source have in common."""
 
     schema: str | StructType
-    """The columns: ``"id BIGINT NOT NULL, name STRING"``, or a ``StructType``. What ``read`` returns is held against
-    it: rows that do not fit end the query by name, and nothing is cast, cut or made null."""
+    """The columns: ``"id BIGINT NOT NULL, name STRING"``, or a ``StructType``. What ``read``
+    returns is held against it: rows that do not fit end the query by name, and nothing is cast,
+    cut or made null.
+    """
 
     _reads_with: ClassVar[type[Any]]
 
     @abstractmethod
     def start(self) -> Any:
-        """Where a query with a new checkpoint begins: a position, any JSON value. Beside the driver."""
+        """Where a query with a new checkpoint begins: a position, any JSON value. Beside the
+        driver.
+        """
 
     def identity(self) -> str | None:
         """Which source this is: a server's id, a table's, a file's. None, the default: not known.
 
-        Asked at each start, before and after each range, beside the driver. It is logged with each batch, and when it
-        is another one the query ends with ``SourceReplaced``: positions of the one mean nothing in the other.
+        Asked at each start, before and after each range, beside the driver. It is logged with each
+        batch, and when it is another one the query ends with ``SourceReplaced``: positions of the
+        one mean nothing in the other.
         """
         return None
 
@@ -61,14 +66,17 @@ class _Source(ABC):
         ledger: Ledger | None = None,
         pipeline_id: str | None = None,
     ) -> DataFrame:
-        """A streaming DataFrame of the source's rows. Where it goes on is Spark's to know, in the query's checkpoint.
+        """A streaming DataFrame of the source's rows. Where it goes on is Spark's to know, in the
+        query's checkpoint.
 
         :param max_rows_per_batch: the ``limit``: a batch has at most so many rows.
-        :param poll_seconds: a source that had nothing new is asked again after so long, 60 at most. For longer pauses
-            there is ``trigger(processingTime=…)``.
-        :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of that pipeline ends
-            (together with the sink's ``resume="ledger"``), or at ``start()`` where it has no record.
-        :raises ConfigurationError: a setting that cannot be; a ledger that knows no such source, or several.
+        :param poll_seconds: a source that had nothing new is asked again after so long, 60 at
+            most. For longer pauses there is ``trigger(processingTime=…)``.
+        :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger
+            of that pipeline ends (together with the sink's ``resume="ledger"``), or at ``start()``
+            where it has no record.
+        :raises ConfigurationError: a setting that cannot be; a ledger that knows no such source,
+            or several.
         :raises BadColumn: the schema has a type that a source cannot have.
         :raises SourceBroken: the source cannot be pickled.
         """
@@ -79,7 +87,8 @@ class _Source(ABC):
         _refuse_unpicklable(source)
         starts_at = None if ledger is None or pipeline_id is None else _end_in(ledger, pipeline_id)
         reads_with, carrying = self._reads_with, Carrier()
-        name = f"{type(self).__name__}-{uuid.uuid4().hex[:8]}"  # Spark's registry of names is one for the session
+        # Spark's registry of names is one for the session
+        name = f"{type(self).__name__}-{uuid.uuid4().hex[:8]}"
 
         class Registered(DataSource):
             @classmethod
@@ -116,7 +125,8 @@ class _Source(ABC):
 
 
 class ResettableSource(_Source):
-    """A source that can be read again from a position: a cursor, a page, a counter, a place in a file.
+    """A source that can be read again from a position: a cursor, a page, a counter, a place in a
+    file.
 
     ::
 
@@ -132,66 +142,72 @@ class ResettableSource(_Source):
 
         orders = Orders().stream(spark)
 
-    All methods run in one process beside the driver, which alone talks to the source; its rows travel on inside Spark's
-    tasks. For a source that several tasks can read at once there is :class:`PartitionedSource`.
+    All methods run in one process beside the driver, which alone talks to the source; its rows
+    travel on inside Spark's tasks. For a source that several tasks can read at once there is
+    :class:`PartitionedSource`.
 
-    What a source owes: **what lies behind a position never changes**. The rows that ``read`` has returned between two
-    positions come again, in the same order, whenever it is asked from the first of them, and none are added between.
-    After a crash Spark runs a batch again whose end it has logged, maybe with its output committed; each range is
-    logged with its number of rows and a checksum, and a source that gives others then ends the query with
-    ``SourceRangeChanged``.
+    What a source owes: **what lies behind a position never changes**. The rows that ``read`` has
+    returned between two positions come again, in the same order, whenever it is asked from the
+    first of them, and none are added between. After a crash Spark runs a batch again whose end it
+    has logged, maybe with its output committed; each range is logged with its number of rows and a
+    checksum, and a source that gives others then ends the query with ``SourceRangeChanged``.
     """
 
     _reads_with = RowsReader
 
     @abstractmethod
     def read(self, position: Any, limit: int) -> tuple[Any, Any]:
-        """``(rows, next_position)``: the rows behind ``position``, at most ``limit``, and the position behind the last
-        of them.
+        """``(rows, next_position)``: the rows behind ``position``, at most ``limit``, and the
+        position behind the last of them.
 
-        Nothing new: no rows and the same ``position``. No rows and a later position: there is nothing in between, and
-        ``read`` is asked again from there (rows that are left out, a page without any); a batch begins when rows come.
+        Nothing new: no rows and the same ``position``. No rows and a later position: there is
+        nothing in between, and ``read`` is asked again from there (rows that are left out, a page
+        without any); a batch begins when rows come.
 
-        :param position: what ``start`` or ``read`` returned, as JSON gives it back: a tuple is a list then.
-            It is a copy, which ``read`` may change and return.
-        :return: rows as a pyarrow Table or RecordBatch, or an iterable of tuples or dicts; and a JSON value. Both are
-            copied before ``read`` is called again.
+        :param position: what ``start`` or ``read`` returned, as JSON gives it back: a tuple is a
+            list then. It is a copy, which ``read`` may change and return.
+        :return: rows as a pyarrow Table or RecordBatch, or an iterable of tuples or dicts; and a
+            JSON value. Both are copied before ``read`` is called again.
 
-        More than ``limit`` rows, rows without a new position, or a position that came before in the same batch end the
-        query with ``SourceBroken``; what it raises, with ``SourceFailed``, which a supervisor may restart.
+        More than ``limit`` rows, rows without a new position, or a position that came before in
+        the same batch end the query with ``SourceBroken``; what it raises, with ``SourceFailed``,
+        which a supervisor may restart.
         """
 
 
 class PartitionedSource(_Source):
     """A source of which several tasks read a batch at once: ranges of ids, files, shards.
 
-    ``advance`` and ``partitions`` run beside the driver, ``read_partition`` in tasks. What is not there: a comparison
-    of what is read again with what was read at first, since nobody has seen all rows. That what lies behind a position
-    never changes is the source's word alone (``onceward_testing.source_contract`` tests it). A batch that is committed
-    and run again is still counted against the ledger.
+    ``advance`` and ``partitions`` run beside the driver, ``read_partition`` in tasks. What is not
+    there: a comparison of what is read again with what was read at first, since nobody has seen
+    all rows. That what lies behind a position never changes is the source's word alone
+    (``onceward_testing.source_contract`` tests it). A batch that is committed and run again is
+    still counted against the ledger.
     """
 
     _reads_with = PartsReader
 
     @abstractmethod
     def advance(self, position: Any, limit: int) -> Any:
-        """The end of the next batch: a position with at most ``limit`` rows between; ``position`` itself for nothing
-        new.
+        """The end of the next batch: a position with at most ``limit`` rows between; ``position``
+        itself for nothing new.
 
         Do not move where there are no rows: a batch would be made of them.
         """
 
     @abstractmethod
     def partitions(self, start: Any, end: Any) -> Iterable[Any]:
-        """JSON values, one a task, which together name all rows behind ``start`` and up to ``end``, each row once.
+        """JSON values, one a task, which together name all rows behind ``start`` and up to
+        ``end``, each row once.
 
         Called again after a crash; the values need not be the same then, what they name must be.
         """
 
     @abstractmethod
     def read_partition(self, partition: Any) -> Any:
-        """The rows of one of them, as :meth:`ResettableSource.read` returns rows. In a task, and again if the task
-        fails."""
+        """The rows of one of them, as :meth:`ResettableSource.read` returns rows. In a task, and
+        again if the task fails.
+        """
 
     def read(self, position: Any, limit: int) -> tuple[Any, Any]:
         """Not called by Spark: all partitions of the next batch, one after the other."""
@@ -204,9 +220,13 @@ def _rows_of(rows: Any) -> Iterable[Any]:
     return cast(Iterable[Any], rows.to_pylist() if hasattr(rows, "to_pylist") else rows)
 
 
-def _check(max_rows: int, poll_seconds: float, ledger: Ledger | None, pipeline: str | None) -> None:
+def _check(
+    max_rows: int, poll_seconds: float, ledger: Ledger | None, pipeline: str | None
+) -> None:
     if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
-        raise ConfigurationError(f"max_rows_per_batch={max_rows!r}", next_step="use a whole number of rows, 1 or more")
+        raise ConfigurationError(
+            f"max_rows_per_batch={max_rows!r}", next_step="use a whole number of rows, 1 or more"
+        )
     if not isinstance(poll_seconds, int | float) or not 0 <= poll_seconds <= 60:
         raise ConfigurationError(
             f"poll_seconds={poll_seconds!r}",
@@ -215,7 +235,8 @@ def _check(max_rows: int, poll_seconds: float, ledger: Ledger | None, pipeline: 
     if (ledger is None) != (pipeline is None):
         raise ContradictoryOptions(
             "one of ledger and pipeline_id alone says nothing",
-            next_step="pass both, those of the sink, to begin where its ledger ends; or none of them",
+            next_step="pass both, those of the sink, to begin where its ledger ends; or none of "
+            "them",
         )
 
 
@@ -225,20 +246,25 @@ def _refuse_unpicklable(source: _Source) -> None:
     except Exception as error:
         raise SourceBroken(
             f"{type(source).__name__} cannot be pickled: {error}",
-            next_step="keep settings in the source (addresses, names), and open connections, files and locks in its "
+            next_step="keep settings in the source (addresses, names), and open connections, "
+            "files and locks in its "
             "methods",
         ) from error
 
 
 def _end_in(ledger: Ledger, pipeline: str) -> Any:
-    """Where the newest record ends, in the one source of this kind that it has; None where there is no record."""
+    """Where the newest record ends, in the one source of this kind that it has; None where there
+    is no record.
+    """
     newest: LedgerRecord | None = newest_in(ledger, checked_pipeline_id(pipeline))
     if newest is None:
         return None
     ends = [source.end for source in newest.sources if is_ours(source.end)]
     if len(ends) != 1:
         raise ConfigurationError(
-            f"the ledger of {pipeline} ({ledger.where}) ends with {len(ends)} resettable sources, not with one",
-            next_step="pass the ledger and the pipeline_id of a query that reads one; or give start() the position",
+            f"the ledger of {pipeline} ({ledger.where}) ends with {len(ends)} resettable sources, "
+            f"not with one",
+            next_step="pass the ledger and the pipeline_id of a query that reads one; or give "
+            "start() the position",
         )
     return ends[0]

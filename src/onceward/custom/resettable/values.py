@@ -1,8 +1,8 @@
-"""Does a Python value fit a column? For each of Spark's types a function that takes values as they are, or refuses.
-Pure.
+"""Does a Python value fit a column? For each of Spark's types a function that takes values as they
+are, or refuses. Pure.
 
-Called by :mod:`onceward.custom.resettable.fitting`. Arrow alone would not do: it cuts the time off where a column is a
-date, takes what a struct lacks for null, and what it has too much for nothing.
+Called by :mod:`onceward.custom.resettable.fitting`. Arrow alone would not do: it cuts the time off
+where a column is a date, takes what a struct lacks for null, and what it has too much for nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Check = Callable[[Any], Any]
 
 
 class Unfit(Exception):
-    """A value does not fit; the text says why, the path says where in the column: ``.street``, ``[2]``."""
+    """A value does not fit; the text says why, the path says where in the column: ``.street``,
+    ``[2]``.
+    """
 
     def __init__(self, why: str, path: str = "") -> None:
         super().__init__(why)
@@ -33,7 +35,9 @@ class Unfit(Exception):
 
 
 def check_of(kind: t.DataType) -> Check | None:
-    """The check for values of ``kind`` that are not null; None for a type that a source cannot have."""
+    """The check for values of ``kind`` that are not null; None for a type that a source cannot
+    have.
+    """
     if isinstance(kind, t.ArrayType):
         return _nullable_array(kind)
     if isinstance(kind, t.MapType):
@@ -67,7 +71,9 @@ def _nullable(check: Check | None, nullable: bool) -> Check | None:
 
 
 def struct_check(kind: t.StructType) -> Check | None:
-    """For rows, and for structs in them: a dict with exactly these names, or a tuple or list with a value for each."""
+    """For rows, and for structs in them: a dict with exactly these names, or a tuple or list with
+    a value for each.
+    """
     found = {field.name: field_check(field) for field in kind.fields}
     checks = {name: check for name, check in found.items() if check is not None}
     if len(checks) != len(kind.fields):
@@ -84,10 +90,18 @@ def _named(value: Any, names: list[str]) -> Mapping[str, Any]:
     if isinstance(value, t.Row) and hasattr(value, "__fields__"):
         value = value.asDict()
     if isinstance(value, Mapping):
-        missing, unknown = [n for n in names if n not in value], [str(n) for n in value if n not in names]
+        missing, unknown = (
+            [n for n in names if n not in value],
+            [str(n) for n in value if n not in names],
+        )
         if missing or unknown:
-            parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(unknown)}"] * bool(unknown)
-            raise Unfit(f"{' and '.join(parts)}; its names must be exactly {', '.join(names)} (write null as None)")
+            parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [
+                f"has {', '.join(unknown)}"
+            ] * bool(unknown)
+            raise Unfit(
+                f"{' and '.join(parts)}; its names must be exactly {', '.join(names)} (write null "
+                f"as None)"
+            )
         return value
     if isinstance(value, tuple | list):
         if len(value) != len(names):
@@ -119,15 +133,22 @@ def _nullable_map(kind: t.MapType) -> Check | None:
 
     def checked(value: Any) -> list[tuple[Any, Any]]:
         pairs = value.items() if isinstance(value, Mapping) else value
-        if not isinstance(value, Mapping) and not _are_pairs(value):  # Arrow's own maps come as lists of pairs
+        if not isinstance(value, Mapping) and not _are_pairs(
+            value
+        ):  # Arrow's own maps come as lists of pairs
             raise Unfit(f"is {_kind(value)}, and no dict")
-        return [(_at(of_key, key, f"[key {key!r}]"), _at(of_value, inner, f"[{key!r}]")) for key, inner in pairs]
+        return [
+            (_at(of_key, key, f"[key {key!r}]"), _at(of_value, inner, f"[{key!r}]"))
+            for key, inner in pairs
+        ]
 
     return checked
 
 
 def _are_pairs(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value)
+    return isinstance(value, list) and all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in value
+    )
 
 
 def _at(check: Check, value: Any, step: str) -> Any:
@@ -179,7 +200,9 @@ def _timestamp(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise Unfit(f"is {_kind(value)}, and no datetime")
     if value.tzinfo is None:
-        raise Unfit("is a datetime without a time zone: say which, or make the column TIMESTAMP_NTZ")
+        raise Unfit(
+            "is a datetime without a time zone: say which, or make the column TIMESTAMP_NTZ"
+        )
     return value
 
 
@@ -192,7 +215,9 @@ def _timestamp_ntz(value: Any) -> datetime:
 
 
 def _date(value: Any) -> date:
-    if not isinstance(value, date) or isinstance(value, datetime):  # a datetime is a date to Python: its time would go
+    if not isinstance(value, date) or isinstance(
+        value, datetime
+    ):  # a datetime is a date to Python: its time would go
         raise Unfit(f"is {_kind(value)}, and no date")
     return value
 

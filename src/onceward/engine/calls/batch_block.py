@@ -1,6 +1,7 @@
 """The frames of one micro-batch, as a ``foreachBatch`` function hands them over. Driver only.
 
-Made by :meth:`onceward.engine.calls.foreach_batch.ForeachBatchSink.batch`, and the ways in which it cannot be used.
+Made by :meth:`onceward.engine.calls.foreach_batch.ForeachBatchSink.batch`, and the ways in which
+it cannot be used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from onceward.errors import ROWS_REFUSED, OncewardError, UnsupportedQuery
 
 
 class Sink(Protocol):
-    """What a block asks of its sink: :class:`onceward.engine.calls.foreach_batch.ForeachBatchSink`."""
+    """What a block asks of its sink:
+    :class:`onceward.engine.calls.foreach_batch.ForeachBatchSink`.
+    """
 
     def _must_have(self, word: str, value: str | None) -> None: ...
 
@@ -34,11 +37,12 @@ class Sink(Protocol):
 class Batch:
     """The frames of one micro-batch, written and committed together when the ``with`` block ends.
 
-    Made by ``ForeachBatchSink.batch``. Nothing is written when the block is left by an exception; a block without
-    a :meth:`write` commits that the batch has no rows. Each frame is computed on its own, by a Spark job of its own:
-    frames that share out the rows of a batch must do it by the rows' own values. What is drawn by chance or looked up,
-    and what is costly to compute twice, is persisted until the block has ended; when an executor dies with a part of
-    it, the batch runs again.
+    Made by ``ForeachBatchSink.batch``. Nothing is written when the block is left by an exception;
+    a block without a :meth:`write` commits that the batch has no rows. Each frame is computed on
+    its own, by a Spark job of its own: frames that share out the rows of a batch must do it by the
+    rows' own values. What is drawn by chance or looked up, and what is costly to compute twice, is
+    persisted until the block has ended; when an executor dies with a part of it, the batch runs
+    again.
     """
 
     def __init__(self, sink: Sink, frame: DataFrame, batch_id: int) -> None:
@@ -49,8 +53,11 @@ class Batch:
         self._refused: BaseException | None = None
         self._lock = threading.Lock()
 
-    def write(self, frame: DataFrame, *, topic: str | None = None, table: str | None = None) -> None:
-        """Hand over a frame; its columns are checked at once, its rows are written when the block ends.
+    def write(
+        self, frame: DataFrame, *, topic: str | None = None, table: str | None = None
+    ) -> None:
+        """Hand over a frame; its columns are checked at once, its rows are written when the block
+        ends.
 
         :param topic: where it goes, instead of the sink's own topic or the column ``topic``.
         :param table: the same of a sink that writes to tables.
@@ -70,10 +77,13 @@ class Batch:
             inside = writes is not None and writes is self._writes
             if writes is not None and inside:
                 writes.extend(handed)
-                # The function may keep it to itself; the block shall not commit the other frames as if they were all.
+                # The function may keep it to itself; the block shall not commit the other frames
+                # as if they were all.
                 self._refused = refused if self._refused is None else self._refused
         if not inside:
-            refused = _misused("batch.write() was called outside the with block, where nothing would be written")
+            refused = _misused(
+                "batch.write() was called outside the with block, where nothing would be written"
+            )
             self._sink._gave_up(self._frame, self._batch_id, refused, handed)
         if refused is not None:
             raise refused
@@ -81,13 +91,18 @@ class Batch:
     def __enter__(self) -> Batch:
         with self._lock:
             if self._writes is not None:
-                self._refused = _misused("a with block of one batch was begun within another of the same batch")
+                self._refused = _misused(
+                    "a with block of one batch was begun within another of the same batch"
+                )
                 raise self._refused
             self._writes, self._refused = [], None
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with self._lock:
             writes, self._writes = self._writes or [], None
@@ -105,7 +120,8 @@ class Batch:
 def _misused(what: str) -> UnsupportedQuery:
     return UnsupportedQuery(
         what,
-        next_step="write `with sink.batch(frame, batch_id) as batch:` once and call batch.write(…) inside",
+        next_step="write `with sink.batch(frame, batch_id) as batch:` once and call "
+        "batch.write(…) inside",
         details={ROWS_REFUSED: True},
     )
 
@@ -114,11 +130,14 @@ TO_FOREACH = "the sink was handed to writeStream.foreach, which calls it in task
 
 
 class NotForTasks(UnsupportedQuery, pickle.PicklingError):
-    """Spark passes on what is a ``PickleError``; any other error it would put into words of its own."""
+    """Spark passes on what is a ``PickleError``; any other error it would put into words of its
+    own.
+    """
 
 
 def handed_over_wrongly(what: str, kind: str) -> NotForTasks:
     return NotForTasks(
         f"{what}; {kind} takes whole micro-batches in the driver",
-        next_step=f"hand a sink over by frame.writeStream.foreachBatch({kind}(…)) in a classic Spark session",
+        next_step=f"hand a sink over by frame.writeStream.foreachBatch({kind}(…)) in a classic "
+        f"Spark session",
     )

@@ -1,6 +1,8 @@
-"""A call of a sink that failed: what it leaves behind, and what the function may do then. Driver only.
+"""A call of a sink that failed: what it leaves behind, and what the function may do then. Driver
+only.
 
-Called by ``engine.calls.foreach_batch`` before the error reaches the user's function, which may keep it to itself.
+Called by ``engine.calls.foreach_batch`` before the error reaches the user's function, which may
+keep it to itself.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def remember(
     if isinstance(error, BatchNotWritten):  # what it is about is known already
         failures.write_rest()
         return
-    if writes is not None and (known.tried is None or number >= known.tried[0]):  # a thread may be late
+    if writes is not None and (
+        known.tried is None or number >= known.tried[0]
+    ):  # a thread may be late
         known.tried = number, _fingerprints(writes)
     refused = isinstance(error, OncewardError) and bool(error.details.get(ROWS_REFUSED))
     late = known.committed is not None and number <= known.committed
@@ -57,14 +61,20 @@ def failures_at(place: runs.Place, frame: DataFrame, pipeline: PipelineId) -> Fa
     return known.failures
 
 
-def refuse_other_frames(known: runs.Memory, running: RunningBatch, writes: Sequence[Write]) -> None:
-    """A call that failed may be tried again. Other frames in its place would commit the batch without its rows."""
+def refuse_other_frames(
+    known: runs.Memory, running: RunningBatch, writes: Sequence[Write]
+) -> None:
+    """A call that failed may be tried again. Other frames in its place would commit the batch
+    without its rows.
+    """
     number, handed = known.tried or (None, None)
     if number == running.batch.batch_id and handed != _fingerprints(writes):
         raise UnsupportedQuery(
-            f"a call of the sink for {running.batch} has failed, and the function calls again with other frames; "
+            f"a call of the sink for {running.batch} has failed, and the function calls again "
+            f"with other frames; "
             "they would commit the batch without the rows of the first call, and are not written",
-            next_step="let the sink's errors leave the function; hand all frames of a batch over in one block; if "
+            next_step="let the sink's errors leave the function; hand all frames of a batch over "
+            "in one block; if "
             "the function tries again by itself, then with the same frames",
             details={ROWS_REFUSED: True},
         )
@@ -80,6 +90,7 @@ def paragraph(error: BaseException) -> str:
 
 
 def _fingerprints(writes: Sequence[Write]) -> list[tuple[str | None, int]]:
-    """Equal for two calls that hand over the same, however the frames were made; what the engine adds does not
-    count."""
+    """Equal for two calls that hand over the same, however the frames were made; what the engine
+    adds does not count.
+    """
     return [(write.where, fingerprint(write.frame)) for write in writes if not write.set_aside]

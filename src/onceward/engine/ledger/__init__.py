@@ -1,6 +1,8 @@
-"""The pipeline's own memory: one record a batch, which is or goes with its decision, and what may follow it.
+"""The pipeline's own memory: one record a batch, which is or goes with its decision, and what may
+follow it.
 
-Called by ``engine`` and ``sources``; runs in the driver. :mod:`record` is the value, :mod:`admission` the decision
-(both without I/O). A pipeline's records are a :mod:`chain`; it is kept in Kafka (:mod:`kafka_chain`, on
-:mod:`kafka_topic`), in a :mod:`folder`, or in a :mod:`table`.
+Called by ``engine`` and ``sources``; runs in the driver. :mod:`record` is the value,
+:mod:`admission` the decision (both without I/O). A pipeline's records are a :mod:`chain`; it is
+kept in Kafka (:mod:`kafka_chain`, on :mod:`kafka_topic`), in a :mod:`folder`, or in a
+:mod:`table`.
 """

@@ -1,8 +1,9 @@
-"""May this batch be written? A pure function of the batch, the newest ledger record and the user's settings.
+"""May this batch be written? A pure function of the batch, the newest ledger record and the user's
+settings.
 
-Called by ``engine.micro_batch`` as step 1 of every batch, in the driver. Spark numbers batches per checkpoint and
-runs batch *b* again with the same offsets until its commit log has it; the ledger has *b* exactly if *b*'s
-transaction committed. The table of outcomes:
+Called by ``engine.micro_batch`` as step 1 of every batch, in the driver. Spark numbers batches per
+checkpoint and runs batch *b* again with the same offsets until its commit log has it; the ledger
+has *b* exactly if *b*'s transaction committed. The table of outcomes:
 
 ====================================  ===========================================  ==========================
 ledger                                batch                                        outcome
@@ -29,12 +30,13 @@ another query                         elsewhere, ``resume="ledger"``            
 another query                         any, otherwise                               ``REPLACED``
 ====================================  ===========================================  ==========================
 
-``OFFSETS_DIFFER`` and ``REWOUND`` are why a batch number alone is not trusted: a checkpoint restored from an older
-copy numbers *other* records with the same batch ids, and taking them for a replay would lose them.
+``OFFSETS_DIFFER`` and ``REWOUND`` are why a batch number alone is not trusted: a checkpoint
+restored from an older copy numbers *other* records with the same batch ids, and taking them for a
+replay would lose them.
 
 A batch is handed over, or the sink says so: a gap in the numbers is refused, whoever made it. With
-``skipped_batches="allow"`` it is the function's decision, unless offsets contradict; then a ledger that has lost its
-end looks like a function that skips.
+``skipped_batches="allow"`` it is the function's decision, unless offsets contradict; then a ledger
+that has lost its end looks like a function that skips.
 """
 
 from __future__ import annotations
@@ -86,11 +88,12 @@ class Admission(Enum):
 class Before:
     """What is known of the batches before the one that is offered, beside the ledger.
 
-    ``failed``: the first of them whose call failed, and stands against this one: its number, and what it met.
-    ``first_of_run``: Spark has run none of them in this run of the query, so that an earlier run, or nobody, has
-    skipped some. ``ends``: where Spark's offset log has the ledger's newest batch end, one a source; None where the log
-    has dropped it (``spark.sql.streaming.minBatchesToRetain``), or where nobody need know. ``checkpoint``: where Spark
-    keeps its logs; ``rewindable``: they reach back to ``failed``.
+    ``failed``: the first of them whose call failed, and stands against this one: its number, and
+    what it met. ``first_of_run``: Spark has run none of them in this run of the query, so that an
+    earlier run, or nobody, has skipped some. ``ends``: where Spark's offset log has the ledger's
+    newest batch end, one a source; None where the log has dropped it
+    (``spark.sql.streaming.minBatchesToRetain``), or where nobody need know. ``checkpoint``: where
+    Spark keeps its logs; ``rewindable``: they reach back to ``failed``.
     """
 
     skipped_batches: SkippedBatches = "refuse"
@@ -112,11 +115,13 @@ def admit(
     run_id: str = "",
     before: Before | None = None,
 ) -> Admission:
-    """The outcome for ``batch`` over ``sources``, given the ``newest`` committed record of its pipeline.
+    """The outcome for ``batch`` over ``sources``, given the ``newest`` committed record of its
+    pipeline.
 
-    :param stateful: the query keeps state (aggregates, joins, deduplication), which lives in its checkpoint only.
-    :param run_id: Spark's id of this run; empty where a batch of this very run may be offered again because its commit
-        was in doubt.
+    :param stateful: the query keeps state (aggregates, joins, deduplication), which lives in its
+        checkpoint only.
+    :param run_id: Spark's id of this run; empty where a batch of this very run may be offered
+        again because its commit was in doubt.
     :param before: what is known of earlier batches; None: nothing, so that no gap is believed.
     """
     known = before or Before()
@@ -126,14 +131,27 @@ def admit(
         return Admission.FIRST if batch.batch_id == 0 else _without_record(resume, known)
     if batch.query_id == newest.batch.query_id:
         step = batch.batch_id - newest.batch.batch_id
-        outcome = _after_gap(sources, newest, resume, known) if step > 1 else _same_checkpoint(step, sources, newest)
-        # A replay repeats what an *earlier* run committed. What this run committed already was another call's rows.
-        return Admission.SECOND_CALL if outcome is Admission.REPLAY and newest.run_id == run_id != "" else outcome
+        outcome = (
+            _after_gap(sources, newest, resume, known)
+            if step > 1
+            else _same_checkpoint(step, sources, newest)
+        )
+        # A replay repeats what an *earlier* run committed. What this run committed already was
+        # another call's rows.
+        return (
+            Admission.SECOND_CALL
+            if outcome is Admission.REPLAY and newest.run_id == run_id != ""
+            else outcome
+        )
     if resume != "ledger":
         return Admission.REPLACED
     if stateful:
         return Admission.STATE_LOST
-    return Admission.RESUME if begins_at_end(sources, newest, new_allowed=True) else Admission.RESUME_GAP
+    return (
+        Admission.RESUME
+        if begins_at_end(sources, newest, new_allowed=True)
+        else Admission.RESUME_GAP
+    )
 
 
 def hopeless(
@@ -146,16 +164,23 @@ def hopeless(
 ) -> bool:
     """Will ``batch`` be refused, whatever was committed since ``glimpsed``?
 
-    For a look at the ledger before fencing, when ``glimpsed`` is None also if the newest record is still undecided:
-    answers to ``EndTxn`` come before the markers are written, so that right after a restart the last commit may not be
-    readable yet. That is why "ledger behind" and a gap are never hopeless.
+    For a look at the ledger before fencing, when ``glimpsed`` is None also if the newest record is
+    still undecided: answers to ``EndTxn`` come before the markers are written, so that right after
+    a restart the last commit may not be readable yet. That is why "ledger behind" and a gap are
+    never hopeless.
     """
     outcome = admit(batch, sources, glimpsed, resume, stateful=stateful)
-    return not outcome.writes and outcome not in (Admission.REPLAY, Admission.LEDGER_BEHIND, Admission.SKIPPED)
+    return not outcome.writes and outcome not in (
+        Admission.REPLAY,
+        Admission.LEDGER_BEHIND,
+        Admission.SKIPPED,
+    )
 
 
 def _without_record(resume: Resume, before: Before) -> Admission:
-    """Of a batch above 0. The first one that Spark runs in a run may have been committed: the ledger was lost then."""
+    """Of a batch above 0. The first one that Spark runs in a run may have been committed: the
+    ledger was lost then.
+    """
     if resume == "adopt" or before.left_out:
         return Admission.ADOPT
     if before.first_of_run:
@@ -163,7 +188,9 @@ def _without_record(resume: Resume, before: Before) -> Admission:
     return Admission.AFTER_SKIPPED if before.skipped_batches == "allow" else Admission.SKIPPED
 
 
-def _after_gap(sources: tuple[SourceRange, ...], newest: LedgerRecord, resume: Resume, before: Before) -> Admission:
+def _after_gap(
+    sources: tuple[SourceRange, ...], newest: LedgerRecord, resume: Resume, before: Before
+) -> Admission:
     if not _not_before_end(sources, newest):
         return Admission.OFFSETS_DIFFER
     if before.ends is not None:
@@ -173,9 +200,14 @@ def _after_gap(sources: tuple[SourceRange, ...], newest: LedgerRecord, resume: R
         )
         if not same:
             return Admission.OFFSETS_DIFFER
-    # "keep" is about what an earlier run has left out, not about what this one goes on leaving out.
+    # "keep" is about what an earlier run has left out, not about what this one goes on leaving
+    # out.
     left_out = before.left_out or (resume == "keep" and before.first_of_run)
-    return Admission.AFTER_SKIPPED if before.skipped_batches == "allow" or left_out else Admission.SKIPPED
+    return (
+        Admission.AFTER_SKIPPED
+        if before.skipped_batches == "allow" or left_out
+        else Admission.SKIPPED
+    )
 
 
 def _not_before_end(sources: tuple[SourceRange, ...], newest: LedgerRecord) -> bool:
@@ -184,14 +216,18 @@ def _not_before_end(sources: tuple[SourceRange, ...], newest: LedgerRecord) -> b
         return False
     return all(
         start.get(topic, {}).get(partition, offset) >= offset
-        for end, start in ((done.end, now.start) for done, now in zip(newest.sources, sources, strict=True))
+        for end, start in (
+            (done.end, now.start) for done, now in zip(newest.sources, sources, strict=True)
+        )
         if is_kafka_offset(end) and is_kafka_offset(start)
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     )
 
 
-def _same_checkpoint(step: int, sources: tuple[SourceRange, ...], newest: LedgerRecord) -> Admission:
+def _same_checkpoint(
+    step: int, sources: tuple[SourceRange, ...], newest: LedgerRecord
+) -> Admission:
     if step == 1:
         continues = begins_at_end(sources, newest, new_allowed=False)
         return Admission.NEXT if continues else Admission.OFFSETS_DIFFER
@@ -201,7 +237,9 @@ def _same_checkpoint(step: int, sources: tuple[SourceRange, ...], newest: Ledger
     return Admission.REWOUND
 
 
-def begins_at_end(sources: tuple[SourceRange, ...], newest: LedgerRecord, *, new_allowed: bool) -> bool:
+def begins_at_end(
+    sources: tuple[SourceRange, ...], newest: LedgerRecord, *, new_allowed: bool
+) -> bool:
     if len(sources) != len(newest.sources):
         return False
     return all(
@@ -211,21 +249,30 @@ def begins_at_end(sources: tuple[SourceRange, ...], newest: LedgerRecord, *, new
 
 
 def _same_position(end: Any, start: Any, *, new_allowed: bool) -> bool:
-    """Does ``start`` continue ``end``? With ``new_allowed``, a Kafka source may have partitions that are new."""
+    """Does ``start`` continue ``end``? With ``new_allowed``, a Kafka source may have partitions
+    that are new.
+    """
     if end == start:
         return True
     if not new_allowed or not is_kafka_offset(end) or not is_kafka_offset(start):
         return False
-    return all(start.get(topic, {}).get(p) == offset for topic, parts in end.items() for p, offset in parts.items())
+    return all(
+        start.get(topic, {}).get(p) == offset
+        for topic, parts in end.items()
+        for p, offset in parts.items()
+    )
 
 
 def is_kafka_offset(offset: Any) -> bool:
-    """Has ``offset`` the shape of Spark's ``KafkaSourceOffset``: ``{topic: {"partition": offset}}``?"""
+    """Has ``offset`` the shape of Spark's ``KafkaSourceOffset``: ``{topic: {"partition":
+    offset}}``?
+    """
     return (
         isinstance(offset, dict)
         and bool(offset)
         and all(
-            isinstance(parts, dict) and all(p.isdecimal() and isinstance(o, int) for p, o in parts.items())
+            isinstance(parts, dict)
+            and all(p.isdecimal() and isinstance(o, int) for p, o in parts.items())
             for parts in offset.values()
         )
     )

@@ -1,12 +1,17 @@
-"""The chain of decided batches of one pipeline: what every store of the ledger offers. An interface.
+"""The chain of decided batches of one pipeline: what every store of the ledger offers. An
+interface.
 
-Implemented by :mod:`kafka_chain`, :mod:`folder` and :mod:`table`; called by targets, in the driver, from the query's
-own thread. One object is one owner, or would like to be. What all stores owe:
+Implemented by :mod:`kafka_chain`, :mod:`folder` and :mod:`table`; called by targets, in the
+driver, from the query's own thread. One object is one owner, or would like to be. What all stores
+owe:
 
-* one owner at a time: after :meth:`Chain.take`, no older owner can append anything, and what is read then is final;
-* compare-and-set: a record is appended behind the very record that its batch was admitted by, or not at all;
+* one owner at a time: after :meth:`Chain.take`, no older owner can append anything, and what is
+  read then is final;
+* compare-and-set: a record is appended behind the very record that its batch was admitted by, or
+  not at all;
 * an append is durable when it returns; if it is not known whether it happened, that is said
-  (:class:`~onceward.errors.CommitInDoubt`), and :meth:`Chain.settle` finds out: it fences before it reads.
+  (:class:`~onceward.errors.CommitInDoubt`), and :meth:`Chain.settle` finds out: it fences before
+  it reads.
 """
 
 from __future__ import annotations
@@ -22,15 +27,18 @@ from onceward.ids import AttemptId, PipelineId
 
 
 class Chain(ABC):
-    """See the module. Every method may raise :class:`onceward.errors.Fenced`: a newer owner has taken the chain."""
+    """See the module. Every method may raise :class:`onceward.errors.Fenced`: a newer owner has
+    taken the chain.
+    """
 
     owners_grow: ClassVar[bool] = False
     """Of two attempts of the chain, that with the smaller ``owner`` is of the older one."""
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
-        """The newest record, disturbing nobody; None if there is none, or it cannot be told at once. It may be
-        outdated by the time it returns."""
+        """The newest record, disturbing nobody; None if there is none, or it cannot be told at
+        once. It may be outdated by the time it returns.
+        """
 
     def must_be_there(self) -> None:  # noqa: B027 — only a folder can be another one's in its place
         """Check that the store has this chain at all, where an earlier batch must have left it.
@@ -48,8 +56,10 @@ class Chain(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """As the owner: what tells this chain from every other, also from one that was in its place before and is
-        gone. A copy has the same, wherever it is moved (in Kafka: within the cluster, and as long as the topic is)."""
+        """As the owner: what tells this chain from every other, also from one that was in its
+        place before and is gone. A copy has the same, wherever it is moved (in Kafka: within the
+        cluster, and as long as the topic is).
+        """
 
     @abstractmethod
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
@@ -68,7 +78,8 @@ class Chain(ABC):
         """
 
     def progress(self, record: LedgerRecord) -> LedgerRecord:
-        """Replace the newest record by ``record``, of the same sequence, in another state; as it was written.
+        """Replace the newest record by ``record``, of the same sequence, in another state; as it
+        was written.
 
         Where it is in doubt nothing is lost: what is undone is done once more.
         """
@@ -80,22 +91,30 @@ class Chain(ABC):
 
     @abstractmethod
     def settle(self) -> LedgerRecord | None:
-        """End all doubt: afterwards a late append can no longer arrive. Returns the newest record."""
+        """End all doubt: afterwards a late append can no longer arrive. Returns the newest
+        record.
+        """
 
     @abstractmethod
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        """The last records that are kept, newest first; of a batch that was decided and finished, both."""
+        """The last records that are kept, newest first; of a batch that was decided and finished,
+        both.
+        """
 
     def close(self) -> None:  # noqa: B027 — not every store holds something
         """Give back connections. Never raises."""
 
 
 class Ledger(ABC):
-    """Where ledgers are kept: settings, which users build and hand to a sink. Equal ones name the same place."""
+    """Where ledgers are kept: settings, which users build and hand to a sink. Equal ones name the
+    same place.
+    """
 
     @abstractmethod
     def chain(self, pipeline: PipelineId) -> Chain:
-        """The chain of ``pipeline``, for one run of its query. Nothing is connected before it is used."""
+        """The chain of ``pipeline``, for one run of its query. Nothing is connected before it is
+        used.
+        """
 
     @property
     @abstractmethod
@@ -104,8 +123,9 @@ class Ledger(ABC):
 
 
 def new_owner() -> int:
-    """A name for who takes a chain now: larger than those before, and by lot nobody else's, so that those of a chain
-    that was deleted, or restored from an older copy, do not come back."""
+    """A name for who takes a chain now: larger than those before, and by lot nobody else's, so
+    that those of a chain that was deleted, or restored from an older copy, do not come back.
+    """
     return surroundings.wall_clock_ns() // 1_000_000 << 16 | surroundings.random_bits(16)
 
 
@@ -113,14 +133,18 @@ def overtaken(pipeline: PipelineId, where: str) -> Fenced:
     """Somebody newer has the chain."""
     return Fenced(
         f"a newer copy of pipeline {pipeline} has taken its chain in {where}",
-        next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+        next_step="leave this copy stopped; if two are running by mistake, give one another "
+        "pipeline_id",
     )
 
 
 def cut_off(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
-    """The chain no longer ends where its owner left it; ``what`` says how that shows, and how it can have come."""
+    """The chain no longer ends where its owner left it; ``what`` says how that shows, and how it
+    can have come.
+    """
     return LedgerBehind(
         f"the chain of pipeline {pipeline} in {where} {what}, while this query was running",
-        next_step="restore the ledger; or find out from the output how far it goes, and begin anew under a new "
+        next_step="restore the ledger; or find out from the output how far it goes, and begin "
+        "anew under a new "
         "pipeline_id",
     )

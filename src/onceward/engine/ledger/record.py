@@ -1,8 +1,8 @@
 """The ledger record: what a decided batch was, as versioned JSON. Values only, no I/O.
 
-One record is written for each batch, in the one step that decides it, so it exists exactly if the batch is to be seen.
-The newest record of a pipeline is the truth about where it stands; Spark's checkpoint and Kafka's group offsets are
-compared with it.
+One record is written for each batch, in the one step that decides it, so it exists exactly if the
+batch is to be seen. The newest record of a pipeline is the truth about where it stands; Spark's
+checkpoint and Kafka's group offsets are compared with it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 
 VERSION = 2
-"""Readers refuse any other version rather than guess; new optional fields do not raise it. Version 1 knew Kafka only,
-and was never released."""
+"""Readers refuse any other version rather than guess; new optional fields do not raise it. Version
+1 knew Kafka only, and was never released.
+"""
 
 
 class State(Enum):
@@ -32,8 +33,9 @@ class State(Enum):
 class Output:
     """What a batch put into one target.
 
-    ``kind`` says what can read ``data``, which are JSON values in that kind's ``version``: of ``kafka`` a manifest
-    (:mod:`onceward.kafka.sink.task_reports`), of ``two_phase`` and ``files`` the committables.
+    ``kind`` says what can read ``data``, which are JSON values in that kind's ``version``: of
+    ``kafka`` a manifest (:mod:`onceward.kafka.sink.task_reports`), of ``two_phase`` and ``files``
+    the committables.
     """
 
     kind: str
@@ -43,7 +45,9 @@ class Output:
 
 
 class FrameWritten(NamedTuple):
-    """One frame of a batch: where it was sent (None: where the sink's settings or the rows say), and its records."""
+    """One frame of a batch: where it was sent (None: where the sink's settings or the rows say),
+    and its records.
+    """
 
     where: str | None
     records: int
@@ -53,15 +57,17 @@ class FrameWritten(NamedTuple):
 class LedgerRecord:
     """One decided batch of one pipeline.
 
-    ``sequence`` counts the batches of the pipeline from 0 without gap, over all its checkpoints. ``attempt`` is who
-    wrote it: no other batch has the same. ``outputs`` are by the names of the sink's targets. ``committed_at_ms`` is
-    the driver's clock (milliseconds since the epoch) just before the decision; nothing depends on it. ``run_id`` is
-    Spark's id of the run that wrote it (empty: unknown): what a run finds of its own is no replay. ``frames`` are the
-    frames of the batch in the order in which they were handed over, None where that is unknown. A ``supplement`` adds
-    frames to the batch of the record before it; its outputs hold what it added alone, its ``frames`` are all of the
-    batch. ``decided`` is the attempt that decided, where the record was written again under another one. ``open_ms``:
-    for how long the Kafka transaction that decided had been open when this record was put into it, by the driver's
-    clock; None where there was none, or an earlier release wrote the record. Nothing depends on it.
+    ``sequence`` counts the batches of the pipeline from 0 without gap, over all its checkpoints.
+    ``attempt`` is who wrote it: no other batch has the same. ``outputs`` are by the names of the
+    sink's targets. ``committed_at_ms`` is the driver's clock (milliseconds since the epoch) just
+    before the decision; nothing depends on it. ``run_id`` is Spark's id of the run that wrote it
+    (empty: unknown): what a run finds of its own is no replay. ``frames`` are the frames of the
+    batch in the order in which they were handed over, None where that is unknown. A ``supplement``
+    adds frames to the batch of the record before it; its outputs hold what it added alone, its
+    ``frames`` are all of the batch. ``decided`` is the attempt that decided, where the record was
+    written again under another one. ``open_ms``: for how long the Kafka transaction that decided
+    had been open when this record was put into it, by the driver's clock; None where there was
+    none, or an earlier release wrote the record. Nothing depends on it.
     """
 
     pipeline: PipelineId
@@ -85,7 +91,9 @@ class LedgerRecord:
 
 
 def encode(record: LedgerRecord, **where: Any) -> bytes:
-    """``record`` as UTF-8 JSON, keys in reading order. ``where``: what its store notes of the place, for itself."""
+    """``record`` as UTF-8 JSON, keys in reading order. ``where``: what its store notes of the
+    place, for itself.
+    """
     document: dict[str, Any] = {
         "version": VERSION,
         "pipeline": record.pipeline,
@@ -97,7 +105,12 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
         "state": record.state.value,
         "sources": [_source(source) for source in record.sources],
         "outputs": {
-            name: {"kind": output.kind, "version": output.version, "records": output.records, "data": output.data}
+            name: {
+                "kind": output.kind,
+                "version": output.version,
+                "records": output.records,
+                "data": output.data,
+            }
             for name, output in sorted(record.outputs.items())
         },
         "records": record.records,
@@ -130,14 +143,20 @@ def decode(data: bytes, *, where: str) -> LedgerRecord:
         version = document["version"]
         if isinstance(version, int) and version != VERSION:
             raise LedgerUnreadable(
-                f"the newest ledger record in {where} has version {version}; this Onceward reads version {VERSION}",
+                f"the newest ledger record in {where} has version {version}; this Onceward reads "
+                f"version {VERSION}",
                 next_step="start this pipeline with the Onceward release that wrote the record"
-                + (", or a later one" if version > VERSION else "; or begin anew under a new pipeline_id"),
+                + (
+                    ", or a later one"
+                    if version > VERSION
+                    else "; or begin anew under a new pipeline_id"
+                ),
             )
         return _from_document(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerUnreadable(
-            f"the newest ledger record in {where} cannot be read ({type(error).__name__}: {error})",
+            f"the newest ledger record in {where} cannot be read ({type(error).__name__}: "
+            f"{error})",
             next_step="find out who else writes to the ledger; nothing was sent",
         ) from error
 
@@ -148,10 +167,14 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         pipeline=PipelineId(document["pipeline"]),
         sequence=int(document["sequence"]),
         batch=BatchId(str(document["query_id"]), int(document["batch_id"])),
-        sources=tuple(SourceRange(s["start"], s["end"], s.get("witness")) for s in document["sources"]),
+        sources=tuple(
+            SourceRange(s["start"], s["end"], s.get("witness")) for s in document["sources"]
+        ),
         attempt=AttemptId(int(owner), int(number)),
         outputs={
-            str(name): Output(str(told["kind"]), int(told["version"]), int(told["records"]), told["data"])
+            str(name): Output(
+                str(told["kind"]), int(told["version"]), int(told["records"]), told["data"]
+            )
             for name, told in document["outputs"].items()
         },
         committed_at_ms=int(document["committed_at_ms"]),
@@ -171,4 +194,7 @@ def _whole(told: object) -> int | None:
 def _frames(document: Sequence[Sequence[Any]] | None) -> tuple[FrameWritten, ...] | None:
     if document is None:
         return None
-    return tuple(FrameWritten(None if where is None else str(where), int(records)) for where, records in document)
+    return tuple(
+        FrameWritten(None if where is None else str(where), int(records))
+        for where, records in document
+    )

@@ -1,4 +1,6 @@
-"""``ow.avro.decode``: framed Avro becomes a column. Driver only; called by users where they define a query."""
+"""``ow.avro.decode``: framed Avro becomes a column. Driver only; called by users where they define
+a query.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from onceward.formats.avro.known import Registry, Schemas, in_context_of, known_
 from onceward.formats.avro.plan import Plan
 from onceward.formats.avro.schemas import without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
-from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
+from onceward.formats.avro.types import (
+    why_names_collide,
+    why_spark_cannot_read,
+    why_values_would_change,
+)
 from onceward.formats.judged import refuse_frame
 from onceward.formats.registry.subjects import topic_name
 from onceward.spark.batch.source_topics import topics_of
@@ -40,7 +46,8 @@ def decode(
     refresh_s: float = 30.0,
     unknown_id_wait_s: float = 10.0,
 ) -> DataFrame:
-    """``frame`` with ``column``, records in the frame of a schema registry, decoded: a struct where they are records.
+    """``frame`` with ``column``, records in the frame of a schema registry, decoded: a struct
+    where they are records.
 
     ::
 
@@ -48,33 +55,42 @@ def decode(
         people = ow.avro.decode(source, registry=ow.SchemaRegistry("http://registry:8081"), on_error="dead_letter")
         people.select("key", "value.name", "value.born")
 
-    Each record is read by the schema that it was written with, as the reader's schema: records and fields are found by
-    name or alias, what is missing has its default, what is new is left out (Avro 1.12, "Schema Resolution"). All
-    columns inside may be null. A null value, Kafka's deletion, stays: the row has a null there.
+    Each record is read by the schema that it was written with, as the reader's schema: records and
+    fields are found by name or alias, what is missing has its default, what is new is left out
+    (Avro 1.12, "Schema Resolution"). All columns inside may be null. A null value, Kafka's
+    deletion, stays: the row has a null there.
 
-    A record that is not framed, names a schema that the registry does not have, ends before or after its bytes, holds a
-    text that is not UTF-8, or a value that the reader's schema does not take, is *poison*. An id that was unknown when
-    the query was defined stops the query with :class:`~onceward.errors.SchemaIdUnseen`, whatever ``on_error`` says, and
-    the next definition knows it: :func:`onceward.supervise` sees to that.
+    A record that is not framed, names a schema that the registry does not have, ends before or
+    after its bytes, holds a text that is not UTF-8, or a value that the reader's schema does not
+    take, is *poison*. An id that was unknown when the query was defined stops the query with
+    :class:`~onceward.errors.SchemaIdUnseen`, whatever ``on_error`` says, and the next definition
+    knows it: :func:`onceward.supervise` sees to that.
 
-    :param registry: a :class:`onceward.SchemaRegistry`, or its address. It is asked when the query is defined, and when
-        a new id is met.
+    :param registry: a :class:`onceward.SchemaRegistry`, or its address. It is asked when the query
+        is defined, and when a new id is met.
     :param column: binary.
-    :param subject: the schemas of all its versions are known from the start, those of others are learnt when they are
-        met. Default: ``<topic>-value`` (or ``-key``), if ``frame`` comes from one topic of Kafka.
-    :param reader_schema: as which schema records are read: Avro as JSON, the number of a version of ``subject``, or
-        None for its newest version now. Columns may be others then when the query is started again.
-    :param on_error: what poison does. ``"stop"``: the batch fails with :class:`~onceward.errors.PoisonRecord`, which
-        says where the record is. ``"dead_letter"``: it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own
-        transaction, and only the others are in the result. For streams, directly on the source's frame.
-    :param refresh_s: how often, at most, a batch begins with a look whether the registry is still the same.
-    :param unknown_id_wait_s: how long an id is asked for that the registry does not have, before it counts as unknown.
+    :param subject: the schemas of all its versions are known from the start, those of others are
+        learnt when they are met. Default: ``<topic>-value`` (or ``-key``), if ``frame`` comes from
+        one topic of Kafka.
+    :param reader_schema: as which schema records are read: Avro as JSON, the number of a version
+        of ``subject``, or None for its newest version now. Columns may be others then when the
+        query is started again.
+    :param on_error: what poison does. ``"stop"``: the batch fails with
+        :class:`~onceward.errors.PoisonRecord`, which says where the record is. ``"dead_letter"``:
+        it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own transaction, and only the
+        others are in the result. For streams, directly on the source's frame.
+    :param refresh_s: how often, at most, a batch begins with a look whether the registry is still
+        the same.
+    :param unknown_id_wait_s: how long an id is asked for that the registry does not have, before
+        it counts as unknown.
 
     Of a frame that is no stream, the ids are looked for first, by a job of its own.
 
     :raises BadColumn: there is no such column, or it is not binary.
-    :raises SchemaUnknown: the registry has no such subject or version. :raises RegistryUnreachable: it does not answer.
-    :raises SchemaUnfit: the reader's schema is no Avro, or Spark has no column for it (a record within itself).
+    :raises SchemaUnknown: the registry has no such subject or version. :raises
+        RegistryUnreachable: it does not answer.
+    :raises SchemaUnfit: the reader's schema is no Avro, or Spark has no column for it (a record
+        within itself).
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
@@ -100,11 +116,15 @@ def decode(
     return step.decoded(frame)
 
 
-def _check(frame: DataFrame, column: str, on_error: str, refresh_s: float, unknown_id_wait_s: float) -> None:
+def _check(
+    frame: DataFrame, column: str, on_error: str, refresh_s: float, unknown_id_wait_s: float
+) -> None:
     refuse_frame(frame, column, on_error)
     for name, seconds in (("refresh_s", refresh_s), ("unknown_id_wait_s", unknown_id_wait_s)):
         if not 0 <= seconds < float("inf"):
-            raise ConfigurationError(f"{name}={seconds!r}", next_step=f"set {name} to 0 or more seconds")
+            raise ConfigurationError(
+                f"{name}={seconds!r}", next_step=f"set {name} to 0 or more seconds"
+            )
 
 
 def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bool) -> str | None:
@@ -116,8 +136,10 @@ def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bo
     if not required:
         return None
     raise ConfigurationError(
-        f"subject= is not given, and cannot be told from the frame ({', '.join(topics) or 'no topic of Kafka'})",
-        next_step="pass subject= (by default serializers use <topic>-value), or the text of the reader's schema as "
+        f"subject= is not given, and cannot be told from the frame "
+        f"({', '.join(topics) or 'no topic of Kafka'})",
+        next_step="pass subject= (by default serializers use <topic>-value), or the text of the "
+        "reader's schema as "
         "reader_schema=",
     )
 
@@ -130,7 +152,11 @@ def _ids_of(registry: Registry, subject: str | None, reader_schema: str | int | 
     except SchemaUnknown:
         if not isinstance(reader_schema, str):
             raise
-        log.warning("%r has no subject %s yet; the ids of its schemas are learnt when they are met", registry, subject)
+        log.warning(
+            "%r has no subject %s yet; the ids of its schemas are learnt when they are met",
+            registry,
+            subject,
+        )
         return []
 
 
@@ -153,7 +179,8 @@ def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
     if why is not None:
         raise SchemaUnfit(
             f"{name} cannot be the schema of a column: {why}",
-            next_step="pass a schema that Spark can have a column of as reader_schema= (fields may be left out of it)",
+            next_step="pass a schema that Spark can have a column of as reader_schema= (fields "
+            "may be left out of it)",
             details={"reader": name},
         )
 
@@ -161,7 +188,11 @@ def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
 def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader: str) -> Plan:
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
-        why = why_not_a_schema(session, text) or why_spark_cannot_read(text) or why_values_would_change(text, reader)
+        why = (
+            why_not_a_schema(session, text)
+            or why_spark_cannot_read(text)
+            or why_values_would_change(text, reader)
+        )
         if why is not None:
             unreadable[number] = why
             log.warning("records of schema id %d cannot be read: %s", number, why)
@@ -170,4 +201,11 @@ def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader
         if (doubt := why_not_readable_as(session, text, reader)) is not None:
             unfit[number] = doubt
     reader = without_times(reader)
-    return Plan(tag, column, Schemas(texts, unreadable, schemas.missing), reader, column_of(session, reader), unfit)
+    return Plan(
+        tag,
+        column,
+        Schemas(texts, unreadable, schemas.missing),
+        reader,
+        column_of(session, reader),
+        unfit,
+    )

@@ -1,4 +1,6 @@
-"""``ow.avro.encode``: a column becomes framed Avro. Driver only; called by users where they define a query."""
+"""``ow.avro.encode``: a column becomes framed Avro. Driver only; called by users where they define
+a query.
+"""
 
 from __future__ import annotations
 
@@ -34,33 +36,39 @@ def encode(
     schema: str | int | None = None,
     auto_register_schemas: bool = False,
 ) -> DataFrame:
-    """``frame`` with ``column`` as Avro in the frame of a schema registry: binary, ready for a sink.
+    """``frame`` with ``column`` as Avro in the frame of a schema registry: binary, ready for a
+    sink.
 
     ::
 
         rows = people.select("key", F.struct("name", "born").alias("value"))
         records = ow.avro.encode(rows, registry=registry, subject="people-clean-value")
 
-    The column's fields are those of the schema, by name, in any order. A null in ``column`` stays a null, Kafka's
-    deletion. Timestamps are written as precisely as the schema has them.
+    The column's fields are those of the schema, by name, in any order. A null in ``column`` stays
+    a null, Kafka's deletion. Timestamps are written as precisely as the schema has them.
 
-    A value that the schema cannot take (a null where it has none, a text that is no symbol of an enum or not UTF-8)
-    fails the batch with :class:`~onceward.errors.ValueUnfit`; nothing is left out and nothing becomes null.
+    A value that the schema cannot take (a null where it has none, a text that is no symbol of an
+    enum or not UTF-8) fails the batch with :class:`~onceward.errors.ValueUnfit`; nothing is left
+    out and nothing becomes null.
 
     :param registry: a :class:`onceward.SchemaRegistry`, or its address.
     :param subject: where the schema is registered; by default serializers use ``<topic>-value``.
-    :param schema: Avro as JSON, the number of a version of ``subject``, or None for its newest version now.
-    :param auto_register_schemas: register ``schema`` if it is not; without a ``schema`` one that Spark makes of the
-        column's type. The registry refuses what is not compatible with older versions.
+    :param schema: Avro as JSON, the number of a version of ``subject``, or None for its newest
+        version now.
+    :param auto_register_schemas: register ``schema`` if it is not; without a ``schema`` one that
+        Spark makes of the column's type. The registry refuses what is not compatible with older
+        versions.
     :raises BadColumn: the column is missing, or its type is not the schema's.
     :raises SchemaUnknown: the registry has no such subject, version or schema.
-    :raises SchemaUnfit: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it does not answer.
+    :raises SchemaUnfit: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it
+        does not answer.
     """
     registry = in_context_of(registry_of(registry), subject)
     kinds = {field.name: field for field in frame.schema.fields}
     if column not in kinds:
         raise BadColumn(
-            f"column={column!r} is none of {', '.join(kinds)}", next_step="name the column that is to be encoded"
+            f"column={column!r} is none of {', '.join(kinds)}",
+            next_step="name the column that is to be encoded",
         )
     kind = kinds[column].dataType
     number, text = _schema(frame, kind, registry, subject, schema, auto_register_schemas)
@@ -71,14 +79,24 @@ def encode(
     body = F.concat(F.lit(prefix(number)), to_avro(value, text))
     valid = texts_are_valid(value, kind)
     if valid is not None:
-        said = {"raised": "unfit", "id": number, "message": f"a text in column {column} is not UTF-8"}
-        body = F.when(F.coalesce(valid, F.lit(True)), body).otherwise(F.raise_error(F.lit(RAISED + json.dumps(said))))
+        said = {
+            "raised": "unfit",
+            "id": number,
+            "message": f"a text in column {column} is not UTF-8",
+        }
+        body = F.when(F.coalesce(valid, F.lit(True)), body).otherwise(
+            F.raise_error(F.lit(RAISED + json.dumps(said)))
+        )
     framed = F.when(value.isNotNull(), body).alias(column)
-    return frame.alias(step.tag).select(*(framed if name == column else F.col(quoted(name)) for name in frame.columns))
+    return frame.alias(step.tag).select(
+        *(framed if name == column else F.col(quoted(name)) for name in frame.columns)
+    )
 
 
 class _Encoding(DecodingStep):
-    """What is written under an id is read by what the registry has under it then: so it has to stay the same."""
+    """What is written under an id is read by what the registry has under it then: so it has to
+    stay the same.
+    """
 
     sets_aside = False
 
@@ -96,7 +114,12 @@ class _Encoding(DecodingStep):
 
 
 def _schema(
-    frame: DataFrame, kind: DataType, registry: Registry, subject: str, given: str | int | None, register_it: bool
+    frame: DataFrame,
+    kind: DataType,
+    registry: Registry,
+    subject: str,
+    given: str | int | None,
+    register_it: bool,
 ) -> tuple[int, str]:
     """The id, and self-contained Avro."""
     if isinstance(given, str):
@@ -106,7 +129,8 @@ def _schema(
         return registry.register(subject, text), text
     if register_it:
         raise ConfigurationError(
-            f"schema={given} is a version that is registered, and auto_register_schemas=True asks to register one",
+            f"schema={given} is a version that is registered, and auto_register_schemas=True asks "
+            f"to register one",
             next_step="leave one of the two out, or pass schema= as the text of a schema",
         )
     if isinstance(given, str):
@@ -115,7 +139,8 @@ def _schema(
         except SchemaUnknown as error:
             raise SchemaUnknown(
                 f"schema= is not registered under {subject}: {error.message}",
-                next_step="register it there (as a step of your deployment), or pass auto_register_schemas=True",
+                next_step="register it there (as a step of your deployment), or pass "
+                "auto_register_schemas=True",
                 details=error.details,
             ) from error
     version = registry.latest(subject) if given is None else registry.version(subject, given)
@@ -130,12 +155,16 @@ def _record_name(subject: str) -> tuple[str, str]:
 
 def _must_be_avro(frame: DataFrame, text: str) -> None:
     if (why := why_not_a_schema(frame.sparkSession, text)) is not None:
-        raise SchemaUnfit(f"schema= is no Avro schema: {why}", next_step="pass the text of an Avro schema")
+        raise SchemaUnfit(
+            f"schema= is no Avro schema: {why}", next_step="pass the text of an Avro schema"
+        )
 
 
 def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
     """:raises BadColumn: the column is not what the schema says."""
-    why = "; ".join(_differences(kind, linked(text), column)) or why_not_writable(frame.sparkSession, kind, text)
+    why = "; ".join(_differences(kind, linked(text), column)) or why_not_writable(
+        frame.sparkSession, kind, text
+    )
     if why:
         raise BadColumn(
             f"column {column} cannot be written by {name}: {why}",

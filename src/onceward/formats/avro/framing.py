@@ -1,7 +1,8 @@
 """How a record tells the schema that it was written with: Confluent's frame. Bytes in, bytes out.
 
-Used by the rest of this folder, in the driver. A framed record is one byte 0, the schema's id as four bytes, most
-significant first, and the Avro body (Confluent's *wire format*, which Apicurio's ``ccompat`` API shares).
+Used by the rest of this folder, in the driver. A framed record is one byte 0, the schema's id as
+four bytes, most significant first, and the Avro body (Confluent's *wire format*, which Apicurio's
+``ccompat`` API shares).
 """
 
 from __future__ import annotations

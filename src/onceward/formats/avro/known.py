@@ -1,7 +1,8 @@
 """Which schema ids this process has asked a registry for, and what it said. Driver only.
 
-A plan is fixed once its query is defined, so what a batch finds out is kept here until the query is defined again, by
-:func:`onceward.formats.avro.decode`, a restart later. One memory for each registry, whatever objects stand for it.
+A plan is fixed once its query is defined, so what a batch finds out is kept here until the query
+is defined again, by :func:`onceward.formats.avro.decode`, a restart later. One memory for each
+registry, whatever objects stand for it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from onceward.formats.registry.subjects import context_of
 log = logging.getLogger(__name__)
 
 MOST_MISSING, MOST_ASKED_AGAIN = 100_000, 1_000
-"""Of ids that a registry does not have so many are remembered, the newest, and so many of these asked for again by each
-definition of a query, in turn: whoever may write to a topic can make up as many as he likes. More than a batch has, or
-its query would never learn all of them."""
+"""Of ids that a registry does not have so many are remembered, the newest, and so many of these
+asked for again by each definition of a query, in turn: whoever may write to a topic can make up as
+many as he likes. More than a batch has, or its query would never learn all of them.
+"""
 
 _TOGETHER = 8  # questions at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
 class Registry(Protocol):
-    """What is asked of a schema registry: :class:`onceward.SchemaRegistry`, or an object that answers alike.
+    """What is asked of a schema registry: :class:`onceward.SchemaRegistry`, or an object that
+    answers alike.
 
     ``url``, or else the object itself, tells one registry from another.
     """
@@ -73,7 +76,8 @@ def registry_of(given: Registry | str) -> Registry:
     if isinstance(given, type) or not callable(getattr(given, "resolved_text", None)):
         raise ConfigurationError(
             f"registry={given!r} is no schema registry",
-            next_step='pass onceward.SchemaRegistry("http://registry:8081", …), or its address as a text',
+            next_step='pass onceward.SchemaRegistry("http://registry:8081", …), or its address as '
+            "a text",
         )
     return given
 
@@ -82,8 +86,8 @@ def registry_of(given: Registry | str) -> Registry:
 class Schemas:
     """What is known of ids at one moment.
 
-    :param texts: self-contained Avro. :param unreadable: the registry has them, but no record of them can be read; and
-        why. :param missing: the registry was asked and does not have them.
+    :param texts: self-contained Avro. :param unreadable: the registry has them, but no record of
+        them can be read; and why. :param missing: the registry was asked and does not have them.
     """
 
     texts: dict[int, str]
@@ -103,12 +107,15 @@ class Known:
         self._missing: dict[int, None] = {}  # in the order in which they were met
 
     def schemas(self, registry: Registry, ids: Collection[int]) -> Schemas:
-        """Of ``ids``, of all that were met before, and of those that the registry did not have then: asked again.
+        """Of ``ids``, of all that were met before, and of those that the registry did not have
+        then: asked again.
 
         :raises OncewardError: the registry cannot be asked, or is another one.
         """
         with self._lock:
-            again = itertools.islice(self._missing, MOST_ASKED_AGAIN)  # they go to the end, once they are asked for
+            again = itertools.islice(
+                self._missing, MOST_ASKED_AGAIN
+            )  # they go to the end, once they are asked for
             asked = {*ids, *self._fingerprints, *again}
         self.ask(registry, asked, wait_s=0)
         with self._lock:
@@ -123,10 +130,11 @@ class Known:
         return Schemas(texts, unreadable, missing)
 
     def ask(self, registry: Registry, ids: Collection[int], wait_s: float) -> None:
-        """Ask for each of ``ids``, and again for those that are not there, until ``wait_s`` is up: a registry that is
-        copied from another one may be behind it.
+        """Ask for each of ``ids``, and again for those that are not there, until ``wait_s`` is up:
+        a registry that is copied from another one may be behind it.
 
-        :raises OncewardError: the registry cannot be asked, or is another one. What it said until then is kept.
+        :raises OncewardError: the registry cannot be asked, or is another one. What it said until
+            then is kept.
         """
         deadline, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
         open_ids = self._look(registry, ids)
@@ -142,10 +150,16 @@ class Known:
 
     def _look(self, registry: Registry, ids: Collection[int]) -> list[int]:
         """Those of ``ids`` that the registry does not have."""
-        with ThreadPoolExecutor(min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas") as threads:
+        with ThreadPoolExecutor(
+            min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
+        ) as threads:
             there = list(threads.map(lambda schema_id: self._is_there(registry, schema_id), ids))
         # Ids that no registry gives need no patience.
-        return [number for number, found in zip(ids, there, strict=True) if not found and 0 < number <= LARGEST_ID]
+        return [
+            number
+            for number, found in zip(ids, there, strict=True)
+            if not found and 0 < number <= LARGEST_ID
+        ]
 
     def _is_there(self, registry: Registry, schema_id: int) -> bool:
         found: RegisteredSchema | None = None
@@ -178,8 +192,10 @@ def _text_of(registry: Registry, schema_id: int) -> tuple[str, str | None]:
 
 def _replaced(registry: Registry, schema_id: int) -> RegistryReplaced:
     return RegistryReplaced(
-        f"{registry!r} is not the one that it was: this process knows another schema under id {schema_id}",
-        next_step="give it its schemas back under their ids (from a backup, in import mode), or begin with another "
+        f"{registry!r} is not the one that it was: this process knows another schema under id "
+        f"{schema_id}",
+        next_step="give it its schemas back under their ids (from a backup, in import mode), or "
+        "begin with another "
         "topic: records under that id would be read as something else",
         details={"id": schema_id},
     )
@@ -197,7 +213,9 @@ def known_of(registry: Registry) -> Known:
 
 
 def in_context_of(registry: Registry, subject: str | None) -> Registry:
-    """Return ``registry``, asking for ids in the context that ``subject`` names, if it names one."""
+    """Return ``registry``, asking for ids in the context that ``subject`` names, if it names
+    one.
+    """
     if subject is None or not context_of(subject) or not isinstance(registry, SchemaRegistry):
         return registry
     return registry.in_context_of(subject)

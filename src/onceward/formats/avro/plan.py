@@ -1,18 +1,20 @@
-"""What Spark is told: one expression that reads a framed record, and one verdict on what came out. Driver only.
+"""What Spark is told: one expression that reads a framed record, and one verdict on what came out.
+Driver only.
 
-Called by :mod:`onceward.formats.avro.step`. For each schema id that is known when the query is defined the plan has one
-branch: the record's first five bytes are compared with what such a record begins with, and Spark's ``from_avro`` reads
-the whole value, with sixteen random bytes appended to it, by a schema of three fields: the five bytes, the record, the
-sixteen bytes; or, where that is cheaper, by the record's own fields with ours beside them. Ours come out as they went
-in if, and only if, the record ended where its bytes end: cut off, it takes some of them for its own, and then some are
-missing; too long, something else is read in their place. They are drawn anew for each plan, so that nobody can write a
-record that holds them.
+Called by :mod:`onceward.formats.avro.step`. For each schema id that is known when the query is
+defined the plan has one branch: the record's first five bytes are compared with what such a record
+begins with, and Spark's ``from_avro`` reads the whole value, with sixteen random bytes appended to
+it, by a schema of three fields: the five bytes, the record, the sixteen bytes; or, where that is
+cheaper, by the record's own fields with ours beside them. Ours come out as they went in if, and
+only if, the record ended where its bytes end: cut off, it takes some of them for its own, and then
+some are missing; too long, something else is read in their place. They are drawn anew for each
+plan, so that nobody can write a record that holds them.
 
-``from_avro`` is costly and must be evaluated once a record. A predicate above a projection is pushed below it, taking a
-copy of the projected expression along; one above a *generator* is not. So the decoded record comes out of
-``explode(array(…))``, an array of one. With ``on_error="stop"`` the verdict is in a second one, and not in a filter:
-Spark puts the user's own conditions into our filter, and would drop a poison record by ``value.id > 5``, before ours is
-looked at.
+``from_avro`` is costly and must be evaluated once a record. A predicate above a projection is
+pushed below it, taking a copy of the projected expression along; one above a *generator* is not.
+So the decoded record comes out of ``explode(array(…))``, an array of one. With ``on_error="stop"``
+the verdict is in a second one, and not in a filter: Spark puts the user's own conditions into our
+filter, and would drop a poison record by ``value.id > 5``, before ours is looked at.
 """
 
 from __future__ import annotations
@@ -57,12 +59,20 @@ class Plan:
 
     :param tag: what the errors that it raises name.
     :param column: where the framed records are; binary.
-    :param schemas: the ids that it reads; :param reader: as which schema; :param kind: as which type of Spark.
-    :param unfit: of ids that ``reader`` cannot be read from, or not always: what is wrong with them, for messages.
+    :param schemas: the ids that it reads; :param reader: as which schema; :param kind: as which
+        type of Spark.
+    :param unfit: of ids that ``reader`` cannot be read from, or not always: what is wrong with
+        them, for messages.
     """
 
     def __init__(
-        self, tag: str, column: str, schemas: Schemas, reader: str, kind: DataType, unfit: Mapping[int, str]
+        self,
+        tag: str,
+        column: str,
+        schemas: Schemas,
+        reader: str,
+        kind: DataType,
+        unfit: Mapping[int, str],
     ) -> None:
         self._tag = tag
         self._value = F.col(quoted(column))
@@ -87,14 +97,20 @@ class Plan:
         return self._with_value(rows, read.where(self._is_good(read)), DECODED)
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        """All rows, with the column decoded; a record that cannot be read fails the job that meets it."""
+        """All rows, with the column decoded; a record that cannot be read fails the job that meets
+        it.
+        """
         read = self._decoded(rows)
         poison = F.raise_error(self._poison(read))
         checked = F.when(self._is_good(read), F.col(DECODED)).otherwise(poison)
-        return self._with_value(rows, read.select("*", F.explode(F.array(checked)).alias(_CHECKED)), _CHECKED)
+        return self._with_value(
+            rows, read.select("*", F.explode(F.array(checked)).alias(_CHECKED)), _CHECKED
+        )
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message`` added."""
+        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message``
+        added.
+        """
         read = self._decoded(rows)
         return read.where(~self._is_good(read)).select(
             *(F.col(quoted(name)) for name in rows.columns),
@@ -106,16 +122,23 @@ class Plan:
         """The ids in ``rows`` that the plan does not know, ``most`` at most: a Spark job."""
         known = self._begins_with_one_of([*self._schemas.texts, *self._settled()])
         first = F.substring(self._value, 1, PREFIX_BYTES).alias("first")
-        found = rows.where(self._is_framed() & ~known).select(first).distinct().limit(most).collect()
+        found = (
+            rows.where(self._is_framed() & ~known).select(first).distinct().limit(most).collect()
+        )
         return [int.from_bytes(row["first"][1:], "big") for row in found]
 
     # below
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        """``rows`` and :data:`DECODED`: the record and its end, or nulls. A schema id that is not known raises."""
+        """``rows`` and :data:`DECODED`: the record and its end, or nulls. A schema id that is not
+        known raises.
+        """
         nothing = F.lit(None) if self._schemas.texts else F.lit(None).cast(self._nothing())
         # Known ids first: what comes behind them costs them nothing.
-        branches = [(self._begins_with(number), self._read_by(text)) for number, text in self._schemas.texts.items()]
+        branches = [
+            (self._begins_with(number), self._read_by(text))
+            for number, text in self._schemas.texts.items()
+        ]
         if settled := self._settled():
             branches.append((self._begins_with_one_of(settled), nothing))
         branches.append((self._value.isNull() | ~self._is_framed(), nothing))
@@ -123,7 +146,9 @@ class Plan:
         return rows.select("*", F.explode(F.array(decoded)).alias(DECODED))
 
     def _nothing(self) -> StructType:
-        """The type of :data:`DECODED` where no schema says it: the reader's, with ours around it."""
+        """The type of :data:`DECODED` where no schema says it: the reader's, with ours around
+        it.
+        """
         ours = [StructField(name, DoubleType()) for name in (FIRST, SECOND)]
         return StructType([StructField(VALUE, self._kind), *ours])
 
@@ -150,14 +175,21 @@ class Plan:
         )  # which copies nothing, unlike a comparison of substrings
 
     def _begins_with_one_of(self, ids: list[int]) -> Column:
-        """As one text of SQL, however many there are: in Python each would be a call into the JVM."""
+        """As one text of SQL, however many there are: in Python each would be a call into the
+        JVM.
+        """
         prefixes = ", ".join(f"X'{prefix(number).hex()}'" for number in ids)
         column = quoted(self._column)
-        return F.expr(f"substring({column}, 1, {PREFIX_BYTES}) IN ({prefixes})") if ids else F.lit(False)
+        return (
+            F.expr(f"substring({column}, 1, {PREFIX_BYTES}) IN ({prefixes})")
+            if ids
+            else F.lit(False)
+        )
 
     def _is_good(self, read: DataFrame) -> Column:
-        """True or false, never null; the one verdict that everything goes by. A null value is no record at all (a
-        deletion, in Kafka), and passes."""
+        """True or false, never null; the one verdict that everything goes by. A null value is no
+        record at all (a deletion, in Kafka), and passes.
+        """
         return self._value.isNull() | F.coalesce(
             self._ends() & self._texts_are_valid(read) & self._decimals_fit(read), F.lit(False)
         )
@@ -173,15 +205,18 @@ class Plan:
         return F.col(f"{DECODED}.{self._beside.second if self._beside else SECOND}")
 
     def _record(self, read: DataFrame, decoded: str) -> tuple[Column, DataType | None]:
-        """Where in ``decoded`` the fields of the record are, or what it is if it is none; and its type, without ours.
-        No type: no schema is known, so nothing is decoded."""
+        """Where in ``decoded`` the fields of the record are, or what it is if it is none; and its
+        type, without ours. No type: no schema is known, so nothing is decoded.
+        """
         kind = read.schema[decoded].dataType
         if not isinstance(kind, StructType):
             return F.col(f"{decoded}.{VALUE}"), None
         if self._beside is None:
             return F.col(f"{decoded}.{VALUE}"), kind[VALUE].dataType
         ours = (self._beside.first, self._beside.second)
-        return F.col(decoded), StructType([field for field in kind.fields if field.name not in ours])
+        return F.col(decoded), StructType(
+            [field for field in kind.fields if field.name not in ours]
+        )
 
     def _texts_are_valid(self, read: DataFrame) -> Column:
         value, kind = self._record(read, DECODED)
@@ -196,13 +231,18 @@ class Plan:
         return F.lit(True) if fit is None else fit
 
     def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
-        """The columns of ``rows``, in their order, with the record itself in the place of its bytes."""
+        """The columns of ``rows``, in their order, with the record itself in the place of its
+        bytes.
+        """
         value = self._as_texts(*self._record(read, decoded)).alias(self._column)
-        return read.select(*(value if name == self._column else F.col(quoted(name)) for name in rows.columns))
+        return read.select(
+            *(value if name == self._column else F.col(quoted(name)) for name in rows.columns)
+        )
 
     def _as_texts(self, value: Column, record: DataType | None) -> Column:
-        """The record with its texts, which were read as bytes (a text is its bytes, so nothing is copied), and with the
-        decimals of its schema."""
+        """The record with its texts, which were read as bytes (a text is its bytes, so nothing is
+        copied), and with the decimals of its schema.
+        """
         if record is None:
             return value
         if not self._texts:
@@ -216,7 +256,11 @@ class Plan:
         return F.when(value.isNotNull(), F.struct(*fields))
 
     def _as_text(self, part: Column, read: StructField, wanted: StructField) -> Column:
-        return part.cast("string") if read.name in self._texts else narrowed(part, read.dataType, wanted.dataType)
+        return (
+            part.cast("string")
+            if read.name in self._texts
+            else narrowed(part, read.dataType, wanted.dataType)
+        )
 
     # what is said of records that are no good
 
@@ -232,7 +276,11 @@ class Plan:
         """Why a record that is no good is none, as far as can be told."""
         size = F.octet_length(self._value)
         by_id = F.concat(F.lit("by schema id "), self._id())
-        short = F.concat(F.lit("it has "), size, F.lit(f" bytes, and a framed record has {PREFIX_BYTES} or more"))
+        short = F.concat(
+            F.lit("it has "),
+            size,
+            F.lit(f" bytes, and a framed record has {PREFIX_BYTES} or more"),
+        )
         other = F.concat(
             F.lit("it begins with byte "), F.hex(F.substring(self._value, 1, 1)),
             F.lit(", not 00: no serializer of a schema registry wrote it"),
@@ -244,7 +292,8 @@ class Plan:
         doubtful = [
             (
                 self._begins_with(number),
-                F.lit(f"by schema id {number} it cannot be read: it is cut off or damaged, or holds what the reader's "
+                F.lit(f"by schema id {number} it cannot be read: it is cut off or damaged, or "
+                      f"holds what the reader's "
                       f"schema does not take ({why})"),
             )
             for number, why in self._unfit.items()
@@ -252,24 +301,40 @@ class Plan:
         branches = [
             (size < PREFIX_BYTES, short),
             (~self._is_framed(), other),
-            (self._class() == UNKNOWN_SCHEMA_ID, F.concat(F.lit("the registry knows no schema id "), self._id())),
+            (
+                self._class() == UNKNOWN_SCHEMA_ID,
+                F.concat(F.lit("the registry knows no schema id "), self._id()),
+            ),
             *never,
             (
                 F.coalesce(self._ends(), F.lit(False)) & ~self._decimals_fit(read),
-                F.concat(by_id, F.lit(" a decimal in it has more digits than the reader's schema")),
+                F.concat(
+                    by_id, F.lit(" a decimal in it has more digits than the reader's schema")
+                ),
             ),
-            (F.coalesce(self._ends(), F.lit(False)), F.concat(by_id, F.lit(" a text in it is not UTF-8"))),
+            (
+                F.coalesce(self._ends(), F.lit(False)),
+                F.concat(by_id, F.lit(" a text in it is not UTF-8")),
+            ),
             (
                 self._first().isNotNull(),
                 F.concat(by_id, F.lit(" it is longer than its schema says, or damaged")),
             ),
             *doubtful,
         ]
-        otherwise = " it cannot be read: it is cut off or damaged, or a number in it is out of range"
+        otherwise = (
+            " it cannot be read: it is cut off or damaged, or a number in it is out of range"
+        )
         return _case(branches).otherwise(F.concat(by_id, F.lit(otherwise)))
 
     def _poison(self, read: DataFrame) -> Column:
-        return poison(self._tag, read, self._class(), self._message(read), self._id().cast("long").alias("id"))
+        return poison(
+            self._tag,
+            read,
+            self._class(),
+            self._message(read),
+            self._id().cast("long").alias("id"),
+        )
 
     def _raised(self, kind: str) -> Column:
         return raised(self._tag, kind, self._id().cast("long").alias("id"))
@@ -278,12 +343,14 @@ class Plan:
 def _new_mark() -> tuple[bytes, tuple[float, float]]:
     """Sixteen random bytes, and the two numbers as which Avro reads them.
 
-    As numbers they are compared without a copy. Numbers that are equal to none, or to one with other bytes, are left
-    out: NaN, and zero.
+    As numbers they are compared without a copy. Numbers that are equal to none, or to one with
+    other bytes, are left out: NaN, and zero.
     """
     while True:
         mark = os.urandom(16)
-        first, second = struct.unpack("<dd", mark)  # Avro's double: eight bytes, the least significant first
+        first, second = struct.unpack(
+            "<dd", mark
+        )  # Avro's double: eight bytes, the least significant first
         if all(math.isfinite(number) and number != 0 for number in (first, second)):
             return mark, (first, second)
 

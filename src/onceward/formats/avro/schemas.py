@@ -1,7 +1,8 @@
 """Avro schemas as JSON, and what is put around them. Pure.
 
-Used by :mod:`onceward.formats.avro.plan`, in the driver. The rules of names are those of the Avro specification 1.12
-("Names"): a type without a namespace is in that of the type around it, and in none at the top.
+Used by :mod:`onceward.formats.avro.plan`, in the driver. The rules of names are those of the Avro
+specification 1.12 ("Names"): a type without a namespace is in that of the type around it, and in
+none at the top.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _FRAME = "frame"
 _FEW_FIELDS = 12
 # None of i, k and s in them, which Spark, as Java, takes for the same as letters beyond ASCII.
 _BESIDE = ("onceward_frame", "onceward_one", "onceward_two")
-# In no namespace, like the top of any schema: so the types inside keep the names that they have by themselves.
+# In no namespace, like the top of any schema: so the types inside keep the names that they have by
+# themselves.
 _OURS = ("onceward_framed", "onceward_prefix")
 _MARK = [{"name": FIRST, "type": "double"}, {"name": SECOND, "type": "double"}]
 
@@ -31,7 +33,8 @@ _MARK = [{"name": FIRST, "type": "double"}, {"name": SECOND, "type": "double"}]
 def around_writer(text: str) -> str:
     """The schema of ``prefix + body + mark``, where ``body`` was written with ``text``.
 
-    Whatever the top of ``text`` is, a record of three fields is written as its fields, one behind the other.
+    Whatever the top of ``text`` is, a record of three fields is written as its fields, one behind
+    the other.
     """
     record, fixed = _names(text)
     frame = {"name": _FRAME, "type": {"type": "fixed", "name": fixed, "size": PREFIX_BYTES}}
@@ -39,22 +42,30 @@ def around_writer(text: str) -> str:
 
 
 def around_reader(text: str, writer: str) -> str:
-    """The schema as which a record of :func:`around_writer` of ``writer`` is read: the value, and what came then."""
+    """The schema as which a record of :func:`around_writer` of ``writer`` is read: the value, and
+    what came then.
+    """
     # Named like the writer's: Avro matches records, and fixed types, by name.
     record, _ = _names(writer)
     return _record(record, {"name": VALUE, "type": parsed(text)}, *_MARK)
 
 
 def names_beside(reader: str, writers: Iterable[str]) -> Beside | None:
-    """Names for fields of ours beside those of ``reader`` and ``writers``; None: they cannot be there.
+    """Names for fields of ours beside those of ``reader`` and ``writers``; None: they cannot be
+    there.
 
-    Spark makes a new row for a record within a record, and one row for all records at the top: where all are records,
-    our fields cost a third less beside theirs than around them. They are for ``reader`` as :func:`texts_as_bytes` has
-    it: where its fields are put together once more anyway, and are few.
+    Spark makes a new row for a record within a record, and one row for all records at the top:
+    where all are records, our fields cost a third less beside theirs than around them. They are
+    for ``reader`` as :func:`texts_as_bytes` has it: where its fields are put together once more
+    anyway, and are few.
     """
     schemas = [parsed(text) for text in (reader, *writers)]
     fields = [field["name"].casefold() for field in _fields(schemas[0])]
-    if not all(map(_fields, schemas)) or len(fields) > _FEW_FIELDS or len(set(fields)) < len(fields):
+    if (
+        not all(map(_fields, schemas))
+        or len(fields) > _FEW_FIELDS
+        or len(set(fields)) < len(fields)
+    ):
         return None
     there = json.dumps(schemas, ensure_ascii=False).casefold()  # Spark does not tell A from a
     frame, first, second = _BESIDE
@@ -72,26 +83,36 @@ class Beside:
     second: str
 
     def writer(self, text: str) -> str:
-        """As :func:`around_writer`, with the fields of ``text``, a record, in the place of one that has them."""
-        frame = {"name": self.frame, "type": {"type": "fixed", "name": self.frame, "size": PREFIX_BYTES}}
+        """As :func:`around_writer`, with the fields of ``text``, a record, in the place of one
+        that has them.
+        """
+        frame = {
+            "name": self.frame,
+            "type": {"type": "fixed", "name": self.frame, "size": PREFIX_BYTES},
+        }
         return self._with([frame], parsed(text))
 
     def reader(self, text: str) -> str:
-        """The schema as which a record of :meth:`writer` is read: the fields of ``text``, and what came then."""
+        """The schema as which a record of :meth:`writer` is read: the fields of ``text``, and what
+        came then.
+        """
         return self._with([], parsed(text))
 
     def _with(self, before: list[dict[str, Any]], record: dict[str, Any]) -> str:
-        # The record keeps its name, its namespace and its aliases, so what is in it means what it meant.
+        # The record keeps its name, its namespace and its aliases, so what is in it means what it
+        # meant.
         mark = [{"name": name, "type": "double"} for name in (self.first, self.second)]
         return json.dumps(record | {"fields": [*before, *record["fields"], *mark]})
 
 
 def texts_as_bytes(reader: str) -> tuple[str, frozenset[str]]:
-    """``reader`` with bytes in the place of the texts that are fields of it, and these fields' names.
+    """``reader`` with bytes in the place of the texts that are fields of it, and these fields'
+    names.
 
-    What is written is the same. But for each text Avro's library looks up as what class of Java it shall come, in a
-    map that all threads share, which costs a quarter of the time of reading a record of a few texts. Records of many
-    fields stay as they are: making them texts again takes code, and a method of more than 8,000 bytes is interpreted.
+    What is written is the same. But for each text Avro's library looks up as what class of Java it
+    shall come, in a map that all threads share, which costs a quarter of the time of reading a
+    record of a few texts. Records of many fields stay as they are: making them texts again takes
+    code, and a method of more than 8,000 bytes is interpreted.
     """
     schema = parsed(reader)
     few = len(_fields(schema)) <= _FEW_FIELDS
@@ -106,7 +127,11 @@ def same_with_bytes(writer: str, names: frozenset[str]) -> str:
 
 def _fields(schema: Any) -> list[dict[str, Any]]:
     is_record = isinstance(schema, dict) and schema.get("type") == "record"
-    return [field for field in schema.get("fields", ()) if isinstance(field, dict)] if is_record else []
+    return (
+        [field for field in schema.get("fields", ()) if isinstance(field, dict)]
+        if is_record
+        else []
+    )
 
 
 def _is_text(field: dict[str, Any]) -> bool:
@@ -115,27 +140,37 @@ def _is_text(field: dict[str, Any]) -> bool:
     if isinstance(default, str) and not default.isascii():
         return False
     kind = field.get("type")
-    return kind == "string" or (isinstance(kind, list) and len(kind) == 2 and set(map(str, kind)) == {"null", "string"})
+    return kind == "string" or (
+        isinstance(kind, list) and len(kind) == 2 and set(map(str, kind)) == {"null", "string"}
+    )
 
 
 def _with_bytes(schema: Any, names: frozenset[str]) -> Any:
     fields = _fields(schema)
     if not fields:
         return schema
-    return schema | {"fields": [_as_bytes(field) if field["name"] in names else field for field in fields]}
+    return schema | {
+        "fields": [_as_bytes(field) if field["name"] in names else field for field in fields]
+    }
 
 
 def _as_bytes(field: dict[str, Any]) -> dict[str, Any]:
     if not _is_text(field):
         return field
     kind = field["type"]
-    bytes_now = "bytes" if kind == "string" else ["bytes" if member == "string" else member for member in kind]
+    bytes_now = (
+        "bytes"
+        if kind == "string"
+        else ["bytes" if member == "string" else member for member in kind]
+    )
     return field | {"type": bytes_now}
 
 
 def without_times(text: str) -> str:
-    """Return ``text`` with the numbers of ``time-millis`` and ``time-micros`` as they are. Spark's columns had them so
-    until it learnt of TIME, which it refuses unless ``spark.sql.timeType.enabled`` is set."""
+    """Return ``text`` with the numbers of ``time-millis`` and ``time-micros`` as they are. Spark's
+    columns had them so until it learnt of TIME, which it refuses unless
+    ``spark.sql.timeType.enabled`` is set.
+    """
     return json.dumps(_without_times(parsed(text))) if "time-m" in text else text
 
 
@@ -145,7 +180,8 @@ def _without_times(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     found = {
-        name: _without_times(value) if name in ("type", "items", "values") else value for name, value in schema.items()
+        name: _without_times(value) if name in ("type", "items", "values") else value
+        for name, value in schema.items()
     }
     if found.get("logicalType") in ("time-millis", "time-micros"):
         del found["logicalType"]
@@ -155,7 +191,8 @@ def _without_times(schema: Any) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """``text`` as JSON; a bare word is a primitive type, as registries have it without quotes at times.
+    """``text`` as JSON; a bare word is a primitive type, as registries have it without quotes at
+    times.
 
     :raises SchemaUnfit: it is no JSON.
     """

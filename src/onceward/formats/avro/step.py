@@ -1,5 +1,6 @@
-"""What happens to a decoded column at each batch: is the registry still the same, which records are dead letters, and
-which schema ids have to be learnt before the next start. Driver only; called by the engine (``engine.decoding``).
+"""What happens to a decoded column at each batch: is the registry still the same, which records
+are dead letters, and which schema ids have to be learnt before the next start. Driver only; called
+by the engine (``engine.decoding``).
 """
 
 from __future__ import annotations
@@ -51,8 +52,12 @@ class AvroDecoding(JudgedStep[Plan]):
         """:raises RegistryReplaced: an id of the plan has another schema now."""
         self._witness.look()
 
-    def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
-        """Ask the registry for every id of the batch that the plan does not know, so that the next start knows them."""
+    def explain(
+        self, error: OncewardError, rows: Callable[[], DataFrame] | None
+    ) -> OncewardError | None:
+        """Ask the registry for every id of the batch that the plan does not know, so that the next
+        start knows them.
+        """
         if not isinstance(error, SchemaIdUnseen) or error.details.get("tag") != self.tag:
             return None
         ids = [int(number) for number in error.details["ids"]]
@@ -61,7 +66,9 @@ class AvroDecoding(JudgedStep[Plan]):
                 ids = sorted({*ids, *self.plan.unseen(rows(), MOST_IDS)})
             except Exception as also:  # noqa: BLE001 — the one id that is known of will do; the next try finds others
                 log.warning("the batch could not be searched for other schema ids: %s", also)
-        log.info("asking %r for %d schema ids that the query does not know", self._registry, len(ids))
+        log.info(
+            "asking %r for %d schema ids that the query does not know", self._registry, len(ids)
+        )
         try:
             self._known.ask(self._registry, ids, self._wait_s)
         except OncewardError as refused:
@@ -72,8 +79,9 @@ class AvroDecoding(JudgedStep[Plan]):
 class Witness:
     """Asks a registry, now and then, whether its ids still mean what they meant.
 
-    A registry that does not answer stops nothing: what is known needs no registry. It is asked in a thread, and waited
-    for as long as a batch may wait; what it says later counts at the next batch.
+    A registry that does not answer stops nothing: what is known needs no registry. It is asked in
+    a thread, and waited for as long as a batch may wait; what it says later counts at the next
+    batch.
     """
 
     def __init__(self, registry: Registry, ids: list[int], refresh_s: float) -> None:
@@ -81,7 +89,9 @@ class Witness:
         self._ids = ids
         self._next = 0
         self._refresh_s = self._pause_s = refresh_s
-        self._due = time.monotonic() + refresh_s  # the query has just been defined, with its answers
+        self._due = (
+            time.monotonic() + refresh_s
+        )  # the query has just been defined, with its answers
         self._asked: Future[None] | None = None
 
     def look(self) -> None:
@@ -90,13 +100,18 @@ class Witness:
             if not self._ids or time.monotonic() < self._due:
                 return
             # In a daemon of its own, so that a process can end while a registry does not answer.
-            self._asked = _in_a_thread(lambda ids: self._registry.still_the_same(ids), self._some())
+            self._asked = _in_a_thread(
+                lambda ids: self._registry.still_the_same(ids), self._some()
+            )
         try:
             self._asked.result(_PATIENCE_S)
         except RegistryReplaced:
             raise
         except NotYet:
-            log.info("%r has not answered yet; the batch goes on with the schemas that are known", self._registry)
+            log.info(
+                "%r has not answered yet; the batch goes on with the schemas that are known",
+                self._registry,
+            )
             return
         except Exception as error:  # noqa: BLE001 — whatever it is: known schemas need no registry
             self._pause_s = min(2 * self._pause_s, max(_LONGEST_PAUSE_S, self._refresh_s))
@@ -132,9 +147,10 @@ def _learnt(registry: Registry, ids: list[int], missing: frozenset[int]) -> Sche
     said = [f"has {_shown(there)}"] if there else []
     said += [f"does not have {_shown(not_there)}"] if not_there else []
     return SchemaIdUnseen(
-        f"records of the batch name schema ids that were not known when the query was defined; {registry!r} "
-        + " and ".join(said),
-        next_step="start the query again, defining it anew, so that its plan has them; ow.supervise(start) does it by "
+        f"records of the batch name schema ids that were not known when the query was defined; "
+        f"{registry!r} " + " and ".join(said),
+        next_step="start the query again, defining it anew, so that its plan has them; "
+        "ow.supervise(start) does it by "
         "itself, at once; records of ids that the registry does not have are poison then",
         details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number}" for number in ids]},
     )

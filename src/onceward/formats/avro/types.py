@@ -1,5 +1,6 @@
-"""The types of an Avro schema, linked by their names: which of them Spark cannot read, or would read as something else.
-Pure. Called by :func:`onceward.formats.avro.decode` for each schema, in the driver.
+"""The types of an Avro schema, linked by their names: which of them Spark cannot read, or would
+read as something else. Pure. Called by :func:`onceward.formats.avro.decode` for each schema, in
+the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _LOCAL = "local-"
 
 @dataclass(eq=False)
 class Type:
-    """One type; a name that is used again is the same object, so that a recursive schema has circles."""
+    """One type; a name that is used again is the same object, so that a recursive schema has
+    circles.
+    """
 
     kind: str
     name: str = ""
@@ -41,33 +44,38 @@ class Field:
 
 
 def linked(text: str) -> Type:
-    """:raises SchemaUnfit: it is no JSON. What else is wrong with a schema is for Avro's own library to say."""
+    """:raises SchemaUnfit: it is no JSON. What else is wrong with a schema is for Avro's own
+    library to say.
+    """
     return _link(parsed(text), "", {})
 
 
 def why_spark_cannot_read(text: str) -> str | None:
     """What is in the way of reading records of a schema; None: nothing.
 
-    Two kinds of schemas are refused that Avro allows. A record that is a part of itself has no column, and a damaged
-    one could be nested until the stack of an executor ends. Items of no bytes (an array of nulls) can be as many as a
-    record says, millions of millions, in a few bytes.
+    Two kinds of schemas are refused that Avro allows. A record that is a part of itself has no
+    column, and a damaged one could be nested until the stack of an executor ends. Items of no
+    bytes (an array of nulls) can be as many as a record says, millions of millions, in a few
+    bytes.
     """
     return _refused(linked(text), (), set())
 
 
 def why_names_collide(reader: str) -> str | None:
-    """Return which fields of one record Spark takes for the same, whose names it compares without their case; None:
-    there are none."""
+    """Return which fields of one record Spark takes for the same, whose names it compares without
+    their case; None: there are none.
+    """
     return _collision(linked(reader), "the value", set())
 
 
 def why_values_would_change(writer: str, reader: str) -> str | None:
     """Return where a value would come out as another one; None: nowhere.
 
-    Avro's Java library resolves by the shape of types, and passes over what they stand for: milliseconds would be read
-    as microseconds, 1.23 as 12.3 where the scale is another one, and a Refund as an Order that has no other fields.
-    The specification wants records to have the same name without its namespace, or the reader's to have an alias
-    (Avro 1.12, "Schema Resolution"). A number that stands for nothing on one side is no contradiction.
+    Avro's Java library resolves by the shape of types, and passes over what they stand for:
+    milliseconds would be read as microseconds, 1.23 as 12.3 where the scale is another one, and a
+    Refund as an Order that has no other fields. The specification wants records to have the same
+    name without its namespace, or the reader's to have an alias (Avro 1.12, "Schema Resolution").
+    A number that stands for nothing on one side is no contradiction.
     """
     return _changed(linked(writer), linked(reader), "the value", set())
 
@@ -86,10 +94,16 @@ def _link(schema: Any, namespace: str, named: dict[str, Type]) -> Type:
     if kind in ("record", "error", "enum", "fixed"):
         return _link_named(schema, str(kind), namespace, named)
     if kind in ("array", "map"):
-        return Type(kind, inside=[_link(schema.get("items" if kind == "array" else "values"), namespace, named)])
+        return Type(
+            kind,
+            inside=[_link(schema.get("items" if kind == "array" else "values"), namespace, named)],
+        )
     found = _link(kind, namespace, named)
-    # {"type": {"type": "long", "logicalType": …}} means what is inside, where Avro takes it at all.
-    return _as_logical(found, schema) if found.kind in PRIMITIVES and isinstance(kind, str) else found
+    # {"type": {"type": "long", "logicalType": …}} means what is inside, where Avro takes it at
+    # all.
+    return (
+        _as_logical(found, schema) if found.kind in PRIMITIVES and isinstance(kind, str) else found
+    )
 
 
 def _link_named(schema: dict[str, Any], kind: str, namespace: str, named: dict[str, Type]) -> Type:
@@ -126,7 +140,10 @@ def _refused(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str | No
         return None
     seen.add(found)
     if found.kind == "array" and found.inside and _takes_no_bytes(found.inside[0], ()):
-        return "it has an array of items that take no bytes, so that a few bytes could stand for any number of them"
+        return (
+            "it has an array of items that take no bytes, so that a few bytes could stand for "
+            "any number of them"
+        )
     for inner in [*found.inside, *(one.type for one in found.fields)]:
         if (why := _refused(inner, (*around, found), seen)) is not None:
             return why
@@ -135,7 +152,9 @@ def _refused(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str | No
 
 def _takes_no_bytes(found: Type, around: tuple[Type, ...]) -> bool:
     if found.kind == "record":
-        return found not in around and all(_takes_no_bytes(one.type, (*around, found)) for one in found.fields)
+        return found not in around and all(
+            _takes_no_bytes(one.type, (*around, found)) for one in found.fields
+        )
     return found.kind == "null" or (found.kind == "fixed" and found.size == 0)
 
 
@@ -144,15 +163,27 @@ def _changed(writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]
         return None
     seen.add((writer, reader))
     if writer.kind == "union" or reader.kind == "union":
-        pairs = [(one, match, where) for one in _members(writer) for match in _matches(one, _members(reader))]
+        pairs = [
+            (one, match, where)
+            for one in _members(writer)
+            for match in _matches(one, _members(reader))
+        ]
     elif writer.kind == reader.kind == "record":
         both = [(_written(ours, writer), ours) for ours in reader.fields]
         if not _same_name(writer, reader):
-            # Where a field is missing that has no default, Avro refuses each such record by itself.
+            # Where a field is missing that has no default, Avro refuses each such record by
+            # itself.
             read = all(theirs is not None or ours.has_default for theirs, ours in both)
-            names = f"was written as {writer.name} and would be read as {reader.name}, which has no such alias"
+            names = (
+                f"was written as {writer.name} and would be read as {reader.name}, which has "
+                f"no such alias"
+            )
             return f"{where} {names}" if read else None
-        pairs = [(theirs.type, ours.type, f"{where}.{ours.names[0]}") for theirs, ours in both if theirs is not None]
+        pairs = [
+            (theirs.type, ours.type, f"{where}.{ours.names[0]}")
+            for theirs, ours in both
+            if theirs is not None
+        ]
     elif writer.kind == reader.kind and writer.inside:
         pairs = [(writer.inside[0], reader.inside[0], f"{where}[]")]
     else:
@@ -170,7 +201,9 @@ def _members(found: Type) -> list[Type]:
 def _matches(writer: Type, readers: list[Type]) -> list[Type]:
     """Of a reader's types those as which ``writer`` may be read."""
     alike = [one for one in readers if one.kind == writer.kind]
-    by_name = [one for one in alike if one.name == writer.name] or [one for one in alike if _same_name(writer, one)]
+    by_name = [one for one in alike if one.name == writer.name] or [
+        one for one in alike if _same_name(writer, one)
+    ]
     if alike:
         return by_name or alike
     return [one for one in readers if one.kind in _NUMBERS and writer.kind in _NUMBERS]
@@ -186,7 +219,9 @@ def _last_part(name: str) -> str:
 
 
 def _written(ours: Field, writer: Type) -> Field | None:
-    """The field of ``writer`` that is read as ``ours``; a name of its own goes before its aliases."""
+    """The field of ``writer`` that is read as ``ours``; a name of its own goes before its
+    aliases.
+    """
     by_name = {one.names[0]: one for one in writer.fields}
     return next((by_name[name] for name in ours.names if name in by_name), None)
 
@@ -199,9 +234,14 @@ def _collision(found: Type, where: str, seen: set[Type]) -> str | None:
     for one in found.fields:
         name = one.names[0]
         if (other := there.setdefault(name.lower(), name)) != name:
-            return f"fields {other} and {name} of {where} are one to Spark unless spark.sql.caseSensitive is true"
+            return (
+                f"fields {other} and {name} of {where} are one to Spark unless "
+                f"spark.sql.caseSensitive is true"
+            )
     inner = (
-        [(one, f"{where}[]") for one in found.inside] if found.kind != "union" else [(i, where) for i in found.inside]
+        [(one, f"{where}[]") for one in found.inside]
+        if found.kind != "union"
+        else [(i, where) for i in found.inside]
     )
     for kind, place in [*inner, *((one.type, f"{where}.{one.names[0]}") for one in found.fields)]:
         if (why := _collision(kind, place, seen)) is not None:
@@ -212,7 +252,10 @@ def _collision(found: Type, where: str, seen: set[Type]) -> str | None:
 def _means_another(writer: Type, reader: Type, where: str) -> str | None:
     theirs, ours = writer.logical.removeprefix(_LOCAL), reader.logical.removeprefix(_LOCAL)
     if theirs == ours == "decimal" and writer.scale != reader.scale:
-        return f"{where} was written with {writer.scale} decimal places and would be read with {reader.scale}"
+        return (
+            f"{where} was written with {writer.scale} decimal places and would be read with "
+            f"{reader.scale}"
+        )
     if theirs != ours and theirs.startswith(_MOMENTS) and ours.startswith(_MOMENTS):
         return f"{where} was written as {writer.logical} and would be read as {reader.logical}"
     return None

@@ -1,7 +1,8 @@
 """Is every text in a decoded value UTF-8? A condition on a column, made from its type.
 
-Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Neither Avro's decoder nor Spark's
-``from_avro`` looks: bytes that are no UTF-8 would go through as a text, and be written by the sink.
+Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Neither
+Avro's decoder nor Spark's ``from_avro`` looks: bytes that are no UTF-8 would go through as a text,
+and be written by the sink.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-_SEPARATOR = ","  # one byte of ASCII: halves of a character on its two sides never become a whole one
+_SEPARATOR = (
+    ","  # one byte of ASCII: halves of a character on its two sides never become a whole one
+)
 
 
-def texts_are_valid(value: Column, kind: DataType, as_bytes: frozenset[str] = frozenset()) -> Column | None:
-    """A condition that is false where a text in ``value`` is no UTF-8, and else true or null. None: it has no texts.
+def texts_are_valid(
+    value: Column, kind: DataType, as_bytes: frozenset[str] = frozenset()
+) -> Column | None:
+    """A condition that is false where a text in ``value`` is no UTF-8, and else true or null.
+    None: it has no texts.
 
     :param as_bytes: fields of a struct that are texts, too, though they are binary.
     """

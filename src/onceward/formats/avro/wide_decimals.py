@@ -1,9 +1,11 @@
-"""Decimals that Spark would cut down to 64 bits: read as wider ones, judged, and made narrow again.
+"""Decimals that Spark would cut down to 64 bits: read as wider ones, judged, and made narrow
+again.
 
-Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Where the reader's schema has a
-decimal of up to 18 digits, Spark's ``AvroDeserializer`` (4.0, ``createDecimal``) takes the low 64 bits of the number,
-however long it is: 2^64 + 5 comes out as 5. A writer whose decimals are wider writes such numbers, and the reader's
-precision is no part of what Avro compares. Of a decimal with more digits Spark takes the whole number, or none.
+Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Where the
+reader's schema has a decimal of up to 18 digits, Spark's ``AvroDeserializer`` (4.0,
+``createDecimal``) takes the low 64 bits of the number, however long it is: 2^64 + 5 comes out as
+5. A writer whose decimals are wider writes such numbers, and the reader's precision is no part of
+what Avro compares. Of a decimal with more digits Spark takes the whole number, or none.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _FEW = 4
 
 
 def widened(schema: Any) -> Any:
-    """A reader's schema, as JSON, in which every decimal that could be cut down has as many digits as can be."""
+    """A reader's schema, as JSON, in which every decimal that could be cut down has as many digits
+    as can be.
+    """
     if isinstance(schema, list):
         return [widened(member) for member in schema]
     if not isinstance(schema, dict):
@@ -38,32 +42,44 @@ def widened(schema: Any) -> Any:
     found = {name: widened(schema[name]) for name in ("type", "items", "values") if name in schema}
     if kind in ("record", "error"):
         fields = schema.get("fields", ())
-        found["fields"] = [one | {"type": widened(one["type"])} if isinstance(one, dict) else one for one in fields]
+        found["fields"] = [
+            one | {"type": widened(one["type"])} if isinstance(one, dict) else one
+            for one in fields
+        ]
     return schema | found
 
 
 def _could_be_cut(schema: dict[str, Any]) -> bool:
-    kind, size, precision, scale = (schema.get(name) for name in ("type", "size", "precision", "scale"))
+    kind, size, precision, scale = (
+        schema.get(name) for name in ("type", "size", "precision", "scale")
+    )
     long_enough = kind == "bytes" or (kind == "fixed" and isinstance(size, int) and size > _BYTES)
     if not long_enough or schema.get("logicalType") != "decimal" or type(precision) is not int:
         return False
     # Where Avro takes it for no decimal (more decimal places than digits), it shall stay none.
-    return 0 < precision <= _DIGITS_OF_64_BITS and (scale is None or (type(scale) is int and 0 <= scale <= precision))
+    return 0 < precision <= _DIGITS_OF_64_BITS and (
+        scale is None or (type(scale) is int and 0 <= scale <= precision)
+    )
 
 
 def _most_digits(schema: dict[str, Any]) -> int:
-    """Of a fixed type no more than its bytes hold: with more, Avro would take it for no decimal."""
+    """Of a fixed type no more than its bytes hold: with more, Avro would take it for no
+    decimal.
+    """
     size = schema["size"] if schema["type"] == "fixed" else _MOST_BYTES
     return min(_MOST_DIGITS, len(str(1 << (8 * min(size, _MOST_BYTES) - 1))) - 1)
 
 
 def narrow_enough(value: Column, read: DataType, wanted: DataType) -> Column | None:
-    """A condition that is false where a decimal in ``value``, of type ``read``, does not fit into ``wanted``, and else
-    true. None: they are the same. Fields of ``read`` behind those of ``wanted`` may be anything."""
+    """A condition that is false where a decimal in ``value``, of type ``read``, does not fit into
+    ``wanted``, and else true. None: they are the same. Fields of ``read`` behind those of
+    ``wanted`` may be anything.
+    """
     conditions = list(_conditions(value, read, wanted))
     if len(conditions) > _FEW and not _has_maps(read):
-        # What does not fit is null then, and so it stays. Spark compiles casts and comparisons of structs to methods of
-        # their own; with a condition for each of many fields one method would be interpreted: see narrowed().
+        # What does not fit is null then, and so it stays. Spark compiles casts and comparisons of
+        # structs to methods of their own; with a condition for each of many fields one method
+        # would be interpreted: see narrowed().
         return value.eqNullSafe(value.try_cast(_narrow(read, wanted)).try_cast(read))
     return all_of(conditions)
 
@@ -87,10 +103,14 @@ def _conditions_of_each(array: Column, read: DataType, wanted: DataType) -> Iter
         return
     if isinstance(wanted, DecimalType):
         # Of all of them at once; forall() would be interpreted, element by element.
-        yield _or_true((F.array_min(array) >= -_most(wanted)) & (F.array_max(array) <= _most(wanted)))
+        yield _or_true(
+            (F.array_min(array) >= -_most(wanted)) & (F.array_max(array) <= _most(wanted))
+        )
     elif isinstance(read, StructType) and isinstance(wanted, StructType):
         for theirs, ours in zip(read.fields, wanted.fields, strict=True):
-            yield from _conditions_of_each(array.getField(theirs.name), theirs.dataType, ours.dataType)
+            yield from _conditions_of_each(
+                array.getField(theirs.name), theirs.dataType, ours.dataType
+            )
     else:
         each = partial(_all_conditions, read=read, wanted=wanted)
         yield _or_true(F.forall(array, lambda element: each(element)))
@@ -114,14 +134,19 @@ def _has_maps(kind: DataType) -> bool:
     """Spark compares none."""
     if isinstance(kind, StructType):
         return any(_has_maps(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_maps(kind.elementType))
+    return isinstance(kind, MapType) or (
+        isinstance(kind, ArrayType) and _has_maps(kind.elementType)
+    )
 
 
 def _narrow(read: DataType, wanted: DataType) -> DataType:
     """``read`` with the decimals of ``wanted``."""
     if isinstance(read, StructType) and isinstance(wanted, StructType):
         both = zip(read.fields, wanted.fields, strict=False)
-        fields = [StructField(theirs.name, _narrow(theirs.dataType, ours.dataType)) for theirs, ours in both]
+        fields = [
+            StructField(theirs.name, _narrow(theirs.dataType, ours.dataType))
+            for theirs, ours in both
+        ]
         return StructType([*fields, *read.fields[len(fields) :]])
     if isinstance(read, ArrayType) and isinstance(wanted, ArrayType):
         return ArrayType(_narrow(read.elementType, wanted.elementType))
@@ -131,8 +156,8 @@ def _narrow(read: DataType, wanted: DataType) -> DataType:
 def narrowed(value: Column, read: DataType, wanted: DataType) -> Column:
     """``value``, of type ``read``, as ``wanted``, where it is :func:`narrow_enough`.
 
-    By one cast, which Spark compiles field by field; a struct put together of its fields would be one method, and one
-    of more than 8,000 bytes is interpreted.
+    By one cast, which Spark compiles field by field; a struct put together of its fields would be
+    one method, and one of more than 8,000 bytes is interpreted.
     """
     return value.try_cast(wanted) if differ(read, wanted) else value
 
@@ -140,7 +165,10 @@ def narrowed(value: Column, read: DataType, wanted: DataType) -> Column:
 def differ(read: DataType, wanted: DataType) -> bool:
     """Is there a decimal in ``read`` that is another one in ``wanted``?"""
     if isinstance(read, StructType) and isinstance(wanted, StructType):
-        return any(differ(a.dataType, b.dataType) for a, b in zip(read.fields, wanted.fields, strict=False))
+        return any(
+            differ(a.dataType, b.dataType)
+            for a, b in zip(read.fields, wanted.fields, strict=False)
+        )
     if isinstance(read, ArrayType) and isinstance(wanted, ArrayType):
         return differ(read.elementType, wanted.elementType)
     if isinstance(read, MapType) and isinstance(wanted, MapType):

@@ -1,4 +1,6 @@
-"""The frame of ``ow.mysql_changes``, as far as formats look at it. Driver only; called by the functions of users."""
+"""The frame of ``ow.mysql_changes``, as far as formats look at it. Driver only; called by the
+functions of users.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,19 @@ from onceward.errors import BadColumn, ConfigurationError
 from onceward.formats.judged import raised
 
 VALUES = "onceward.values"
-"""In the metadata of the columns ``before`` and ``after``: as what values are written, ``text`` or ``debezium``."""
+"""In the metadata of the columns ``before`` and ``after``: as what values are written, ``text`` or
+``debezium``.
+"""
 
 TABLES = "onceward.tables"
-"""In the metadata of the column ``table``: which tables the source reads, as the user named them."""
+"""In the metadata of the column ``table``: which tables the source reads, as the user named
+them.
+"""
 
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
-    **dict.fromkeys(("op", "db", "table", "key", "before", "after", "position", "gtid", "file"), (StringType,)),
+    **dict.fromkeys(
+        ("op", "db", "table", "key", "before", "after", "position", "gtid", "file"), (StringType,)
+    ),
     **dict.fromkeys(("ts_ms", "pos", "row", "server_id"), (LongType, IntegerType)),
 }
 
@@ -28,10 +36,16 @@ def must_be_changes(frame: DataFrame, called: str) -> None:
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     for name, wanted in _COLUMNS.items():
         if not isinstance(kinds.get(name), wanted):
-            what = f"is {kinds[name].simpleString()}" if name in kinds else f"is none of {', '.join(kinds)}"
+            what = (
+                f"is {kinds[name].simpleString()}"
+                if name in kinds
+                else f"is none of {', '.join(kinds)}"
+            )
             raise BadColumn(
-                f"column {name!r} {what}, and changes of tables have it as {wanted[0]().simpleString()}",
-                next_step=f"pass the frame of ow.mysql_changes(…) to {called}, with all of its columns",
+                f"column {name!r} {what}, and changes of tables have it as "
+                f"{wanted[0]().simpleString()}",
+                next_step=f"pass the frame of ow.mysql_changes(…) to {called}, with all of its "
+                f"columns",
                 details={"column": name},
             )
 
@@ -41,7 +55,8 @@ def must_have_values(frame: DataFrame, wanted: str, called: str) -> None:
     values = frame.schema["after"].metadata.get(VALUES)
     if values not in (None, wanted):
         raise ConfigurationError(
-            f"the changes were made with values={values!r}, and {called} writes values={wanted!r}: readers of "
+            f"the changes were made with values={values!r}, and {called} writes "
+            f"values={wanted!r}: readers of "
             "Debezium's records would take dates and times for something else",
             next_step=f"pass values={wanted!r} to ow.mysql_changes(…)",
         )
@@ -50,31 +65,38 @@ def must_have_values(frame: DataFrame, wanted: str, called: str) -> None:
 def of_table(frame: DataFrame, table: str, tag: str, called: str) -> DataFrame:
     """The changes of one table, ``database.table``.
 
-    Whether ``Shop.Orders`` is ``shop.orders`` is for the server to say (``lower_case_table_names``), and the source
-    asks it. So where the source was given this very name, and no pattern, all that differs in case only is this table.
-    Else a row of a name that does stops the query: it may be another table, or this one, misspelled.
+    Whether ``Shop.Orders`` is ``shop.orders`` is for the server to say
+    (``lower_case_table_names``), and the source asks it. So where the source was given this very
+    name, and no pattern, all that differs in case only is this table. Else a row of a name that
+    does stops the query: it may be another table, or this one, misspelled.
 
     :raises ConfigurationError: ``table`` is no such name, or none that the source reads.
     """
     database, dot, name = table.partition(".") if isinstance(table, str) else ("", "", "")
     if not (database and dot and name):
         raise ConfigurationError(
-            f"table={table!r} does not name a table of a database", next_step='pass table="database.table"'
+            f"table={table!r} does not name a table of a database",
+            next_step='pass table="database.table"',
         )
     read: list[str] | None = frame.schema["table"].metadata.get(TABLES)
     fitting = [one for one in read or () if _fits(table, one)]
     if read is not None and not fitting:
         raise ConfigurationError(
             f"table={table!r} is none of the tables that the source reads: {', '.join(read)}",
-            next_step=f"pass to {called} a table that ow.mysql_changes(tables=…) names, spelled as it is there",
+            next_step=f"pass to {called} a table that ow.mysql_changes(tables=…) names, spelled "
+            f"as it is there",
         )
-    same = [F.lower(column) == F.lower(F.lit(part)) for column, part in (("db", database), ("table", name))]
+    same = [
+        F.lower(column) == F.lower(F.lit(part))
+        for column, part in (("db", database), ("table", name))
+    ]
     chosen = frame.where(same[0] & same[1])
     if len(fitting) == 1 and "*" not in fitting[0]:
         return chosen
     exactly = (F.col("db") == database) & (F.col("table") == name)
     return chosen.withColumn(
-        "op", F.when(exactly, F.col("op")).otherwise(F.raise_error(_misspelled(tag, table, called)))
+        "op",
+        F.when(exactly, F.col("op")).otherwise(F.raise_error(_misspelled(tag, table, called))),
     )
 
 
@@ -84,27 +106,49 @@ def _fits(table: str, pattern: str) -> bool:
 
 
 def _misspelled(tag: str, table: str, called: str) -> Column:
-    why = f"{called} was asked for table={table!r}, which differs from it in upper and lower case only"
-    spelled = F.concat(F.lit('if it is the same table, pass table="'), F.concat_ws(".", "db", "table"), F.lit('"; '))
-    keep = f"if the server has both, leave this one out before: changes.where(\"concat(db, '.', `table`) = '{table}'\")"
+    why = (
+        f"{called} was asked for table={table!r}, which differs from it in upper and lower case "
+        f"only"
+    )
+    spelled = F.concat(
+        F.lit('if it is the same table, pass table="'),
+        F.concat_ws(".", "db", "table"),
+        F.lit('"; '),
+    )
+    keep = (
+        f"if the server has both, leave this one out before: changes.where(\"concat(db, '.', "
+        f"`table`) = '{table}'\")"
+    )
     return stop(tag, "name", F.lit(why), F.concat(spelled, F.lit(keep)))
 
 
 def with_their_rows(tag: str) -> Column:
-    """What a change has to have, or the text of the error: a known ``op``, and the rows that it speaks of."""
+    """What a change has to have, or the text of the error: a known ``op``, and the rows that it
+    speaks of.
+    """
     op = F.col("op")
     there = F.col("db").isNotNull() & F.col("table").isNotNull() & F.col("position").isNotNull()
     before, after = F.col("before").isNotNull(), F.col("after").isNotNull()
     rows = F.when(op.isin("c", "r"), after).when(op == "u", after & before).when(op == "d", before)
     good = there & rows.when(op == "t", ~before & ~after).otherwise(F.lit(False))
-    why = F.concat(F.lit("op "), F.coalesce("op", F.lit("null")), F.lit(" is unknown, or it lacks a row"))
+    why = F.concat(
+        F.lit("op "), F.coalesce("op", F.lit("null")), F.lit(" is unknown, or it lacks a row")
+    )
     next_step = "pass the frame of ow.mysql_changes(…) as it is; if it is, report it"
-    return F.when(F.coalesce(good, F.lit(False)), op).otherwise(F.raise_error(stop(tag, "op", why, next_step)))
+    return F.when(F.coalesce(good, F.lit(False)), op).otherwise(
+        F.raise_error(stop(tag, "op", why, next_step))
+    )
 
 
 def stop(tag: str, reason: str, why: Column, next_step: str | Column) -> Column:
     """The text of the error that names a change by its table and its place in the binlog."""
-    table = F.concat(F.lit("a change of table "), F.concat_ws(".", "db", "table"), F.lit(" at "), _place(), F.lit(": "))
+    table = F.concat(
+        F.lit("a change of table "),
+        F.concat_ws(".", "db", "table"),
+        F.lit(" at "),
+        _place(),
+        F.lit(": "),
+    )
     advice = F.lit(next_step) if isinstance(next_step, str) else next_step
     return raised(
         tag,

@@ -1,9 +1,10 @@
-"""``ow.debezium.decode``: records that Debezium wrote become columns. Driver only; called by users where they define a
-query.
+"""``ow.debezium.decode``: records that Debezium wrote become columns. Driver only; called by users
+where they define a query.
 
-The verdicts are those of :mod:`onceward.formats.json` and :mod:`onceward.formats.avro`: whatever is no envelope stops
-the query by name, or is a dead letter. What an envelope is, :mod:`.envelope` says; ``schemas.enable`` puts it into the
-field ``payload`` of another object (Kafka Connect's ``JsonConverter``).
+The verdicts are those of :mod:`onceward.formats.json` and :mod:`onceward.formats.avro`: whatever
+is no envelope stops the query by name, or is a dead letter. What an envelope is, :mod:`.envelope`
+says; ``schemas.enable`` puts it into the field ``payload`` of another object (Kafka Connect's
+``JsonConverter``).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def decode(
     column: str = "value",
     on_error: Literal["stop", "dead_letter"] = "stop",
 ) -> DataFrame:
-    """``frame``, records of a topic that Debezium writes, with ``op``, ``before``, ``after``, ``source`` and ``ts_ms``
-    in the place of ``column``.
+    """``frame``, records of a topic that Debezium writes, with ``op``, ``before``, ``after``,
+    ``source`` and ``ts_ms`` in the place of ``column``.
 
     ::
 
@@ -49,23 +50,30 @@ def decode(
         orders = ow.debezium.decode(records, schema="id BIGINT NOT NULL, total STRING", on_error="dead_letter")
         orders.where("op != 'd'").select("after.id", "after.total")
 
-    Of JSON say the table's columns by ``schema``; of Avro, pass the ``registry``, and the columns are those of its
-    schema. The flattened records of ``ExtractNewRecordState`` have no envelope: ``ow.json.decode`` and
-    ``ow.avro.decode`` read them as they are.
+    Of JSON say the table's columns by ``schema``; of Avro, pass the ``registry``, and the columns
+    are those of its schema. The flattened records of ``ExtractNewRecordState`` have no envelope:
+    ``ow.json.decode`` and ``ow.avro.decode`` read them as they are.
 
-    :param schema: of JSON, as a type or in Spark's DDL: the types of ``ow.json.decode``, and DATE (days since 1970, or
-        a text), TIMESTAMP (``ZonedTimestamp``), BINARY (Base64: ``binary.handling.mode`` ``bytes`` or ``base64``),
-        DECIMAL with ``decimals="string"``. A DATETIME is BIGINT: milliseconds or microseconds, by its precision.
-        Fields that it lacks are left out; columns in ``before`` may be missing.
-    :param wrapped: the envelope is in the field ``payload`` (``schemas.enable=true``, the converter's default).
-    :param decimals: ``"string"``: the connector has ``decimal.handling.mode=string``, or ``double``.
+    :param schema: of JSON, as a type or in Spark's DDL: the types of ``ow.json.decode``, and DATE
+        (days since 1970, or a text), TIMESTAMP (``ZonedTimestamp``), BINARY (Base64:
+        ``binary.handling.mode`` ``bytes`` or ``base64``), DECIMAL with ``decimals="string"``. A
+        DATETIME is BIGINT: milliseconds or microseconds, by its precision. Fields that it lacks
+        are left out; columns in ``before`` may be missing.
+    :param wrapped: the envelope is in the field ``payload`` (``schemas.enable=true``, the
+        converter's default).
+    :param decimals: ``"string"``: the connector has ``decimal.handling.mode=string``, or
+        ``double``.
     :param source: of connectors for other databases: the fields of ``source`` that you need.
-    :param registry: records are Avro; with ``subject`` and ``reader_schema`` as for ``ow.avro.decode``.
-    :param tombstones: records without a value, which Debezium writes behind each delete. ``"skip"``: left out.
-        ``"delete"``: rows of ``op`` ``d``, of which only the record's key says what was deleted.
+    :param registry: records are Avro; with ``subject`` and ``reader_schema`` as for
+        ``ow.avro.decode``.
+    :param tombstones: records without a value, which Debezium writes behind each delete.
+        ``"skip"``: left out. ``"delete"``: rows of ``op`` ``d``, of which only the record's key
+        says what was deleted.
     :param column: binary. :param on_error: as for ``ow.json.decode``.
-    :raises BadColumn: there is no such column, it is not binary, or the frame has a column of one of those names.
-    :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the other one.
+    :raises BadColumn: there is no such column, it is not binary, or the frame has a column of one
+        of those names.
+    :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the
+        other one.
     :raises SchemaUnfit: a schema cannot be read by, or the registry's is no envelope.
     """
     one_of("tombstones", tombstones, ("skip", "delete"))
@@ -75,11 +83,17 @@ def decode(
     if registry is not None:
         if wrapped or decimals or source is not SOURCE:
             raise ContradictoryOptions(
-                "wrapped=, decimals= and source= are of records in JSON, and registry= says that they are Avro",
+                "wrapped=, decimals= and source= are of records in JSON, and registry= says that "
+                "they are Avro",
                 next_step="leave them out; the registry's schema says it",
             )
         read = decode_avro(
-            frame, registry=registry, column=column, subject=subject, reader_schema=reader_schema, on_error=on_error
+            frame,
+            registry=registry,
+            column=column,
+            subject=subject,
+            reader_schema=reader_schema,
+            on_error=on_error,
         )
         _must_be_envelope(read.schema[column].dataType)
     else:
@@ -92,8 +106,12 @@ def decode(
         whole = envelope(schema, source=source)
         if wrapped:
             whole = StructType([StructField("payload", whole, nullable=False)])
-        read = decoded_json(frame, whole, column, on_error, TableTypes(utc=False, decimals=decimals is not None))
-    return _flat(read, column, f"{quoted(column)}.payload" if wrapped else quoted(column), tombstones)
+        read = decoded_json(
+            frame, whole, column, on_error, TableTypes(utc=False, decimals=decimals is not None)
+        )
+    return _flat(
+        read, column, f"{quoted(column)}.payload" if wrapped else quoted(column), tombstones
+    )
 
 
 def _flat(read: DataFrame, column: str, place: str, tombstones: str) -> DataFrame:
@@ -111,7 +129,8 @@ def _check(frame: DataFrame, column: str, schema: object, registry: object) -> N
         both = "neither schema= nor registry=" if schema is None else "both schema= and registry="
         raise ContradictoryOptions(
             f"{both} is given to debezium.decode(…)",
-            next_step="pass schema=, the table's columns, where records are JSON, or registry= where they are Avro",
+            next_step="pass schema=, the table's columns, where records are JSON, or registry= "
+            "where they are Avro",
         )
     there = [name for name in frame.columns if name in _FIELDS and name != column]
     if there:
@@ -126,7 +145,8 @@ def _must_be_envelope(kind: object) -> None:
     missing = [name for name in _FIELDS if name not in found]
     if missing:
         raise SchemaUnfit(
-            f"the schema has no field {', '.join(missing)}, so that it is not Debezium's envelope (it has "
+            f"the schema has no field {', '.join(missing)}, so that it is not Debezium's envelope "
+            f"(it has "
             f"{', '.join(found) or 'no fields'})",
             next_step="pass the subject of a topic that Debezium writes; read flattened records "
             "(ExtractNewRecordState) by ow.avro.decode(…)",

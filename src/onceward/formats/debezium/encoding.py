@@ -1,8 +1,9 @@
-"""``ow.debezium.encode`` and ``ow.debezium.structs``: changes become records of Kafka. Driver only; called by users
-where they define a query.
+"""``ow.debezium.encode`` and ``ow.debezium.structs``: changes become records of Kafka. Driver
+only; called by users where they define a query.
 
-What a record looks like, Debezium's documentation says ("Debezium connector for MySQL": *Data change events*, *Topic
-names*, *Tombstone events*, *Truncate events*); names of topics are those of its ``DefaultTopicNamingStrategy``.
+What a record looks like, Debezium's documentation says ("Debezium connector for MySQL": *Data
+change events*, *Topic names*, *Tombstone events*, *Truncate events*); names of topics are those of
+its ``DefaultTopicNamingStrategy``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from pyspark.sql.types import StructType
 from onceward.engine.decoding import TAG
 from onceward.engine.policy import names, one_of
 from onceward.errors import BadColumn, ConfigurationError
-from onceward.formats.debezium.changes import must_be_changes, must_have_values, of_table, with_their_rows
+from onceward.formats.debezium.changes import (
+    must_be_changes,
+    must_have_values,
+    of_table,
+    with_their_rows,
+)
 from onceward.formats.debezium.images import Images
 from onceward.formats.json.decoding import struct_of
 
@@ -32,7 +38,9 @@ VERSION = "onceward"
 """Of the connector, in ``source.version``."""
 
 
-def encode(changes: DataFrame, *, prefix: str, tombstones: bool = True, connector: Connector = "mysql") -> DataFrame:
+def encode(
+    changes: DataFrame, *, prefix: str, tombstones: bool = True, connector: Connector = "mysql"
+) -> DataFrame:
     """``changes`` as records in Debezium's envelope: ``topic``, ``key``, ``value``, ``position``.
 
     ::
@@ -41,19 +49,20 @@ def encode(changes: DataFrame, *, prefix: str, tombstones: bool = True, connecto
         sink = ow.KafkaSink(bootstrap_servers=…, pipeline_id="shop", order_by="position")
         ow.debezium.encode(changes, prefix="prod").writeStream.foreachBatch(sink)
 
-    Texts of JSON, as Kafka Connect's ``JsonConverter`` writes them with ``schemas.enable=false``. The topic is
-    ``<prefix>.<database>.<table>``, each character that a topic's name cannot have a ``_``; the key has the columns of
-    the primary key, and is null where the table has none. ``ts_ms`` is the time of the change, outside of ``source``,
-    too, so that a batch that is run again has the same records. ``source.snapshot`` is ``"true"`` or ``"false"``.
-    A ``TRUNCATE`` is a record of ``op`` ``t`` without a key.
+    Texts of JSON, as Kafka Connect's ``JsonConverter`` writes them with ``schemas.enable=false``.
+    The topic is ``<prefix>.<database>.<table>``, each character that a topic's name cannot have a
+    ``_``; the key has the columns of the primary key, and is null where the table has none.
+    ``ts_ms`` is the time of the change, outside of ``source``, too, so that a batch that is run
+    again has the same records. ``source.snapshot`` is ``"true"`` or ``"false"``. A ``TRUNCATE`` is
+    a record of ``op`` ``t`` without a key.
 
     :param changes: a frame of ``ow.mysql_changes(values="debezium")``.
     :param prefix: Debezium's ``topic.prefix``, also ``source.name``.
-    :param tombstones: after each delete a record with its key and no value, by which compaction forgets the key
-        (``tombstones.on.delete``). Its ``position`` is just behind the delete's.
+    :param tombstones: after each delete a record with its key and no value, by which compaction
+        forgets the key (``tombstones.on.delete``). Its ``position`` is just behind the delete's.
     :param connector: ``source.connector``.
-    :raises BadColumn: the frame is none of changes. :raises ConfigurationError: it has other values; or a parameter is
-        wrong.
+    :raises BadColumn: the frame is none of changes. :raises ConfigurationError: it has other
+        values; or a parameter is wrong.
     """
     _check(changes, prefix, connector, "ow.debezium.encode(…)")
     source = F.to_json(_source(prefix, connector), {"ignoreNullFields": "false"})
@@ -64,7 +73,10 @@ def encode(changes: DataFrame, *, prefix: str, tombstones: bool = True, connecto
         (',"op":"', with_their_rows(TAG + uuid.uuid4().hex)),
         ('","ts_ms":', F.coalesce(F.col("ts_ms").cast("string"), F.lit("null"))),
     )
-    value = F.concat(*(piece for text, part in parts for piece in (F.lit(text), part)), F.lit(',"transaction":null}'))
+    value = F.concat(
+        *(piece for text, part in parts for piece in (F.lit(text), part)),
+        F.lit(',"transaction":null}'),
+    )
     return _records(changes, prefix, F.col("key"), value, tombstones)
 
 
@@ -78,7 +90,8 @@ def structs(
     tombstones: bool = True,
     connector: Connector = "mysql",
 ) -> DataFrame:
-    """The changes of one table as :func:`encode`'s records, with key and value as structs: for ``ow.avro.encode``.
+    """The changes of one table as :func:`encode`'s records, with key and value as structs: for
+    ``ow.avro.encode``.
 
     ::
 
@@ -88,11 +101,12 @@ def structs(
         valued = ow.avro.encode(records, registry=registry, subject="prod.shop.orders-value")
         keyed = ow.avro.encode(valued, registry=registry, subject="prod.shop.orders-key", column="key")
 
-    ``value`` has the type of :func:`envelope`. A row that is not what ``schema`` says stops the query, as in
-    :func:`rows`.
+    ``value`` has the type of :func:`envelope`. A row that is not what ``schema`` says stops the
+    query, as in :func:`rows`.
 
-    :param changes: a frame of ``ow.mysql_changes``. With ``values="text"`` columns may have all types of :func:`rows`;
-        with ``values="debezium"`` dates and times are the numbers that Debezium writes.
+    :param changes: a frame of ``ow.mysql_changes``. With ``values="text"`` columns may have all
+        types of :func:`rows`; with ``values="debezium"`` dates and times are the numbers that
+        Debezium writes.
     :param table: ``database.table``. Changes of others are left out.
     :param schema: the table's columns.
     :param key: the columns of its primary key.
@@ -125,14 +139,17 @@ def structs(
     return _records(read, prefix, key_of, value, tombstones)
 
 
-def _check(changes: DataFrame, prefix: str, connector: str, called: str, *, any_values: bool = False) -> None:
+def _check(
+    changes: DataFrame, prefix: str, connector: str, called: str, *, any_values: bool = False
+) -> None:
     must_be_changes(changes, called)
     if not any_values:
         must_have_values(changes, "debezium", called)
     one_of("connector", connector, ("mysql", "mariadb"))
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(
-            f"prefix={prefix!r} cannot begin the name of a topic", next_step="use letters, digits, '.', '_' and '-'"
+            f"prefix={prefix!r} cannot begin the name of a topic",
+            next_step="use letters, digits, '.', '_' and '-'",
         )
 
 
@@ -153,12 +170,18 @@ def _source(prefix: str, connector: str) -> Column:
     )
 
 
-def _records(changes: DataFrame, prefix: str, key: Column, value: Column, tombstones: bool) -> DataFrame:
-    topic = F.regexp_replace(F.concat_ws(".", F.lit(prefix), "db", "table"), r"[^A-Za-z0-9._-]", "_")
+def _records(
+    changes: DataFrame, prefix: str, key: Column, value: Column, tombstones: bool
+) -> DataFrame:
+    topic = F.regexp_replace(
+        F.concat_ws(".", F.lit(prefix), "db", "table"), r"[^A-Za-z0-9._-]", "_"
+    )
     gone = (F.col("op") == "d") & key.isNotNull() & F.lit(tombstones)
     times = F.when(gone, F.array(F.lit(False), F.lit(True))).otherwise(F.array(F.lit(False)))
     each = changes.select("*", F.explode(times).alias(_TOMBSTONE))
-    behind = F.when(F.col(_TOMBSTONE), F.concat("position", F.lit("-tombstone"))).otherwise(F.col("position"))
+    behind = F.when(F.col(_TOMBSTONE), F.concat("position", F.lit("-tombstone"))).otherwise(
+        F.col("position")
+    )
     return each.select(
         topic.alias("topic"),
         key.alias("key"),

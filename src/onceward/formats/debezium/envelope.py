@@ -1,7 +1,8 @@
 """Debezium's envelope: which fields a change event has. Driver only.
 
-The Debezium documentation, "Debezium connector for MySQL", *Data change events* (debezium.io/documentation/reference);
-``io.debezium.data.Envelope``, ``io.debezium.connector.binlog.BinlogSourceInfo`` and its struct maker in its sources.
+The Debezium documentation, "Debezium connector for MySQL", *Data change events*
+(debezium.io/documentation/reference); ``io.debezium.data.Envelope``,
+``io.debezium.connector.binlog.BinlogSourceInfo`` and its struct maker in its sources.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ SOURCE = StructType(
         StructField("row", IntegerType()),
     ]
 )
-"""What a record says of where it came from, as the connectors for MySQL and MariaDB have it, as far as we know it, too:
-``sequence``, ``thread`` and ``query`` are left out, and so are ``ts_us`` and ``ts_ns``, which a binlog has not."""
+"""What a record says of where it came from, as the connectors for MySQL and MariaDB have it, as
+far as we know it, too: ``sequence``, ``thread`` and ``query`` are left out, and so are ``ts_us``
+and ``ts_ns``, which a binlog has not.
+"""
 
 
 def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> StructType:
@@ -37,8 +40,8 @@ def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> 
 
         ow.debezium.envelope("id INT NOT NULL, name STRING")
 
-    ``before``, ``after``, ``source``, ``op``, ``ts_ms``. Columns in ``before`` may be null: connectors for other
-    databases may know the key alone there.
+    ``before``, ``after``, ``source``, ``op``, ``ts_ms``. Columns in ``before`` may be null:
+    connectors for other databases may know the key alone there.
 
     :param schema: the table's columns; a type, or Spark's DDL.
     :param source: of connectors for other databases: the fields of ``source`` that you need.

@@ -1,9 +1,11 @@
-"""A row's text, one object of JSON, becomes the columns of its table, or a verdict that names the column. Driver only;
-called by :mod:`encoding` and :mod:`table_rows` for the columns ``before`` and ``after`` of ``ow.mysql_changes``.
+"""A row's text, one object of JSON, becomes the columns of its table, or a verdict that names the
+column. Driver only; called by :mod:`encoding` and :mod:`table_rows` for the columns ``before`` and
+``after`` of ``ow.mysql_changes``.
 
-Unlike records that others wrote, a row has just the columns of its table: one that the schema does not have is no
-surplus but a schema that is out of date. One that is missing is one that was not there yet, or not any more: a batch
-may have rows from before an ALTER TABLE and from after it. So it is null, or an error where it must not be.
+Unlike records that others wrote, a row has just the columns of its table: one that the schema does
+not have is no surplus but a schema that is out of date. One that is missing is one that was not
+there yet, or not any more: a batch may have rows from before an ALTER TABLE and from after it. So
+it is null, or an error where it must not be.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Images:
     def __init__(self, schema: StructType, tag: str) -> None:
         if (why := TEXT.why_not(schema)) is not None:
             raise SchemaUnfit(
-                f"rows of a table are not read by this schema: {why}", next_step="take another type for the column"
+                f"rows of a table are not read by this schema: {why}",
+                next_step="take another type for the column",
             )
         self._schema = schema
         self._tag = tag
@@ -41,12 +44,15 @@ class Images:
         self._read_as = StructType([*read.fields, StructField(self._bad, StringType())])
 
     def added(self, changes: DataFrame, text: Column, name: str) -> DataFrame:
-        """``changes`` and a column ``name``: the struct of the row that is ``text``, null where that is null. A row
-        that is none of this table fails the job that meets it."""
+        """``changes`` and a column ``name``: the struct of the row that is ``text``, null where
+        that is null. A row that is none of this table fails the job that meets it.
+        """
         beside = f"{name}_read"
         how = {**STRICTLY, "columnNameOfCorruptRecord": self._bad}
         said = F.col(quoted(f"{name}_text"))
-        read = with_one(changes.withColumn(f"{name}_text", text), F.from_json(said, self._read_as, how), beside)
+        read = with_one(
+            changes.withColumn(f"{name}_text", text), F.from_json(said, self._read_as, how), beside
+        )
         row = F.col(quoted(beside))
         fields = F.struct(*TEXT.fields_of(row, self._schema))
         checked = F.when(said.isNull(), F.lit(None)).when(self._fits(row, said), fields)
@@ -56,11 +62,13 @@ class Images:
     # below
 
     def _fits(self, row: Column, text: Column) -> Column:
-        # One expression, so that the text is walked through once: again only where a row lacks a column. By bytes, as
-        # Spark sorts, and not by code units.
+        # One expression, so that the text is walked through once: again only where a row lacks a
+        # column. By bytes, as Spark sorts, and not by code units.
         keys = F.sort_array(F.json_object_keys(text))
         judged = row.getField(self._bad).isNull()
-        judged &= (keys == F.array(*map(F.lit, sorted(self._schema.names)))) | self._is_older_or_later(keys)
+        judged &= (
+            keys == F.array(*map(F.lit, sorted(self._schema.names)))
+        ) | self._is_older_or_later(keys)
         for field in self._schema.fields:
             condition = TEXT.fits(row.getField(field.name), field.dataType, field.nullable)
             judged = judged if condition is None else judged & condition
@@ -81,11 +89,20 @@ class Images:
 
     def _why(self, row: Column, text: Column) -> Column:
         keys = F.json_object_keys(text)
-        surplus, missing = F.array_except(keys, self._names()), F.array_except(self._required(), keys)
+        surplus, missing = (
+            F.array_except(keys, self._names()),
+            F.array_except(self._required(), keys),
+        )
         said = (
             F.when(keys.isNull(), F.lit("the row is no object of JSON"))
-            .when(F.size(surplus) > 0, F.concat(F.lit("schema= has no column "), F.array_join(surplus, ", ")))
-            .when(F.size(missing) > 0, F.concat(F.lit("the row has no column "), F.array_join(missing, ", ")))
+            .when(
+                F.size(surplus) > 0,
+                F.concat(F.lit("schema= has no column "), F.array_join(surplus, ", ")),
+            )
+            .when(
+                F.size(missing) > 0,
+                F.concat(F.lit("the row has no column "), F.array_join(missing, ", ")),
+            )
         )
         values = F.from_json(text, "map<string, variant>", STRICTLY)
         for field in self._schema.fields:
@@ -94,11 +111,16 @@ class Images:
             unread = read.isNull() & value.isNotNull() & ~F.is_variant_null(value)
             bad = unread if condition is None else unread | ~F.coalesce(condition, F.lit(False))
             wanted = f"column {field.name} is not {field.dataType.simpleString()}"
-            said = said.when(F.coalesce(bad, F.lit(False)), F.lit(wanted if field.nullable else f"{wanted} NOT NULL"))
+            said = said.when(
+                F.coalesce(bad, F.lit(False)),
+                F.lit(wanted if field.nullable else f"{wanted} NOT NULL"),
+            )
         return said.otherwise(F.lit("the row is not what schema= says"))
 
 
 _NEXT_STEP = (
-    "correct schema= to what the table's columns are and start again; nothing of the batch was written. A column that "
-    "was added or dropped stands there as one that may be null: rows from before or after have no such column"
+    "correct schema= to what the table's columns are and start again; nothing of the batch was "
+    "written. A column that "
+    "was added or dropped stands there as one that may be null: rows from before or after have no "
+    "such column"
 )

@@ -1,5 +1,5 @@
-"""``ow.debezium.rows``: the changes of one table with its columns, ready for a database. Driver only; called by users
-where they define a query, or in a function of ``foreachBatch``.
+"""``ow.debezium.rows``: the changes of one table with its columns, ready for a database. Driver
+only; called by users where they define a query, or in a function of ``foreachBatch``.
 """
 
 from __future__ import annotations
@@ -43,28 +43,32 @@ def rows(
             url=…, table="orders", mode="changes", key="id", order_by="position", pipeline_id="orders"
         )
 
-    The columns are those of the row after the change, or of the one that was deleted. ``op`` is ``c``, ``u``, ``r`` or
-    ``d``.
+    The columns are those of the row after the change, or of the one that was deleted. ``op`` is
+    ``c``, ``u``, ``r`` or ``d``.
 
-    A row that has a column which ``schema`` has not, lacks one that is NOT NULL there, or has a value that its type
-    does not take, stops the query with :class:`~onceward.errors.ChangeUnreadable`, which names the column; nothing is
-    left out or rounded. A column that the row lacks and that may be null is null: the table did not have it then. A
-    ``TRUNCATE`` (``op`` ``t``), which has no row, stops the query, too: the next step says how to go on behind it.
+    A row that has a column which ``schema`` has not, lacks one that is NOT NULL there, or has a
+    value that its type does not take, stops the query with
+    :class:`~onceward.errors.ChangeUnreadable`, which names the column; nothing is left out or
+    rounded. A column that the row lacks and that may be null is null: the table did not have it
+    then. A ``TRUNCATE`` (``op`` ``t``), which has no row, stops the query, too: the next step says
+    how to go on behind it.
 
-    :param changes: a frame of ``ow.mysql_changes``; with ``values="text"``, its default, every type below can be read.
-    :param table: ``database.table``, as the server spells it, or as ``mysql_changes(tables=…)`` names it. Changes of
-        others are left out.
-    :param schema: the table's columns, as a type or in Spark's DDL: BOOLEAN (of BIT(1)), SMALLINT, INT, BIGINT, FLOAT,
-        DOUBLE, DECIMAL (exact; up to 38 digits), STRING (also of TIME), BINARY, DATE, TIMESTAMP (of TIMESTAMP),
-        TIMESTAMP_NTZ (of DATETIME), VARIANT (of JSON).
+    :param changes: a frame of ``ow.mysql_changes``; with ``values="text"``, its default, every
+        type below can be read.
+    :param table: ``database.table``, as the server spells it, or as ``mysql_changes(tables=…)``
+        names it. Changes of others are left out.
+    :param schema: the table's columns, as a type or in Spark's DDL: BOOLEAN (of BIT(1)), SMALLINT,
+        INT, BIGINT, FLOAT, DOUBLE, DECIMAL (exact; up to 38 digits), STRING (also of TIME),
+        BINARY, DATE, TIMESTAMP (of TIMESTAMP), TIMESTAMP_NTZ (of DATETIME), VARIANT (of JSON).
     :param op_column: what to call it, where the table has a column ``op``.
     :param position_column: what to call it, where the table has a column ``position``.
-    :param emptied_at: the position of a ``TRUNCATE``, as its error gives it: you have emptied the target, and changes
-        up to there are left out.
+    :param emptied_at: the position of a ``TRUNCATE``, as its error gives it: you have emptied the
+        target, and changes up to there are left out.
     :raises BadColumn: the frame is none of changes.
-    :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads; ``emptied_at`` is no
-        position.
-    :raises SchemaUnfit: ``schema`` is none, has a type that is not read, or a column that is called like one of ours.
+    :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads;
+        ``emptied_at`` is no position.
+    :raises SchemaUnfit: ``schema`` is none, has a type that is not read, or a column that is
+        called like one of ours.
     """
     must_be_changes(changes, _CALLED)
     columns = struct_of(schema, _CALLED)
@@ -87,15 +91,19 @@ def rows(
     image = F.when(F.col(_OP) == "d", F.col("before")).otherwise(F.col("after"))
     read = Images(columns, tag).added(known, image, _ROW)
     values = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in columns.names]
-    return read.select(F.col(_OP).alias(op_column), *values, F.col("position").alias(position_column))
+    return read.select(
+        F.col(_OP).alias(op_column), *values, F.col("position").alias(position_column)
+    )
 
 
 def _op(tag: str) -> Column:
     """Of a change with a row; the others stop the query."""
     passed = F.concat(
-        F.lit("empty the target's table (all changes before this batch are in it), and pass emptied_at=\""),
+        F.lit("empty the target's table (all changes before this batch are in it), and pass "
+              "emptied_at=\""),
         F.col("position"),
-        F.lit(f'" to {_CALLED}: changes up to there, which the TRUNCATE has undone, are left out then; nothing of the '
+        F.lit(f'" to {_CALLED}: changes up to there, which the TRUNCATE has undone, are left out '
+              f'then; nothing of the '
               "batch was written"),
     )  # fmt: skip
     truncated = stop(tag, "truncate", F.lit("TRUNCATE TABLE has removed all of its rows"), passed)

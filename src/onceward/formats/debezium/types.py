@@ -1,8 +1,8 @@
-"""Types that a column of a table can have, by the text that stands for its value. Driver only; called by
-:mod:`envelope` and :mod:`images`.
+"""Types that a column of a table can have, by the text that stands for its value. Driver only;
+called by :mod:`envelope` and :mod:`images`.
 
-Beside what JSON has (:mod:`onceward.formats.json.types`): DECIMAL, BINARY, days as numbers, times without a zone. Each
-is told by the whole of its text, so that nothing is rounded, cut or guessed:
+Beside what JSON has (:mod:`onceward.formats.json.types`): DECIMAL, BINARY, days as numbers, times
+without a zone. Each is told by the whole of its text, so that nothing is rounded, cut or guessed:
 
 ===============  =======================================================================================================
 type             read from
@@ -21,11 +21,19 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import BinaryType, DataType, DateType, DecimalType, TimestampType, VariantType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    TimestampType,
+    VariantType,
+)
 
 from onceward.formats.json.types import TIME, Types, text_of
 
-_BASE64 = r"\A[A-Za-z0-9+/]*={0,2}\z"  # a class and a star: groups would recurse, a level for every few bytes
+# a class and a star: groups would recurse, a level for every few bytes
+_BASE64 = r"\A[A-Za-z0-9+/]*={0,2}\z"
 _DAYS = 2**31
 _EXACT = r"\A(BIGINT|DECIMAL.*)\z"
 _EXACT_OR_TEXT = r"\A(BIGINT|DECIMAL.*|STRING)\z"
@@ -35,8 +43,8 @@ class TableTypes(Types):
     """See the module.
 
     :param utc: a TIMESTAMP without a zone is in UTC, as in ``ow.mysql_changes(values="text")``.
-    :param decimals: numbers in quotes are numbers, too (``decimal.handling.mode=string``). Not by default: Debezium's
-        ``precise`` writes Base64 there, some of which looks like digits.
+    :param decimals: numbers in quotes are numbers, too (``decimal.handling.mode=string``). Not by
+        default: Debezium's ``precise`` writes Base64 there, some of which looks like digits.
     """
 
     def __init__(self, *, utc: bool, decimals: bool) -> None:
@@ -44,7 +52,9 @@ class TableTypes(Types):
         self._decimals = decimals
 
     def value_of(self, read: Column, kind: DataType) -> Column:
-        """A null of JSON is one of SQL: a column of JSON is far more often null than it holds the text ``null``."""
+        """A null of JSON is one of SQL: a column of JSON is far more often null than it holds the
+        text ``null``.
+        """
         if isinstance(kind, VariantType):
             return F.when(~F.is_variant_null(read), read)
         return super().value_of(read, kind)
@@ -52,7 +62,8 @@ class TableTypes(Types):
     def _refused(self, kind: DataType) -> str:
         if isinstance(kind, DecimalType):
             return (
-                'numbers in quotes may be Base64 (decimal.handling.mode=precise); have them written by mode "string" '
+                "numbers in quotes may be Base64 (decimal.handling.mode=precise); have them "
+                'written by mode "string" '
                 'and pass decimals="string", or take STRING'
             )
         return super()._refused(kind)
@@ -70,7 +81,9 @@ class TableTypes(Types):
             whole = text.rlike(_BASE64) & (F.length(text) % 4 == 0)
             return F.when(whole, F.try_to_binary(text, F.lit("base64")))
         if isinstance(kind, DateType):
-            days = F.when(F.schema_of_variant(read) == "BIGINT", F.try_variant_get(read, "$", "bigint"))
+            days = F.when(
+                F.schema_of_variant(read) == "BIGINT", F.try_variant_get(read, "$", "bigint")
+            )
             day = F.when(days.between(-_DAYS, _DAYS - 1), F.date_from_unix_date(days.cast("int")))
             return F.coalesce(super()._of_variant(read, kind), day)
         if isinstance(kind, TimestampType) and self._utc:
@@ -90,5 +103,6 @@ class TableTypes(Types):
 
 
 TEXT = TableTypes(utc=True, decimals=True)
-"""Of ``ow.mysql_changes``: decimals are numbers with ``values="text"``, and texts with ``values="debezium"``; never
-Base64."""
+"""Of ``ow.mysql_changes``: decimals are numbers with ``values="text"``, and texts with
+``values="debezium"``; never Base64.
+"""

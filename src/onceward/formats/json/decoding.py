@@ -1,4 +1,6 @@
-"""``ow.json.decode``: texts of JSON become a column. Driver only; called by users where they define a query."""
+"""``ow.json.decode``: texts of JSON become a column. Driver only; called by users where they
+define a query.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def decode(
     column: str = "value",
     on_error: Literal["stop", "dead_letter"] = "stop",
 ) -> DataFrame:
-    """``frame`` with ``column``, texts of JSON as bytes, decoded: a struct of the fields of ``schema``.
+    """``frame`` with ``column``, texts of JSON as bytes, decoded: a struct of the fields of
+    ``schema``.
 
     ::
 
@@ -32,17 +35,20 @@ def decode(
         people = ow.json.decode(source, schema="name STRING NOT NULL, born DATE", on_error="dead_letter")
         people.select("key", "value.name", "value.born")
 
-    A record that is not one object of JSON (RFC 8259) in UTF-8, or has a value that its field does not take, is
-    *poison*: nothing becomes a null because it could not be read. A field that is missing is null, unless the schema
-    says ``NOT NULL``; one that the schema does not have is left out. A null value, Kafka's deletion, stays: the row has
-    a null there. The page on JSON has the whole table of what is taken.
+    A record that is not one object of JSON (RFC 8259) in UTF-8, or has a value that its field does
+    not take, is *poison*: nothing becomes a null because it could not be read. A field that is
+    missing is null, unless the schema says ``NOT NULL``; one that the schema does not have is left
+    out. A null value, Kafka's deletion, stays: the row has a null there. The page on JSON has the
+    whole table of what is taken.
 
-    :param schema: BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, VARIANT, and
-        STRUCT, ARRAY and MAP (by STRING) of them; as a type, or as Spark's DDL.
+    :param schema: BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, STRING, DATE, TIMESTAMP,
+        TIMESTAMP_NTZ, VARIANT, and STRUCT, ARRAY and MAP (by STRING) of them; as a type, or as
+        Spark's DDL.
     :param column: binary.
-    :param on_error: what poison does. ``"stop"``: the batch fails with :class:`~onceward.errors.PoisonRecord`, which
-        says where the record is. ``"dead_letter"``: it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own
-        transaction, and only the others are in the result. For streams, directly on the source's frame.
+    :param on_error: what poison does. ``"stop"``: the batch fails with
+        :class:`~onceward.errors.PoisonRecord`, which says where the record is. ``"dead_letter"``:
+        it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own transaction, and only the
+        others are in the result. For streams, directly on the source's frame.
 
     :raises BadColumn: there is no such column, or it is not binary.
     :raises SchemaUnfit: ``schema`` is none, or has a type that Spark would not read exactly.
@@ -51,14 +57,19 @@ def decode(
     return decoded(frame, struct_of(schema), column, on_error)
 
 
-def decoded(frame: DataFrame, schema: StructType, column: str, on_error: str, types: Types = JSON) -> DataFrame:
+def decoded(
+    frame: DataFrame, schema: StructType, column: str, on_error: str, types: Types = JSON
+) -> DataFrame:
     """The same for a schema whose fields are read in a way of their own.
 
     :raises OncewardError: as :func:`decode`.
     """
     refuse_frame(frame, column, on_error)
     if (why := types.why_not(schema)) is not None:
-        raise SchemaUnfit(f"JSON is not read by this schema: {why}", next_step="take another type for the field there")
+        raise SchemaUnfit(
+            f"JSON is not read by this schema: {why}",
+            next_step="take another type for the field there",
+        )
     if str(frame.sparkSession.conf.get(_EMPTY_IS_NULL, "false")).lower() == "true":
         raise ConfigurationError(
             f"{_EMPTY_IS_NULL}=true makes nulls of empty texts where a number is wanted",
@@ -70,12 +81,17 @@ def decoded(frame: DataFrame, schema: StructType, column: str, on_error: str, ty
 
 def struct_of(schema: object, called: str = "json.decode(…)") -> StructType:
     """:raises SchemaUnfit: it is no struct, and no columns in DDL."""
-    step = f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as schema= of {called}"
+    step = (
+        f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as "
+        f"schema= of {called}"
+    )
     if isinstance(schema, str):
         try:
             schema = DataType.fromDDL(schema)
         except Exception as error:  # Spark's ParseException
-            raise SchemaUnfit(f"schema={schema!r} is no DDL: {str(error).split(chr(10))[0]}", next_step=step) from error
+            raise SchemaUnfit(
+                f"schema={schema!r} is no DDL: {str(error).split(chr(10))[0]}", next_step=step
+            ) from error
     if not isinstance(schema, StructType):
         raise SchemaUnfit(f"schema={schema!r} is no struct", next_step=step)
     return schema

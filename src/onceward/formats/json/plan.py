@@ -1,12 +1,15 @@
-"""What Spark is told: one ``from_json`` that reads a record, and one verdict on what came out. Driver only.
+"""What Spark is told: one ``from_json`` that reads a record, and one verdict on what came out.
+Driver only.
 
-Called by :mod:`onceward.formats.json.decoding`. ``from_json`` looks no further than an object's end, and takes an
-array's first item for the object. So it reads the text between two of ours: ``{"<mark>": [`` text ``, {"<mark>":
-true}]}``. The list has two items, and the second is ours, if, and only if, the text is one value of JSON: what goes
-on, is cut off, or closes the list itself is no JSON any more, or leaves a list of other items. The mark is drawn anew
-for each plan, so that nobody can write a record that holds it. Where a value does not fit its type, Spark notes it in
-``columnNameOfCorruptRecord``, also deep inside; what it does not notice, :mod:`.types` does, and texts are judged
-here: bytes that are no UTF-8, and halves of a character (``\\ud800`` alone), of which Java makes ``?``.
+Called by :mod:`onceward.formats.json.decoding`. ``from_json`` looks no further than an object's
+end, and takes an array's first item for the object. So it reads the text between two of ours:
+``{"<mark>": [`` text ``, {"<mark>": true}]}``. The list has two items, and the second is ours, if,
+and only if, the text is one value of JSON: what goes on, is cut off, or closes the list itself is
+no JSON any more, or leaves a list of other items. The mark is drawn anew for each plan, so that
+nobody can write a record that holds it. Where a value does not fit its type, Spark notes it in
+``columnNameOfCorruptRecord``, also deep inside; what it does not notice, :mod:`.types` does, and
+texts are judged here: bytes that are no UTF-8, and halves of a character (``\\ud800`` alone), of
+which Java makes ``?``.
 """
 
 from __future__ import annotations
@@ -36,12 +39,18 @@ STRICTLY = {
     "allowBackslashEscapingAnyCharacter": "false",
 }
 _WHOLE_CHARACTERS = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-# A number that may be too large for a double: with an exponent of three digits, or of more digits than any double has.
-# Looked for from a number's begin, so that a text of a million digits is read once.
+# A number that may be too large for a double: with an exponent of three digits, or of more digits
+# than any double has. Looked for from a number's begin, so that a text of a million digits is read
+# once.
 _A_HUGE_NUMBER = r"\d\.?[eE]\+?0*+[1-9]\d\d|(?<![\d.])[\d.]{20,}+[eE]|(?<![\d.])\d{300}"
-# A text with all its strings empty but keys: escapes that hide where a string ends go first. Each pattern reads a text
-# once, and without a stack; `"~` begins what is not decided yet.
-_ESCAPED_QUOTE, _STRING, _VALUE, _UNDECIDED = r'\\["\\]', r'"([^"]*+)"', r'"~[^"]*+"(?!\s*+:)', r'"~'
+# A text with all its strings empty but keys: escapes that hide where a string ends go first. Each
+# pattern reads a text once, and without a stack; `"~` begins what is not decided yet.
+_ESCAPED_QUOTE, _STRING, _VALUE, _UNDECIDED = (
+    r'\\["\\]',
+    r'"([^"]*+)"',
+    r'"~[^"]*+"(?!\s*+:)',
+    r'"~',
+)
 _ESCAPE, _KEY = r"\\.", r'"[^"]*+":'
 _HALF_A_CHARACTER = r"\\u[dD][89a-fA-F]"
 
@@ -50,7 +59,8 @@ class Plan:
     """Fixed when it is made.
 
     :param tag: what the errors that it raises name.
-    :param column: where the records are; binary. :param schema: what ``types.why_not`` has nothing against.
+    :param column: where the records are; binary. :param schema: what ``types.why_not`` has nothing
+        against.
     :param types: how its fields are read.
     """
 
@@ -70,14 +80,18 @@ class Plan:
         return self._with_value(rows, self._decoded(rows).where(self._is_good()), self._record)
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        """All rows, with the column decoded; a record that cannot be read fails the job that meets it."""
+        """All rows, with the column decoded; a record that cannot be read fails the job that meets
+        it.
+        """
         read = self._decoded(rows)
         raising = F.raise_error(poison(self._tag, rows, F.lit(DOES_NOT_FIT), self._message()))
         checked = F.when(self._is_good(), self._record).otherwise(raising)
         return self._with_value(rows, with_one(read, checked, _CHECKED), F.col(_CHECKED))
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message`` added."""
+        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message``
+        added.
+        """
         return (
             self._decoded(rows)
             .where(~self._is_good())
@@ -91,18 +105,23 @@ class Plan:
     # below
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        """``rows`` and :data:`DECODED`: the list of the record and our mark, and Spark's note on it."""
+        """``rows`` and :data:`DECODED`: the list of the record and our mark, and Spark's note on
+        it.
+        """
         record = self._types.read_as(self._schema)
         assert isinstance(record, StructType)  # noqa: S101 — it was one
         item = StructType([*record.fields, StructField(self._mark, BooleanType())])
-        schema = StructType([StructField(self._mark, ArrayType(item)), StructField(_BAD, StringType())])
+        schema = StructType(
+            [StructField(self._mark, ArrayType(item)), StructField(_BAD, StringType())]
+        )
         begin, end = f'{{"{self._mark}":[', f',{{"{self._mark}":true}}]}}'
         text = F.concat(F.lit(begin), self._text, F.lit(end))
         return with_one(rows, F.from_json(text, schema, STRICTLY), DECODED)
 
     def _is_good(self) -> Column:
-        """True or false, never null; the one verdict that everything goes by. A null value is no record at all (a
-        deletion, in Kafka), and passes."""
+        """True or false, never null; the one verdict that everything goes by. A null value is no
+        record at all (a deletion, in Kafka), and passes.
+        """
         judged = (
             self._is_one_object(),
             self._has_whole_characters(),
@@ -118,51 +137,95 @@ class Plan:
         return noted.isNull() & (F.size(self._items) == 2) & ours & self._record.isNotNull()
 
     def _has_whole_characters(self) -> Column:
-        """An escaped half of a character needs the other half. The expressions are slow, and hardly ever needed."""
+        """An escaped half of a character needs the other half. The expressions are slow, and
+        hardly ever needed.
+        """
         none = ~(F.contains(self._text, F.lit("\\ud")) | F.contains(self._text, F.lit("\\uD")))
-        return none | ~F.regexp_replace(self._text, _WHOLE_CHARACTERS, " ").rlike(_HALF_A_CHARACTER)
+        return none | ~F.regexp_replace(self._text, _WHOLE_CHARACTERS, " ").rlike(
+            _HALF_A_CHARACTER
+        )
 
     def _fitting(self) -> list[Column]:
         return [condition for _, condition in self._fields()]
 
     def _finite(self) -> list[Column]:
-        """A number in a VARIANT is infinite where it is too large for a double. Written as JSON, it is a word: without
-        quotes, and since Spark 4.1 within. So the text is read once more with no strings in it but keys."""
+        """A number in a VARIANT is infinite where it is too large for a double. Written as JSON,
+        it is a word: without quotes, and since Spark 4.1 within. So the text is read once more
+        with no strings in it but keys.
+        """
         if not has_variants(self._schema):
             return []
         text = self._text
-        for pattern, instead in ((_ESCAPED_QUOTE, ""), (_STRING, '"~$1"'), (_VALUE, '""'), (_UNDECIDED, '"')):
+        for pattern, instead in (
+            (_ESCAPED_QUOTE, ""),
+            (_STRING, '"~$1"'),
+            (_VALUE, '""'),
+            (_UNDECIDED, '"'),
+        ):
             text = F.regexp_replace(text, pattern, instead)
         read = F.to_json(F.from_json(text, only_variants(self._schema), STRICTLY))
         said = F.regexp_replace(F.regexp_replace(read, _ESCAPE, ""), _KEY, "")
-        return [~self._text.rlike(_A_HUGE_NUMBER) | ~F.coalesce(F.contains(said, F.lit("Infinity")), F.lit(False))]
+        return [
+            ~self._text.rlike(_A_HUGE_NUMBER)
+            | ~F.coalesce(F.contains(said, F.lit("Infinity")), F.lit(False))
+        ]
 
     def _fields(self) -> list[tuple[str, Column]]:
-        """The fields of the schema that may not fit though Spark has noted nothing, and whether they do."""
+        """The fields of the schema that may not fit though Spark has noted nothing, and whether
+        they do.
+        """
         all_fields = (
-            (field.name, self._types.fits(self._record.getField(field.name), field.dataType, field.nullable))
+            (
+                field.name,
+                self._types.fits(
+                    self._record.getField(field.name), field.dataType, field.nullable
+                ),
+            )
             for field in self._schema.fields
         )
         return [(name, condition) for name, condition in all_fields if condition is not None]
 
     def _with_value(self, rows: DataFrame, read: DataFrame, record: Column) -> DataFrame:
-        """The columns of ``rows``, in their order, with the record itself in the place of its bytes."""
-        value = F.when(record.isNotNull(), F.struct(*self._types.fields_of(record, self._schema))).alias(self._column)
-        return read.select(*(value if name == self._column else F.col(quoted(name)) for name in rows.columns))
+        """The columns of ``rows``, in their order, with the record itself in the place of its
+        bytes.
+        """
+        value = F.when(
+            record.isNotNull(), F.struct(*self._types.fields_of(record, self._schema))
+        ).alias(self._column)
+        return read.select(
+            *(value if name == self._column else F.col(quoted(name)) for name in rows.columns)
+        )
 
     def _message(self) -> Column:
         """Why a record that is no good is none, as far as can be told."""
-        listed = F.from_json(F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", STRICTLY)
+        listed = F.from_json(
+            F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", STRICTLY
+        )
         said = (
             F.when(~F.is_valid_utf8(self._text), F.lit("it is not UTF-8"))
-            .when(~self._has_whole_characters(), F.lit("a text in it has half a character (\\ud800 to \\udfff alone)"))
+            .when(
+                ~self._has_whole_characters(),
+                F.lit("a text in it has half a character (\\ud800 to \\udfff alone)"),
+            )
             .when(self._text.rlike(r"\A[ \t\r\n]*\z"), F.lit("it is empty"))
-            .when(~self._text.rlike(r"\A[ \t\r\n]*\{"), F.lit("it does not begin as an object of JSON does"))
-            .when(F.coalesce(F.size(listed), F.lit(-1)) != 1, F.lit("it is no JSON, or goes on behind the object"))
-            .when(~F.coalesce(self._is_one_object(), F.lit(False)), F.lit("a value is not of the schema's type"))
+            .when(
+                ~self._text.rlike(r"\A[ \t\r\n]*\{"),
+                F.lit("it does not begin as an object of JSON does"),
+            )
+            .when(
+                F.coalesce(F.size(listed), F.lit(-1)) != 1,
+                F.lit("it is no JSON, or goes on behind the object"),
+            )
+            .when(
+                ~F.coalesce(self._is_one_object(), F.lit(False)),
+                F.lit("a value is not of the schema's type"),
+            )
         )
         for name, condition in self._fields():
-            why = f"field {name!r} is not what the schema says: missing, of another type, out of range, or a key twice"
+            why = (
+                f"field {name!r} is not what the schema says: missing, of another type, out of "
+                f"range, or a key twice"
+            )
             said = said.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
         for finite in self._finite():
             said = said.when(~finite, F.lit("a number in it is too large"))

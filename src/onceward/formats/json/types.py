@@ -1,13 +1,16 @@
-"""Types that a field of JSON can have: as what Spark reads it, when that fits, and the value of it. Driver only.
+"""Types that a field of JSON can have: as what Spark reads it, when that fits, and the value of
+it. Driver only.
 
-Used by :mod:`onceward.formats.json.plan`. Where Spark's ``from_json`` takes what is not there, something stricter is
-read in its place:
+Used by :mod:`onceward.formats.json.plan`. Where Spark's ``from_json`` takes what is not there,
+something stricter is read in its place:
 
-* For a string it takes a number, and writes it in its own way (``1.10`` becomes ``1.1``, ``1e400`` becomes
-  ``"Infinity"``). So texts are read as VARIANT, which knows what it is; as binary only a text can be had of it.
-* A day or a time it reads leniently (``2024`` is New Year's Day, in the session's time zone). They are texts of one
-  form.
-* Doubles may be infinite: ``1e400``. Keys of a map may come twice. Both are looked at, and so is what must not be null.
+* For a string it takes a number, and writes it in its own way (``1.10`` becomes ``1.1``, ``1e400``
+  becomes ``"Infinity"``). So texts are read as VARIANT, which knows what it is; as binary only a
+  text can be had of it.
+* A day or a time it reads leniently (``2024`` is New Year's Day, in the session's time zone). They
+  are texts of one form.
+* Doubles may be infinite: ``1e400``. Keys of a map may come twice. Both are looked at, and so is
+  what must not be null.
 """
 
 from __future__ import annotations
@@ -47,27 +50,42 @@ _FORMS: dict[type[DataType], str] = {
 _AS_THEY_ARE = (BooleanType, ShortType, IntegerType, LongType, FloatType, DoubleType, VariantType)
 _INSTEAD = {
     "tinyint": "Spark reads 200 as -56; take SMALLINT",
-    "decimal": "Spark rounds it silently; take VARIANT, and try_variant_get(…, 'decimal(10,2)') in the query",
+    "decimal": "Spark rounds it silently; take VARIANT, and try_variant_get(…, 'decimal(10,2)') "
+    "in the query",
     "binary": "JSON has none; take STRING, and unbase64(…) in the query",
 }
 
 
 class Types:
-    """How fields are read; a format whose texts stand for more types says so in a subclass (:meth:`_refused`,
-    :meth:`_is_told_by_text`, :meth:`_of_variant`)."""
+    """How fields are read; a format whose texts stand for more types says so in a subclass
+    (:meth:`_refused`, :meth:`_is_told_by_text`, :meth:`_of_variant`).
+    """
 
     def why_not(self, kind: DataType, at: str = "") -> str | None:
         """Why JSON cannot be read as ``kind``; None: it can."""
         if isinstance(kind, StructType):
-            twice = [name for name, times in Counter(name.lower() for name in kind.names).items() if times > 1]
+            twice = [
+                name
+                for name, times in Counter(name.lower() for name in kind.names).items()
+                if times > 1
+            ]
             if twice or not kind.names:
-                return f"{at or 'it'} has {'two fields ' + repr(twice[0]) if twice else 'no fields'}"
-            inside = (self.why_not(field.dataType, f"{at}.{field.name}".lstrip(".")) for field in kind.fields)
+                return (
+                    f"{at or 'it'} has {'two fields ' + repr(twice[0]) if twice else 'no fields'}"
+                )
+            inside = (
+                self.why_not(field.dataType, f"{at}.{field.name}".lstrip("."))
+                for field in kind.fields
+            )
             return next((why for why in inside if why is not None), None)
         if isinstance(kind, ArrayType):
             return self.why_not(kind.elementType, f"{at}[]")
         if isinstance(kind, MapType):
-            return self.why_not(kind.valueType, f"{at}{{}}") if is_text(kind.keyType) else f"keys of {at} are no STRING"
+            return (
+                self.why_not(kind.valueType, f"{at}{{}}")
+                if is_text(kind.keyType)
+                else f"keys of {at} are no STRING"
+            )
         if self._is_told_by_text(kind) or type(kind) in _AS_THEY_ARE:
             return None
         return f"{at} is {kind.simpleString()}: {self._refused(kind)}"
@@ -75,7 +93,9 @@ class Types:
     def read_as(self, kind: DataType) -> DataType:
         """The type that ``from_json`` is told."""
         if isinstance(kind, StructType):
-            return StructType([StructField(field.name, self.read_as(field.dataType)) for field in kind.fields])
+            return StructType(
+                [StructField(field.name, self.read_as(field.dataType)) for field in kind.fields]
+            )
         if isinstance(kind, ArrayType):
             return ArrayType(self.read_as(kind.elementType))
         if isinstance(kind, MapType):
@@ -96,7 +116,10 @@ class Types:
 
     def fields_of(self, read: Column, kind: StructType) -> list[Column]:
         """The fields of a struct, by their names."""
-        return [self.value_of(read.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
+        return [
+            self.value_of(read.getField(field.name), field.dataType).alias(field.name)
+            for field in kind.fields
+        ]
 
     def fits(self, read: Column, kind: DataType, nullable: bool) -> Column | None:
         """Is what was read what the schema says? True or false, never null. None: it always is."""
@@ -134,12 +157,17 @@ class Types:
         if isinstance(kind, FloatType | DoubleType):
             return F.abs(read) < float("inf")  # for Spark, NaN is larger than all others
         if isinstance(kind, StructType):
-            return _all(self.fits(read.getField(field.name), field.dataType, field.nullable) for field in kind.fields)
+            return _all(
+                self.fits(read.getField(field.name), field.dataType, field.nullable)
+                for field in kind.fields
+            )
         if isinstance(kind, ArrayType):
             return self._each_fits(read, kind.elementType, kind.containsNull)
         if isinstance(kind, MapType):
             once = F.size(F.array_distinct(F.map_keys(read))) == F.size(read)
-            return _all((once, self._each_fits(F.map_values(read), kind.valueType, kind.valueContainsNull)))
+            return _all(
+                (once, self._each_fits(F.map_values(read), kind.valueType, kind.valueContainsNull))
+            )
         return None
 
     def _each_fits(self, array: Column, kind: DataType, nullable: bool) -> Column | None:
@@ -176,7 +204,11 @@ def has_variants(kind: DataType) -> bool:
         return any(has_variants(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):
         return has_variants(kind.elementType)
-    return has_variants(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, VariantType)
+    return (
+        has_variants(kind.valueType)
+        if isinstance(kind, MapType)
+        else isinstance(kind, VariantType)
+    )
 
 
 def only_variants(kind: StructType) -> StructType:
@@ -189,15 +221,23 @@ def only_variants(kind: StructType) -> StructType:
 def _only_variants(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
         wanted = [field for field in kind.fields if has_variants(field.dataType)]
-        return StructType([StructField(field.name, _only_variants(field.dataType)) for field in wanted])
+        return StructType(
+            [StructField(field.name, _only_variants(field.dataType)) for field in wanted]
+        )
     if isinstance(kind, ArrayType):
         return ArrayType(_only_variants(kind.elementType))
-    return MapType(StringType(), _only_variants(kind.valueType)) if isinstance(kind, MapType) else kind
+    return (
+        MapType(StringType(), _only_variants(kind.valueType))
+        if isinstance(kind, MapType)
+        else kind
+    )
 
 
 def _nullable(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
+        return StructType(
+            [StructField(field.name, _nullable(field.dataType)) for field in kind.fields]
+        )
     if isinstance(kind, ArrayType):
         return ArrayType(_nullable(kind.elementType))
     return MapType(kind.keyType, _nullable(kind.valueType)) if isinstance(kind, MapType) else kind

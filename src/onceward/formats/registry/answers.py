@@ -1,7 +1,9 @@
-"""What a registry says, as values: checked before anybody believes it. JSON values in, our values out, no I/O.
+"""What a registry says, as values: checked before anybody believes it. JSON values in, our values
+out, no I/O.
 
-Called by :mod:`client`, in the driver. The answers are those of Confluent's API (*Schema Registry API Reference*),
-which Apicurio, Karapace and Redpanda speak as well. Fields that are not named here are passed over.
+Called by :mod:`client`, in the driver. The answers are those of Confluent's API (*Schema Registry
+API Reference*), which Apicurio, Karapace and Redpanda speak as well. Fields that are not named
+here are passed over.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _MOST_REFERENCES = 100
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema that another one uses: the named type ``name``, as it is in version ``version`` of ``subject``."""
+    """A schema that another one uses: the named type ``name``, as it is in version ``version`` of
+    ``subject``.
+    """
 
     name: str
     subject: str
@@ -33,7 +37,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema as the registry has it; never another one under the same id of the same registry."""
+    """A schema as the registry has it; never another one under the same id of the same
+    registry.
+    """
 
     id: int
     schema_type: SchemaType
@@ -42,7 +48,9 @@ class RegisteredSchema:
 
     @property
     def fingerprint(self) -> str:
-        """Of type, text and references: 16 hex digits. Spaces, and the order of a JSON object's names, do not count."""
+        """Of type, text and references: 16 hex digits. Spaces, and the order of a JSON object's
+        names, do not count.
+        """
         text = self.text
         if self.schema_type != "PROTOBUF":
             text = json.dumps(parsed(text), sort_keys=True, separators=(",", ":"))
@@ -99,8 +107,12 @@ def id_in(answer: Any) -> int:
 
 
 def numbers_in(answer: Any) -> list[int]:
-    """Of ``GET /subjects/{subject}/versions``, sorted. :raises NotFit: it is no list of different numbers from 1."""
-    if not isinstance(answer, list) or not all(type(number) is int and 0 < number <= LARGEST_ID for number in answer):
+    """Of ``GET /subjects/{subject}/versions``, sorted. :raises NotFit: it is no list of different
+    numbers from 1.
+    """
+    if not isinstance(answer, list) or not all(
+        type(number) is int and 0 < number <= LARGEST_ID for number in answer
+    ):
         raise NotFit("no list of versions")
     if len(set(answer)) < len(answer):
         raise NotFit("a list with one version twice")
@@ -109,7 +121,9 @@ def numbers_in(answer: Any) -> list[int]:
 
 def names_in(answer: Any) -> list[str]:
     """Of ``GET /subjects``, sorted. :raises NotFit: it is no list of texts."""
-    if not isinstance(answer, list) or not all(isinstance(name, str) and _is_text(name) for name in answer):
+    if not isinstance(answer, list) or not all(
+        isinstance(name, str) and _is_text(name) for name in answer
+    ):
         raise NotFit("no list of subjects")
     return sorted(set(answer))
 
@@ -138,7 +152,12 @@ def _references(said: Any) -> tuple[Reference, ...]:
     found = []
     for one in map(_object, said):
         name, subject = one.get("name"), one.get("subject")
-        if not (isinstance(name, str) and isinstance(subject, str) and _is_text(name + subject) and subject):
+        if not (
+            isinstance(name, str)
+            and isinstance(subject, str)
+            and _is_text(name + subject)
+            and subject
+        ):
             raise NotFit("a reference without a name or a subject")
         found.append(Reference(name, subject, _whole(one, "version")))
     return tuple(found)

@@ -1,4 +1,6 @@
-"""The schema registry, as a user names it. In the driver only: executors are told schemas, never the login."""
+"""The schema registry, as a user names it. In the driver only: executors are told schemas, never
+the login.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ _SUBJECT_CHARACTERS = 1_000
 
 
 class SchemaRegistry:
-    """A registry with Confluent's API: Confluent's own, Apicurio (``…/apis/ccompat/v7``), Karapace, Redpanda.
+    """A registry with Confluent's API: Confluent's own, Apicurio (``…/apis/ccompat/v7``),
+    Karapace, Redpanda.
 
     ::
 
@@ -41,23 +44,29 @@ class SchemaRegistry:
             "https://registry:8081", options={"basic.auth.user.info": "user:password", "ssl.ca.location": "ca.pem"}
         )
 
-    Nothing is connected before the first question. All requests go to this address; redirects are not followed, and
-    proxies of the environment are not used. Methods may be called from many threads. Each asks until there is an answer
-    that makes sense, for ``timeout_s`` in all, and raises
+    Nothing is connected before the first question. All requests go to this address; redirects are
+    not followed, and proxies of the environment are not used. Methods may be called from many
+    threads. Each asks until there is an answer that makes sense, for ``timeout_s`` in all, and
+    raises
 
-    * :class:`~onceward.errors.RegistryUnreachable`: there is none, or the registry says that it cannot now;
-    * :class:`~onceward.errors.RegistryAnswerUnfit`: what comes is no answer of a registry, or too large;
-    * :class:`~onceward.errors.RegistryRefused`: the login, or the server's certificate, is not accepted;
+    * :class:`~onceward.errors.RegistryUnreachable`: there is none, or the registry says that it
+      cannot now;
+    * :class:`~onceward.errors.RegistryAnswerUnfit`: what comes is no answer of a registry, or too
+      large;
+    * :class:`~onceward.errors.RegistryRefused`: the login, or the server's certificate, is not
+      accepted;
     * :class:`~onceward.errors.SchemaUnknown`: it says that it knows no such thing.
 
     :param url: ``http://…`` or ``https://…`` with the whole path, and without a login.
-    :param options: by Confluent's names, each also with ``schema.registry.`` before it: ``basic.auth.user.info``,
-        ``bearer.auth.token``, and ``ssl.…`` as of a Kafka client (``ssl.ca.location``, ``ssl.certificate.location``,
-        ``ssl.key.location``, ``ssl.key.password`` …). Unknown ones are refused.
+    :param options: by Confluent's names, each also with ``schema.registry.`` before it:
+        ``basic.auth.user.info``, ``bearer.auth.token``, and ``ssl.…`` as of a Kafka client
+        (``ssl.ca.location``, ``ssl.certificate.location``, ``ssl.key.location``,
+        ``ssl.key.password`` …). Unknown ones are refused.
     :param timeout_s: for a question, with all its tries and the pauses between them.
     :param request_timeout_s: for one try of it.
     :param max_schema_bytes: the largest schema that is taken.
-    :raises ConfigurationError: the address or an option is wrong, or there is no HTTP client installed.
+    :raises ConfigurationError: the address or an option is wrong, or there is no HTTP client
+        installed.
     """
 
     def __init__(
@@ -71,11 +80,18 @@ class SchemaRegistry:
     ) -> None:
         settings = settings_of(url, options)
         limits = {
-            "timeout_s": timeout_s, "request_timeout_s": request_timeout_s, "max_schema_bytes": max_schema_bytes,
+            "timeout_s": timeout_s, "request_timeout_s": request_timeout_s,
+            "max_schema_bytes": max_schema_bytes,
         }  # fmt: skip
         for name, value in limits.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-                raise ConfigurationError(f"{name}={value!r} is no limit", next_step=f"pass a number above 0 as {name}=")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 0 < value < float("inf")
+            ):
+                raise ConfigurationError(
+                    f"{name}={value!r} is no limit", next_step=f"pass a number above 0 as {name}="
+                )
         client_library()
         self.url = str(settings.address)
         """The registry's address, as it is asked."""
@@ -91,11 +107,12 @@ class SchemaRegistry:
         self._contexts: dict[str, SchemaRegistry] = {"": self}
 
     def in_context_of(self, subject: str) -> SchemaRegistry:
-        """Return this registry, asking for ids in the context that ``subject`` names: ``:.eu:orders-value``.
+        """Return this registry, asking for ids in the context that ``subject`` names:
+        ``:.eu:orders-value``.
 
-        In each context of a registry an id means a schema of its own (Confluent, *Schema Registry API Reference*,
-        ``GET /schemas/ids/{id}?subject=``; Schema Linking makes such contexts). A subject without one is in the
-        default context. All of them share one conversation.
+        In each context of a registry an id means a schema of its own (Confluent, *Schema Registry
+        API Reference*, ``GET /schemas/ids/{id}?subject=``; Schema Linking makes such contexts). A
+        subject without one is in the default context. All of them share one conversation.
         """
         context = context_of(subject)
         with self._lock:
@@ -103,7 +120,12 @@ class SchemaRegistry:
             if there is None:
                 there = object.__new__(SchemaRegistry)
                 there.__dict__.update(self.__dict__)
-                there.context, there._subject, there._known, there._texts = context, subject, {}, {}
+                there.context, there._subject, there._known, there._texts = (
+                    context,
+                    subject,
+                    {},
+                    {},
+                )
                 self._contexts[context] = there
             return there
 
@@ -121,32 +143,44 @@ class SchemaRegistry:
         return known if known is not None else self._remembered(self._asked_for(schema_id))
 
     def resolved_text(self, schema_id: int) -> str:
-        """One self-contained Avro schema as JSON text: named types of other subjects are defined where they are first
-        used. Without references it is the registered text itself.
+        """One self-contained Avro schema as JSON text: named types of other subjects are defined
+        where they are first used. Without references it is the registered text itself.
 
-        :raises SchemaUnfit: it is no Avro schema, or its references go in circles, are too many, too deep or too large.
+        :raises SchemaUnfit: it is no Avro schema, or its references go in circles, are too many,
+            too deep or too large.
         """
         with self._lock:
             known = self._texts.get(schema_id)
         if known is not None:
             return known
-        text = self_contained(self.schema(schema_id), lambda name, number: self.version(self._qualified(name), number))
+        text = self_contained(
+            self.schema(schema_id),
+            lambda name, number: self.version(self._qualified(name), number),
+        )
         with self._lock:
             return self._texts.setdefault(schema_id, text)
 
     def still_the_same(self, known: Iterable[int] | Mapping[int, str]) -> None:
-        """The witness: asks for these ids again, and compares. An in-memory registry that was started again counts
-        from 1, so that records which were written before would be read by other schemas.
+        """The witness: asks for these ids again, and compares. An in-memory registry that was
+        started again counts from 1, so that records which were written before would be read by
+        other schemas.
 
-        :param known: ids; of those that were never asked for there is nothing to compare with, and they are remembered
-            now. Or ids with the ``fingerprint`` that each schema had, in an earlier process, say.
+        :param known: ids; of those that were never asked for there is nothing to compare with, and
+            they are remembered now. Or ids with the ``fingerprint`` that each schema had, in an
+            earlier process, say.
         :raises RegistryReplaced: an id has another schema now, or is gone.
         """
         for schema_id in known:
             _must_be_id(schema_id)
             wanted = known[schema_id] if isinstance(known, Mapping) else None
-            with self._lock:  # an id that a subject of another context has named was never one of the default context
-                elsewhere = [one for one in self._contexts.values() if not self.context and schema_id in one._known]
+            # an id that a subject of another context has named was never one of the default
+            # context
+            with self._lock:
+                elsewhere = [
+                    one
+                    for one in self._contexts.values()
+                    if not self.context and schema_id in one._known
+                ]
             for registry in elsewhere or [self]:
                 registry._must_be_the_same(schema_id, wanted)
 
@@ -188,7 +222,12 @@ class SchemaRegistry:
         return self._version(subject, number)
 
     def lookup(
-        self, subject: str, schema_text: str, *, schema_type: SchemaType = "AVRO", normalize: bool = True
+        self,
+        subject: str,
+        schema_text: str,
+        *,
+        schema_type: SchemaType = "AVRO",
+        normalize: bool = True,
     ) -> int:
         """The id that ``schema_text`` has under ``subject``.
 
@@ -198,10 +237,16 @@ class SchemaRegistry:
         return self._given("/subjects/{}", subject, schema_text, schema_type, normalize)
 
     def register(
-        self, subject: str, schema_text: str, *, schema_type: SchemaType = "AVRO", normalize: bool = True
+        self,
+        subject: str,
+        schema_text: str,
+        *,
+        schema_type: SchemaType = "AVRO",
+        normalize: bool = True,
     ) -> int:
-        """Register ``schema_text`` under ``subject``, and return its id. Done twice it is done once: the same schema
-        has the same id, so a registration whose answer was lost is asked for again.
+        """Register ``schema_text`` under ``subject``, and return its id. Done twice it is done
+        once: the same schema has the same id, so a registration whose answer was lost is asked for
+        again.
 
         :raises SchemaUnfit: it is no schema, or not compatible with the subject's older ones.
         """
@@ -211,19 +256,32 @@ class SchemaRegistry:
 
     def _version(self, subject: str, number: int | None) -> Version:
         asked = "latest" if number is None else str(number)
-        what = f"subject {subject!r}" if number is None else f"version {number} of subject {subject!r}"
+        what = (
+            f"subject {subject!r}"
+            if number is None
+            else f"version {number} of subject {subject!r}"
+        )
         found = self._ask(
             "GET", f"/subjects/{_in_path(subject)}/versions/{asked}",
             lambda answer: version_in(answer, subject, number, self._most_bytes), what,
             most_bytes=self._answer_bytes,
         )  # fmt: skip
-        return Version(found.subject, found.version, self.in_context_of(subject)._remembered(found.schema))
+        return Version(
+            found.subject, found.version, self.in_context_of(subject)._remembered(found.schema)
+        )
 
-    def _given(self, path: str, subject: str, text: str, schema_type: SchemaType, normalize: bool) -> int:
+    def _given(
+        self, path: str, subject: str, text: str, schema_type: SchemaType, normalize: bool
+    ) -> int:
         body = {"schema": text} | ({} if schema_type == "AVRO" else {"schemaType": schema_type})
         where = path.format(_in_path(subject)) + ("?normalize=true" if normalize else "")
         return self._ask(
-            "POST", where, id_in, f"schema like that under {subject!r}", most_bytes=self._answer_bytes, body=body
+            "POST",
+            where,
+            id_in,
+            f"schema like that under {subject!r}",
+            most_bytes=self._answer_bytes,
+            body=body,
         )
 
     def _asked_for(self, schema_id: int) -> RegisteredSchema:
@@ -250,7 +308,8 @@ class SchemaRegistry:
         except Unknown as none:
             raise SchemaUnknown(
                 f"the schema registry at {self.url} knows no {what}: {none}",
-                next_step="register it there, or check that url= leads to the registry whose ids the topic has",
+                next_step="register it there, or check that url= leads to the registry whose ids "
+                "the topic has",
                 details={"url": self.url, "path": path, **(details or {})},
             ) from None
 
@@ -269,22 +328,33 @@ class SchemaRegistry:
     def _replaced(self, schema_id: int, before: str, now: str | None) -> RegistryReplaced:
         has = f"has another schema now ({now})" if now else "is not known there any more"
         return RegistryReplaced(
-            f"the schema registry at {self.url} is not the one that it was: id {schema_id}, whose schema was {before}, "
+            f"the schema registry at {self.url} is not the one that it was: id {schema_id}, whose "
+            f"schema was {before}, "
             f"{has}",
-            next_step="give it its schemas back under their ids (from a backup, in import mode), or begin with another "
+            next_step="give it its schemas back under their ids (from a backup, in import mode), "
+            "or begin with another "
             "topic: records under that id would be read as something else",
             details={"url": self.url, "id": schema_id, "before": before, "now": now},
         )
 
     def _qualified(self, subject: str) -> str:
-        """Return the name of a subject that a schema of this context refers to, as seen from outside of it."""
+        """Return the name of a subject that a schema of this context refers to, as seen from
+        outside of it.
+        """
         return subject if not self.context or context_of(subject) else f":{self.context}:{subject}"
 
     def __repr__(self) -> str:
-        return f"SchemaRegistry({self.url!r}" + (f", context {self.context}" if self.context else "") + ")"
+        return (
+            f"SchemaRegistry({self.url!r}"
+            + (f", context {self.context}" if self.context else "")
+            + ")"
+        )
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a SchemaRegistry stays in the driver: it has the login; executors are told schemas instead")
+        raise TypeError(
+            "a SchemaRegistry stays in the driver: it has the login; executors are told schemas "
+            "instead"
+        )
 
 
 def _must_be_id(number: Any, what: str = "id") -> None:
@@ -298,8 +368,13 @@ def _must_be_id(number: Any, what: str = "id") -> None:
 
 def _in_path(subject: Any) -> str:
     """``.`` and ``..`` would be taken for steps in the path."""
-    if not isinstance(subject, str) or subject in ("", ".", "..") or len(subject) > _SUBJECT_CHARACTERS:
+    if (
+        not isinstance(subject, str)
+        or subject in ("", ".", "..")
+        or len(subject) > _SUBJECT_CHARACTERS
+    ):
         raise ConfigurationError(
-            f"{subject!r:.200} is no subject", next_step="pass its name, such as orders-value for the topic orders"
+            f"{subject!r:.200} is no subject",
+            next_step="pass its name, such as orders-value for the topic orders",
         )
     return quote(subject, safe="")

@@ -1,10 +1,11 @@
-"""A question to the registry, asked until there is an answer that makes sense or the time is up. Called by
-:mod:`client`, in the driver; many threads may ask at once.
+"""A question to the registry, asked until there is an answer that makes sense or the time is up.
+Called by :mod:`client`, in the driver; many threads may ask at once.
 
-What may pass is asked again with growing pauses: no answer, 5xx, 408, 429 (and as late as ``Retry-After`` says), and
-whatever makes no sense, as the page of a proxy whose registry is just being started. *No* is an answer: a registry that
-knows no such thing says so with an error code of its own (Confluent, *Schema Registry API Reference*, "Errors").
-A 404 without one comes from somebody else.
+What may pass is asked again with growing pauses: no answer, 5xx, 408, 429 (and as late as
+``Retry-After`` says), and whatever makes no sense, as the page of a proxy whose registry is just
+being started. *No* is an answer: a registry that knows no such thing says so with an error code of
+its own (Confluent, *Schema Registry API Reference*, "Errors"). A 404 without one comes from
+somebody else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from onceward import patience
-from onceward.errors import ConfigurationError, RegistryAnswerUnfit, RegistryRefused, RegistryUnreachable, SchemaUnfit
+from onceward.errors import (
+    ConfigurationError,
+    RegistryAnswerUnfit,
+    RegistryRefused,
+    RegistryUnreachable,
+    SchemaUnfit,
+)
 from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, asked
 from onceward.formats.registry.json_limits import NotFit, parsed
 from onceward.formats.registry.settings import Settings
@@ -50,7 +57,9 @@ class _Later(Exception):
     :param after_s: how long the server wants to be left alone.
     """
 
-    def __init__(self, reason: str, *, answered: bool = True, nonsense: bool = False, after_s: float = 0.0) -> None:
+    def __init__(
+        self, reason: str, *, answered: bool = True, nonsense: bool = False, after_s: float = 0.0
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.answered = answered
@@ -60,7 +69,9 @@ class _Later(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """:param timeout_s: for a question, all its tries and pauses. :param request_timeout_s: for one try of it."""
+    """:param timeout_s: for a question, all its tries and pauses. :param request_timeout_s: for
+    one try of it.
+    """
 
     timeout_s: float
     request_timeout_s: float
@@ -84,12 +95,14 @@ class Conversation:
         most_bytes: int,
         body: dict[str, Any] | None = None,
     ) -> T:
-        """What ``read`` makes of the answer's JSON; it raises :class:`NotFit` where that makes no sense.
+        """What ``read`` makes of the answer's JSON; it raises :class:`NotFit` where that makes no
+        sense.
 
         :raises Unknown: the registry knows no such thing.
         :raises RegistryRefused: it does not let us in.
         :raises SchemaUnfit: it does not take the schema.
-        :raises RegistryUnreachable: no answer in time. :raises RegistryAnswerUnfit: none that makes sense.
+        :raises RegistryUnreachable: no answer in time. :raises RegistryAnswerUnfit: none that
+            makes sense.
         """
         left = self._patience.timeout_s
         ends = time.monotonic() + left
@@ -108,7 +121,9 @@ class Conversation:
                 raise self._given_up(method, path, failed)
             log.info("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
             patience.pause(wait)
-            left = max(ends - time.monotonic(), _FIRST_PAUSE_S)  # a pause may take longer than it should
+            left = max(
+                ends - time.monotonic(), _FIRST_PAUSE_S
+            )  # a pause may take longer than it should
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -163,18 +178,29 @@ class Conversation:
             return Unknown(words)
         if status in _NOT_TAKEN and method == "POST":
             return SchemaUnfit(
-                f"the schema registry at {self.settings.address} does not take the schema ({path}): {code} {words}",
-                next_step="change the schema so that the subject's compatibility level allows it, or the level",
-                details={"url": str(self.settings.address), "path": path, "status": status, "error_code": code},
+                f"the schema registry at {self.settings.address} does not take the schema "
+                f"({path}): {code} {words}",
+                next_step="change the schema so that the subject's compatibility level allows it, "
+                "or the level",
+                details={
+                    "url": str(self.settings.address),
+                    "path": path,
+                    "status": status,
+                    "error_code": code,
+                },
             )
         if status >= 500 or status in _LATER:
-            return _Later(f"{status} {words}".strip(), after_s=_seconds_in(answer.headers.get("Retry-After")))
+            return _Later(
+                f"{status} {words}".strip(), after_s=_seconds_in(answer.headers.get("Retry-After"))
+            )
         if 300 <= status < 400:
             return self._redirected(method, path, answer)
         return _Later(f"{status} {words}".strip(), nonsense=True)
 
     def _said(self, answer: Answer) -> tuple[int | None, str]:
-        """The error code and the words of an answer, without secrets: servers repeat what they were sent."""
+        """The error code and the words of an answer, without secrets: servers repeat what they
+        were sent.
+        """
         code, words = None, answer.body.decode(errors="replace")
         try:
             said = parsed(answer.body)
@@ -196,14 +222,18 @@ class Conversation:
         details = {"url": str(address), "path": path, "timeout_s": seconds}
         if later.nonsense:
             return RegistryAnswerUnfit(
-                f"the schema registry at {address} does not answer {method} {path} as it should, for {seconds:g} s: "
+                f"the schema registry at {address} does not answer {method} {path} as it should, "
+                f"for {seconds:g} s: "
                 f"{later.reason}",
-                next_step="check that url= leads to the registry's API with its whole path, and what stands between",
+                next_step="check that url= leads to the registry's API with its whole path, and "
+                "what stands between",
                 details=details,
             )
         return RegistryUnreachable(
-            f"the schema registry at {address} did not answer {method} {path} in {seconds:g} s: {later.reason}",
-            next_step="see that it runs and can be reached from the driver; url= and timeout_s= are SchemaRegistry's",
+            f"the schema registry at {address} did not answer {method} {path} in {seconds:g} s: "
+            f"{later.reason}",
+            next_step="see that it runs and can be reached from the driver; url= and timeout_s= "
+            "are SchemaRegistry's",
             details=details,
         )
 
@@ -214,7 +244,8 @@ class Conversation:
         except ValueError:
             where = "somewhere"
         return RegistryAnswerUnfit(
-            f"the schema registry at {self.settings.address} sends {method} {path} on to {self._shown(where)} "
+            f"the schema registry at {self.settings.address} sends {method} {path} on to "
+            f"{self._shown(where)} "
             f"({answer.status}), where nobody goes: our login is for this address alone",
             next_step="pass the address to which it leads as url=, if that is the registry",
             details={"url": str(self.settings.address), "path": path, "status": answer.status},
@@ -224,21 +255,32 @@ class Conversation:
         login = self.settings.login
         with_what = f"the login of {login.option}" if login else "a request without a login"
         return RegistryRefused(
-            f"the schema registry at {self.settings.address} refuses {with_what} for {method} {path}: {words}",
+            f"the schema registry at {self.settings.address} refuses {with_what} for {method} "
+            f"{path}: {words}",
             next_step=f"check {login.option}, and what it may do there"
             if login
             else "set basic.auth.user.info or bearer.auth.token in options=",
-            details={"url": str(self.settings.address), "path": path, "option": login.option if login else None},
+            details={
+                "url": str(self.settings.address),
+                "path": path,
+                "option": login.option if login else None,
+            },
         )
 
     def _not_trusted(self, reason: str) -> RegistryRefused:
         return RegistryRefused(
-            f"the certificate of the schema registry at {self.settings.address} is not trusted: {self._shown(reason)}",
-            next_step="set ssl.ca.location to the CA that signed it, or correct the host name in url=",
+            f"the certificate of the schema registry at {self.settings.address} is not trusted: "
+            f"{self._shown(reason)}",
+            next_step="set ssl.ca.location to the CA that signed it, or correct the host name in "
+            "url=",
             details={"url": str(self.settings.address), "option": "ssl.ca.location"},
         )
 
 
 def _seconds_in(retry_after: str | None) -> float:
     """The number of it; a date, which it can be as well, counts for nothing."""
-    return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0.0
+    return (
+        float(retry_after)
+        if retry_after is not None and retry_after.isascii() and retry_after.isdigit()
+        else 0.0
+    )

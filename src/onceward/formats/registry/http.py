@@ -1,8 +1,10 @@
-"""One HTTP request to one address, within a time and a size. Called by :mod:`conversation`, in the driver.
+"""One HTTP request to one address, within a time and a size. Called by :mod:`conversation`, in the
+driver.
 
-Nothing is followed, unpacked, kept open or taken from the environment: no redirect, no content encoding, no connection
-for later, no proxy. Each request has a connection of its own, which is cut when its time is up: a time limit of a
-socket is one for each piece, and a server that sends a byte a second keeps to that for hours.
+Nothing is followed, unpacked, kept open or taken from the environment: no redirect, no content
+encoding, no connection for later, no proxy. Each request has a connection of its own, which is cut
+when its time is up: a time limit of a socket is one for each piece, and a server that sends a byte
+a second keeps to that for hours.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def asked(
     seconds: float,
     most_bytes: int,
 ) -> Answer:
-    """What the server says to it, in ``seconds`` in all (the system's look-up of the host's name aside).
+    """What the server says to it, in ``seconds`` in all (the system's look-up of the host's name
+    aside).
 
     :raises NoAnswer: it cannot be reached, or the answer does not come or is not whole.
     :raises NotFit: more than ``most_bytes``, or an encoding nobody asked for.
@@ -66,11 +69,14 @@ def asked(
         pool = _pool(address, tls, seconds, cut)
         try:
             answer = pool.urlopen(
-                method, address.path + path, body=body, headers={**headers, "Accept-Encoding": "identity"},
+                method, address.path + path, body=body,
+                headers={**headers, "Accept-Encoding": "identity"},
                 retries=False, redirect=False, preload_content=False, decode_content=False,
             )  # fmt: skip
             whole = _whole(answer, most_bytes)
-            if cut.happened:  # an answer without a length ends where its connection does, and that we have just ended
+            # an answer without a length ends where its connection does, and that we have just
+            # ended
+            if cut.happened:
                 raise NoAnswer(_late(seconds))
             return whole
         except (library.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
@@ -91,7 +97,8 @@ def _whole(answer: urllib3.BaseHTTPResponse, most_bytes: int) -> Answer:
     try:
         encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
-            # Unpacking it may take a thousand times its size, and whoever keeps to HTTP was told not to send it.
+            # Unpacking it may take a thousand times its size, and whoever keeps to HTTP was told
+            # not to send it.
             raise NotFit(f"an answer packed as {encoding[:40]}, which was not asked for")
         body = bytearray()
         while piece := answer.read(_PIECE_BYTES, decode_content=False):
@@ -113,14 +120,17 @@ def client_library() -> Any:
     return library("a schema registry needs an HTTP client", "avro", "urllib3")
 
 
-def _pool(address: Address, tls: ssl.SSLContext | None, seconds: float, cut: _Cut) -> urllib3.HTTPConnectionPool:
+def _pool(
+    address: Address, tls: ssl.SSLContext | None, seconds: float, cut: _Cut
+) -> urllib3.HTTPConnectionPool:
     library = client_library()
     settings: dict[str, Any] = {"timeout": seconds, "maxsize": 1, "retries": False}
     pool: urllib3.HTTPConnectionPool
     if tls is None:
         pool = library.HTTPConnectionPool(address.host, address.port, **settings)
     else:
-        # None: urllib3 compares the name; it would do so even where the context has been told not to.
+        # None: urllib3 compares the name; it would do so even where the context has been told not
+        # to.
         name = None if tls.check_hostname else False
         pool = library.HTTPSConnectionPool(
             address.host, address.port, ssl_context=tls, assert_hostname=name, **settings
@@ -131,7 +141,9 @@ def _pool(address: Address, tls: ssl.SSLContext | None, seconds: float, cut: _Cu
 
 @functools.cache
 def _connection_classes() -> tuple[type, type]:
-    """urllib3's two, which tell of their socket as soon as it is there: before TLS, which can be drawn out as well."""
+    """urllib3's two, which tell of their socket as soon as it is there: before TLS, which can be
+    drawn out as well.
+    """
     library = client_library()
 
     def kind(base: Any) -> type:

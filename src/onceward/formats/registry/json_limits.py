@@ -1,4 +1,5 @@
-"""JSON from a server that is not trusted: read within limits, or refused in a few words. Bytes in, values out, no I/O.
+"""JSON from a server that is not trusted: read within limits, or refused in a few words. Bytes in,
+values out, no I/O.
 
 Called by :mod:`answers` and :mod:`references`, in the driver.
 """
@@ -9,7 +10,9 @@ import json
 from typing import Any, NoReturn
 
 DEEPEST = 100
-"""Levels of brackets. Python's reader gives up at some 1,000, Jackson (in Spark and in registries) at 1,000."""
+"""Levels of brackets. Python's reader gives up at some 1,000, Jackson (in Spark and in registries)
+at 1,000.
+"""
 MOST_BRACKETS = 400_000
 """Of lists and objects: each takes some hundred bytes of memory, and two of the text."""
 
@@ -21,7 +24,8 @@ class NotFit(Exception):
 def parsed(text: str | bytes, *, deepest: int = DEEPEST) -> Any:
     """Return the value of ``text``, which takes a few times its size in memory.
 
-    :raises NotFit: it is no JSON in UTF-8, its brackets are nested deeper than ``deepest``, or there are too many.
+    :raises NotFit: it is no JSON in UTF-8, its brackets are nested deeper than ``deepest``, or
+        there are too many.
     """
     try:
         decoded = text.decode() if isinstance(text, bytes) else text

@@ -1,8 +1,10 @@
-"""One Avro schema out of several: named types that live in other subjects are put where they are first used.
+"""One Avro schema out of several: named types that live in other subjects are put where they are
+first used.
 
-Called by :mod:`client`, in the driver. Which version of which subject a name means, the schema itself says (*Schema
-Registry Fundamentals*, "Schema references"); every one of them comes from the registry by ``version_of``, and an
-address in a schema is never gone to. Names and namespaces are Avro's (*Apache Avro 1.12 Specification*, "Names").
+Called by :mod:`client`, in the driver. Which version of which subject a name means, the schema
+itself says (*Schema Registry Fundamentals*, "Schema references"); every one of them comes from the
+registry by ``version_of``, and an address in a schema is never gone to. Names and namespaces are
+Avro's (*Apache Avro 1.12 Specification*, "Names").
 """
 
 from __future__ import annotations
@@ -27,20 +29,23 @@ _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "by
 def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> str:
     """The text of ``schema``, which needs no other one; its own text as it is where it never did.
 
-    :raises SchemaUnfit: it is no Avro; its references go in circles, are too many or too deep, or give a name two
-        meanings.
+    :raises SchemaUnfit: it is no Avro; its references go in circles, are too many or too deep, or
+        give a name two meanings.
     """
     if schema.schema_type != "AVRO":
         raise SchemaUnfit(
             f"schema {schema.id} is {schema.schema_type}, not AVRO",
-            next_step="read this topic by another format, or correct the schema's type in the registry",
+            next_step="read this topic by another format, or correct the schema's type in the "
+            "registry",
             details={"id": schema.id, "schema_type": schema.schema_type},
         )
     if not schema.references:
         return schema.text
     gathering = _Gathering(schema, version_of)
     gathering.gather(schema, ())
-    text = json.dumps(_Inlining(schema.id, gathering.types).inlined(parsed(schema.text)), ensure_ascii=False)
+    text = json.dumps(
+        _Inlining(schema.id, gathering.types).inlined(parsed(schema.text)), ensure_ascii=False
+    )
     if len(text.encode()) > MOST_BYTES:
         raise _unfit(schema.id, f"is larger than {MOST_BYTES:,} bytes with what it refers to")
     try:
@@ -51,9 +56,13 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
 
 
 class _Gathering:
-    """All named types that a schema can mean, from the schemas that it refers to, and those that these refer to."""
+    """All named types that a schema can mean, from the schemas that it refers to, and those that
+    these refer to.
+    """
 
-    def __init__(self, schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> None:
+    def __init__(
+        self, schema: RegisteredSchema, version_of: Callable[[str, int], Version]
+    ) -> None:
         self._id = schema.id
         self._version_of = version_of
         self._seen: set[tuple[str, int]] = set()
@@ -63,11 +72,16 @@ class _Gathering:
     def gather(self, schema: RegisteredSchema, way: tuple[Reference, ...]) -> None:
         """Depth first. ``way``: by which references we came here."""
         if len(way) > DEEPEST_REFERENCE:
-            raise _unfit(self._id, f"has references deeper than {DEEPEST_REFERENCE} levels ({_spelled(way)})")
+            raise _unfit(
+                self._id,
+                f"has references deeper than {DEEPEST_REFERENCE} levels ({_spelled(way)})",
+            )
         for reference in schema.references:
             place = (reference.subject, reference.version)
             if place in {(before.subject, before.version) for before in way}:
-                raise _unfit(self._id, f"has references that go in circles ({_spelled((*way, reference))})")
+                raise _unfit(
+                    self._id, f"has references that go in circles ({_spelled((*way, reference))})"
+                )
             if place in self._seen:
                 continue
             self._seen.add(place)
@@ -75,7 +89,9 @@ class _Gathering:
                 raise _unfit(self._id, f"refers to more than {MOST_SCHEMAS} schemas")
             found = self._version_of(*place).schema
             if found.schema_type != "AVRO":
-                raise _unfit(self._id, f"refers to {_spelled((reference,))}, which is {found.schema_type}")
+                raise _unfit(
+                    self._id, f"refers to {_spelled((reference,))}, which is {found.schema_type}"
+                )
             self._bytes += len(found.text)
             if self._bytes > MOST_BYTES:
                 raise _unfit(self._id, f"refers to more than {MOST_BYTES:,} bytes of schemas")
@@ -86,7 +102,9 @@ class _Gathering:
 
 
 class _Inlining:
-    """Writes one schema, with each foreign type defined where it is first met, as the specification wants it."""
+    """Writes one schema, with each foreign type defined where it is first met, as the
+    specification wants it.
+    """
 
     def __init__(self, schema_id: int, types: dict[str, dict[str, Any]]) -> None:
         self._id = schema_id
@@ -102,7 +120,9 @@ class _Inlining:
 
     def _written(self, schema: Any, space: str, depth: int) -> Any:
         if depth > DEEPEST:
-            raise _unfit(self._id, f"is nested deeper than {DEEPEST} levels with what it refers to")
+            raise _unfit(
+                self._id, f"is nested deeper than {DEEPEST} levels with what it refers to"
+            )
         if isinstance(schema, str):
             return self._meant(schema, space, depth)
         if isinstance(schema, list):
@@ -114,8 +134,8 @@ class _Inlining:
             return self._definition(schema, space, depth)
         written = dict(schema)
         if isinstance(kind, str) and kind not in ("array", "map"):
-            # {"type": "x.A"} is x.A to Avro's parser, and nothing else of the object counts. Behind "type" it takes no
-            # definition.
+            # {"type": "x.A"} is x.A to Avro's parser, and nothing else of the object counts.
+            # Behind "type" it takes no definition.
             meant = self._meant(kind, space, depth)
             return meant if isinstance(meant, dict) else {**schema, "type": meant}
         for name in ("items", "values"):
@@ -142,7 +162,9 @@ class _Inlining:
         return written
 
     def _meant(self, name: str, space: str, depth: int) -> Any:
-        """What a name says in a namespace: itself, or the definition of a type that is met for the first time."""
+        """What a name says in a namespace: itself, or the definition of a type that is met for the
+        first time.
+        """
         if name in _PRIMITIVE:
             return name
         full = self._known(name, space)
@@ -152,13 +174,21 @@ class _Inlining:
             return self._spelled(full, space)
         namespace, _, short = full.rpartition(".")
         # By its own two names, whatever the namespace around it.
-        return self._definition({**self._types[full], "name": short, "namespace": namespace}, "", depth)
+        return self._definition(
+            {**self._types[full], "name": short, "namespace": namespace}, "", depth
+        )
 
     def _known(self, name: str, space: str) -> str | None:
-        """As Avro's parser looks for it: in the namespace around, and else without one. Which of two it finds depends
-        on which is defined by then, and that is what changes here: so there may be one only."""
+        """As Avro's parser looks for it: in the namespace around, and else without one. Which of
+        two it finds depends on which is defined by then, and that is what changes here: so there
+        may be one only.
+        """
         full = name if "." in name or not space else f"{space}.{name}"
-        found = [known for known in dict.fromkeys((full, name)) if known in self._types or known in self._own]
+        found = [
+            known
+            for known in dict.fromkeys((full, name))
+            if known in self._types or known in self._own
+        ]
         if len(found) > 1:
             raise self._ambiguous(*found)
         return found[0] if found else None
@@ -174,7 +204,9 @@ class _Inlining:
 
 
 def _definitions(schema: Any, space: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each named type in ``schema`` with its full name; of ones within others, those come first."""
+    """Each named type in ``schema`` with its full name; of ones within others, those come
+    first.
+    """
     if isinstance(schema, list):
         for branch in schema:
             yield from _definitions(branch, space)
@@ -211,6 +243,7 @@ def _spelled(way: tuple[Reference, ...]) -> str:
 def _unfit(schema_id: int, what: str) -> SchemaUnfit:
     return SchemaUnfit(
         f"schema {schema_id} {what}",
-        next_step="register it anew with references that can be followed, or as one schema without any",
+        next_step="register it anew with references that can be followed, or as one schema "
+        "without any",
         details={"id": schema_id},
     )

@@ -1,5 +1,6 @@
-"""Where the registry is and how to prove who we are, from Confluent's own option names. Called by :mod:`client`, in the
-driver; nothing is connected. No secret, and no URL that may hold one, is part of a ``repr`` or an error.
+"""Where the registry is and how to prove who we are, from Confluent's own option names. Called by
+:mod:`client`, in the driver; nothing is connected. No secret, and no URL that may hold one, is
+part of a ``repr`` or an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from onceward.kafka.wire.options.security import SECURITY_OPTIONS, Security, tls
 
 _PREFIX = "schema.registry."
 _USER_INFO, _TOKEN = "basic.auth.user.info", "bearer.auth.token"
-_SOURCES = {"basic.auth.credentials.source": "USER_INFO", "bearer.auth.credentials.source": "STATIC_TOKEN"}
+_SOURCES = {
+    "basic.auth.credentials.source": "USER_INFO",
+    "bearer.auth.credentials.source": "STATIC_TOKEN",
+}
 _TLS_OPTIONS = tuple(name for name in SECURITY_OPTIONS if name.startswith("ssl."))
 OPTIONS = (_USER_INFO, _TOKEN, *_SOURCES, *_TLS_OPTIONS)
 """Each also with ``schema.registry.`` before it."""
@@ -87,10 +91,16 @@ def settings_of(url: Any, options: Mapping[str, Any] | None) -> Settings:
 
 
 def address_of(url: Any) -> Address:
-    """:raises ConfigurationError: ``url`` is no address of a registry. It is not repeated: it may hold a password."""
+    """:raises ConfigurationError: ``url`` is no address of a registry. It is not repeated: it may
+    hold a password.
+    """
     try:
         at = urlsplit(url if isinstance(url, str) else "")
-        host, port, login = at.hostname, at.port, at.username is not None or at.password is not None
+        host, port, login = (
+            at.hostname,
+            at.port,
+            at.username is not None or at.password is not None,
+        )
     except ValueError:
         host, port, login = None, None, False
     if login or (isinstance(url, str) and "@" in url.partition("://")[2].partition("/")[0]):
@@ -98,17 +108,27 @@ def address_of(url: Any) -> Address:
             "SchemaRegistry(url=…) has a login in it, which would end up in logs",
             next_step=f'take it out, and pass options={{"{_USER_INFO}": "user:password"}}',
         )
-    if not host or at.scheme not in ("http", "https") or port == 0 or "," in host or not host.isascii():
+    if (
+        not host
+        or at.scheme not in ("http", "https")
+        or port == 0
+        or "," in host
+        or not host.isascii()
+    ):
         raise ConfigurationError(
             "SchemaRegistry(url=…) is no address of a registry",
-            next_step="pass one http://host:port/path or https://host:port/path, as its own clients take it",
+            next_step="pass one http://host:port/path or https://host:port/path, as its own "
+            "clients take it",
         )
     if at.query or at.fragment or not _IN_A_PATH.issuperset(at.path) or "," in at.path:
         raise ConfigurationError(
             "SchemaRegistry(url=…) has more in it than an address and a path",
-            next_step="leave out what begins with ? or #, further addresses behind a comma, and spaces",
+            next_step="leave out what begins with ? or #, further addresses behind a comma, and "
+            "spaces",
         )
-    return Address(at.scheme, host, port or (443 if at.scheme == "https" else 80), at.path.rstrip("/"))
+    return Address(
+        at.scheme, host, port or (443 if at.scheme == "https" else 80), at.path.rstrip("/")
+    )
 
 
 def _known(options: Mapping[str, Any]) -> _Parts:
@@ -119,14 +139,17 @@ def _known(options: Mapping[str, Any]) -> _Parts:
             nearest = difflib.get_close_matches(short, OPTIONS, n=1, cutoff=0.5)
             raise UnknownOption(
                 f"option {name!r} of the schema registry is not known",
-                next_step=f"did you mean {nearest[0]!r}?" if nearest else f"use one of {', '.join(OPTIONS)}",
+                next_step=f"did you mean {nearest[0]!r}?"
+                if nearest
+                else f"use one of {', '.join(OPTIONS)}",
             )
         if not isinstance(value, str):
             raise ConfigurationError(f"{name} is no text", next_step=f"pass {name} as a text")
         where = parts.tls if short in _TLS_OPTIONS else parts.ours
         if where.setdefault(short, value) != value:
             raise ContradictoryOptions(
-                f"{short} is given twice, also as {_PREFIX}{short}", next_step="keep one of the two"
+                f"{short} is given twice, also as {_PREFIX}{short}",
+                next_step="keep one of the two",
             )
     return parts
 
@@ -136,7 +159,13 @@ def _spellings(*secrets: str) -> tuple[str, ...]:
     spelled = {
         spelling
         for secret in secrets
-        for spelling in (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret), quote(secret, safe=""))
+        for spelling in (
+            secret,
+            repr(secret)[1:-1],
+            json.dumps(secret)[1:-1],
+            quote(secret),
+            quote(secret, safe=""),
+        )
         if spelling
     }
     return tuple(sorted(spelled, key=lambda text: (-len(text), text)))
@@ -147,26 +176,33 @@ def _login(given: Mapping[str, str]) -> Login | None:
         if given.get(name, source).upper() != source:
             raise ConfigurationError(
                 f"{name}={given[name]!r} is not supported",
-                next_step=f"set it to {source}, and {_USER_INFO if name.startswith('basic') else _TOKEN}",
+                next_step=f"set it to {source}, and "
+                f"{_USER_INFO if name.startswith('basic') else _TOKEN}",
             )
     info, token = given.get(_USER_INFO), given.get(_TOKEN)
     if info is not None and token is not None:
-        raise ContradictoryOptions(f"{_USER_INFO} and {_TOKEN} are both set", next_step="keep one of the two")
+        raise ContradictoryOptions(
+            f"{_USER_INFO} and {_TOKEN} are both set", next_step="keep one of the two"
+        )
     if info is not None:
         user, colon, password = info.partition(":")
         if not user or not colon:
-            raise ConfigurationError(f"{_USER_INFO} is not user:password", next_step="write it so, with the colon")
+            raise ConfigurationError(
+                f"{_USER_INFO} is not user:password", next_step="write it so, with the colon"
+            )
         packed = base64.b64encode(info.encode()).decode()
         return Login(_USER_INFO, f"Basic {packed}", _spellings(info, packed, password))
     if token is not None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise ConfigurationError(
-                f"{_TOKEN} is no token", next_step="pass the token alone, without spaces or the word Bearer"
+                f"{_TOKEN} is no token",
+                next_step="pass the token alone, without spaces or the word Bearer",
             )
         return Login(_TOKEN, f"Bearer {token}", _spellings(token))
     if missing := next((name for name in _SOURCES if name in given), None):
         raise ConfigurationError(
             f"{missing} is set, and there is no login",
-            next_step=f"set {_USER_INFO if missing.startswith('basic') else _TOKEN}, or remove {missing}",
+            next_step=f"set {_USER_INFO if missing.startswith('basic') else _TOKEN}, or remove "
+            f"{missing}",
         )
     return None

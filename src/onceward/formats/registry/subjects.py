@@ -1,7 +1,8 @@
-"""Under which subject a schema is registered: Confluent's strategies, as functions of names. Called in the driver.
+"""Under which subject a schema is registered: Confluent's strategies, as functions of names.
+Called in the driver.
 
-Source: Confluent, *Formats, Serializers, and Deserializers*, "Subject name strategy"; the classes of these names in
-``io.confluent.kafka.serializers.subject``.
+Source: Confluent, *Formats, Serializers, and Deserializers*, "Subject name strategy"; the classes
+of these names in ``io.confluent.kafka.serializers.subject``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ _PACKAGE = "io.confluent.kafka.serializers.subject."
 
 
 def context_of(subject: str) -> str:
-    """Return the context that a subject names, ``.eu`` of ``:.eu:orders-value``; "" is the default one (Confluent,
-    *Schema Contexts*)."""
+    """Return the context that a subject names, ``.eu`` of ``:.eu:orders-value``; "" is the default
+    one (Confluent, *Schema Contexts*).
+    """
     if not isinstance(subject, str) or not subject.startswith(":."):
         return ""
     context, colon, _ = subject[1:].partition(":")
@@ -53,7 +55,8 @@ def strategy_named(name: str) -> Strategy:
             strategy: Strategy = known
             return strategy
     raise ConfigurationError(
-        f"subject name strategy {name!r} is not known", next_step=f"use one of {', '.join(STRATEGIES)}"
+        f"subject name strategy {name!r} is not known",
+        next_step=f"use one of {', '.join(STRATEGIES)}",
     )
 
 
@@ -72,4 +75,6 @@ def subject_of(strategy: str, *, topic: str, side: Side, record: str | None = No
             f"{named} needs the name of a record, and the {side} schema of topic {topic} has none",
             next_step="make it a record, an enum or a fixed, or use TopicNameStrategy",
         )
-    return record_name(record) if named == "RecordNameStrategy" else topic_record_name(topic, record)
+    return (
+        record_name(record) if named == "RecordNameStrategy" else topic_record_name(topic, record)
+    )

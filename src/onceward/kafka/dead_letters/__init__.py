@@ -1,7 +1,7 @@
 """Dead letters: what is in such a topic, and how it gets back to where it came from, exactly once.
 
-Called by ``onceward dead-letters list | show | replay``; runs in the command line. In reading order: :mod:`letter`
-(what headers say), :mod:`topic` (the letters of a topic, streamed), :mod:`counting`, :mod:`looking` and :mod:`text`
-(what is shown), :mod:`offsets` and :mod:`ledger` (what has been replayed), :mod:`sending` (one transaction) and
-:mod:`replay`.
+Called by ``onceward dead-letters list | show | replay``; runs in the command line. In reading
+order: :mod:`letter` (what headers say), :mod:`topic` (the letters of a topic, streamed),
+:mod:`counting`, :mod:`looking` and :mod:`text` (what is shown), :mod:`offsets` and :mod:`ledger`
+(what has been replayed), :mod:`sending` (one transaction) and :mod:`replay`.
 """

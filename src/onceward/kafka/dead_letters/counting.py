@@ -1,4 +1,6 @@
-"""What is in a dead-letter topic, counted: by pipeline, kind of error and source partition. Called by ``list``."""
+"""What is in a dead-letter topic, counted: by pipeline, kind of error and source partition. Called
+by ``list``.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ from onceward.kafka.dead_letters.topic import DeadLetterTopic
 from onceward.kafka.wire.client import KafkaClient
 
 MOST_GROUPS = 10_000
-"""What is counted by itself; the rest is one group. Headers are others' text: they must not fill our memory."""
+"""What is counted by itself; the rest is one group. Headers are others' text: they must not fill
+our memory.
+"""
 
 
 class GroupName(NamedTuple):
-    """``error_class`` None: records that are no dead letters. ``source`` None: not said, or no name of a partition."""
+    """``error_class`` None: records that are no dead letters. ``source`` None: not said, or no
+    name of a partition.
+    """
 
     pipeline: str
     error_class: str | None
@@ -28,7 +34,9 @@ NO_LETTERS = GroupName("", None, None)
 
 @dataclass
 class Group:
-    """``came_back``: had been fed back before they were set aside again. Times in ms since 1970, of writing."""
+    """``came_back``: had been fed back before they were set aside again. Times in ms since 1970,
+    of writing.
+    """
 
     records: int = 0
     replayed: int = 0
@@ -37,7 +45,9 @@ class Group:
     last_ms: int = 0
 
     def add(self, letter: Letter, *, replayed: bool) -> None:
-        self.first_ms = min(self.first_ms, letter.written_at_ms) if self.records else letter.written_at_ms
+        self.first_ms = (
+            min(self.first_ms, letter.written_at_ms) if self.records else letter.written_at_ms
+        )
         self.last_ms = max(self.last_ms, letter.written_at_ms)
         self.records += 1
         self.replayed += replayed
@@ -54,8 +64,9 @@ class Group:
 
 @dataclass
 class Counts:
-    """All that ``list`` says. ``gone``: partitions whose log begins later than at 0, and where: what was there before
-    has been removed by retention, replayed or not."""
+    """All that ``list`` says. ``gone``: partitions whose log begins later than at 0, and where:
+    what was there before has been removed by retention, replayed or not.
+    """
 
     topic: str
     groups: dict[GroupName, Group] = field(default_factory=dict)
@@ -111,7 +122,12 @@ class Counts:
 
 def _numbers(group: Group) -> dict[str, Any]:
     times = {"first_ms": group.first_ms, "last_ms": group.last_ms} if group.records else {}
-    return {"records": group.records, "replayed": group.replayed, "came_back": group.came_back, **times}
+    return {
+        "records": group.records,
+        "replayed": group.replayed,
+        "came_back": group.came_back,
+        **times,
+    }
 
 
 def sorted_groups(counts: Counts) -> list[tuple[GroupName, Group]]:
@@ -119,24 +135,36 @@ def sorted_groups(counts: Counts) -> list[tuple[GroupName, Group]]:
 
     def order(entry: tuple[GroupName, Group]) -> tuple[Any, ...]:
         name = entry[0]
-        return (name == REST, name.pipeline, name.error_class or "", name.source is None, name.source or ("", 0))
+        return (
+            name == REST,
+            name.pipeline,
+            name.error_class or "",
+            name.source is None,
+            name.source or ("", 0),
+        )
 
     return sorted(counts.groups.items(), key=order)
 
 
 def count(client: KafkaClient, topic: str, ledger_topic: str) -> Counts:
-    """Everything that was decided in ``topic`` when this was called, against what the ledger says of replays.
+    """Everything that was decided in ``topic`` when this was called, against what the ledger says
+    of replays.
 
-    Streams; disturbs nobody. A replay that has a transaction open is waited for, as long as that may take.
+    Streams; disturbs nobody. A replay that has a transaction open is waited for, as long as that
+    may take.
 
     :raises TopicMissing, AccessDenied, BrokerUnreachable, LedgerUnreadable: …
     """
     found = DeadLetterTopic(client, topic)
-    # After the topic's extent is known: what a replay that runs just now feeds back counts, or does not, but nothing
-    # that is counted as replayed can be undone.
+    # After the topic's extent is known: what a replay that runs just now feeds back counts, or
+    # does not, but nothing that is counted as replayed can be undone.
     replayed = found.replayed(ledger_topic)
     counts = Counts(topic, fed_back_ever=replayed.count)
-    counts.gone = {where.partition: extent.begin for where, extent in found.extents.items() if extent.begin > 0}
+    counts.gone = {
+        where.partition: extent.begin
+        for where, extent in found.extents.items()
+        if extent.begin > 0
+    }
     for letter in found.all_letters():
         counts.add(letter, replayed=letter.offset in replayed.of(letter.where))
     return counts

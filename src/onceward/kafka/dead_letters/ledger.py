@@ -1,9 +1,10 @@
-"""What of a dead-letter topic has been replayed, as the newest record of its chain in the ledger topic says. Pure.
+"""What of a dead-letter topic has been replayed, as the newest record of its chain in the ledger
+topic says. Pure.
 
-Each transaction of a replay holds one ledger record, of the pipeline ``dead-letters.<topic>``. A record holds **all**
-that has been replayed, not only what its own transaction fed back: a ledger topic is compacted, and a filter leaves
-gaps that no single position could tell of. Its manifest is that of the transaction, so that ``onceward verify`` can
-judge it.
+Each transaction of a replay holds one ledger record, of the pipeline ``dead-letters.<topic>``. A
+record holds **all** that has been replayed, not only what its own transaction fed back: a ledger
+topic is compacted, and a filter leaves gaps that no single position could tell of. Its manifest is
+that of the transaction, so that ``onceward verify`` can judge it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def chain_of(topic: str) -> PipelineId:
 
 @dataclass
 class Replayed:
-    """Per partition the offsets that need not be looked at again, and how many letters were fed back, ever."""
+    """Per partition the offsets that need not be looked at again, and how many letters were fed
+    back, ever.
+    """
 
     offsets: dict[int, OffsetSet] = field(default_factory=dict)
     count: int = 0
@@ -46,11 +49,14 @@ class Replayed:
         return self.offsets.setdefault(partition.partition, OffsetSet())
 
     def copy(self) -> Replayed:
-        return Replayed({partition: offsets.copy() for partition, offsets in self.offsets.items()}, self.count)
+        return Replayed(
+            {partition: offsets.copy() for partition, offsets in self.offsets.items()}, self.count
+        )
 
 
 def replayed_of(newest: LedgerRecord | None, topic: str, topic_id: str) -> Replayed:
-    """What the newest ledger record says of ``topic``; nothing, if it speaks of one that had the name before.
+    """What the newest ledger record says of ``topic``; nothing, if it speaks of one that had the
+    name before.
 
     :raises LedgerUnreadable: it is no record of a replay.
     """
@@ -63,12 +69,16 @@ def replayed_of(newest: LedgerRecord | None, topic: str, topic_id: str) -> Repla
             raise ValueError(f"it speaks of topic {told[_TOPIC]!r}")
         if told[_TOPIC_ID] != topic_id:
             return Replayed(count=count)
-        offsets = {int(partition): OffsetSet.from_text(text) for partition, text in told[_OFFSETS].items()}
+        offsets = {
+            int(partition): OffsetSet.from_text(text) for partition, text in told[_OFFSETS].items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerUnreadable(
-            f"the newest ledger record of {newest.pipeline} (sequence {newest.sequence}) does not say what of topic "
+            f"the newest ledger record of {newest.pipeline} (sequence {newest.sequence}) does not "
+            f"say what of topic "
             f"{topic} was replayed ({type(error).__name__}: {error})",
-            next_step="find out who else writes to the ledger topic, or whether a pipeline has this pipeline_id; with "
+            next_step="find out who else writes to the ledger topic, or whether a pipeline has "
+            "this pipeline_id; with "
             "another --ledger-topic every letter counts as not replayed",
         ) from error
     return Replayed(offsets, count)
@@ -84,7 +94,8 @@ def next_record(
     run_id: str,
     output: Output,
 ) -> LedgerRecord:
-    """The record of a transaction that fed back what ``output`` says; ``after`` is what has been replayed with it.
+    """The record of a transaction that fed back what ``output`` says; ``after`` is what has been
+    replayed with it.
 
     :raises RecordTooLarge: what was replayed is too scattered.
     """
@@ -105,20 +116,27 @@ def next_record(
         committed_at_ms=time.time_ns() // 1_000_000,
         run_id=run_id,
         frames=tuple(
-            FrameWritten(name, sum(part[0] for part in parts.values())) for name, parts in output.data.items()
+            FrameWritten(name, sum(part[0] for part in parts.values()))
+            for name, parts in output.data.items()
         ),
     )
 
 
 def _offsets(after: Replayed, topic: str) -> Mapping[str, str]:
-    told = {str(partition): offsets.to_text() for partition, offsets in sorted(after.offsets.items()) if offsets}
+    told = {
+        str(partition): offsets.to_text()
+        for partition, offsets in sorted(after.offsets.items())
+        if offsets
+    }
     size = sum(map(len, told.values()))
     if size > MOST_BYTES:
         stretches = sum(len(offsets) for offsets in after.offsets.values())
         raise RecordTooLarge(
-            f"what was replayed of topic {topic} lies in {stretches} stretches, with letters in between that a filter "
+            f"what was replayed of topic {topic} lies in {stretches} stretches, with letters in "
+            f"between that a filter "
             f"has left out: {size} bytes, and a ledger record may have {MOST_BYTES}",
-            next_step="replay the oldest letters without --class and --source-topic (with --limit, or --to another "
+            next_step="replay the oldest letters without --class and --source-topic (with "
+            "--limit, or --to another "
             "topic), which joins the stretches",
             details={"topic": topic, "stretches": stretches},
         )

@@ -1,8 +1,8 @@
 """A dead letter: a source record as it came, and headers that say why it was set aside. Pure.
 
 What ``KafkaSink(dead_letter_topic=…)`` writes. Headers of the record come first; ours, those of
-``kafka.sink.dead_letter_headers``, begin with the last ``onceward.error.class``. So a record that has such headers
-itself, being the output of another pipeline, keeps its own.
+``kafka.sink.dead_letter_headers``, begin with the last ``onceward.error.class``. So a record that
+has such headers itself, being the output of another pipeline, keeps its own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from onceward.kafka.sink.dead_letter_headers import (
 )
 
 REPLAYED = "onceward.replayed"
-"""How often a record was fed back, as an ASCII decimal: on the record in its source topic, and so on the dead letter,
-should it become one again."""
+"""How often a record was fed back, as an ASCII decimal: on the record in its source topic, and so
+on the dead letter, should it become one again.
+"""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -36,11 +37,12 @@ _MOST_DIGITS = 18  # of a number that fits into 63 bits for certain
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One record of a dead-letter topic. ``error_class`` is None for one that is no dead letter: it has no such header.
+    """One record of a dead-letter topic. ``error_class`` is None for one that is no dead letter:
+    it has no such header.
 
-    ``headers`` are the record's own. ``source`` and ``source_offset`` say where it came from, None where the headers do
-    not say so in a way that can be meant. ``replayed``: how often it had been fed back before it was set
-    aside. Times in ms since 1970.
+    ``headers`` are the record's own. ``source`` and ``source_offset`` say where it came from, None
+    where the headers do not say so in a way that can be meant. ``replayed``: how often it had been
+    fed back before it was set aside. Times in ms since 1970.
     """
 
     where: TopicPartition
@@ -82,11 +84,22 @@ class Letter:
 def letter_of(where: TopicPartition, record: Record) -> Letter:
     """``record`` of a dead-letter topic's partition, read."""
     replayed = _number(dict(record.headers).get(REPLAYED)) or 0
-    begin = max((place for place, (name, _) in enumerate(record.headers) if name == ERROR_CLASS), default=None)
+    begin = max(
+        (place for place, (name, _) in enumerate(record.headers) if name == ERROR_CLASS),
+        default=None,
+    )
     ours = {} if begin is None else dict(record.headers[begin:])
     if ours.get(ERROR_CLASS) is None:
         own = tuple(header for header in record.headers if header[0] != REPLAYED)
-        return Letter(where, record.offset, record.timestamp_ms, record.key, record.value, own, replayed=replayed)
+        return Letter(
+            where,
+            record.offset,
+            record.timestamp_ms,
+            record.key,
+            record.value,
+            own,
+            replayed=replayed,
+        )
     return Letter(
         where,
         record.offset,
@@ -111,7 +124,11 @@ def headers_to_feed_back(letter: Letter) -> Headers:
 
 def _own(headers: Headers, begin: int) -> Iterator[tuple[str, bytes | None]]:
     """What the record came with, and what others have added since; ours begin at ``begin``."""
-    return ((n, v) for at, (n, v) in enumerate(headers) if n != REPLAYED and (at < begin or n not in ABOUT))
+    return (
+        (n, v)
+        for at, (n, v) in enumerate(headers)
+        if n != REPLAYED and (at < begin or n not in ABOUT)
+    )
 
 
 def _source(topic: bytes | None, partition: bytes | None) -> TopicPartition | None:
@@ -126,7 +143,11 @@ def _source(topic: bytes | None, partition: bytes | None) -> TopicPartition | No
 
 def _number(value: bytes | None) -> int | None:
     """Only as it is written: ``int`` would take signs, spaces and underscores, too."""
-    return int(value) if value is not None and value.isdigit() and len(value) <= _MOST_DIGITS else None
+    return (
+        int(value)
+        if value is not None and value.isdigit() and len(value) <= _MOST_DIGITS
+        else None
+    )
 
 
 def _text(value: bytes | None) -> str:
@@ -137,7 +158,8 @@ def _text(value: bytes | None) -> str:
 class Wanted:
     """Which letters a command is about. Empty: all, also records that are no dead letters.
 
-    :param left_out: single letters that it is not about, by partition and offset of the dead-letter topic.
+    :param left_out: single letters that it is not about, by partition and offset of the
+        dead-letter topic.
     """
 
     classes: Sequence[str] = ()
@@ -145,8 +167,13 @@ class Wanted:
     left_out: Collection[tuple[int, int]] = ()
 
     def __contains__(self, letter: object) -> bool:
-        if not isinstance(letter, Letter) or (letter.where.partition, letter.offset) in self.left_out:
+        if (
+            not isinstance(letter, Letter)
+            or (letter.where.partition, letter.offset) in self.left_out
+        ):
             return False
         of_class = not self.classes or letter.error_class in self.classes
-        of_topic = not self.source_topics or (letter.source is not None and letter.source.topic in self.source_topics)
+        of_topic = not self.source_topics or (
+            letter.source is not None and letter.source.topic in self.source_topics
+        )
         return of_class and of_topic

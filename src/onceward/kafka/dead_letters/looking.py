@@ -21,20 +21,26 @@ def letters(
     offset: int | None,
     limit: int,
 ) -> Iterator[tuple[Letter, bool]]:
-    """Up to ``limit`` letters, oldest first in each partition, with whether they have been replayed.
+    """Up to ``limit`` letters, oldest first in each partition, with whether they have been
+    replayed.
 
     :param partition: only of this one. :param offset: only the letter there.
-    :raises PartitionMissing: the topic has no such partition. :raises TopicMissing, AccessDenied, BrokerUnreachable: …
+    :raises PartitionMissing: the topic has no such partition. :raises TopicMissing, AccessDenied,
+        BrokerUnreachable: …
     """
     found = DeadLetterTopic(client, topic)
     where = None if partition is None else TopicPartition(topic, partition)
     if where is not None and where not in found.extents:
         raise PartitionMissing(
-            f"topic {topic} has partitions 0 to {len(found.extents) - 1}", next_step="correct --partition"
+            f"topic {topic} has partitions 0 to {len(found.extents) - 1}",
+            next_step="correct --partition",
         )
     replayed = found.replayed(ledger_topic)
     every = found.all_letters() if where is None else found.letters(where, offset)
     if offset is not None:
         every = itertools.takewhile(lambda letter: letter.offset == offset, every)
     chosen = (letter for letter in every if letter in wanted)
-    return ((letter, letter.offset in replayed.of(letter.where)) for letter in itertools.islice(chosen, limit))
+    return (
+        (letter, letter.offset in replayed.of(letter.where))
+        for letter in itertools.islice(chosen, limit)
+    )

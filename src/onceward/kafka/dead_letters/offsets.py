@@ -1,7 +1,7 @@
 """A set of offsets of one partition, as few stretches as it has, and its text in the ledger. Pure.
 
-Used by :mod:`onceward.kafka.dead_letters.ledger` for what has been replayed. What is replayed in order is one stretch,
-however long; each letter that a filter leaves out in between costs one more.
+Used by :mod:`onceward.kafka.dead_letters.ledger` for what has been replayed. What is replayed in
+order is one stretch, however long; each letter that a filter leaves out in between costs one more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _MOST_BYTES = 1 << 30
 
 
 class OffsetSet:
-    """Stretches ``[from, to)`` that neither touch nor overlap, by their borders, ascending. Changed in place."""
+    """Stretches ``[from, to)`` that neither touch nor overlap, by their borders, ascending.
+    Changed in place.
+    """
 
     def __init__(self, borders: list[int] | None = None) -> None:
         self._borders = borders or []
@@ -47,7 +49,9 @@ class OffsetSet:
         if start >= end:
             return
         low, high = bisect_left(self._borders, start), bisect_right(self._borders, end)
-        self._borders[low:high] = ([start] if low % 2 == 0 else []) + ([end] if high % 2 == 0 else [])
+        self._borders[low:high] = ([start] if low % 2 == 0 else []) + (
+            [end] if high % 2 == 0 else []
+        )
 
     def forget_below(self, offset: int) -> None:
         """What lies before ``offset`` is asked for no more."""
@@ -58,8 +62,10 @@ class OffsetSet:
         return OffsetSet(list(self._borders))
 
     def to_text(self) -> str:
-        """Distances of the borders, little-endian and 64 bits wide, deflated, in base64: two to three bits an offset
-        where every other one is in it, and next to nothing for long stretches."""
+        """Distances of the borders, little-endian and 64 bits wide, deflated, in base64: two to
+        three bits an offset where every other one is in it, and next to nothing for long
+        stretches.
+        """
         distances = np.diff(np.asarray(self._borders, np.int64), prepend=0).astype("<i8")
         return base64.b64encode(zlib.compress(distances.tobytes(), 6)).decode()
 

@@ -1,8 +1,9 @@
 """A replay: letters of a dead-letter topic go back to where they came from, each exactly once.
 
-Called by ``onceward dead-letters replay``. Letters are read in the order of their partitions, and a thousand at a time
-go back in one transaction, with the ledger record that says so (:mod:`onceward.kafka.dead_letters.sending`). Letters that a
-filter leaves out, and those that arrive meanwhile, are left for a later replay.
+Called by ``onceward dead-letters replay``. Letters are read in the order of their partitions, and
+a thousand at a time go back in one transaction, with the ledger record that says so
+(:mod:`onceward.kafka.dead_letters.sending`). Letters that a filter leaves out, and those that
+arrive meanwhile, are left for a later replay.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _NAMED = 5
 class Outcome:
     """What a replay has done so far: it is filled while it goes on, and what it says is committed.
 
-    ``fed_back``: letters by target topic. ``left_out``: letters that were not wanted. ``unaddressed``: those that have
-    no source to go back to, and the places of the first of them.
+    ``fed_back``: letters by target topic. ``left_out``: letters that were not wanted.
+    ``unaddressed``: those that have no source to go back to, and the places of the first of them.
     """
 
     fed_back: Counter[str] = field(default_factory=Counter)
@@ -45,7 +46,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Replay:
-    """What is to be replayed, and where to. ``to``: one topic for all, by key; ``limit``: so many letters at most."""
+    """What is to be replayed, and where to. ``to``: one topic for all, by key; ``limit``: so many
+    letters at most.
+    """
 
     topic: str
     ledger_topic: str
@@ -56,19 +59,26 @@ class Replay:
     def __post_init__(self) -> None:
         if self.to in (self.topic, self.ledger_topic):
             raise ConfigurationError(
-                f"--to {self.to} is the topic that is replayed, or the ledger's", next_step="name another topic"
+                f"--to {self.to} is the topic that is replayed, or the ledger's",
+                next_step="name another topic",
             )
 
     def run(self, client: KafkaClient, producer: ProducerSettings, outcome: Outcome) -> None:
-        """Feed back what is wanted and was not fed back before; ``outcome`` tells of it, also when this raises.
+        """Feed back what is wanted and was not fed back before; ``outcome`` tells of it, also when
+        this raises.
 
-        One replay of a topic goes on at a time: the newest start takes over, and an older one stops with Fenced.
+        One replay of a topic goes on at a time: the newest start takes over, and an older one
+        stops with Fenced.
 
-        :raises SourceNotNamed: at the end, if letters have no source to go back to; all others are fed back.
-        :raises OncewardError: see :meth:`Sender.send`. What ``outcome`` counts has been fed back, and nothing else.
+        :raises SourceNotNamed: at the end, if letters have no source to go back to; all others are
+            fed back.
+        :raises OncewardError: see :meth:`Sender.send`. What ``outcome`` counts has been fed back,
+            and nothing else.
         """
         topic = DeadLetterTopic(client, self.topic)
-        chain = KafkaChain(client, self.ledger_topic, chain_of(self.topic), producer, owns_client=False)
+        chain = KafkaChain(
+            client, self.ledger_topic, chain_of(self.topic), producer, owns_client=False
+        )
         sender = Sender(client, chain, producer, topic, to=self.to, run_id=uuid.uuid4().hex)
         sender.take()
         for parcel in self._parcels(topic, sender.replayed, outcome):
@@ -78,13 +88,17 @@ class Replay:
         self._refuse_the_unaddressed(outcome)
 
     def try_out(self, client: KafkaClient, outcome: Outcome) -> None:
-        """What :meth:`run` would feed back, as ``outcome``; disturbs nobody, and counts no transactions."""
+        """What :meth:`run` would feed back, as ``outcome``; disturbs nobody, and counts no
+        transactions.
+        """
         topic = DeadLetterTopic(client, self.topic)
         for parcel in self._parcels(topic, topic.replayed(self.ledger_topic), outcome):
             outcome.fed_back.update(self._target(letter) for letter in parcel.letters)
         self._refuse_the_unaddressed(outcome)
 
-    def _parcels(self, topic: DeadLetterTopic, replayed: Replayed, outcome: Outcome) -> Iterator[Parcel]:
+    def _parcels(
+        self, topic: DeadLetterTopic, replayed: Replayed, outcome: Outcome
+    ) -> Iterator[Parcel]:
         left = self.limit
         for where in topic.extents:
             if left == 0:
@@ -94,7 +108,12 @@ class Replay:
                 yield parcel
 
     def _parcels_of(
-        self, topic: DeadLetterTopic, where: TopicPartition, replayed: Replayed, outcome: Outcome, limit: int | None
+        self,
+        topic: DeadLetterTopic,
+        where: TopicPartition,
+        replayed: Replayed,
+        outcome: Outcome,
+        limit: int | None,
     ) -> Iterator[Parcel]:
         before = replayed.of(where).copy()
         packing = _Packing(where, topic.extents[where].begin)
@@ -125,8 +144,9 @@ class Replay:
         return False
 
     def _is_addressed(self, letter: Letter) -> bool:
-        """Headers are as good as who may write to the topic. Nobody's input are a ledger, Kafka's own topics, and this
-        one, whose letters would come back to it for ever."""
+        """Headers are as good as who may write to the topic. Nobody's input are a ledger, Kafka's
+        own topics, and this one, whose letters would come back to it for ever.
+        """
         name = "" if letter.home is None else letter.home.topic
         return name not in ("", self.topic, self.ledger_topic) and not name.startswith("__")
 
@@ -137,10 +157,12 @@ class Replay:
         if outcome.unaddressed:
             more = ", …" if outcome.unaddressed > len(outcome.unaddressed_at) else ""
             raise SourceNotNamed(
-                f"{outcome.unaddressed} records of {self.topic} name no topic and partition that they can go back to, "
+                f"{outcome.unaddressed} records of {self.topic} name no topic and partition that "
+                f"they can go back to, "
                 "or are of a pipeline's output (RecordTooLarge), and were left: "
                 f"{', '.join(outcome.unaddressed_at)}{more}",
-                next_step="look at them (`onceward dead-letters show --topic … --partition … --offset …`); feed them "
+                next_step="look at them (`onceward dead-letters show --topic … --partition … "
+                "--offset …`); feed them "
                 "back with --to, or leave them out with --class or --source-topic",
                 details={"topic": self.topic, "first": outcome.unaddressed_at},
             )
@@ -149,8 +171,9 @@ class Replay:
 class _Packing:
     """The parcel that is being filled, and the offsets that it is done with.
 
-    Between two letters that are shown one after the other lies nothing that will ever be shown: markers, what was
-    aborted, what was replayed before. So a stretch goes from one letter that was left out to the next one.
+    Between two letters that are shown one after the other lies nothing that will ever be shown:
+    markers, what was aborted, what was replayed before. So a stretch goes from one letter that was
+    left out to the next one.
     """
 
     def __init__(self, where: TopicPartition, begin: int) -> None:

@@ -1,7 +1,8 @@
-"""Some letters as one Kafka transaction: their records, and the ledger record that says that they were replayed.
+"""Some letters as one Kafka transaction: their records, and the ledger record that says that they
+were replayed.
 
-Called by :mod:`onceward.kafka.dead_letters.replay`. Letters and ledger record become visible together, by ``EndTxn``, or
-never.
+Called by :mod:`onceward.kafka.dead_letters.replay`. Letters and ledger record become visible
+together, by ``EndTxn``, or never.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ from onceward.kafka.dead_letters.ledger import Replayed, next_record, replayed_o
 from onceward.kafka.dead_letters.letter import Letter, headers_to_feed_back
 from onceward.kafka.dead_letters.topic import DeadLetterTopic
 from onceward.kafka.ledger.chain import KafkaChain
-from onceward.kafka.records.batch import Fragment, encode_fragments, encode_partitions, next_sequence
+from onceward.kafka.records.batch import (
+    Fragment,
+    encode_fragments,
+    encode_partitions,
+    next_sequence,
+)
 from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.compression import codec_of
@@ -52,8 +58,9 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Letters of one partition that are fed back together, and its offsets from the first that was looked at to the
-    last: those that are done with when they have been fed back."""
+    """Letters of one partition that are fed back together, and its offsets from the first that was
+    looked at to the last: those that are done with when they have been fed back.
+    """
 
     where: TopicPartition
     letters: Sequence[Letter]
@@ -63,7 +70,8 @@ class Parcel:
 class Sender:
     """Owner of the chain of one dead-letter topic from :meth:`take` on.
 
-    :param to: feed all back to this topic, by key; None: each letter to the partition that it came from.
+    :param to: feed all back to this topic, by key; None: each letter to the partition that it came
+        from.
     """
 
     def __init__(
@@ -86,9 +94,10 @@ class Sender:
     def take(self) -> None:
         """Become the owner, and then read what has been replayed.
 
-        The order is the point. Another replay that runs is fenced first, and its open transaction ended, so that it
-        cannot feed back a letter, and say so, after this one has read that nobody did. Whether a broker that no longer
-        leads the ledger has answered shows before each commit that follows a read (``KafkaChain.put``).
+        The order is the point. Another replay that runs is fenced first, and its open transaction
+        ended, so that it cannot feed back a letter, and say so, after this one has read that
+        nobody did. Whether a broker that no longer leads the ledger has answered shows before each
+        commit that follows a read (``KafkaChain.put``).
 
         :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
         """
@@ -98,10 +107,13 @@ class Sender:
     def send(self, parcel: Parcel) -> None:
         """Feed ``parcel`` back, once. When it raises nothing of it is visible, unless it says so.
 
-        :raises CommitInDoubt: it is not known, and cannot be found out now; the next start does, before anything else.
+        :raises CommitInDoubt: it is not known, and cannot be found out now; the next start does,
+            before anything else.
         :raises Fenced: another replay of the topic was started.
-        :raises LedgerOutdated: the ledger was read from a broker that no longer led it; start again.
-        :raises RecordTooLarge, TopicMissing, PartitionMissing, AccessDenied, BatchFailed, BrokerUnreachable: …
+        :raises LedgerOutdated: the ledger was read from a broker that no longer led it; start
+            again.
+        :raises RecordTooLarge, TopicMissing, PartitionMissing, AccessDenied, BatchFailed,
+            BrokerUnreachable: …
         """
         for attempt in range(1, _ATTEMPTS + 1):
             error = self._tried(parcel)
@@ -129,7 +141,9 @@ class Sender:
         return None
 
     def _try(self, parcel: Parcel) -> None:
-        self._written: LedgerRecord | None = None  # or the record of the parcel before would pass for this one's
+        self._written: LedgerRecord | None = (
+            None  # or the record of the parcel before would pass for this one's
+        )
         ids: dict[str, Any] = {"topic": self._topic.name, "partition": parcel.where.partition}
         with events.step(events.PLAN, **ids):
             fragments = self._encoded(parcel.letters)
@@ -163,9 +177,11 @@ class Sender:
         self.replayed = replayed_of(newest, self._topic.name, self._topic.id)
 
     def _was_committed(self, error: OncewardError) -> bool:
-        """End the transaction, whatever state it is in, and look into the ledger: was it carried out after all?
+        """End the transaction, whatever state it is in, and look into the ledger: was it carried
+        out after all?
 
-        ``settle`` claims the next epoch first, which a late ``EndTxn`` cannot pass, so that what is read is final.
+        ``settle`` claims the next epoch first, which a late ``EndTxn`` cannot pass, so that what
+        is read is final.
         """
         try:
             with events.step(events.ABORT, topic=self._topic.name):
@@ -174,11 +190,17 @@ class Sender:
             raise self._overtaken(fenced) from fenced
         except OncewardError as unsettled:
             if not isinstance(error, CommitInDoubt):
-                log.warning("%s could not be aborted: %s; the coordinator will do it", self._topic.name, unsettled)
+                log.warning(
+                    "%s could not be aborted: %s; the coordinator will do it",
+                    self._topic.name,
+                    unsettled,
+                )
                 raise error from unsettled
             raise CommitInDoubt(
-                f"whether the last letters of {self._topic.name} were fed back could not be found out: {unsettled}",
-                next_step="run the same command again: its first step asks the ledger, and nothing is fed back twice",
+                f"whether the last letters of {self._topic.name} were fed back could not be found "
+                f"out: {unsettled}",
+                next_step="run the same command again: its first step asks the ledger, and "
+                "nothing is fed back twice",
             ) from unsettled
         ours = self._written
         self._know(newest)
@@ -186,13 +208,15 @@ class Sender:
 
     def _overtaken(self, fenced: Fenced) -> Fenced:
         return Fenced(
-            f"another replay of {self._topic.name} was started, and goes on with what is left; this one has stopped "
+            f"another replay of {self._topic.name} was started, and goes on with what is left; "
+            f"this one has stopped "
             f"({fenced.message})",
-            next_step="leave this one stopped; what it had fed back counts, and is not fed back again",
+            next_step="leave this one stopped; what it had fed back counts, and is not fed back "
+            "again",
             details=fenced.details,
         )
 
-    # --- records ------------------------------------------------------------------------------------------------
+    # --- records ---------------------------------------------------------------------------------
 
     def _encoded(self, letters: Sequence[Letter]) -> dict[TopicPartition, list[Fragment]]:
         by_topic: dict[str, list[Letter]] = {}
@@ -227,42 +251,59 @@ class Sender:
         count = self._partition_count(topic, letters)
         if self._to is not None:
             return _by_key(letters, count)
-        gone = next((letter for letter in letters if letter.home and letter.home.partition >= count), None)
+        gone = next(
+            (letter for letter in letters if letter.home and letter.home.partition >= count), None
+        )
         if gone is not None:
             raise PartitionMissing(
-                f"the letter {gone.place} came from {gone.home}, and topic {topic} has partitions 0 to {count - 1} "
+                f"the letter {gone.place} came from {gone.home}, and topic {topic} has partitions "
+                f"0 to {count - 1} "
                 "only",
-                next_step=f"add partitions to {topic}, or feed its letters back by key: --source-topic {topic} --to "
+                next_step=f"add partitions to {topic}, or feed its letters back by key: "
+                f"--source-topic {topic} --to "
                 f"{topic}; or leave this one letter for later: {gone.leave_out}",
                 details={"letter": gone.place, "topic": topic},
             )
-        return np.array([letter.home.partition if letter.home else 0 for letter in letters], np.int32)
+        return np.array(
+            [letter.home.partition if letter.home else 0 for letter in letters], np.int32
+        )
 
     def _partition_count(self, topic: str, letters: Sequence[Letter]) -> int:
         try:
             return len(self._client.topic_partitions([topic])[topic])
         except TopicMissing as missing:
-            whose = f"--to {topic}" if self._to is not None else f"of which the letter {letters[0].place} came"
+            whose = (
+                f"--to {topic}"
+                if self._to is not None
+                else f"of which the letter {letters[0].place} came"
+            )
             raise TopicMissing(
                 f"topic {topic} ({whose}) does not exist, or may not be seen",
-                next_step=f"create {topic}, name another topic with --to, or choose letters of other topics with "
+                next_step=f"create {topic}, name another topic with --to, or choose letters of "
+                f"other topics with "
                 f"--source-topic; or leave this one letter for later: {letters[0].leave_out}",
                 details={"topic": topic},
             ) from missing
 
     def _limit_of(self, topic: str) -> int:
-        """``max.message.bytes``, looked up once. Without the right to: as large as a record may be."""
+        """``max.message.bytes``, looked up once. Without the right to: as large as a record may
+        be.
+        """
         if topic not in self._limits:
             most = self._producer.max_request_bytes
             try:
-                most = min(most, int(self._client.topic_config(topic).get("max.message.bytes") or most))
+                most = min(
+                    most, int(self._client.topic_config(topic).get("max.message.bytes") or most)
+                )
             except AccessDenied as denied:
                 log.info("max.message.bytes of %s is not known: %s", topic, denied)
             self._limits[topic] = most
         return self._limits[topic]
 
     def _refuse_too_large(self, topic: str, letters: Sequence[Letter], limit: int) -> None:
-        """The limit is of what goes over the wire: what its producer had compressed may fit so again."""
+        """The limit is of what goes over the wire: what its producer had compressed may fit so
+        again.
+        """
         for letter in letters:
             if letter.size <= limit:
                 continue
@@ -277,10 +318,13 @@ class Sender:
             except RecordTooLarge as too_large:
                 compressed = self._producer.compression
                 raise RecordTooLarge(
-                    f"the letter {letter.place} has {letter.size} bytes, compression.type={compressed}, and topic "
+                    f"the letter {letter.place} has {letter.size} bytes, "
+                    f"compression.type={compressed}, and topic "
                     f"{topic} takes records of {limit}",
-                    next_step=f"leave this one letter for later: {letter.leave_out}; or set compression.type in "
-                    f"--command-config, as its producer had it, or raise max.message.bytes of {topic} (and "
+                    next_step=f"leave this one letter for later: {letter.leave_out}; or set "
+                    f"compression.type in "
+                    f"--command-config, as its producer had it, or raise max.message.bytes of "
+                    f"{topic} (and "
                     "max.request.size in --command-config above 8 MiB)",
                     details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
                 ) from too_large
@@ -295,14 +339,21 @@ class Sender:
         try:
             transaction.add_partitions(fragments)
             appended = self._chain.producer(self._producer).send(appends)
-        except Fenced as refusal:  # another replay, or the transaction timeout: only the coordinator knows
+        except (
+            Fenced
+        ) as refusal:  # another replay, or the transaction timeout: only the coordinator knows
             raise transaction.explain(refusal) from refusal
         written: dict[TopicPartition, PartitionOutput] = {}
         for append, done in zip(appends, appended, strict=True):
-            before = written.get(append.partition) or PartitionOutput(0, done.base_offset, -1, ContentChecksum.EMPTY)
+            before = written.get(append.partition) or PartitionOutput(
+                0, done.base_offset, -1, ContentChecksum.EMPTY
+            )
             checksum = ContentChecksum.combine(before.checksum, append.fragment.checksum)
             written[append.partition] = replace(
-                before, count=before.count + done.count, last_offset=done.last_offset, checksum=checksum
+                before,
+                count=before.count + done.count,
+                last_offset=done.last_offset,
+                checksum=checksum,
             )
         return output_of(written)
 
@@ -312,15 +363,19 @@ def _columns(letters: Sequence[Letter]) -> RecordColumns:
         pa.array([letter.value for letter in letters], pa.binary()),
         key=pa.array([letter.key for letter in letters], pa.binary()),
         headers=pa.array(
-            [[{"key": name, "value": value} for name, value in headers_to_feed_back(letter)] for letter in letters],
+            [
+                [{"key": name, "value": value} for name, value in headers_to_feed_back(letter)]
+                for letter in letters
+            ],
             HEADERS_TYPE,
         ),
     )
 
 
 def _by_key(letters: Sequence[Letter], count: int) -> Any:
-    """Where Kafka's default partitioner puts the key. Without a key: by the partition that it came from, so that what
-    came one after the other from one partition stays in one."""
+    """Where Kafka's default partitioner puts the key. Without a key: by the partition that it came
+    from, so that what came one after the other from one partition stays in one.
+    """
     chosen = partition_of_keys(pa.array([letter.key for letter in letters], pa.binary()), count)
     from_where = [(letter.source or letter.where).partition % count for letter in letters]
     without_key = np.array([letter.key is None for letter in letters])
@@ -328,8 +383,15 @@ def _by_key(letters: Sequence[Letter], count: int) -> Any:
 
 
 def _given_up(parcel: Parcel, error: OncewardError) -> OncewardError:
-    advice = "check the brokers, then run again: its first step asks the ledger, and nothing is fed back twice"
-    what = f"{len(parcel.letters)} letters of {parcel.where} could not be fed back, {_ATTEMPTS} times"
+    advice = (
+        "check the brokers, then run again: its first step asks the ledger, and nothing is "
+        "fed back twice"
+    )
+    what = (
+        f"{len(parcel.letters)} letters of {parcel.where} could not be fed back, {_ATTEMPTS} times"
+    )
     if isinstance(error, CommitInDoubt):  # but the ledger does not have it
-        return TransactionTimedOut(f"{what}: the commit had no answer, and was never carried out", next_step=advice)
+        return TransactionTimedOut(
+            f"{what}: the commit had no answer, and was never carried out", next_step=advice
+        )
     return type(error)(f"{what}: {error.message}", next_step=advice, details=error.details)

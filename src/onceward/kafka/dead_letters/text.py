@@ -1,7 +1,8 @@
 """Letters and counts as text for a terminal. Pure.
 
-Keys, values, headers and error messages come from outside. What a terminal would obey (control characters, marks that
-turn the direction of writing) is escaped, and so is the backslash, so that nothing else looks like an escape.
+Keys, values, headers and error messages come from outside. What a terminal would obey (control
+characters, marks that turn the direction of writing) is escaped, and so is the backslash, so that
+nothing else looks like an escape.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def printable(text: str) -> str:
 def _escaped(character: str) -> str:
     if character == "\\":
         return "\\\\"
-    return character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
+    return (
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode()
+    )
 
 
 def shown(data: bytes | None, most_bytes: int) -> str:
@@ -59,12 +64,16 @@ def when(timestamp_ms: int | None) -> str:
 
 def block(letter: Letter, *, replayed: bool, most_bytes: int) -> str:
     """One letter, over several lines."""
-    lines = [f"{letter.place}   written {when(letter.written_at_ms)}{'   replayed' if replayed else ''}"]
+    lines = [
+        f"{letter.place}   written {when(letter.written_at_ms)}{'   replayed' if replayed else ''}"
+    ]
     if letter.error_class is None:
         lines.append("  no dead letter: it has no header onceward.error.class")
     else:
         source = (
-            "a source that it does not name" if letter.source is None else f"{letter.source}@{letter.source_offset}"
+            "a source that it does not name"
+            if letter.source is None
+            else f"{letter.source}@{letter.source_offset}"
         )
         lines += [
             f"  why       {printable(letter.error_class)}: {printable(letter.error_message)}",
@@ -73,8 +82,14 @@ def block(letter: Letter, *, replayed: bool, most_bytes: int) -> str:
         ]
     if letter.replayed:
         lines.append(f"  fed back  {letter.replayed} times before it was set aside again")
-    lines += [f"  header    {printable(name)} = {shown(value, most_bytes)}" for name, value in letter.headers]
-    lines += [f"  key       {shown(letter.key, most_bytes)}", f"  value     {shown(letter.value, most_bytes)}"]
+    lines += [
+        f"  header    {printable(name)} = {shown(value, most_bytes)}"
+        for name, value in letter.headers
+    ]
+    lines += [
+        f"  key       {shown(letter.key, most_bytes)}",
+        f"  value     {shown(letter.value, most_bytes)}",
+    ]
     return "\n".join(lines)
 
 
@@ -94,7 +109,9 @@ def as_json(letter: Letter, *, replayed: bool, most_bytes: int) -> dict[str, Any
         "source_offset": letter.source_offset,
         "source_timestamp_ms": letter.source_timestamp_ms,
         "fed_back_before": letter.replayed,
-        "headers": [{"key": name, "value": _data(value, most_bytes)} for name, value in letter.headers],
+        "headers": [
+            {"key": name, "value": _data(value, most_bytes)} for name, value in letter.headers
+        ],
         "key": _data(letter.key, most_bytes),
         "value": _data(letter.value, most_bytes),
     }
@@ -111,14 +128,25 @@ def _data(data: bytes | None, most_bytes: int) -> dict[str, Any] | None:
 def table(counts: Counts) -> str:
     """What ``list`` prints."""
     letters, others = counts.letters, counts.others
-    lines = [f"{counts.topic}: {letters.records} dead letters, of which {letters.replayed} are replayed"]
+    lines = [
+        f"{counts.topic}: {letters.records} dead letters, of which {letters.replayed} are replayed"
+    ]
     if letters.came_back:
-        lines.append(f"{letters.came_back} of them had been fed back before, and were set aside again")
+        lines.append(
+            f"{letters.came_back} of them had been fed back before, and were set aside again"
+        )
     if others.records:
-        lines.append(f"{others.records} records are no dead letters, of which {others.replayed} are replayed")
+        lines.append(
+            f"{others.records} records are no dead letters, of which {others.replayed} are "
+            f"replayed"
+        )
     if counts.gone:
-        begins = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(counts.gone.items()))
-        lines.append(f"what retention has removed is not counted; by partition the log begins at {begins}")
+        begins = ", ".join(
+            f"{partition}: {offset}" for partition, offset in sorted(counts.gone.items())
+        )
+        lines.append(
+            f"what retention has removed is not counted; by partition the log begins at {begins}"
+        )
     if letters.records:
         lines += ["", *_columns(_rows(counts))]
     return "\n".join(lines)
@@ -145,4 +173,7 @@ def _cell(text: str) -> str:
 def _columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
     every = list(rows)
     widths = [max(len(row[column]) for row in every) for column in range(len(every[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in every
+    ]

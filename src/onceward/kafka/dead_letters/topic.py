@@ -1,4 +1,5 @@
-"""The letters of a dead-letter topic, streamed partition by partition, up to where all was decided at the start.
+"""The letters of a dead-letter topic, streamed partition by partition, up to where all was decided
+at the start.
 
 Called by the commands; reads only.
 """
@@ -20,7 +21,9 @@ from onceward.kafka.wire.reads.offsets import EARLIEST, list_offsets
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Of one partition, as it was when the command began: offsets ``[begin, end)``; ``end`` is the last stable one."""
+    """Of one partition, as it was when the command began: offsets ``[begin, end)``; ``end`` is the
+    last stable one.
+    """
 
     begin: int
     end: int
@@ -41,17 +44,25 @@ class DeadLetterTopic:
         """Of the topic (KIP-516); empty with brokers before 2.8."""
         begins, ends = list_offsets(client, partitions, EARLIEST), decided_ends(client, partitions)
         self.extents: Mapping[TopicPartition, Extent] = {
-            partition: Extent(begins[partition], max(begins[partition], ends[partition])) for partition in partitions
+            partition: Extent(begins[partition], max(begins[partition], ends[partition]))
+            for partition in partitions
         }
 
     def letters(
-        self, where: TopicPartition, start: int | None = None, *, skip: Skip = lambda offset: offset
+        self,
+        where: TopicPartition,
+        start: int | None = None,
+        *,
+        skip: Skip = lambda offset: offset,
     ) -> Iterator[Letter]:
-        """Those of one partition, in offset order; see :func:`onceward.kafka.wire.reads.committed.committed_records`."""
+        """Those of one partition, in offset order; see
+        :func:`onceward.kafka.wire.reads.committed.committed_records`.
+        """
         extent = self.extents[where]
         begin = extent.begin if start is None else max(start, extent.begin)
         return (
-            letter_of(where, record) for record in committed_records(self._client, where, begin, extent.end, skip=skip)
+            letter_of(where, record)
+            for record in committed_records(self._client, where, begin, extent.end, skip=skip)
         )
 
     def all_letters(self) -> Iterator[Letter]:
@@ -68,14 +79,17 @@ class DeadLetterTopic:
         return replayed_of(newest, self.name, self.id)
 
     def must_be_the_same(self) -> None:
-        """Ids never come back: as the topic has still the same one, all that was read came from it.
+        """Ids never come back: as the topic has still the same one, all that was read came from
+        it.
 
-        :raises SourceTopicReplaced: it was deleted and created again, so that offsets name other letters now.
+        :raises SourceTopicReplaced: it was deleted and created again, so that offsets name other
+            letters now.
         """
         found = self._client.topic_ids([self.name]).get(self.name, "")
         if found != self.id:
             raise SourceTopicReplaced(
-                f"dead-letter topic {self.name} was deleted and created again while it was read: its id was {self.id} "
+                f"dead-letter topic {self.name} was deleted and created again while it was read: "
+                f"its id was {self.id} "
                 f"and is {found}",
                 next_step="run again: what is there now is read from its beginning",
                 details={"topics": [self.name]},

@@ -1,9 +1,9 @@
 """A pipeline's chain in the ledger topic: owned by its transactional id, appended in transactions.
 
-Runs in the driver. Kafka fences: ``InitProducerId`` takes the id and ends what the old owner had open, so that what is
-read afterwards is final, and an ``EndTxn`` of the old owner is refused. The Kafka sink writes its records into the same
-transaction, between :meth:`KafkaChain.begin` and :meth:`KafkaChain.put`; for any other sink the transaction holds the
-ledger record alone.
+Runs in the driver. Kafka fences: ``InitProducerId`` takes the id and ends what the old owner had
+open, so that what is read afterwards is final, and an ``EndTxn`` of the old owner is refused. The
+Kafka sink writes its records into the same transaction, between :meth:`KafkaChain.begin` and
+:meth:`KafkaChain.put`; for any other sink the transaction holds the ledger record alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
 from onceward.kafka.wire.appends.producer import Append, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.security import TokenProvider
-from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options
+from onceward.kafka.wire.options.settings import (
+    ClientSettings,
+    ProducerSettings,
+    settings_from_options,
+)
 from onceward.kafka.wire.transactions.states import State
 from onceward.kafka.wire.transactions.transaction import Transaction
 
@@ -30,17 +34,27 @@ log = logging.getLogger(__name__)
 
 
 class KafkaChain(Chain):
-    """See the module. ``transaction`` is open between :meth:`begin` and :meth:`commit` or :meth:`abort`."""
+    """See the module. ``transaction`` is open between :meth:`begin` and :meth:`commit` or
+    :meth:`abort`.
+    """
 
     def __init__(
-        self, client: KafkaClient, topic: str, pipeline: PipelineId, producer: ProducerSettings, *, owns_client: bool
+        self,
+        client: KafkaClient,
+        topic: str,
+        pipeline: PipelineId,
+        producer: ProducerSettings,
+        *,
+        owns_client: bool,
     ) -> None:
         self._client = client
         self._owns_client = owns_client
         self._topic = LedgerTopic(client, topic, pipeline)
         self._pipeline = pipeline
         self._producer_settings = producer
-        self.transaction = Transaction(client, pipeline, producer.transaction_timeout_ms, outdated=self._outdated)
+        self.transaction = Transaction(
+            client, pipeline, producer.transaction_timeout_ms, outdated=self._outdated
+        )
         self._producer_id: int | None = None
         self._put = self._committed = -1  # sequences of ledger records
         self._confirmed = False  # is what was last read from the ledger known to be the newest?
@@ -49,11 +63,13 @@ class KafkaChain(Chain):
         return self._topic.peek()
 
     def take(self, *, confirm: bool = True) -> LedgerRecord | None:
-        """:param confirm: make sure that what is read is the newest. Whoever confirms it before a commit anyway, and
-        does nothing on the strength of it before, need not."""
+        """:param confirm: make sure that what is read is the newest. Whoever confirms it before a
+        commit anyway, and does nothing on the strength of it before, need not.
+        """
         with patience.within(2 * self.transaction.patience_ms):
             self._topic.ensure_topic()
-            # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
+            # The order matters: after take_over no earlier owner can commit, so what the ledger
+            # says then is final.
             self._producer_id = self.transaction.take_over().producer_id
         newest = self.newest()
         self._doubt_a_strange_writer(newest)
@@ -62,15 +78,18 @@ class KafkaChain(Chain):
         return newest
 
     def _doubt_a_strange_writer(self, newest: LedgerRecord | None) -> None:
-        """A transactional id keeps its producer id until it expires (then it begins at epoch 0) or its epochs run out.
+        """A transactional id keeps its producer id until it expires (then it begins at epoch 0) or
+        its epochs run out.
 
-        So this can be right, and nobody can tell any more: the coordinator does not know what an id had before.
+        So this can be right, and nobody can tell any more: the coordinator does not know what an
+        id had before.
         """
         ours = self.transaction.identity
         if newest is None or newest.attempt.owner == ours.producer_id or ours.epoch == 0:
             return
         log.warning(
-            "the newest ledger record of %s in %s, %s (sequence %d), was written by producer %d epoch %d, and the "
+            "the newest ledger record of %s in %s, %s (sequence %d), was written by producer %d "
+            "epoch %d, and the "
             "coordinator has %s for the pipeline: its epochs ran out, or its first run after "
             "transactional.id.expiration.ms committed nothing, or somebody else wrote that record",
             self._pipeline,
@@ -94,7 +113,8 @@ class KafkaChain(Chain):
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
-            # An abort without an answer. Never a commit: while that is in doubt, the engine ends the query.
+            # An abort without an answer. Never a commit: while that is in doubt, the engine ends
+            # the query.
             self.transaction.recover()
         elif self.transaction.state is State.OPEN:  # of an attempt that nobody has ended
             self.transaction.abort()
@@ -112,32 +132,39 @@ class KafkaChain(Chain):
     def refuse_what_a_newer_owner_wrote(self, known: LedgerRecord | None) -> None:
         """Under a new producer id, is the ledger still where we left it?
 
-        Epochs run out, and then there is a new one. But it also comes when the coordinator had forgotten the id
-        (``transactional.id.expiration.ms`` without a batch), and with it whoever took over meanwhile: nobody would
-        fence us then. From ``begin`` on nobody else can commit, so that what the ledger says is final.
+        Epochs run out, and then there is a new one. But it also comes when the coordinator had
+        forgotten the id (``transactional.id.expiration.ms`` without a batch), and with it whoever
+        took over meanwhile: nobody would fence us then. From ``begin`` on nobody else can commit,
+        so that what the ledger says is final.
 
-        :raises Fenced: somebody newer has written. :raises LedgerBehind: our own last record is gone.
+        :raises Fenced: somebody newer has written. :raises LedgerBehind: our own last record is
+            gone.
         :raises LedgerOutdated: it is not, but a broker that no longer leads the ledger was asked.
         """
         newest = self.newest()
         if _sequence(newest) < _sequence(known):
             self.confirm()
             what = (
-                f"ended with sequence {_sequence(known)} and now ends with {_sequence(newest)}: the topic was deleted, "
+                f"ended with sequence {_sequence(known)} and now ends with {_sequence(newest)}: "
+                f"the topic was deleted, "
                 "truncated or restored from an older copy"
             )
             raise cut_off(self._pipeline, f"ledger topic {self._topic.topic}", what)
         if newest is not None and (known is None or newest.attempt != known.attempt):
             raise Fenced(
-                f"a newer copy of pipeline {self._pipeline} has written {newest.batch} (sequence {newest.sequence}) "
+                f"a newer copy of pipeline {self._pipeline} has written {newest.batch} (sequence "
+                f"{newest.sequence}) "
                 f"while this one was idle at sequence {_sequence(known)}",
-                next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+                next_step="leave this copy stopped; if two are running by mistake, give one "
+                "another pipeline_id",
             )
 
     def _outdated(self) -> bool:
-        """Is there a record that is neither known nor, after a commit in doubt, of our own attempt?
+        """Is there a record that is neither known nor, after a commit in doubt, of our own
+        attempt?
 
-        Who asks is not sure to be the owner still; so what this read says is confirmed with the next record.
+        Who asks is not sure to be the owner still; so what this read says is confirmed with the
+        next record.
         """
         self._confirmed = False
         peeked = self._topic.peek()
@@ -149,29 +176,41 @@ class KafkaChain(Chain):
         self.commit()
 
     def progress(self, record: LedgerRecord) -> LedgerRecord:
-        written = replace(record, attempt=self.begin(record), decided=record.decided or record.attempt)
+        written = replace(
+            record, attempt=self.begin(record), decided=record.decided or record.attempt
+        )
         self.put(written, behind=record.sequence)
         self.commit()
         return written
 
     def put(self, record: LedgerRecord, *, behind: int | None = None) -> None:
-        """The record into the open transaction, as the last thing: pipelines share the partition, which is held up
-        until the transaction ends. ``behind``: the sequence of the record that must be the newest; default: the one
-        before."""
+        """The record into the open transaction, as the last thing: pipelines share the partition,
+        which is held up until the transaction ends. ``behind``: the sequence of the record that
+        must be the newest; default: the one before.
+        """
         partition = self._topic.partition()
         self.transaction.add_partitions([partition])
         self._put = record.sequence
-        if behind is None:  # a record that is written again keeps what it says of the transaction that decided
+        if (
+            behind is None
+        ):  # a record that is written again keeps what it says of the transaction that decided
             record = replace(record, open_ms=int(self.transaction.open_for_ms))
         try:
-            (appended,) = self.producer().send([Append(partition, self._topic.record_to_append(record), 0)])
-        except RecordTooLarge as refusal:  # a record of ours is no input: the topic's setting can be put right
+            (appended,) = self.producer().send(
+                [Append(partition, self._topic.record_to_append(record), 0)]
+            )
+        except (
+            RecordTooLarge
+        ) as refusal:  # a record of ours is no input: the topic's setting can be put right
             raise ResourceError(
                 f"the ledger's record does not fit: {refusal.message}",
-                next_step="raise max.message.bytes of the ledger topic; 1048588 is Kafka's default",
+                next_step="raise max.message.bytes of the ledger topic; 1048588 is Kafka's "
+                "default",
                 details=refusal.details,
             ) from refusal
-        except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
+        except (
+            Fenced
+        ) as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
             raise self.transaction.explain(refusal) from refusal
         if not self._confirmed:
             self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)
@@ -181,13 +220,16 @@ class KafkaChain(Chain):
 
         An attempt that is open is spoilt by it; whoever asks gives it up.
 
-        :raises LedgerOutdated: it is not. :raises Fenced, SendFailed, BrokerUnreachable: nobody could tell.
+        :raises LedgerOutdated: it is not. :raises Fenced, SendFailed, BrokerUnreachable: nobody
+            could tell.
         """
         if not self._confirmed:
             self._confirm_now()
 
     def _confirm_now(self) -> None:
-        """:meth:`_confirm` what was just read, by a transaction that is aborted: its own, if none is open."""
+        """:meth:`_confirm` what was just read, by a transaction that is aborted: its own, if none
+        is open.
+        """
         own = self.transaction.state is not State.OPEN
         if own:
             self.transaction.begin()
@@ -205,12 +247,14 @@ class KafkaChain(Chain):
                 self.transaction.abort()
 
     def _confirm(self, offset: int, known: int) -> None:
-        """Is what was read the newest record that there is? Asked once after each read of the ledger.
+        """Is what was read the newest record that there is? Asked once after each read of the
+        ledger.
 
-        Brokers do not ask each other before they answer a read. One that is cut off from the controllers but not from
-        us goes on as the ledger's leader, with an end that does not move: a batch that was committed meanwhile would be
-        admitted as the next one, and be written twice. Our own append, which that broker cannot acknowledge, shows
-        what lies before it. Nobody else can commit between that append and our ``EndTxn``, nor, after it, without
+        Brokers do not ask each other before they answer a read. One that is cut off from the
+        controllers but not from us goes on as the ledger's leader, with an end that does not move:
+        a batch that was committed meanwhile would be admitted as the next one, and be written
+        twice. Our own append, which that broker cannot acknowledge, shows what lies before it.
+        Nobody else can commit between that append and our ``EndTxn``, nor, after it, without
         fencing us first: so one look is enough until the ledger is read anew.
 
         :raises LedgerOutdated: it was not.
@@ -218,10 +262,13 @@ class KafkaChain(Chain):
         found = _sequence(self._topic.newest_before(offset, self.transaction.identity))
         if found != known:
             raise LedgerOutdated(
-                f"the ledger topic {self._topic.topic} was read from a broker that no longer led it: pipeline "
-                f"{self._pipeline} was taken to end with sequence {known}, and its newest committed record has "
+                f"the ledger topic {self._topic.topic} was read from a broker that no longer led "
+                f"it: pipeline "
+                f"{self._pipeline} was taken to end with sequence {known}, and its newest "
+                f"committed record has "
                 f"sequence {found}",
-                next_step="start the query again: it reads the ledger anew; nothing of this attempt is visible. If it "
+                next_step="start the query again: it reads the ledger anew; nothing of this "
+                "attempt is visible. If it "
                 "repeats, look for a broker that is cut off from the controllers",
                 details={"pipeline": self._pipeline, "admitted_after": known, "newest": found},
             )
@@ -251,7 +298,8 @@ class KafkaChain(Chain):
             if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
                 self.transaction.recover()
             else:
-                self.transaction.abort()  # EndTxn was never sent, or it was answered: then nothing is open
+                # EndTxn was never sent, or it was answered: then nothing is open
+                self.transaction.abort()
         newest = self.newest()
         if confirm:
             self._confirm_now()
@@ -277,7 +325,8 @@ class KafkaLedger(Ledger):
     :param bootstrap_servers: ``host:port``, comma-separated or a list.
     :param topic: one topic for all pipelines; 16 partitions.
     :param options: Kafka client settings by Kafka's own names.
-    :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with ``token() -> str``.
+    :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with
+        ``token() -> str``.
     :raises ConfigurationError: any of these is wrong.
     """
 

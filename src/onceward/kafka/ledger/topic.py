@@ -1,10 +1,12 @@
-"""The ledger as a compacted Kafka topic: where a pipeline's record lies, how it is read and how it is made ready.
+"""The ledger as a compacted Kafka topic: where a pipeline's record lies, how it is read and how it
+is made ready.
 
-Called by ``kafka.sink`` and ``kafka.source.source``; runs in the driver. Writing is not here: the record is appended inside
-the batch's own transaction, by whoever holds it (:func:`record_to_append` makes what to append).
+Called by ``kafka.sink`` and ``kafka.source.source``; runs in the driver. Writing is not here: the
+record is appended inside the batch's own transaction, by whoever holds it
+(:func:`record_to_append` makes what to append).
 
-Key: the pipeline id. Value: :mod:`onceward.engine.ledger.record` as JSON. Partition: where Kafka's default partitioner puts
-the key, so that any client finds it.
+Key: the pipeline id. Value: :mod:`onceward.engine.ledger.record` as JSON. Partition: where Kafka's
+default partitioner puts the key, so that any client finds it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ import pyarrow as pa
 
 from onceward import surroundings
 from onceward.engine.ledger.record import LedgerRecord, State, decode, encode
-from onceward.errors import AccessDenied, ConfigurationError, LedgerUnreadable, OncewardError, TopicMissing
+from onceward.errors import (
+    AccessDenied,
+    ConfigurationError,
+    LedgerUnreadable,
+    OncewardError,
+    TopicMissing,
+)
 from onceward.ids import PipelineId, ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import RecordColumns
@@ -41,7 +49,8 @@ _PARTITIONS = "ledger_partitions"
 _REQUIRED = {"cleanup.policy": "compact"}
 _WISHES: Mapping[str, tuple[str, ...]] = {
     "max.message.bytes": (str(_LARGEST_RECORD_BYTES),),  # of thousands of partitions
-    # The active segment is not compacted, and every start reads it whole. Confluent Cloud takes no less than 50 MiB.
+    # The active segment is not compacted, and every start reads it whole. Confluent Cloud takes no
+    # less than 50 MiB.
     "segment.bytes": (str(16 << 20), str(50 << 20)),
     "min.cleanable.dirty.ratio": ("0.1",),
 }
@@ -81,40 +90,58 @@ class LedgerTopic:
         try:
             policy = self._client.topic_config(self.topic)
         except AccessDenied as denied:
-            log.warning("cannot check that ledger topic %s keeps its records: %s", self.topic, denied)
+            log.warning(
+                "cannot check that ledger topic %s keeps its records: %s", self.topic, denied
+            )
             return
         cleanup = policy.get("cleanup.policy") or ""
         if "delete" in cleanup:
             raise ConfigurationError(
-                f"the ledger topic {self.topic} has cleanup.policy={cleanup}: Kafka would delete records that "
+                f"the ledger topic {self.topic} has cleanup.policy={cleanup}: Kafka would delete "
+                f"records that "
                 "exactly-once rests on",
                 next_step=f"set cleanup.policy=compact on {self.topic} (kafka-configs --alter)",
             )
         self._warn_if_thin(int(policy.get("min.insync.replicas") or 1))
 
     def _create(self) -> None:
-        """With three replicas where there are so many brokers, whatever the broker's default, which often is one."""
+        """With three replicas where there are so many brokers, whatever the broker's default,
+        which often is one.
+        """
         replicas = min(_REPLICAS, len(self._client.brokers()))
-        # Two of two would let the loss of either broker stop every pipeline, and one of three could lose its record.
+        # Two of two would let the loss of either broker stop every pipeline, and one of three
+        # could lose its record.
         in_sync = 2 if replicas == _REPLICAS else 1
-        log.info("creating ledger topic %s with %d replicas, %d in sync", self.topic, replicas, in_sync)
+        log.info(
+            "creating ledger topic %s with %d replicas, %d in sync", self.topic, replicas, in_sync
+        )
         wishes = {**_WISHES, "min.insync.replicas": (str(in_sync),)}
         best = {name: texts[0] for name, texts in wishes.items()}
         try:
-            self._client.create_topic(self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **best})
+            self._client.create_topic(
+                self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **best}
+            )
         except (ConfigurationError, AccessDenied) as refusal:
             if refusal.details.get("code") not in (_INVALID_CONFIG, _POLICY_VIOLATION):
                 raise
             self._create_with_less(replicas, wishes, refusal)
 
-    def _create_with_less(self, replicas: int, wishes: Mapping[str, tuple[str, ...]], refusal: OncewardError) -> None:
-        """A managed cluster has limits of its own. Which of the wishes it refuses it says when asked for each alone."""
+    def _create_with_less(
+        self, replicas: int, wishes: Mapping[str, tuple[str, ...]], refusal: OncewardError
+    ) -> None:
+        """A managed cluster has limits of its own. Which of the wishes it refuses it says when
+        asked for each alone.
+        """
 
         def takes(replication: int, **wish: str) -> bool:
             configs = {**_REQUIRED, **wish}
             try:
                 self._client.create_topic(
-                    self.topic, PARTITIONS, replication=replication, configs=configs, validate_only=True
+                    self.topic,
+                    PARTITIONS,
+                    replication=replication,
+                    configs=configs,
+                    validate_only=True,
                 )
             except (ConfigurationError, AccessDenied) as also:
                 log.debug("%s: %s", self.topic, also)
@@ -128,14 +155,22 @@ class LedgerTopic:
             for name, texts in wishes.items()
         }
         taken = {name: text for name, text in found.items() if text is not None}
-        log.warning("ledger topic %s is created with no more than %s: %s", self.topic, taken, refusal.message)
-        self._client.create_topic(self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **taken})
+        log.warning(
+            "ledger topic %s is created with no more than %s: %s",
+            self.topic,
+            taken,
+            refusal.message,
+        )
+        self._client.create_topic(
+            self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **taken}
+        )
 
     def _warn_if_thin(self, in_sync: int) -> None:
         replicas = self._client.replication_factor(self.topic)
         if replicas < 3 or in_sync < 2:
             log.warning(
-                "ledger topic %s has replication factor %d and min.insync.replicas %d; below 3 and 2 the loss of one "
+                "ledger topic %s has replication factor %d and min.insync.replicas %d; below 3 "
+                "and 2 the loss of one "
                 "broker can stop the pipeline or lose its record",
                 self.topic,
                 replicas,
@@ -150,45 +185,56 @@ class LedgerTopic:
         return self._home
 
     def peek(self) -> LedgerRecord | None:
-        """The newest committed record, or None when that cannot be told without waiting for an open transaction."""
+        """The newest committed record, or None when that cannot be told without waiting for an
+        open transaction.
+        """
         return self._newest(decided_only=True, readers={})
 
     def newest(self) -> LedgerRecord | None:
         """The newest committed record, or None when there is none, or no topic.
 
-        The key's place moves when somebody adds partitions to the topic. A record says how many there were when it was
-        written; they never get fewer, so one that counts as many as now is the newest. Else all partitions are read.
+        The key's place moves when somebody adds partitions to the topic. A record says how many
+        there were when it was written; they never get fewer, so one that counts as many as now is
+        the newest. Else all partitions are read.
 
-        A broker that was deposed and does not know it may have answered, so that a newer record is missing: whoever
-        writes on the strength of it asks :meth:`newest_before` as well.
+        A broker that was deposed and does not know it may have answered, so that a newer record is
+        missing: whoever writes on the strength of it asks :meth:`newest_before` as well.
 
-        :raises LedgerUnreadable: the record cannot be understood, is not one of this pipeline's, or stays undecided.
+        :raises LedgerUnreadable: the record cannot be understood, is not one of this pipeline's,
+            or stays undecided.
         """
         self._readers = {}
         return self._newest(decided_only=False, readers=self._readers)
 
     def recent(self, limit: int = 100) -> list[LedgerRecord]:
-        """The newest committed records that are still there, oldest first: compaction keeps the last, and in practice
-        those since its last pass. Empty when there is none, or no topic. Waits for nobody's open transaction.
+        """The newest committed records that are still there, oldest first: compaction keeps the
+        last, and in practice those since its last pass. Empty when there is none, or no topic.
+        Waits for nobody's open transaction.
 
-        :raises LedgerUnreadable: a record cannot be understood. :raises AccessDenied, BrokerUnreachable: …
+        :raises LedgerUnreadable: a record cannot be understood. :raises AccessDenied,
+            BrokerUnreachable: …
         """
         try:
             self.partition()
         except TopicMissing:
             return []
         home, values = self.partition(), deque[bytes | None](maxlen=limit)
-        KeyReader(self._client, home, self.pipeline.encode(), _is_its_writers, accepted=values.append).newest(
-            decided_only=True
-        )
-        return [decode(value, where=f"{home}, key {self.pipeline!r}") for value in values if value is not None]
+        KeyReader(
+            self._client, home, self.pipeline.encode(), _is_its_writers, accepted=values.append
+        ).newest(decided_only=True)
+        return [
+            decode(value, where=f"{home}, key {self.pipeline!r}")
+            for value in values
+            if value is not None
+        ]
 
     def newest_before(self, offset: int, identity: ProducerIdentity) -> LedgerRecord | None:
-        """What was the newest committed record when ``identity`` appended one at ``offset`` of :meth:`partition`?
+        """What was the newest committed record when ``identity`` appended one at ``offset`` of
+        :meth:`partition`?
 
-        Final, see :meth:`KeyReader.newest_before`; one fetch when :meth:`newest` came before. Only where the key has
-        moved since the last record (somebody added partitions), that record's old place is taken from the last
-        :meth:`newest`.
+        Final, see :meth:`KeyReader.newest_before`; one fetch when :meth:`newest` came before. Only
+        where the key has moved since the last record (somebody added partitions), that record's
+        old place is taken from the last :meth:`newest`.
 
         :raises LedgerUnreadable: … :raises BrokerUnreachable: …
         """
@@ -197,7 +243,11 @@ class LedgerTopic:
         found = self._decoded(reader, reader.newest_before(offset, identity))
         if found is not None and found.partitions == self._partitions:
             return found.record
-        others = (self._decoded(other, other.value) for place, other in self._readers.items() if place != home)
+        others = (
+            self._decoded(other, other.value)
+            for place, other in self._readers.items()
+            if place != home
+        )
         return _newest_of([found, *others])
 
     def _newest(self, *, decided_only: bool, readers: dict[int, KeyReader]) -> LedgerRecord | None:
@@ -215,16 +265,29 @@ class LedgerTopic:
         found = newest_in(home)
         if found is not None and found.partitions == len(partitions):
             return found.record
-        newest = _newest_of([found, *(newest_in(partition) for partition in sorted(partitions) if partition != home)])
+        newest = _newest_of(
+            [
+                found,
+                *(newest_in(partition) for partition in sorted(partitions) if partition != home),
+            ]
+        )
         if newest is None and not decided_only:
             self._refuse_what_others_wrote(readers.values())
         return newest
 
     def _reader(self, partition: int) -> KeyReader:
-        return KeyReader(self._client, TopicPartition(self.topic, partition), self.pipeline.encode(), _is_its_writers)
+        return KeyReader(
+            self._client,
+            TopicPartition(self.topic, partition),
+            self.pipeline.encode(),
+            _is_its_writers,
+        )
 
     def _decoded(self, reader: KeyReader, value: bytes | None) -> _Found | None:
-        if reader.strange is not None and (place := (reader.where, reader.strange.offset)) not in self._warned_of:
+        if (
+            reader.strange is not None
+            and (place := (reader.where, reader.strange.offset)) not in self._warned_of
+        ):
             self._warned_of.add(place)
             log.warning("%s; it is left alone", self._strange(reader, reader.strange))
         if value is None:
@@ -233,7 +296,8 @@ class LedgerTopic:
         return _Found(record, int(json.loads(value).get(_PARTITIONS, 0)))
 
     def _refuse_what_others_wrote(self, readers: Iterable[KeyReader]) -> None:
-        """Nothing of ours, but something of somebody else's: it may have made compaction remove ours.
+        """Nothing of ours, but something of somebody else's: it may have made compaction remove
+        ours.
 
         A tombstone says that somebody wants the pipeline forgotten, and is taken for no record.
         """
@@ -241,16 +305,20 @@ class LedgerTopic:
             if reader.strange is not None and reader.strange.value is not None:
                 raise LedgerUnreadable(
                     f"{self._strange(reader, reader.strange)}, and there is none that was",
-                    next_step="find out who writes to the ledger topic. If it was restored or copied from elsewhere, "
-                    "write a tombstone under this key, and if the checkpoint's next batch is the one after that "
-                    'record, start once with resume="adopt"; or begin anew under a new pipeline_id',
+                    next_step="find out who writes to the ledger topic. If it was restored or "
+                    "copied from elsewhere, "
+                    "write a tombstone under this key, and if the checkpoint's next batch is the "
+                    "one after that "
+                    'record, start once with resume="adopt"; or begin anew under a new '
+                    "pipeline_id",
                     details={"partition": str(reader.where), "offset": reader.strange.offset},
                 )
 
     def _strange(self, reader: KeyReader, record: Record) -> str:
         what = "record" if record.value is not None else "tombstone"
         return (
-            f"{reader.where} holds a {what} under key {self.pipeline!r} at offset {record.offset} that was not written "
+            f"{reader.where} holds a {what} under key {self.pipeline!r} at offset {record.offset} "
+            f"that was not written "
             "in a transaction of the producer that it names, as every record of a pipeline is"
         )
 
@@ -258,8 +326,9 @@ class LedgerTopic:
         return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
 
     def trial_to_append(self, identity: ProducerIdentity) -> Fragment:
-        """A record that is appended to be aborted: what lies before it is known to whoever has it. It names who wrote
-        it, as every record does, or it would pass for a stranger's."""
+        """A record that is appended to be aborted: what lies before it is known to whoever has it.
+        It names who wrote it, as every record does, or it would pass for a stranger's.
+        """
         value = json.dumps({"attempt": list(identity), "trial": True}).encode()
         columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
         (fragment,) = encode_fragments(
@@ -271,7 +340,9 @@ class LedgerTopic:
         return fragment
 
     def record_to_append(self, record: LedgerRecord) -> Fragment:
-        """``record`` as one fragment for :meth:`partition`; compressed when it is large (thousands of partitions)."""
+        """``record`` as one fragment for :meth:`partition`; compressed when it is large (thousands
+        of partitions).
+        """
         self.partition()
         value = encode(record, **{_PARTITIONS: self._partitions})
         columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
@@ -285,9 +356,10 @@ class LedgerTopic:
 def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
     """Does the record name the producer that has written it, in a transaction?
 
-    Others may be allowed to write to the topic: a record that a plain producer has put under a pipeline's key must not
-    pass for a committed batch. An attempt in this ledger is a producer id and its epoch. A transactional id is not in
-    the log, so who takes the trouble to name itself is not found out here.
+    Others may be allowed to write to the topic: a record that a plain producer has put under a
+    pipeline's key must not pass for a committed batch. An attempt in this ledger is a producer id
+    and its epoch. A transactional id is not in the log, so who takes the trouble to name itself is
+    not found out here.
     """
     if not batch.is_transactional or record.value is None:
         return False
@@ -299,8 +371,10 @@ def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
 
 
 def _newest_of(found: Iterable[_Found | None]) -> LedgerRecord | None:
-    """Of one sequence, as which a batch is decided, published part by part and finished, the newest is in the place
-    that the key came to last, since who has seen fewer partitions has been replaced by who has seen more."""
+    """Of one sequence, as which a batch is decided, published part by part and finished, the
+    newest is in the place that the key came to last, since who has seen fewer partitions has been
+    replaced by who has seen more.
+    """
 
     def age(each: _Found) -> tuple[int, int, bool]:
         return each.record.sequence, each.partitions, each.record.state is State.FINISHED

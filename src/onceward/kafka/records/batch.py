@@ -1,9 +1,12 @@
-"""Kafka record batches (format v2) from columns: first everything that does not depend on the producer, then the stamp.
+"""Kafka record batches (format v2) from columns: first everything that does not depend on the
+producer, then the stamp.
 
-A :class:`Fragment` is encoded while its partition may still be leased to another task; :func:`stamp` writes the
-61-byte header once producer id, epoch and base sequence are known, and copies nothing.
+A :class:`Fragment` is encoded while its partition may still be leased to another task;
+:func:`stamp` writes the 61-byte header once producer id, epoch and base sequence are known, and
+copies nothing.
 
-Called by the Kafka sink's tasks and the ledger writer. Source: KIP-98, ``DefaultRecordBatch`` of kafka-clients.
+Called by the Kafka sink's tasks and the ledger writer. Source: KIP-98, ``DefaultRecordBatch`` of
+kafka-clients.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ HEADER_BYTES = 61
 MAX_SEQUENCE = (1 << 31) - 1
 
 _OUTER = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, CRC-32C
-_INNER = struct.Struct(">hiqqqhii")  # attributes … record count: what the CRC covers, with the records
+_INNER = struct.Struct(
+    ">hiqqqhii"
+)  # attributes … record count: what the CRC covers, with the records
 _LENGTH_LESS = 12  # base offset and the length itself are not counted in the length
 _MAGIC = 2
 _TRANSACTIONAL = 0x10
@@ -46,8 +51,8 @@ _BLOCK_BYTES = 8 * 1024 * 1024
 class Fragment:
     """One future record batch, complete but for producer id, epoch and base sequence.
 
-    Uncompressed ``records`` are a view of a block that neighbouring fragments share (about 8 MiB, or one fragment when
-    that is larger): its memory is free when the last of them is.
+    Uncompressed ``records`` are a view of a block that neighbouring fragments share (about 8 MiB,
+    or one fragment when that is larger): its memory is free when the last of them is.
     """
 
     records: Any  # bytes | memoryview | pa.Buffer: the records section as it goes on the wire
@@ -72,12 +77,13 @@ def encode_fragments(
     record_bytes: int | None = None,
     compression_level: int | None = None,
 ) -> list[Fragment]:
-    """``columns`` as record batches of at most ``batch_bytes`` each, header included, in input order.
+    """``columns`` as record batches of at most ``batch_bytes`` each, header included, in input
+    order.
 
-    Sizes are judged before compression, and never below the truth. A record that alone exceeds ``batch_bytes`` gets a
-    batch of its own; raises RecordTooLarge when that, compressed, exceeds ``record_bytes`` (default: ``batch_bytes``).
-    A batch that compression would enlarge travels uncompressed. Raises BadColumn for timestamps and headers that no
-    Kafka record can have.
+    Sizes are judged before compression, and never below the truth. A record that alone exceeds
+    ``batch_bytes`` gets a batch of its own; raises RecordTooLarge when that, compressed, exceeds
+    ``record_bytes`` (default: ``batch_bytes``). A batch that compression would enlarge travels
+    uncompressed. Raises BadColumn for timestamps and headers that no Kafka record can have.
     """
     if len(columns) == 0:
         return []
@@ -97,7 +103,8 @@ def encode_partitions(
 ) -> list[tuple[int, list[Fragment]]]:
     """What :func:`encode_fragments` makes of each partition's rows, for all partitions in one go.
 
-    ``partitions`` has the partition of each row. Partitions ascend; each has at least one row, in input order.
+    ``partitions`` has the partition of each row. Partitions ascend; each has at least one row, in
+    input order.
     """
     ordered, runs = order_by_partition(columns, partitions)
     fragments = encode_runs(
@@ -122,10 +129,11 @@ def encode_runs(
     record_bytes: int | None = None,
     compression_level: int | None = None,
 ) -> list[list[Fragment]]:
-    """What :func:`encode_fragments` makes of each run of rows, which goes from the last one's end to its own.
+    """What :func:`encode_fragments` makes of each run of rows, which goes from the last one's end
+    to its own.
 
-    Every run has at least one row, and the last one ends with the rows. Much cheaper than one call a run when there
-    are many runs with few rows each.
+    Every run has at least one row, and the last one ends with the rows. Much cheaper than one call
+    a run when there are many runs with few rows each.
     """
     fragments: list[list[Fragment]] = [[] for _ in ends]
     run = 0
@@ -142,8 +150,9 @@ def stamp(
 ) -> list[bytes | Any]:
     """The record batch as two buffers: its header, and ``fragment.records`` itself, not copied.
 
-    ``base_sequence`` is the first record's sequence (-1 with producer id -1, for a producer without idempotence).
-    The broker assigns base offset and partition leader epoch; they are outside the CRC.
+    ``base_sequence`` is the first record's sequence (-1 with producer id -1, for a producer
+    without idempotence). The broker assigns base offset and partition leader epoch; they are
+    outside the CRC.
     """
     inner = _INNER.pack(
         fragment.codec | (_TRANSACTIONAL if transactional else 0),
@@ -156,7 +165,10 @@ def stamp(
         fragment.count,
     )
     crc = crc32c.crc32c(fragment.records, crc32c.crc32c(inner))
-    return [_OUTER.pack(0, fragment.size - _LENGTH_LESS, -1, _MAGIC, crc) + inner, fragment.records]
+    return [
+        _OUTER.pack(0, fragment.size - _LENGTH_LESS, -1, _MAGIC, crc) + inner,
+        fragment.records,
+    ]
 
 
 def next_sequence(sequence: int, count: int) -> int:
@@ -186,8 +198,12 @@ class _Wanted:
             )
 
 
-def _encoded(columns: RecordColumns, borders: list[int], wanted: _Wanted) -> Iterator[tuple[int, Fragment]]:
-    """Fragments with the row that each starts at; none crosses one of ``borders``, which end with the row count."""
+def _encoded(
+    columns: RecordColumns, borders: list[int], wanted: _Wanted
+) -> Iterator[tuple[int, Fragment]]:
+    """Fragments with the row that each starts at; none crosses one of ``borders``, which end with
+    the row count.
+    """
     if not borders:
         return
     rows = Rows.of(columns, wanted.now_ms)
@@ -196,13 +212,17 @@ def _encoded(columns: RecordColumns, borders: list[int], wanted: _Wanted) -> Ite
     cuts = _cuts(positions, borders, wanted.batch_bytes - HEADER_BYTES)
     for block in _blocks(positions, cuts):
         size = int(positions[block[-1]] - positions[block[0]])
-        if size > _LARGEST_BATCH - HEADER_BYTES:  # only a single record can be; Arrow could not hold it
+        if (
+            size > _LARGEST_BATCH - HEADER_BYTES
+        ):  # only a single record can be; Arrow could not hold it
             raise _too_large(size, wanted.record_bytes)
         yield from _encode_block(rows, block, wanted)
 
 
 def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
-    """Row numbers, from 0 to the last border, that part the rows into batches of at most ``room`` bytes or one row."""
+    """Row numbers, from 0 to the last border, that part the rows into batches of at most ``room``
+    bytes or one row.
+    """
     cuts = [0]
     for border in borders:
         while cuts[-1] < border:
@@ -212,7 +232,9 @@ def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
 
 
 def _blocks(positions: Int64s, cuts: list[int]) -> Iterator[list[int]]:
-    """Consecutive cuts in groups worth encoding together; each group begins with the last cut of the one before."""
+    """Consecutive cuts in groups worth encoding together; each group begins with the last cut of
+    the one before.
+    """
     first = 0
     for i in range(1, len(cuts)):
         last = i == len(cuts) - 1
@@ -229,17 +251,25 @@ def _encode_block(rows: Rows, cuts: list[int], wanted: _Wanted) -> Iterator[tupl
     start, end = cuts[0], cuts[-1]
     counts = np.diff(cuts)
     deltas = one_after_the_other([ascending(count) for count in counts.tolist()])
-    bases = np.zeros(1, np.int64) if rows.timestamp_ms is None else np.repeat(rows.timestamp_ms[cuts[:-1]], counts)
+    bases = (
+        np.zeros(1, np.int64)
+        if rows.timestamp_ms is None
+        else np.repeat(rows.timestamp_ms[cuts[:-1]], counts)
+    )
     data, offsets = rows.encode(start, end, bases, deltas)
     view = memoryview(data)
     ends = offsets[np.subtract(cuts, start)].tolist()
-    for (a, b), (low, high) in zip(itertools.pairwise(cuts), itertools.pairwise(ends), strict=True):
+    for (a, b), (low, high) in zip(
+        itertools.pairwise(cuts), itertools.pairwise(ends), strict=True
+    ):
         yield a, _fragment(rows, view[low:high], a, b, wanted)
 
 
 def _fragment(rows: Rows, plain: memoryview, start: int, end: int, wanted: _Wanted) -> Fragment:
     codec, records = _compressed(plain, wanted)
-    if end - start == 1 and HEADER_BYTES + len(records) > wanted.record_bytes:  # several are cut to size
+    if (
+        end - start == 1 and HEADER_BYTES + len(records) > wanted.record_bytes
+    ):  # several are cut to size
         raise _too_large(HEADER_BYTES + len(records), wanted.record_bytes)
     times = rows.timestamp_ms
     return Fragment(
@@ -263,7 +293,8 @@ def _compressed(plain: memoryview, wanted: _Wanted) -> tuple[Codec, Any]:
 def _too_large(size: int, limit: int) -> RecordTooLarge:
     return RecordTooLarge(
         f"one record takes {size} bytes and may have {limit} (max.request.size)",
-        next_step="raise max.request.size (options= of the sink) and the topic's max.message.bytes, or make the record "
+        next_step="raise max.request.size (options= of the sink) and the topic's "
+        "max.message.bytes, or make the record "
         "smaller",
         details={"record_bytes": size, "limit_bytes": limit},
     )

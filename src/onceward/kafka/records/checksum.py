@@ -1,10 +1,12 @@
-"""The checksum of what a batch put into one output partition, made so that anyone can recompute it.
+"""The checksum of what a batch put into one output partition, made so that anyone can recompute
+it.
 
-It needs nothing but a Kafka client and a standard CRC-32C (Castagnoli, the one of Kafka's own record batches).
-Checksums of consecutive stretches combine without their data: every fragment carries one, and the driver adds them
-up in offset order for the ledger's manifest.
+It needs nothing but a Kafka client and a standard CRC-32C (Castagnoli, the one of Kafka's own
+record batches). Checksums of consecutive stretches combine without their data: every fragment
+carries one, and the driver adds them up in offset order for the ledger's manifest.
 
-Called by ``kafka.records.batch`` (executor), the engine's report check and the ledger (driver), and verdicts (testing).
+Called by ``kafka.records.batch`` (executor), the engine's report check and the ledger (driver),
+and verdicts (testing).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Stretch(NamedTuple):
 
     @staticmethod
     def of(*buffers: Any) -> Stretch:
-        """The stretch made of ``buffers`` one after the other (anything with the buffer protocol)."""
+        """The stretch made of ``buffers`` one after the other (anything with the buffer
+        protocol).
+        """
         crc, length = 0, 0
         for buffer in buffers:
             view = memoryview(buffer)
@@ -43,19 +47,24 @@ class Stretch(NamedTuple):
 
     def then(self, following: Stretch) -> Stretch:
         """The stretch of this data followed by that of ``following``, from the two CRCs alone."""
-        return Stretch(_shift(self.crc, following.length) ^ following.crc, self.length + following.length)
+        return Stretch(
+            _shift(self.crc, following.length) ^ following.crc, self.length + following.length
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ContentChecksum:
     """Four stretches over the records of one partition, in offset order.
 
-    * ``lengths``: for each record its key length and value length, both big-endian int32, -1 for null;
+    * ``lengths``: for each record its key length and value length, both big-endian int32, -1 for
+      null;
     * ``keys``, ``values``: all key bytes, all value bytes, one after the other;
-    * ``headers``: for each record its headers section as in the record format (zigzag varint count, then for each
-      header varint key length, key, varint value length, value); one zero byte for a record without headers.
+    * ``headers``: for each record its headers section as in the record format (zigzag varint
+      count, then for each header varint key length, key, varint value length, value); one zero
+      byte for a record without headers.
 
-    Equal checksums mean equal content up to the strength of 32-bit CRCs: they find faults, not forgers.
+    Equal checksums mean equal content up to the strength of 32-bit CRCs: they find faults, not
+    forgers.
     """
 
     lengths: Stretch
@@ -72,15 +81,22 @@ class ContentChecksum:
         return ContentChecksum(*(a.then(b) for a, b in pairs))
 
     @staticmethod
-    def of_records(records: Iterable[tuple[bytes | None, bytes | None, Headers | None]]) -> ContentChecksum:
-        """The checksum of plain ``(key, value, headers)`` records, one by one: slow, and easy to believe.
+    def of_records(
+        records: Iterable[tuple[bytes | None, bytes | None, Headers | None]],
+    ) -> ContentChecksum:
+        """The checksum of plain ``(key, value, headers)`` records, one by one: slow, and easy to
+        believe.
 
         Encoding does not come this way; tests and verdicts compare the two.
         """
         crcs, sizes = [0, 0, 0, 0], [0, 0, 0, 0]
         for key, value, headers in records:
-            lengths = _LENGTHS.pack(-1 if key is None else len(key), -1 if value is None else len(value))
-            for i, part in enumerate((lengths, key or b"", value or b"", headers_section(headers or ()))):
+            lengths = _LENGTHS.pack(
+                -1 if key is None else len(key), -1 if value is None else len(value)
+            )
+            for i, part in enumerate(
+                (lengths, key or b"", value or b"", headers_section(headers or ()))
+            ):
                 crcs[i] = crc32c.crc32c(part, crcs[i])
                 sizes[i] += len(part)
         return ContentChecksum(*map(Stretch, crcs, sizes))
@@ -91,7 +107,9 @@ class ContentChecksum:
         return self.lengths, self.keys, self.values, self.headers
 
     def hexdigest(self) -> str:
-        """``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``: the four CRCs (lengths, keys, values, headers)."""
+        """``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``: the four CRCs (lengths, keys, values,
+        headers).
+        """
         return "-".join(f"{stretch.crc:08x}" for stretch in self.stretches)
 
     def to_list(self) -> list[list[int]]:
@@ -113,7 +131,9 @@ ContentChecksum.EMPTY = ContentChecksum(*[Stretch(0, 0)] * 4)
 
 
 def headers_section(headers: Headers) -> bytes:
-    """The headers of one record as the record format has them (KIP-82, ``DefaultRecord.writeTo``)."""
+    """The headers of one record as the record format has them (KIP-82,
+    ``DefaultRecord.writeTo``).
+    """
     section = bytearray(_varint(len(headers)))
     for key, value in headers:
         name = key.encode()
@@ -132,7 +152,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-# -- CRC combination -----------------------------------------------------------------------------------------------
+# -- CRC combination ------------------------------------------------------------------------------
 # Appending n zero bytes to data multiplies its CRC by x^(8n) modulo the polynomial: a linear map of 32 bits, the same
 # that zlib's crc32_combine applies. A map is kept as four tables of 256 (one a byte of the CRC), one map a power of
 # two of n, made when first needed.
@@ -146,13 +166,16 @@ def combine_runs(
     """What :meth:`ContentChecksum.combine` gives for each of many runs of checksums, all at once.
 
     :param crcs: one row a checksum, one column a stretch; so ``lengths``.
-    :param runs: the number of the run that each row belongs to: 0, 1, 2 … without a gap, each at least once, ascending.
+    :param runs: the number of the run that each row belongs to: 0, 1, 2 … without a gap, each at
+        least once, ascending.
     :returns: the CRCs and lengths of each run, one row a run.
     """
     while len(runs) and len(runs) > runs[-1] + 1:
         # Neighbours are joined two by two, so that a run of n takes log2(n) rounds.
         begins = np.concatenate(([True], runs[1:] != runs[:-1]))
-        in_run = np.arange(len(runs)) - np.maximum.accumulate(np.where(begins, np.arange(len(runs)), 0))
+        in_run = np.arange(len(runs)) - np.maximum.accumulate(
+            np.where(begins, np.arange(len(runs)), 0)
+        )
         firsts = np.flatnonzero(in_run % 2 == 0)
         paired = firsts[(firsts + 1 < len(runs)) & ~np.append(begins, True)[firsts + 1]]
         joined, sizes = crcs.copy(), lengths.copy()
@@ -162,7 +185,9 @@ def combine_runs(
     return crcs, lengths
 
 
-def _shift_all(crcs: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+def _shift_all(
+    crcs: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]:
     """:func:`_shift` of each."""
     shifted: npt.NDArray[np.uint32] = crcs.copy()
     for power in range(int(zero_bytes.max(initial=0)).bit_length()):
@@ -170,7 +195,9 @@ def _shift_all(crcs: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) 
         if chosen.any():
             some = shifted[chosen]
             a, b, c, d = _zero_bytes_arrays(power)
-            shifted[chosen] = a[some & 0xFF] ^ b[some >> 8 & 0xFF] ^ c[some >> 16 & 0xFF] ^ d[some >> 24]
+            shifted[chosen] = (
+                a[some & 0xFF] ^ b[some >> 8 & 0xFF] ^ c[some >> 16 & 0xFF] ^ d[some >> 24]
+            )
     return shifted
 
 
@@ -213,6 +240,8 @@ def _apply(tables: _Map, crc: int) -> int:
 
 def _byte_table(columns: list[int]) -> tuple[int, ...]:
     table = [0]
-    for column in columns:  # doubles the table: entries with this bit set are those without it, plus its column
+    for column in (
+        columns
+    ):  # doubles the table: entries with this bit set are those without it, plus its column
         table += [entry ^ column for entry in table]
     return tuple(table)

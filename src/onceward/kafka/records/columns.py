@@ -1,7 +1,9 @@
-"""The rows on their way to Kafka, as columns: what a task got from Spark, in the only shape ``records`` works on.
+"""The rows on their way to Kafka, as columns: what a task got from Spark, in the only shape
+``records`` works on.
 
-Called by the Kafka sink's tasks (executor); everything else in ``records`` takes and gives :class:`RecordColumns`.
-Nothing here copies a payload unless it must (`take`, `concat`, and columns of strings with 64-bit offsets).
+Called by the Kafka sink's tasks (executor); everything else in ``records`` takes and gives
+:class:`RecordColumns`. Nothing here copies a payload unless it must (`take`, `concat`, and columns
+of strings with 64-bit offsets).
 """
 
 from __future__ import annotations
@@ -20,18 +22,25 @@ from onceward.errors import BadColumn
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 NOW = np.iinfo(np.int64).min
-"""In ``timestamp_ms``: this row has no timestamp of its own and takes ``now_ms`` when it is encoded."""
+"""In ``timestamp_ms``: this row has no timestamp of its own and takes ``now_ms`` when it is
+encoded.
+"""
 
 _MAX_COLUMN_BYTES = (1 << 31) - 1  # Arrow binary columns have 32-bit offsets
-_SMALLER = "lower spark.sql.execution.arrow.maxRecordsPerBatch so that one Arrow batch holds less than 2 GiB"
+_SMALLER = (
+    "lower spark.sql.execution.arrow.maxRecordsPerBatch so that one Arrow batch holds less "
+    "than 2 GiB"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
-    """n rows of one or more topics' records. Arrays may be slices (offset other than 0); all have the same length.
+    """n rows of one or more topics' records. Arrays may be slices (offset other than 0); all have
+    the same length.
 
-    ``value`` is null for a tombstone, ``key`` None when all keys are null, ``headers`` None when no row has any
-    (a null list means the same for one row), ``timestamp_ms`` None when every row takes the time of encoding.
+    ``value`` is null for a tombstone, ``key`` None when all keys are null, ``headers`` None when
+    no row has any (a null list means the same for one row), ``timestamp_ms`` None when every row
+    takes the time of encoding.
     """
 
     key: Any  # pa.BinaryArray | None
@@ -40,13 +49,16 @@ class RecordColumns:
     timestamp_ms: npt.NDArray[np.int64] | None = None
 
     @staticmethod
-    def of(value: Any, *, key: Any = None, headers: Any = None, timestamp: Any = None) -> RecordColumns:
+    def of(
+        value: Any, *, key: Any = None, headers: Any = None, timestamp: Any = None
+    ) -> RecordColumns:
         """Columns of any Arrow shape, normalised.
 
-        ``value`` and ``key``: binary or string, also large, view or fixed-size, arrays or chunked arrays. ``headers``:
-        list<struct<key: string, value: binary>>. ``timestamp``: an Arrow timestamp of any unit, or int64 milliseconds
-        since 1970 (Arrow or NumPy); null means "the time of encoding". Raises BadColumn naming the column for other
-        types, unequal lengths, or more than 2 GiB in one column.
+        ``value`` and ``key``: binary or string, also large, view or fixed-size, arrays or chunked
+        arrays. ``headers``: list<struct<key: string, value: binary>>. ``timestamp``: an Arrow
+        timestamp of any unit, or int64 milliseconds since 1970 (Arrow or NumPy); null means "the
+        time of encoding". Raises BadColumn naming the column for other types, unequal lengths, or
+        more than 2 GiB in one column.
         """
         columns = RecordColumns(
             key=None if key is None else _binary("key", key),
@@ -72,7 +84,9 @@ class RecordColumns:
             key=None if self.key is None else self.key.slice(start, length),
             value=self.value.slice(start, length),
             headers=None if self.headers is None else self.headers.slice(start, length),
-            timestamp_ms=None if self.timestamp_ms is None else self.timestamp_ms[start : start + length],
+            timestamp_ms=None
+            if self.timestamp_ms is None
+            else self.timestamp_ms[start : start + length],
         )
 
     def take(self, indices: npt.NDArray[Any]) -> RecordColumns:
@@ -162,15 +176,17 @@ def _one_chunk(name: str, column: Any) -> Any:
     try:
         return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     except pa.ArrowInvalid as error:
-        raise BadColumn(f"column {name!r} holds more than 2 GiB in one Arrow batch", next_step=_SMALLER) from error
+        raise BadColumn(
+            f"column {name!r} holds more than 2 GiB in one Arrow batch", next_step=_SMALLER
+        ) from error
 
 
 def _milliseconds(column: Any) -> npt.NDArray[np.int64]:
     if isinstance(column, np.ndarray):
         return column.astype(np.int64, copy=False)
     if pa.types.is_timestamp(column.type):
-        # Cut towards the past, as Spark does for its own Kafka sink; Arrow's unsafe cast cuts towards 1970, which
-        # differs only for times that Kafka refuses anyway.
+        # Cut towards the past, as Spark does for its own Kafka sink; Arrow's unsafe cast cuts
+        # towards 1970, which differs only for times that Kafka refuses anyway.
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     elif not pa.types.is_int64(column.type):
         raise BadColumn(
@@ -188,15 +204,23 @@ def _milliseconds(column: Any) -> npt.NDArray[np.int64]:
 def _concat(name: str, columns: list[Any], lengths: list[int], kind: Any) -> Any:
     if all(column is None for column in columns):
         return None
-    full = [pa.nulls(n, kind) if column is None else column for column, n in zip(columns, lengths, strict=True)]
+    full = [
+        pa.nulls(n, kind) if column is None else column
+        for column, n in zip(columns, lengths, strict=True)
+    ]
     if kind == pa.binary() and sum(map(payload_bytes, full)) > _MAX_COLUMN_BYTES:
         raise BadColumn(f"column {name!r} would hold more than 2 GiB", next_step=_SMALLER)
     return pa.concat_arrays(full)
 
 
-def _concat_timestamps(columns: list[npt.NDArray[np.int64] | None], lengths: list[int]) -> npt.NDArray[np.int64] | None:
+def _concat_timestamps(
+    columns: list[npt.NDArray[np.int64] | None], lengths: list[int]
+) -> npt.NDArray[np.int64] | None:
     if all(column is None for column in columns):
         return None
     return np.concatenate(
-        [np.full(n, NOW) if column is None else column for column, n in zip(columns, lengths, strict=True)]
+        [
+            np.full(n, NOW) if column is None else column
+            for column, n in zip(columns, lengths, strict=True)
+        ]
     )

@@ -1,15 +1,18 @@
-"""Kafka's five codecs in Kafka's own framings, both ways, over pyarrow's codecs and the standard library's zlib.
+"""Kafka's five codecs in Kafka's own framings, both ways, over pyarrow's codecs and the standard
+library's zlib.
 
-A record batch compresses its records section as a whole (KIP-98). The framings are those that the Java client and
-librdkafka read and write:
+A record batch compresses its records section as a whole (KIP-98). The framings are those that the
+Java client and librdkafka read and write:
 
 * gzip: one gzip member (RFC 1952);
-* snappy: xerial blocks, as ``SnappyOutputStream`` of snappy-java writes them; read also raw, as librdkafka writes it;
-* lz4: LZ4 frames of *independent* blocks with the right header checksum (KIP-57, ``Lz4BlockOutputStream``);
+* snappy: xerial blocks, as ``SnappyOutputStream`` of snappy-java writes them; read also raw, as
+  librdkafka writes it;
+* lz4: LZ4 frames of *independent* blocks with the right header checksum (KIP-57,
+  ``Lz4BlockOutputStream``);
 * zstd: one Zstandard frame (KIP-110).
 
-Decompression never allocates by a length that the data claim: it stops at the caller's limit while it works.
-Called by ``kafka.records.batch`` (executor) and ``kafka.records.reader``.
+Decompression never allocates by a length that the data claim: it stops at the caller's limit while
+it works. Called by ``kafka.records.batch`` (executor) and ``kafka.records.reader``.
 """
 
 from __future__ import annotations
@@ -45,9 +48,9 @@ _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
 _XERIAL_BLOCK = 32 * 1024  # snappy-java's default
 
-# Version 1, independent blocks, no checksums; blocks of at most 64 KB; the descriptor's checksum (xxHash32 >> 8).
-# Written here because LZ4F_compressFrame, behind pyarrow's "lz4", links blocks beyond 64 KB and Kafka's
-# Lz4BlockInputStream refuses linked blocks.
+# Version 1, independent blocks, no checksums; blocks of at most 64 KB; the descriptor's checksum
+# (xxHash32 >> 8). Written here because LZ4F_compressFrame, behind pyarrow's "lz4", links blocks
+# beyond 64 KB and Kafka's Lz4BlockInputStream refuses linked blocks.
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 0x8000_0000  # the block's size with this bit: not compressed
@@ -63,17 +66,21 @@ def codec_of(name: str) -> Codec:
         return Codec[name.strip().upper()]
     except (KeyError, AttributeError):
         raise ConfigurationError(
-            f"compression.type={name!r} is unknown", next_step="use none, gzip, snappy, lz4 or zstd"
+            f"compression.type={name!r} is unknown",
+            next_step="use none, gzip, snappy, lz4 or zstd",
         ) from None
 
 
 def check_level(codec: Codec, level: int | None) -> None:
-    """Raise ConfigurationError unless ``codec`` takes ``level`` (None: its default). KIP-390's ranges."""
+    """Raise ConfigurationError unless ``codec`` takes ``level`` (None: its default). KIP-390's
+    ranges.
+    """
     if level is None:
         return
     if codec not in _LEVELS:
         raise ConfigurationError(
-            f"compression.type={codec.name.lower()} has no levels", next_step="remove the compression level"
+            f"compression.type={codec.name.lower()} has no levels",
+            next_step="remove the compression level",
         )
     low, high = _LEVELS[codec]
     if not low <= level <= high:
@@ -98,7 +105,9 @@ def compress(codec: Codec, buf: Any, level: int | None = None) -> bytes:
     if codec is Codec.LZ4:
         return b"".join(_lz4_blocks(view, level))
     if codec is Codec.ZSTD:
-        return _pa_compress(pa.Codec("zstd", compression_level=_ZSTD_LEVEL if level is None else level), view)
+        return _pa_compress(
+            pa.Codec("zstd", compression_level=_ZSTD_LEVEL if level is None else level), view
+        )
     return bytes(view)
 
 
@@ -184,14 +193,18 @@ def _raw_unsnappy(view: memoryview, already: int, limit_bytes: int) -> bytes:
     if declared > len(view) * _SNAPPY_MAX_RATIO:
         raise _damaged("snappy", "it claims more than its bytes can hold")
     try:
-        plain: bytes = pa.Codec("snappy").decompress(view, decompressed_size=declared, asbytes=True)
+        plain: bytes = pa.Codec("snappy").decompress(
+            view, decompressed_size=declared, asbytes=True
+        )
     except (OSError, ValueError) as error:
         raise _damaged("snappy", error) from error
     return plain
 
 
 def _snappy_length(view: memoryview) -> int:
-    """The preamble of a raw snappy block: the plain length as an unsigned varint of at most 5 bytes."""
+    """The preamble of a raw snappy block: the plain length as an unsigned varint of at most 5
+    bytes.
+    """
     length = 0
     for i, byte in enumerate(view[:5]):
         length |= (byte & 0x7F) << 7 * i
@@ -220,11 +233,13 @@ def _refuse_beyond(limit_bytes: int, length: int) -> None:
 def _too_large(limit_bytes: int) -> CorruptRecords:
     return CorruptRecords(
         f"compressed records expand beyond {limit_bytes} bytes",
-        next_step="raise the limit if batches of this size are expected, otherwise treat the data as hostile",
+        next_step="raise the limit if batches of this size are expected, otherwise treat the data "
+        "as hostile",
     )
 
 
 def _damaged(codec: str, reason: object) -> CorruptRecords:
     return CorruptRecords(
-        f"{codec} data of a record batch are damaged: {reason}", next_step="read the partition again from the broker"
+        f"{codec} data of a record batch are damaged: {reason}",
+        next_step="read the partition again from the broker",
     )

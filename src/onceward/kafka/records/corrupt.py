@@ -1,4 +1,6 @@
-"""The one error of reading record batches. Raised by ``kafka.records.reader`` and ``kafka.records.compression``."""
+"""The one error of reading record batches. Raised by ``kafka.records.reader`` and
+``kafka.records.compression``.
+"""
 
 from __future__ import annotations
 
@@ -6,4 +8,6 @@ from onceward.errors import OncewardError
 
 
 class CorruptRecords(OncewardError):
-    """Bytes that are no valid record batch: damaged, cut in the middle, or made to look larger than they may be."""
+    """Bytes that are no valid record batch: damaged, cut in the middle, or made to look larger
+    than they may be.
+    """

@@ -1,7 +1,9 @@
-"""Rows to the bytes of Kafka records (format v2, KIP-98, ``DefaultRecord``), a block of rows at a time.
+"""Rows to the bytes of Kafka records (format v2, KIP-98, ``DefaultRecord``), a block of rows at a
+time.
 
-A record is short runs of metadata between payloads that already lie in Arrow buffers. Each row becomes a few pieces:
-metadata joined into words of up to eight bytes, and the key, value and headers where they are.
+A record is short runs of metadata between payloads that already lie in Arrow buffers. Each row
+becomes a few pieces: metadata joined into words of up to eight bytes, and the key, value and
+headers where they are.
 
 ::
 
@@ -26,7 +28,15 @@ from onceward.kafka.records.columns import NOW, RecordColumns
 from onceward.kafka.records.headers import header_sections
 from onceward.kafka.records.payload import Payload
 from onceward.kafka.records.pieces import side_by_side
-from onceward.kafka.records.varint import WORD_BYTES, ZERO_BYTE, Field, Int64s, constant, varints, zigzag_width
+from onceward.kafka.records.varint import (
+    WORD_BYTES,
+    ZERO_BYTE,
+    Field,
+    Int64s,
+    constant,
+    varints,
+    zigzag_width,
+)
 
 _LATEST_MS = 1 << 54
 """Far beyond any calendar; keeps timestamp deltas to eight bytes."""
@@ -50,7 +60,9 @@ class Rows:
 
     @staticmethod
     def of(columns: RecordColumns, now_ms: int) -> Rows:
-        """``columns`` (at least one row) measured. Raises BadColumn for times and headers that Kafka cannot take."""
+        """``columns`` (at least one row) measured. Raises BadColumn for times and headers that
+        Kafka cannot take.
+        """
         key = None if columns.key is None else Payload.of(columns.key)
         value = Payload.of(columns.value)
         lengths = np.empty((len(columns), 2), ">i4")
@@ -69,31 +81,53 @@ class Rows:
         )
 
     def size_bounds(self) -> Int64s:
-        """For each row a number of bytes that its record will not exceed, whatever batch it ends up in."""
-        spread = 0 if self.timestamp_ms is None else int(self.timestamp_ms.max() - self.timestamp_ms.min())
+        """For each row a number of bytes that its record will not exceed, whatever batch it ends
+        up in.
+        """
+        spread = (
+            0
+            if self.timestamp_ms is None
+            else int(self.timestamp_ms.max() - self.timestamp_ms.min())
+        )
         fixed = 1 + zigzag_width(-spread - 1) + zigzag_width(self.count)
-        sizes = self._payload_sizes(0, self.count) + (self.key_lengths.widths + self.value_lengths.widths + fixed)
+        sizes = self._payload_sizes(0, self.count) + (
+            self.key_lengths.widths + self.value_lengths.widths + fixed
+        )
         sizes += zigzag_width(int(sizes.max()))
         return sizes
 
-    def encode(self, start: int, end: int, bases: Int64s, offset_deltas: Field) -> tuple[Any, npt.NDArray[np.int32]]:
-        """The records of rows ``start`` up to ``end``: their bytes, and the ``end - start + 1`` offsets in them.
+    def encode(
+        self, start: int, end: int, bases: Int64s, offset_deltas: Field
+    ) -> tuple[Any, npt.NDArray[np.int32]]:
+        """The records of rows ``start`` up to ``end``: their bytes, and the ``end - start + 1``
+        offsets in them.
 
         ``bases`` holds each row's base timestamp: that of the first record of its batch.
         """
-        times = ZERO_BYTE if self.timestamp_ms is None else varints(self.timestamp_ms[start:end] - bases)
+        times = (
+            ZERO_BYTE
+            if self.timestamp_ms is None
+            else varints(self.timestamp_ms[start:end] - bases)
+        )
         key_lengths = self.key_lengths.slice(start, end)
         value_lengths = self.value_lengths.slice(start, end)
         bodies = self._payload_sizes(start, end) + (
             1 + times.widths + offset_deltas.widths + key_lengths.widths + value_lengths.widths
         )
-        parts: list[Field | Payload] = [varints(bodies), ZERO_BYTE, times, offset_deltas, key_lengths]
+        parts: list[Field | Payload] = [
+            varints(bodies),
+            ZERO_BYTE,
+            times,
+            offset_deltas,
+            key_lengths,
+        ]
         if self.key is not None:
             parts.append(self.key.slice(start, end))
         parts += [value_lengths, self.value.slice(start, end)]
         if self.headers is not None:
             return side_by_side(end - start, _packed([*parts, self.headers.slice(start, end)]))
-        # No headers is one zero byte at the end of each record: it costs a piece less at the start of the next one.
+        # No headers is one zero byte at the end of each record: it costs a piece less at the start
+        # of the next one.
         data, offsets = side_by_side(end - start, _packed([ZERO_BYTE, *parts]), last=ZERO_BYTE)
         return data, offsets + 1
 
@@ -103,12 +137,16 @@ class Rows:
             Stretch.of(self.lengths[start:end]),
             Stretch(0, 0) if self.key is None else Stretch.of(self.key.bytes_between(start, end)),
             Stretch.of(self.value.bytes_between(start, end)),
-            _zeros(end - start) if self.headers is None else Stretch.of(self.headers.bytes_between(start, end)),
+            _zeros(end - start)
+            if self.headers is None
+            else Stretch.of(self.headers.bytes_between(start, end)),
         )
 
     def _payload_sizes(self, start: int, end: int) -> Int64s:
         """Bytes of key, value and headers section of each row."""
-        sizes = self.value.sizes[start:end] + (1 if self.headers is None else self.headers.sizes[start:end])
+        sizes = self.value.sizes[start:end] + (
+            1 if self.headers is None else self.headers.sizes[start:end]
+        )
         if self.key is not None:
             sizes += self.key.sizes[start:end]
         return sizes
@@ -121,7 +159,8 @@ def _timestamps(timestamp_ms: Int64s | None, now_ms: int) -> Int64s | None:
     low, high = int(times.min()), int(times.max())
     if low < 0 or high >= _LATEST_MS:
         raise BadColumn(
-            f"column 'timestamp' holds {low if low < 0 else high} ms since 1970, which no Kafka record can have",
+            f"column 'timestamp' holds {low if low < 0 else high} ms since 1970, which no Kafka "
+            f"record can have",
             next_step="give times from 1970 on, or null for the time of writing",
         )
     return times

@@ -1,4 +1,5 @@
-"""Which partition a record goes to: where every other Kafka client with the Java partitioner puts the same key.
+"""Which partition a record goes to: where every other Kafka client with the Java partitioner puts
+the same key.
 
 Called by the Kafka sink's tasks (executor). Nothing loops over records.
 """
@@ -18,7 +19,8 @@ Partitions = npt.NDArray[np.int32]
 
 
 def partition_of_keys(key: Any, partition_count: int) -> Partitions:
-    """For each key ``toPositive(murmur2(key)) % partition_count`` (``BuiltInPartitioner.partitionForKey``).
+    """For each key ``toPositive(murmur2(key)) % partition_count``
+    (``BuiltInPartitioner.partitionForKey``).
 
     The row of a null key holds some valid partition that means nothing; the caller masks it.
     """
@@ -30,9 +32,10 @@ def partition_of_keys(key: Any, partition_count: int) -> Partitions:
 def assign_partitions(key: Any, rows: int, partition_count: int, first: int) -> Partitions:
     """A partition for each of ``rows`` records: by key, and in turn for records without one.
 
-    ``key`` is a binary array or None (no keys at all). Records without a key go round all partitions, the first of
-    them to ``first % partition_count``, so that counts differ by one at most. A task passes another ``first`` than
-    its neighbours, and moves it on by the rows it placed, to keep small batches even too.
+    ``key`` is a binary array or None (no keys at all). Records without a key go round all
+    partitions, the first of them to ``first % partition_count``, so that counts differ by one at
+    most. A task passes another ``first`` than its neighbours, and moves it on by the rows it
+    placed, to keep small batches even too.
     """
     if key is None:
         return _in_turn(rows, partition_count, first)
@@ -52,20 +55,25 @@ class Run:
     end: int
 
 
-def order_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> tuple[RecordColumns, list[Run]]:
+def order_by_partition(
+    columns: RecordColumns, partitions: npt.NDArray[Any]
+) -> tuple[RecordColumns, list[Run]]:
     """``columns`` reordered so that each partition's rows lie together, and where they lie.
 
-    Partitions ascend, each has at least one row, and input order is kept inside each. Rows that all belong to one
-    partition are not copied.
+    Partitions ascend, each has at least one row, and input order is kept inside each. Rows that
+    all belong to one partition are not copied.
     """
     order, runs = _order(partitions)
     return (columns if order is None else columns.take(order)), runs
 
 
-def group_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> list[tuple[int, RecordColumns]]:
+def group_by_partition(
+    columns: RecordColumns, partitions: npt.NDArray[Any]
+) -> list[tuple[int, RecordColumns]]:
     """The rows of each partition that has any, in input order, partitions ascending.
 
-    Each has memory of its own, which is free when it is dropped (rows that all belong to one partition are not copied).
+    Each has memory of its own, which is free when it is dropped (rows that all belong to one
+    partition are not copied).
     """
     order, runs = _order(partitions)
     if order is None:
@@ -74,7 +82,9 @@ def group_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> 
 
 
 def _order(partitions: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, list[Run]]:
-    """Row numbers sorted by partition, or None where they are in order because there is one partition at most."""
+    """Row numbers sorted by partition, or None where they are in order because there is one
+    partition at most.
+    """
     if len(partitions) == 0:
         return None, []
     counts = np.bincount(partitions)

@@ -1,4 +1,6 @@
-"""A binary column with what encoding asks of it again and again. Called by ``kafka.records.layout`` and its neighbours."""
+"""A binary column with what encoding asks of it again and again. Called by
+``kafka.records.layout`` and its neighbours.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from onceward.kafka.records.varint import Int64s
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """n rows of bytes. Null rows cover no bytes in ``array``, so the bytes of any run of rows lie together."""
+    """n rows of bytes. Null rows cover no bytes in ``array``, so the bytes of any run of rows lie
+    together.
+    """
 
     array: Any  # pa.BinaryArray
     lengths: Int64s  # -1 for null
@@ -23,7 +27,9 @@ class Payload:
 
     @staticmethod
     def of(array: Any) -> Payload:
-        """The payload of any binary array, sliced or not. Copies only bytes that lie under nulls (Arrow allows it)."""
+        """The payload of any binary array, sliced or not. Copies only bytes that lie under nulls
+        (Arrow allows it).
+        """
         offsets = offsets_of(array)
         sizes = np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
         if not array.null_count:

@@ -1,8 +1,9 @@
 """Ragged bytes put side by side, row by row, in C++: the one copying kernel of ``records``.
 
-Arrow's binary views are 16 bytes each: either up to twelve bytes inline, or a pointer into some buffer. A row of the
-output is a row of views; casting them to plain binary copies every piece to its place. Nothing else in NumPy or
-Arrow copies ragged runs at this speed (``binary_join_element_wise`` takes two to three times as long).
+Arrow's binary views are 16 bytes each: either up to twelve bytes inline, or a pointer into some
+buffer. A row of the output is a row of views; casting them to plain binary copies every piece to
+its place. Nothing else in NumPy or Arrow copies ragged runs at this speed
+(``binary_join_element_wise`` takes two to three times as long).
 
 Needs pyarrow 19 or later: before it, arrays of views could not be built from buffers, or not cast.
 Called by ``kafka.records.layout`` and ``kafka.records.headers``; runs in executor tasks.
@@ -26,11 +27,15 @@ _WHOLE = np.dtype(np.complex128)  # any 16-byte type: moves a view as one item
 _INLINE_LIMIT = 12
 
 
-def side_by_side(rows: int, pieces: Sequence[Any], last: Field | None = None) -> tuple[Any, npt.NDArray[np.int32]]:
-    """``pieces`` (fields, or binary arrays without bytes under nulls) of each of ``rows`` rows, joined.
+def side_by_side(
+    rows: int, pieces: Sequence[Any], last: Field | None = None
+) -> tuple[Any, npt.NDArray[np.int32]]:
+    """``pieces`` (fields, or binary arrays without bytes under nulls) of each of ``rows`` rows,
+    joined.
 
-    Returns the bytes (pa.Buffer) and the ``rows + 1`` offsets of the rows in them, less than 2 GiB together: the
-    caller keeps blocks small. ``last`` follows the last row once. No row costs a step of Python.
+    Returns the bytes (pa.Buffer) and the ``rows + 1`` offsets of the rows in them, less than 2 GiB
+    together: the caller keeps blocks small. ``last`` follows the last row once. No row costs a
+    step of Python.
     """
     count = rows * len(pieces)
     views = np.empty(count + (last is not None), _WHOLE)
@@ -43,14 +48,20 @@ def side_by_side(rows: int, pieces: Sequence[Any], last: Field | None = None) ->
             by_row[:, i] = _pointers(pieces[i], buffers)
     if last is not None:
         _write_inline(views[count:], last)
-    flat = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers])
+    flat = pa.Array.from_buffers(
+        pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers]
+    )
     joined = flat.cast(pa.binary())
-    offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset :][: count + 1 : len(pieces)]
+    offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset :][
+        : count + 1 : len(pieces)
+    ]
     return joined.buffers()[2], offsets
 
 
 def _bytes_held(piece: Any) -> int:
-    """For the order: the largest column first, because the first one's pointers need no renumbering."""
+    """For the order: the largest column first, because the first one's pointers need no
+    renumbering.
+    """
     return -1 if isinstance(piece, Field) else payload_bytes(piece)
 
 

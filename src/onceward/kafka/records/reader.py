@@ -1,8 +1,9 @@
-"""Record batches read back, one record at a time: for ledger reads, pair checks and verdicts, not for bulk.
+"""Record batches read back, one record at a time: for ledger reads, pair checks and verdicts, not
+for bulk.
 
-Everything the bytes claim is checked before it is believed: a length never allocates more than the data at hand (or,
-for compressed records, the caller's limit) can fill. Source: KIP-98, ``DefaultRecordBatch``, ``DefaultRecord``,
-``ControlRecordType`` of kafka-clients.
+Everything the bytes claim is checked before it is believed: a length never allocates more than the
+data at hand (or, for compressed records, the caller's limit) can fill. Source: KIP-98,
+``DefaultRecordBatch``, ``DefaultRecord``, ``ControlRecordType`` of kafka-clients.
 
 Called by ``kafka.wire.reads.key_reader`` (driver) and by tests.
 """
@@ -21,12 +22,21 @@ import crc32c
 from onceward.kafka.records.compression import Codec, decompress
 from onceward.kafka.records.corrupt import CorruptRecords
 
-__all__ = ["ControlType", "CorruptRecords", "Record", "RecordBatch", "TimestampType", "read_batches"]
+__all__ = [
+    "ControlType",
+    "CorruptRecords",
+    "Record",
+    "RecordBatch",
+    "TimestampType",
+    "read_batches",
+]
 
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 
 _PREFIX = struct.Struct(">qiib")  # base offset, length, partition leader epoch, magic
-_REST = struct.Struct(">IhiqqqhiI")  # CRC, attributes, last offset delta, times, producer, base sequence, count
+_REST = struct.Struct(
+    ">IhiqqqhiI"
+)  # CRC, attributes, last offset delta, times, producer, base sequence, count
 _HEADER_BYTES = 61
 _LENGTH_LESS = 12
 _CRC_FROM = 21
@@ -63,9 +73,11 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """One batch's header, and its records decoded when first asked for (which may raise CorruptRecords).
+    """One batch's header, and its records decoded when first asked for (which may raise
+    CorruptRecords).
 
-    ``count`` is below ``last_offset - base_offset + 1`` where compaction removed records, 0 where it kept the header.
+    ``count`` is below ``last_offset - base_offset + 1`` where compaction removed records, 0 where
+    it kept the header.
     """
 
     base_offset: int
@@ -106,7 +118,9 @@ class RecordBatch:
 
     @property
     def control_type(self) -> int | None:
-        """For a control batch the type of its marker (``ControlType``; other numbers exist), None for data."""
+        """For a control batch the type of its marker (``ControlType``; other numbers exist), None
+        for data.
+        """
         if not self.is_control:
             return None
         key = self.records[0].key if self.records else None
@@ -116,19 +130,24 @@ class RecordBatch:
         return ControlType(kind) if kind in (ControlType.ABORT, ControlType.COMMIT) else kind
 
 
-def read_batches(buf: Any, *, check_crc: bool = True, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[RecordBatch]:
-    """The record batches in ``buf`` (anything with the buffer protocol), which they keep alive without copying.
+def read_batches(
+    buf: Any, *, check_crc: bool = True, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> Iterator[RecordBatch]:
+    """The record batches in ``buf`` (anything with the buffer protocol), which they keep alive
+    without copying.
 
-    Stops silently at an incomplete last batch: brokers cut fetch responses anywhere. Raises CorruptRecords for
-    everything else that is inconsistent, and for the formats before Kafka 0.11. ``limit_bytes`` bounds what the
-    compressed records of one batch may expand to.
+    Stops silently at an incomplete last batch: brokers cut fetch responses anywhere. Raises
+    CorruptRecords for everything else that is inconsistent, and for the formats before Kafka 0.11.
+    ``limit_bytes`` bounds what the compressed records of one batch may expand to.
     """
     data = memoryview(buf).cast("B")
     at = 0
     while len(data) - at > _MAGIC_AT:
         base_offset, length, leader_epoch, magic = _PREFIX.unpack_from(data, at)
         if magic != 2:
-            raise _corrupt_at(base_offset, f"its format is {magic}; only 2 (Kafka 0.11 and later) can be read")
+            raise _corrupt_at(
+                base_offset, f"its format is {magic}; only 2 (Kafka 0.11 and later) can be read"
+            )
         if length < _HEADER_BYTES - _LENGTH_LESS:
             raise _corrupt_at(base_offset, f"its length is {length}, less than a header")
         size = _LENGTH_LESS + length
@@ -138,9 +157,11 @@ def read_batches(buf: Any, *, check_crc: bool = True, limit_bytes: int = DEFAULT
         at += size
 
 
-def _batch(data: memoryview, base_offset: int, leader_epoch: int, check_crc: bool, limit_bytes: int) -> RecordBatch:
-    crc, attributes, last_delta, base_ms, max_ms, producer_id, epoch, sequence, count = _REST.unpack_from(
-        data, _PREFIX.size
+def _batch(
+    data: memoryview, base_offset: int, leader_epoch: int, check_crc: bool, limit_bytes: int
+) -> RecordBatch:
+    crc, attributes, last_delta, base_ms, max_ms, producer_id, epoch, sequence, count = (
+        _REST.unpack_from(data, _PREFIX.size)
     )
     if check_crc and crc32c.crc32c(data[_CRC_FROM:]) != crc:
         raise _corrupt_at(base_offset, "its CRC does not fit its bytes")
@@ -190,7 +211,11 @@ class _Cursor:
         if self.at != end:
             self.corrupt("a record is not as long as it says")
         appended = self.batch.timestamp_type is TimestampType.LOG_APPEND_TIME
-        stamped = self.batch.max_timestamp_ms if appended else self.batch.base_timestamp_ms + timestamp_delta
+        stamped = (
+            self.batch.max_timestamp_ms
+            if appended
+            else self.batch.base_timestamp_ms + timestamp_delta
+        )
         return Record(offset, stamped, key, value, headers)
 
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
@@ -245,6 +270,7 @@ def _corrupt(batch: RecordBatch, reason: str) -> NoReturn:
 def _corrupt_at(base_offset: int, reason: str) -> CorruptRecords:
     return CorruptRecords(
         f"the record batch at offset {base_offset} is damaged: {reason}",
-        next_step="read the partition again; if it stays, check the broker's log with kafka-dump-log",
+        next_step="read the partition again; if it stays, check the broker's log with "
+        "kafka-dump-log",
         details={"base_offset": base_offset},
     )

@@ -1,8 +1,10 @@
-"""Kafka's variable-length integers for whole columns: zigzag, seven bits a byte, low bits first (``ByteUtils``).
+"""Kafka's variable-length integers for whole columns: zigzag, seven bits a byte, low bits first
+(``ByteUtils``).
 
-A column of varints is kept as unsigned 64-bit *words* whose low bytes are the encoding, and a *width* in bytes for
-each word. Fields join by shifting, so that several fields of a record become one word without a loop over records.
-Called by ``kafka.records.layout`` and ``kafka.records.headers``; runs in executor tasks.
+A column of varints is kept as unsigned 64-bit *words* whose low bytes are the encoding, and a
+*width* in bytes for each word. Fields join by shifting, so that several fields of a record become
+one word without a loop over records. Called by ``kafka.records.layout`` and
+``kafka.records.headers``; runs in executor tasks.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Field:
     def then(self, following: Field) -> Field:
         """Both fields side by side, this one first. Their widest together must fit a word."""
         shifted = following.words << (self.widths << 3).view(np.uint64)
-        return Field(self.words | shifted, self.widths + following.widths, self.widest + following.widest)
+        return Field(
+            self.words | shifted, self.widths + following.widths, self.widest + following.widest
+        )
 
     def slice(self, start: int, end: int) -> Field:
         """Rows ``start`` up to ``end``."""
@@ -69,7 +73,9 @@ def ascending(count: int) -> Field:
 
 
 def one_after_the_other(fields: Sequence[Field]) -> Field:
-    """The rows of the first field, then those of the second …: fields that have an element for each row."""
+    """The rows of the first field, then those of the second …: fields that have an element for
+    each row.
+    """
     if len(fields) == 1:
         return fields[0]
     return Field(
@@ -86,7 +92,9 @@ def zigzag_width(value: int) -> int:
 
 def _near(values: Int64s, low: int, high: int) -> Field:
     table = _near_table()
-    words = table.words.take(values)  # negative values index from the end, where the table has them
+    words = table.words.take(
+        values
+    )  # negative values index from the end, where the table has them
     widest = max(zigzag_width(low), zigzag_width(high))
     if widest == 1 or low > 63 or high < -64:
         return Field(words, _ONE_ROW * widest, widest)

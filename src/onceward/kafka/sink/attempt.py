@@ -1,8 +1,9 @@
-"""One batch as one Kafka transaction, written by all tasks under one epoch. Driver only; made by :mod:`target`.
+"""One batch as one Kafka transaction, written by all tasks under one epoch. Driver only; made by
+:mod:`target`.
 
 In reading order: each frame is written by one Spark job, by the driver itself where it is small
-(:meth:`KafkaAttempt._through_driver`) and else by tasks (:meth:`KafkaAttempt._through_tasks`); then source offsets and
-the ledger record join the transaction, and it is committed.
+(:meth:`KafkaAttempt._through_driver`) and else by tasks (:meth:`KafkaAttempt._through_tasks`);
+then source offsets and the ledger record join the transaction, and it is committed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from onceward.kafka.sink.run import KafkaRun
 from onceward.kafka.sink.sequencer.book import EpochBook
 from onceward.kafka.sink.sequencer.server import Sequencer
 from onceward.kafka.sink.sequencer.ticket import EpochTicket
-from onceward.kafka.sink.task_reports import KIND, TaskReport, Written, check, joined, output_of, payload_bytes
+from onceward.kafka.sink.task_reports import (
+    KIND,
+    TaskReport,
+    Written,
+    check,
+    joined,
+    output_of,
+    payload_bytes,
+)
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
 from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
@@ -56,14 +65,18 @@ class KafkaAttempt(Attempt):
     # 2 to 6. One Spark job for each frame
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        written = self._through_driver(write, running) if self._kept.driver_turn.takes(running) else None
+        written = (
+            self._through_driver(write, running) if self._kept.driver_turn.takes(running) else None
+        )
         if written is None:
             written = self._through_tasks(write, running)
         self._written = joined(self._written, written)
         return sum(part.count for part in written.values())
 
     def _through_driver(self, write: Write, running: RunningBatch) -> Written | None:
-        """As :meth:`_through_tasks`, for a small batch; None when it is not that small, and then nothing was sent."""
+        """As :meth:`_through_tasks`, for a small batch; None when it is not that small, and then
+        nothing was sent.
+        """
         ids = self._ids(running)
         topic = write.where or self._settings.topic
         with events.step(events.PLAN, **ids):
@@ -73,22 +86,33 @@ class KafkaAttempt(Attempt):
 
         def should_stop() -> None:
             unacknowledged_s = surroundings.monotonic() - sending_since
-            if (error := self._limit.passed() or self._kept.late(running, unacknowledged_s)) is not None:
+            if (
+                error := self._limit.passed() or self._kept.late(running, unacknowledged_s)
+            ) is not None:
                 raise error
 
         with events.step(events.SEND, **ids):
-            turn, size = self._kept.driver_turn, row_bytes(frame.columns) + ordering.row_bytes(frame.columns)
-            table = driver_rows.fetch(frame, size, running, turn, self._computation, self._limit.passed)
+            turn, size = (
+                self._kept.driver_turn,
+                row_bytes(frame.columns) + ordering.row_bytes(frame.columns),
+            )
+            table = driver_rows.fetch(
+                frame, size, running, turn, self._computation, self._limit.passed
+            )
             if table is None:
                 return None
             producer_settings = self._kept.producer_settings(topic)
-            rows = HeldRows(static, self._kept.counts(static), producer_settings, first=running.batch.batch_id)
+            rows = HeldRows(
+                static, self._kept.counts(static), producer_settings, first=running.batch.batch_id
+            )
             for part in ordering.by_driver(table).to_batches():
                 rows.add(part)
             producer = self._kept.chain.producer(producer_settings)
             sending_since = surroundings.monotonic()
             try:
-                report, turns = send(rows, producer, self._sequences, self._transaction.add_partitions, should_stop)
+                report, turns = send(
+                    rows, producer, self._sequences, self._transaction.add_partitions, should_stop
+                )
             except (Fenced, RecordTooLarge) as refusal:
                 raise self._kept.explain(refusal) from refusal
         with events.step(events.CHECK, **ids):
@@ -106,7 +130,9 @@ class KafkaAttempt(Attempt):
             rows, task_count, book = self._run(job_frame, sequencer, running)
             self._computation.counts(job_frame)
         with events.step(events.CHECK, **ids):
-            reports = [TaskReport.from_json(result.committable) for result in results(rows, task_count)]
+            reports = [
+                TaskReport.from_json(result.committable) for result in results(rows, task_count)
+            ]
             written = check(reports, book.turns, task_count, self._sequences)
             self._oldest_ms = oldest_of(self._oldest_ms, *(report.oldest_ms for report in reports))
         self._sequences = dict(book.next_sequences)
@@ -128,15 +154,23 @@ class KafkaAttempt(Attempt):
             transaction_version=self._transaction.version,
             connect_timeout_s=self._settings.client.connect_timeout_ms / 1000,
         )
-        # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer hears of first.
-        return task_job.planned(prepared, OpenKafkaWriter(spec), brought_back=(SequencerUnreachable,))
+        # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer
+        # hears of first.
+        return task_job.planned(
+            prepared, OpenKafkaWriter(spec), brought_back=(SequencerUnreachable,)
+        )
 
     def _prepared(self, write: Write, topic: str | None) -> tuple[DataFrame, str | None]:
-        """The columns that are written, those that rows are sorted by, and the topic of all rows; None: the rows
-        say."""
+        """The columns that are written, those that rows are sorted by, and the topic of all rows;
+        None: the rows say.
+        """
         aside = self._kept.set_aside(topic)
-        order_by = () if write.set_aside else self._settings.order_by  # dead letters have no such columns
-        prepared = prepare(write.frame, topic, lineage=self._settings.lineage, set_aside=aside, order_by=order_by)
+        order_by = (
+            () if write.set_aside else self._settings.order_by
+        )  # dead letters have no such columns
+        prepared = prepare(
+            write.frame, topic, lineage=self._settings.lineage, set_aside=aside, order_by=order_by
+        )
         return prepared, topic if aside is None else None
 
     def _open_epoch(self, sequencer: Sequencer) -> EpochTicket:
@@ -151,7 +185,9 @@ class KafkaAttempt(Attempt):
     def _run(
         self, job_frame: DataFrame, sequencer: Sequencer, running: RunningBatch
     ) -> tuple[list[Row], int, EpochBook]:
-        """Run the job; a typed error of a task or of the sequencer comes before Spark's text of it."""
+        """Run the job; a typed error of a task or of the sequencer comes before Spark's text of
+        it.
+        """
 
         def lost() -> OncewardError | None:
             if sequencer.failure is None:
@@ -182,7 +218,8 @@ class KafkaAttempt(Attempt):
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
         said = (
-            f"{payload_bytes(self._written)} bytes in {len(self._written)} partitions as {ProducerIdentity(*self.id)}"
+            f"{payload_bytes(self._written)} bytes in {len(self._written)} partitions as "
+            f"{ProducerIdentity(*self.id)}"
         )
         return Prepared({KIND: output_of(self._written)}, said)
 
@@ -191,11 +228,15 @@ class KafkaAttempt(Attempt):
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         ids = self._ids(running)
         offsets = self._kept.group.of(running)
-        with patience.within(max(self._transaction.patience_ms, self._settings.producer.delivery_timeout_ms)):
+        with patience.within(
+            max(self._transaction.patience_ms, self._settings.producer.delivery_timeout_ms)
+        ):
             if offsets:
                 with events.step(events.OFFSETS, **ids):
                     note = self._kept.group.note(running)
-                    self._transaction.commit_offsets(self._settings.policy.pipeline, offsets, metadata=note)
+                    self._transaction.commit_offsets(
+                        self._settings.policy.pipeline, offsets, metadata=note
+                    )
             with events.step(events.LEDGER, **ids):
                 self._kept.chain.put(record)
         super().stage(record, running)
@@ -204,7 +245,9 @@ class KafkaAttempt(Attempt):
 
     def commit(self) -> None:
         self._kept.chain.commit()
-        self._kept.old_timestamps.look_at(self._oldest_ms)  # now, when no transaction is open that could grow too old
+        self._kept.old_timestamps.look_at(
+            self._oldest_ms
+        )  # now, when no transaction is open that could grow too old
 
     def abort(self) -> None:
         self._kept.close_epoch()  # first: no task may get another lease

@@ -1,4 +1,5 @@
-"""The frame's columns, checked and brought to one shape. Driver only; called by ``target`` for every batch.
+"""The frame's columns, checked and brought to one shape. Driver only; called by ``target`` for
+every batch.
 
 Columns are those of Spark's own Kafka sink (``KafkaWriter.scala``) plus ``timestamp``:
 
@@ -13,11 +14,12 @@ headers      array<struct<key: string, value: binary>>  null is no headers
 timestamp    timestamp                                  record timestamp; null is the time of writing
 ===========  =========================================  =====================================================
 
-With ``KafkaSink(lineage=True)`` also ``source_topic`` (string), ``source_partition`` and ``source_offset`` (int or
-bigint), of which the last three headers of each record are made: ``onceward.topic``, ``onceward.partition`` and
-``onceward.offset``, numbers as ASCII decimals. A row in which one of the columns is null came from no source record,
-and gets none of them. With ``KafkaSink(order_by=…)`` also the columns that it names, of which nothing is written but of
-those above.
+With ``KafkaSink(lineage=True)`` also ``source_topic`` (string), ``source_partition`` and
+``source_offset`` (int or bigint), of which the last three headers of each record are made:
+``onceward.topic``, ``onceward.partition`` and ``onceward.offset``, numbers as ASCII decimals. A
+row in which one of the columns is null came from no source record, and gets none of them. With
+``KafkaSink(order_by=…)`` also the columns that it names, of which nothing is written but of those
+above.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ from onceward.kafka.sink.dead_letters import HEADERS, LINEAGE, of_output, too_la
 from onceward.kafka.source import lineage as source
 
 TIMESTAMP_MS = "timestamp_ms"
-"""``timestamp`` travels to the tasks as a long: milliseconds since the epoch, the resolution of Kafka records."""
+"""``timestamp`` travels to the tasks as a long: milliseconds since the epoch, the resolution of
+Kafka records.
+"""
 
 _EXPRESSIONS = {
     "value": "CAST(value AS BINARY) AS value",
@@ -73,7 +77,8 @@ def prepare(
     set_aside: SetAside | None = None,
     order_by: Sequence[str] = (),
 ) -> DataFrame:
-    """``frame`` with the columns of the table above, ``key`` and ``value`` as binary, and those to sort by.
+    """``frame`` with the columns of the table above, ``key`` and ``value`` as binary, and those to
+    sort by.
 
     :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
     :param lineage: the source columns become headers, behind those that a record has.
@@ -82,7 +87,11 @@ def prepare(
     :raises BadColumn: naming the column, what it is, and what it should be.
     """
     types = check(frame, topic, lineage=lineage, order_by=order_by)
-    wanted = {name: _EXPRESSIONS[name] for name in KNOWN if name in types and (name != "topic" or topic is None)}
+    wanted = {
+        name: _EXPRESSIONS[name]
+        for name in KNOWN
+        if name in types and (name != "topic" or topic is None)
+    }
     own_headers = "headers" if "headers" in types else f"CAST(NULL AS {HEADERS})"
     if set_aside is not None and topic is not None:
         own_headers = _aside(wanted, types, own_headers, topic, set_aside)
@@ -92,26 +101,46 @@ def prepare(
     return frame.selectExpr(*wanted.values(), *ordering.columns(order_by))
 
 
-def _aside(wanted: dict[str, str], types: Mapping[str, DataType], own_headers: str, topic: str, aside: SetAside) -> str:
-    """Adds to ``wanted`` that records which ``topic`` would not take go elsewhere; returns SQL of the headers."""
-    large = too_large(aside.limit_bytes, has_key="key" in types, headers="headers" if "headers" in types else None)
+def _aside(
+    wanted: dict[str, str],
+    types: Mapping[str, DataType],
+    own_headers: str,
+    topic: str,
+    aside: SetAside,
+) -> str:
+    """Adds to ``wanted`` that records which ``topic`` would not take go elsewhere; returns SQL of
+    the headers.
+    """
+    large = too_large(
+        aside.limit_bytes,
+        has_key="key" in types,
+        headers="headers" if "headers" in types else None,
+    )
     told = with_headers(
-        own_headers, of_output(aside.limit_bytes, topic, aside.pipeline, has_timestamp="timestamp" in types)
+        own_headers,
+        of_output(aside.limit_bytes, topic, aside.pipeline, has_timestamp="timestamp" in types),
     )
     headers = f"CASE WHEN {large} THEN {told} ELSE {own_headers} END"
     wanted["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
     wanted["headers"] = f"{headers} AS headers"
     if "timestamp" in types:  # an old one, and the topic's retention would take the record at once
-        wanted["timestamp"] = f"unix_millis(CASE WHEN NOT ({large}) THEN timestamp END) AS {TIMESTAMP_MS}"
+        wanted["timestamp"] = (
+            f"unix_millis(CASE WHEN NOT ({large}) THEN timestamp END) AS {TIMESTAMP_MS}"
+        )
     if "partition" in types:  # it is meant for the topic
-        wanted["partition"] = f"CASE WHEN {large} THEN CAST(NULL AS INT) ELSE partition END AS partition"
+        wanted["partition"] = (
+            f"CASE WHEN {large} THEN CAST(NULL AS INT) ELSE partition END AS partition"
+        )
     return headers
 
 
 def _with_lineage(own: str) -> str:
-    """The headers ``own`` and those of the lineage. Behind them, because of several of one name Kafka's users take the
-    last, and a record may bring its source's own."""
-    added = ", ".join(f"named_struct('key', '{name}', 'value', {value})" for name, value in LINEAGE.items())
+    """The headers ``own`` and those of the lineage. Behind them, because of several of one name
+    Kafka's users take the last, and a record may bring its source's own.
+    """
+    added = ", ".join(
+        f"named_struct('key', '{name}', 'value', {value})" for name, value in LINEAGE.items()
+    )
     unknown = " OR ".join(f"{name} IS NULL" for name in source.COLUMNS)
     both = f"concat(coalesce({own}, CAST(array() AS {HEADERS})), array({added}))"
     return f"CASE WHEN {unknown} THEN {own} ELSE {both} END AS headers"
@@ -125,11 +154,14 @@ def check(
     types = {field.name: field.dataType for field in fields}
     if len(types) < len(fields):
         twice = next(name for name in types if [field.name for field in fields].count(name) > 1)
-        raise BadColumn(f"the frame has two columns '{twice}'", next_step="drop or rename one of them")
+        raise BadColumn(
+            f"the frame has two columns '{twice}'", next_step="drop or rename one of them"
+        )
     if "value" not in types:
         raise BadColumn(
             f"the frame has no column 'value' (it has: {', '.join(types) or 'none'})",
-            next_step="select the record's value AS value, as binary or string (for example to_json(struct(*)))",
+            next_step="select the record's value AS value, as binary or string (for example "
+            "to_json(struct(*)))",
         )
     if topic is None and "topic" not in types:
         raise BadColumn(
@@ -140,7 +172,8 @@ def check(
     if missing:
         raise BadColumn(
             f"KafkaSink(lineage=True), and the frame has no column {', '.join(missing)}",
-            next_step="keep where rows came from while the frame still has the source's topic, partition and offset: "
+            next_step="keep where rows came from while the frame still has the source's topic, "
+            "partition and offset: "
             "rows.select('key', 'value', *onceward.lineage()); or leave lineage out",
             details={"columns": missing},
         )
@@ -151,10 +184,13 @@ def check(
     unknown = [name for name in types if name not in known and name not in order_by]
     if unknown:
         # Left out silently, a column `Key` for `key` would give every record a null key.
-        for_lineage = ", or pass lineage=True to KafkaSink" if set(unknown) & set(source.COLUMNS) else ""
+        for_lineage = (
+            ", or pass lineage=True to KafkaSink" if set(unknown) & set(source.COLUMNS) else ""
+        )
         raise BadColumn(
             f"the frame has columns that no part of a record is made of: {', '.join(unknown)}",
-            next_step=f"rename them to one of {', '.join(known)}, or leave them out: frame.select('key', 'value')"
+            next_step=f"rename them to one of {', '.join(known)}, or leave them out: "
+            f"frame.select('key', 'value')"
             f"{for_lineage}",
             details={"columns": unknown},
         )

@@ -1,8 +1,10 @@
-"""Dead letters as records of a topic: what could not be read, and what the output's topic would not take. Driver only.
+"""Dead letters as records of a topic: what could not be read, and what the output's topic would
+not take. Driver only.
 
-Called by :mod:`sink` for what the formats of a query cannot read (``engine.decoding``), and by :mod:`columns` for what
-is too large. Key and value stay as they came; the timestamp is the time of writing, or a topic's retention would
-take old ones at once. After the headers that a record has come, of some name the last one counting:
+Called by :mod:`sink` for what the formats of a query cannot read (``engine.decoding``), and by
+:mod:`columns` for what is too large. Key and value stay as they came; the timestamp is the time of
+writing, or a topic's retention would take old ones at once. After the headers that a record has
+come, of some name the last one counting:
 
 ========================  ===============================================================================
 header                    value, UTF-8
@@ -18,8 +20,8 @@ onceward.offset           offset; the names that ``KafkaSink(lineage=True)`` giv
                           ``onceward verify --conserves`` accounts for dead letters, too
 ========================  ===============================================================================
 
-Numbers are ASCII decimals. What is not known is left out: a record that is too large is one of the output, and says
-where it came from with ``lineage=True`` only.
+Numbers are ASCII decimals. What is not known is left out: a record that is too large is one of the
+output, and says where it came from with ``lineage=True`` only.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ LINEAGE = {
 }
 
 _RECORD_OVERHEAD = 128
-"""More than a record batch of one record has besides key, value and headers: 61 bytes of the batch's header, 6 varints
-of at most 5 and 10 bytes (``kafka.records.layout``)."""
+"""More than a record batch of one record has besides key, value and headers: 61 bytes of the
+batch's header, 6 varints of at most 5 and 10 bytes (``kafka.records.layout``).
+"""
 _HEADER_OVERHEAD = 10
 
 
@@ -71,8 +74,12 @@ def of_source(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -> Dat
 
 
 def with_headers(before: str, added: Mapping[str, str]) -> str:
-    """SQL: the headers ``before`` (may be null), then ``added``: SQL of binaries by names; nulls are left out."""
-    each = ", ".join(f"named_struct('key', '{name}', 'value', {value})" for name, value in added.items())
+    """SQL: the headers ``before`` (may be null), then ``added``: SQL of binaries by names; nulls
+    are left out.
+    """
+    each = ", ".join(
+        f"named_struct('key', '{name}', 'value', {value})" for name, value in added.items()
+    )
     return (
         f"concat(coalesce({before}, CAST(array() AS {HEADERS})), "
         f"filter(array({each}), header -> header.value IS NOT NULL))"
@@ -84,21 +91,44 @@ def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
 
     :param headers: SQL of them, where the frame has some.
     """
-    size = " + ".join(f"coalesce(octet_length(CAST({name} AS BINARY)), 0)" for name in ["value", "key"][: 1 + has_key])
+    size = " + ".join(
+        f"coalesce(octet_length(CAST({name} AS BINARY)), 0)"
+        for name in ["value", "key"][: 1 + has_key]
+    )
     if headers is not None:
-        each = f"total + {_HEADER_OVERHEAD} + octet_length(header.key) + coalesce(octet_length(header.value), 0)"
-        size += f" + aggregate(coalesce({headers}, CAST(array() AS {HEADERS})), 0, (total, header) -> {each})"
+        each = (
+            f"total + {_HEADER_OVERHEAD} + octet_length(header.key) + "
+            f"coalesce(octet_length(header.value), 0)"
+        )
+        size += (
+            f" + aggregate(coalesce({headers}, CAST(array() AS {HEADERS})), 0, (total, "
+            f"header) -> {each})"
+        )
     return f"{size} + {_RECORD_OVERHEAD} > {limit_bytes}"
 
 
-def of_output(limit_bytes: int, topic: str, pipeline: PipelineId, *, has_timestamp: bool) -> dict[str, str]:
+def of_output(
+    limit_bytes: int, topic: str, pipeline: PipelineId, *, has_timestamp: bool
+) -> dict[str, str]:
     """The headers of a record of the output that ``topic`` would not take.
 
-    :param has_timestamp: the record has one of its own (null where it has not), which would be lost.
+    :param has_timestamp: the record has one of its own (null where it has not), which would be
+        lost.
     """
-    message = f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, counted before compression"
-    told = {ERROR_CLASS: _text(TOO_LARGE), ERROR_MESSAGE: _text(message), PIPELINE: _text(pipeline)}
-    return told | ({TIMESTAMP: "CAST(CAST(unix_millis(timestamp) AS STRING) AS BINARY)"} if has_timestamp else {})
+    message = (
+        f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, "
+        f"counted before compression"
+    )
+    told = {
+        ERROR_CLASS: _text(TOO_LARGE),
+        ERROR_MESSAGE: _text(message),
+        PIPELINE: _text(pipeline),
+    }
+    return told | (
+        {TIMESTAMP: "CAST(CAST(unix_millis(timestamp) AS STRING) AS BINARY)"}
+        if has_timestamp
+        else {}
+    )
 
 
 def _text(value: str) -> str:

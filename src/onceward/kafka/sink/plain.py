@@ -1,11 +1,13 @@
-"""Writing without a transaction: ``delivery="at_least_once"`` and ``"none"``. Driver and executor tasks.
+"""Writing without a transaction: ``delivery="at_least_once"`` and ``"none"``. Driver and executor
+tasks.
 
-Called by :mod:`sink` instead of the nine steps. There is no ledger and no admission: what runs again is written again,
-as with Spark's own sink. ``at_least_once`` sends as an idempotent producer, so that resends within a task add nothing;
-``none`` sends without a producer id. Jobs and tasks are those of every sink.
+Called by :mod:`sink` instead of the nine steps. There is no ledger and no admission: what runs
+again is written again, as with Spark's own sink. ``at_least_once`` sends as an idempotent
+producer, so that resends within a task add nothing; ``none`` sends without a producer id. Jobs and
+tasks are those of every sink.
 
-Brokers remember every producer id of a partition for a day (``producer.id.expiration.ms``). So a worker process keeps
-the identity that a task has used for the tasks after it (:class:`_Identity`).
+Brokers remember every producer id of a partition for a day (``producer.id.expiration.ms``). So a
+worker process keeps the identity that a task has used for the tasks after it (:class:`_Identity`).
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class PlainBatches:
         self._old_timestamps = OldTimestamps(settings.policy.pipeline, self._topic_config)
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
-        """Write the frames of a batch, one after the other; one that fails for a reason that may pass is written again,
-        ``batch_attempts`` times in all for the batch.
+        """Write the frames of a batch, one after the other; one that fails for a reason that may
+        pass is written again, ``batch_attempts`` times in all for the batch.
 
         :raises OncewardError: what a task ran into; part of the batch may be visible.
         :raises BatchNotWritten: see :meth:`_begin`.
@@ -83,38 +85,51 @@ class PlainBatches:
                         running.batch,
                         error,
                     )
-                patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+                patience.pause(
+                    min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+                )
                 attempt += 1
 
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Before the frames of a batch.
 
-        :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with them their dead
-            letters. There is no ledger, so what an earlier run has skipped is not known.
+        :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with
+            them their dead letters. There is no ledger, so what an earlier run has skipped is not
+            known.
         """
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
-        may_skip = self._settings.policy.skipped_batches == "allow" and not any(write.set_aside for write in writes)
+        may_skip = self._settings.policy.skipped_batches == "allow" and not any(
+            write.set_aside for write in writes
+        )
         if last is None or last[0] != running.run_id or may_skip:
             return
         if running.batch.batch_id > last[1] + 1:
             raise BatchNotWritten(
-                f"{running.batch} was handed over, and the last before it was batch {last[1]}: the foreachBatch "
-                "function did not call the sink for every batch, and what in the others could not be read is missing "
+                f"{running.batch} was handed over, and the last before it was batch {last[1]}: "
+                f"the foreachBatch "
+                "function did not call the sink for every batch, and what in the others could not "
+                "be read is missing "
                 "from the dead letters, if there are any",
-                next_step="call the sink for every batch, also for an empty one, and start again, which goes on behind "
-                'what was skipped; delivery="exactly_once" keeps account of it; if leaving batches out is meant, and '
+                next_step="call the sink for every batch, also for an empty one, and start again, "
+                "which goes on behind "
+                'what was skipped; delivery="exactly_once" keeps account of it; if leaving '
+                "batches out is meant, and "
                 'no format sets records aside, pass skipped_batches="allow"',
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
 
     def _write(self, write: Write, running: RunningBatch) -> None:
-        """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone)."""
+        """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the
+        leader alone).
+        """
         settings = self._settings_for(write.where)
         ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             try:
-                rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
+                rows, task_count = job.collect(
+                    task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None
+                )
                 written = results(rows, task_count)
             except RecordTooLarge as refusal:
                 raise self._refused(refusal) from refusal
@@ -142,7 +157,9 @@ class PlainBatches:
             finally:
                 client.close()
             # Of the sink's two topics this one may be the other: for the tasks there is one.
-            self._by_topic[topic] = replace(self._settings, topic=topic, producer=producer, dead_letter_topic=None)
+            self._by_topic[topic] = replace(
+                self._settings, topic=topic, producer=producer, dead_letter_topic=None
+            )
         return self._by_topic[topic]
 
 
@@ -163,7 +180,9 @@ class _Identity:
 
 
 _idle: WeakKeyDictionary[KafkaClient, list[_Identity]] = WeakKeyDictionary()
-"""Of this worker process: identities of which every record is acknowledged, by the client that asked for them."""
+"""Of this worker process: identities of which every record is acknowledged, by the client that
+asked for them.
+"""
 
 
 def taken(client: KafkaClient) -> _Identity:
@@ -173,13 +192,16 @@ def taken(client: KafkaClient) -> _Identity:
 
 
 def given_back(client: KafkaClient, identity: _Identity) -> None:
-    """Keep it for the next task. Not one whose task has failed: brokers may have more of it than its sequences say."""
+    """Keep it for the next task. Not one whose task has failed: brokers may have more of it than
+    its sequences say.
+    """
     _idle.setdefault(client, []).append(identity)
 
 
 class _PlainWriter(TaskWriter):
-    """Sends as it goes. There is nothing to commit; what it prepares is the oldest timestamp of each topic, ms since
-    1970."""
+    """Sends as it goes. There is nothing to commit; what it prepares is the oldest timestamp of
+    each topic, ms since 1970.
+    """
 
     def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
         self._client = KafkaClient.shared(settings.client)
@@ -211,9 +233,15 @@ class _PlainWriter(TaskWriter):
             appends, following = number(fragments, first)
             identity.sequences.update(following)
             producer = identity.producer
-        sending = PartitionProducer(self._client, self._settings.producer, producer, transactional_id=None, version=1)
+        sending = PartitionProducer(
+            self._client, self._settings.producer, producer, transactional_id=None, version=1
+        )
         sending.send(appends, should_stop=None)
 
 
 def _unnumbered(fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> list[Append]:
-    return [Append(partition, fragment, _NO_SEQUENCE) for partition, parts in fragments.items() for fragment in parts]
+    return [
+        Append(partition, fragment, _NO_SEQUENCE)
+        for partition, parts in fragments.items()
+        for fragment in parts
+    ]

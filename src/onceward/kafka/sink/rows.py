@@ -1,10 +1,11 @@
 """A task's rows on the way to their partitions: put there as they come, held back, then encoded.
 
-Runs in executor tasks and, for small batches, in the driver. Called by :mod:`tasks`, :mod:`plain` and
-:mod:`driver_task`, with the Arrow batches that Spark hands over (columns as made by :mod:`columns`).
+Runs in executor tasks and, for small batches, in the driver. Called by :mod:`tasks`, :mod:`plain`
+and :mod:`driver_task`, with the Arrow batches that Spark hands over (columns as made by
+:mod:`columns`).
 
-Memory: what is held is there twice for a moment, as rows and as record batches; everything else works on a few
-mebibytes at a time, however large an Arrow batch is and however many rows are held.
+Memory: what is held is there twice for a moment, as rows and as record batches; everything else
+works on a few mebibytes at a time, however large an Arrow batch is and however many rows are held.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 
 _PIECE_BYTES = 4 << 20
-"""Rows are put to their partitions, and partitions encoded, in pieces of about so many bytes: enough to pay for the
-calls, little enough that what they need in between (several times as much) does not count."""
+"""Rows are put to their partitions, and partitions encoded, in pieces of about so many bytes:
+enough to pay for the calls, little enough that what they need in between (several times as much)
+does not count.
+"""
 
 _MOST_TOGETHER_BYTES = 256 << 20
-"""Of one partition that many are encoded at once, and the rest for themselves: an Arrow column ends at 2 GiB."""
+"""Of one partition that many are encoded at once, and the rest for themselves: an Arrow column
+ends at 2 GiB.
+"""
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -47,13 +52,17 @@ class HeldRows:
     """Takes rows, gives them back as fragments by partition, in the order in which they came.
 
     :param topic: where all rows go, or None to follow the ``topic`` column.
-    :param count_of: how many partitions a topic has; raises for a topic that may not be written (see
-        :func:`partition_counts`).
+    :param count_of: how many partitions a topic has; raises for a topic that may not be written
+        (see :func:`partition_counts`).
     :param first: where null keys begin to spread, different in each task.
     """
 
     def __init__(
-        self, topic: str | None, count_of: Callable[[str], int], producer: ProducerSettings, first: int
+        self,
+        topic: str | None,
+        count_of: Callable[[str], int],
+        producer: ProducerSettings,
+        first: int,
     ) -> None:
         self._topic = topic
         self._count_of = count_of
@@ -88,22 +97,30 @@ class HeldRows:
             for topic, rows in self._by_topic(batch):
                 self._look_at_timestamps(topic, rows)
                 columns = _columns(rows)
-                for partition, part in group_by_partition(columns, self._partitions(topic, columns, rows)):
+                for partition, part in group_by_partition(
+                    columns, self._partitions(topic, columns, rows)
+                ):
                     self._held.setdefault(TopicPartition(topic, partition), []).append(part)
 
     def _look_at_timestamps(self, topic: str, rows: pa.RecordBatch) -> None:
-        oldest = pc.min(rows.column(TIMESTAMP_MS)).as_py() if TIMESTAMP_MS in rows.schema.names else None
+        oldest = (
+            pc.min(rows.column(TIMESTAMP_MS)).as_py()
+            if TIMESTAMP_MS in rows.schema.names
+            else None
+        )
         if oldest is None:
             return
         if oldest < 0:
             raise BadColumn(
                 "column 'timestamp' holds a time before 1970, which a Kafka record cannot carry",
-                next_step="filter or correct these rows, or set the timestamp to null for the time of writing",
+                next_step="filter or correct these rows, or set the timestamp to null for the "
+                "time of writing",
             )
         self.oldest_ms[topic] = min(oldest, self.oldest_ms.get(topic, oldest))
 
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
-        """All rows held, as fragments by partition; holds nothing afterwards. Raises what :meth:`add` does, too.
+        """All rows held, as fragments by partition; holds nothing afterwards. Raises what
+        :meth:`add` does, too.
 
         :raises RecordTooLarge: one record is larger than ``max.request.size``.
         """
@@ -115,7 +132,9 @@ class HeldRows:
             columns = RecordColumns.concat([part for _, parts in group for part in parts])
             ends = np.cumsum([sum(map(len, parts)) for _, parts in group]).tolist()
             partitions = [partition for partition, _ in group]
-            for partition, some in zip(partitions, self._encode_runs(columns, ends, partitions), strict=True):
+            for partition, some in zip(
+                partitions, self._encode_runs(columns, ends, partitions), strict=True
+            ):
                 fragments.setdefault(partition, []).extend(some)
         return fragments
 
@@ -152,7 +171,9 @@ class HeldRows:
             )
         return [(str(name), batch.filter(pc.equal(topics, name))) for name in pc.unique(topics)]
 
-    def _partitions(self, topic: str, columns: RecordColumns, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    def _partitions(
+        self, topic: str, columns: RecordColumns, batch: pa.RecordBatch
+    ) -> npt.NDArray[np.int32]:
         count = self._count_of(topic)
         chosen = assign_partitions(columns.key, len(columns), count, self._next_null_key)
         self._next_null_key = (self._next_null_key + len(columns)) % count
@@ -164,7 +185,8 @@ class HeldRows:
         bad = given & ((explicit < 0) | (explicit >= count))
         if bad.any():
             raise PartitionMissing(
-                f"column 'partition' names partition {int(explicit[bad][0])} of topic {topic!r}, which has "
+                f"column 'partition' names partition {int(explicit[bad][0])} of topic {topic!r}, "
+                f"which has "
                 f"partitions 0 to {count - 1}",
                 next_step="correct the column, or leave it null to let the key decide",
                 details={"topic": topic, "partition": int(explicit[bad][0])},
@@ -175,7 +197,9 @@ class HeldRows:
 def _groups(
     held: dict[TopicPartition, list[RecordColumns]],
 ) -> Iterator[list[tuple[TopicPartition, list[RecordColumns]]]]:
-    """``held`` a few mebibytes at a time, a partition in one group if it is not very much; takes out what it gives."""
+    """``held`` a few mebibytes at a time, a partition in one group if it is not very much; takes
+    out what it gives.
+    """
     group: list[tuple[TopicPartition, list[RecordColumns]]] = []
     size = 0
     for partition in list(held):
@@ -195,11 +219,14 @@ def _groups(
         yield group
 
 
-def partition_counts(client: KafkaClient, known: Mapping[str, int], ledger_topic: str) -> Callable[[str], int]:
-    """How many partitions a topic has: as the driver ``known`` it, else by asking the cluster once a task.
+def partition_counts(
+    client: KafkaClient, known: Mapping[str, int], ledger_topic: str
+) -> Callable[[str], int]:
+    """How many partitions a topic has: as the driver ``known`` it, else by asking the cluster once
+    a task.
 
-    The function returned raises InvalidTopicName, TopicMissing, or BadColumn for the ledger topic, whose partitions
-    belong to the ledger records.
+    The function returned raises InvalidTopicName, TopicMissing, or BadColumn for the ledger topic,
+    whose partitions belong to the ledger records.
     """
     counts = dict(known)
 

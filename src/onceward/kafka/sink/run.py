@@ -1,6 +1,8 @@
-"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by :mod:`target`.
+"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by
+:mod:`target`.
 
-Connections, the chain in the ledger with the transactional id, the sequencer's port, and what was learned of topics.
+Connections, the chain in the ledger with the transactional id, the sequencer's port, and what was
+learned of topics.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class KafkaRun:
         pipeline = settings.policy.pipeline
         self.settings = settings
         self.client = KafkaClient(settings.client)
-        self.chain = KafkaChain(self.client, settings.ledger_topic, pipeline, settings.producer, owns_client=False)
+        self.chain = KafkaChain(
+            self.client, settings.ledger_topic, pipeline, settings.producer, owns_client=False
+        )
         self.group = GroupOffsets(self.client, pipeline, settings.ledger_topic)
         self.shuffles = Shuffles()
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
@@ -57,12 +61,16 @@ class KafkaRun:
         self._sequencer: Sequencer | None = None
         self._limits = TopicLimits(settings)
         self._set_aside: SetAside | None = None
-        self._overdue: BatchId | None = None  # the last batch that needed more than the transaction's time by itself
+        self._overdue: BatchId | None = (
+            None  # the last batch that needed more than the transaction's time by itself
+        )
 
     def sequencer(self, frame: DataFrame) -> Sequencer:
         """The sequencer of this run, on its port."""
         if self._sequencer is None:
-            bind, advertised = preflight.sequencer_hosts(frame.sparkSession.sparkContext, self.settings)
+            bind, advertised = preflight.sequencer_hosts(
+                frame.sparkSession.sparkContext, self.settings
+            )
             self._sequencer = Sequencer(bind, advertised, self.settings.sequencer_port)
         return self._sequencer
 
@@ -71,7 +79,9 @@ class KafkaRun:
         return None if self._sequencer is None else self._sequencer.close_epoch()
 
     def counts(self, topic: str | None) -> Callable[[str], int]:
-        """How many partitions a topic has; of ``topic`` as of now, so that one that was added is written to."""
+        """How many partitions a topic has; of ``topic`` as of now, so that one that was added is
+        written to.
+        """
         known = {} if topic is None else {topic: self.partition_count(topic)}
         return partition_counts(self.client, known, self.settings.ledger_topic)
 
@@ -84,18 +94,25 @@ class KafkaRun:
         return self._limits.producer_settings(self.client, topic)
 
     def explain(self, error: OncewardError) -> OncewardError:
-        """What an error of an attempt comes to. What was learned of a topic that refuses a record is forgotten.
+        """What an error of an attempt comes to. What was learned of a topic that refuses a record
+        is forgotten.
 
-        A task, or the producer, cannot tell fencing from a transaction that timed out, nor a limit that was lowered
-        from a record that never fitted; the driver can.
+        A task, or the producer, cannot tell fencing from a transaction that timed out, nor a limit
+        that was lowered from a record that never fitted; the driver can.
         """
         if isinstance(error, Fenced):
             return self.chain.transaction.explain(error)
-        if not isinstance(error, RecordTooLarge) or "records" not in error.details:  # not said by a broker
+        if (
+            not isinstance(error, RecordTooLarge) or "records" not in error.details
+        ):  # not said by a broker
             return error
         aside, self._set_aside = self._set_aside, None
         found = self._limits.refused(self.client, error)
-        if found is error and aside is not None and int(error.details["bytes"]) < aside.limit_bytes:
+        if (
+            found is error
+            and aside is not None
+            and int(error.details["bytes"]) < aside.limit_bytes
+        ):
             return SendFailed(
                 error.message,
                 next_step=f"nothing: the batch runs again, and such records go to {aside.topic}",
@@ -109,39 +126,59 @@ class KafkaRun:
         :raises AccessDenied: its ``max.message.bytes`` may not be seen.
         """
         settings = self.settings
-        if settings.on_error != "dead_letter" or topic != settings.topic or settings.dead_letter_topic is None:
+        if (
+            settings.on_error != "dead_letter"
+            or topic != settings.topic
+            or settings.dead_letter_topic is None
+        ):
             return None
         if self._set_aside is None:
-            limit = int(self.client.topic_config(str(topic)).get("max.message.bytes") or _KAFKAS_MESSAGE_BYTES)
+            limit = int(
+                self.client.topic_config(str(topic)).get("max.message.bytes")
+                or _KAFKAS_MESSAGE_BYTES
+            )
             self._set_aside = SetAside(settings.dead_letter_topic, settings.policy.pipeline, limit)
         return self._set_aside
 
     def late(self, running: RunningBatch, unacknowledged_s: float) -> OncewardError | None:
-        """The error of a transaction whose time is over: the coordinator aborts it, and tells whoever sends next; but
-        that may be minutes from now.
+        """The error of a transaction whose time is over: the coordinator aborts it, and tells
+        whoever sends next; but that may be minutes from now.
 
-        :param unacknowledged_s: for how long the oldest records on their way have been waiting for brokers.
+        :param unacknowledged_s: for how long the oldest records on their way have been waiting for
+            brokers.
         """
         transaction = self.chain.transaction
         open_for_ms = transaction.open_for_ms
         if open_for_ms <= transaction.timeout_ms:
             return None
-        size = "" if running.input_records is None else f" of {running.input_records:,} source records"
+        size = (
+            ""
+            if running.input_records is None
+            else f" of {running.input_records:,} source records"
+        )
         what = (
-            f"{running.batch}{size} was not sent in time: its transaction has been open for {open_for_ms:.0f} ms, "
+            f"{running.batch}{size} was not sent in time: its transaction has been open for "
+            f"{open_for_ms:.0f} ms, "
             f"counted from its first record ({both_limits(self.client, transaction.timeout_ms)})"
         )
         if unacknowledged_s * 1000 > transaction.timeout_ms / 2:
             return TransactionTimedOut(
-                f"{what}; for the last {unacknowledged_s:.0f} s brokers have not acknowledged records that were sent",
-                next_step="see that the brokers take records (leaders, min.insync.replicas, the network); the batch "
+                f"{what}; for the last {unacknowledged_s:.0f} s brokers have not acknowledged "
+                f"records that were sent",
+                next_step="see that the brokers take records (leaders, min.insync.replicas, the "
+                "network); the batch "
                 "runs again",
             )
-        # Once is bad luck (an executor that died); twice it is the batch, and a third time would be no better.
+        # Once is bad luck (an executor that died); twice it is the batch, and a third time would
+        # be no better.
         again, self._overdue = self._overdue == running.batch, running.batch
         if again:
-            return TransactionTimeoutTooShort(f"{what}, and not when it was tried again", next_step=LONGER_OR_SMALLER)
-        return TransactionTimedOut(what, next_step=f"the batch runs again; if it repeats, {LONGER_OR_SMALLER}")
+            return TransactionTimeoutTooShort(
+                f"{what}, and not when it was tried again", next_step=LONGER_OR_SMALLER
+            )
+        return TransactionTimedOut(
+            what, next_step=f"the batch runs again; if it repeats, {LONGER_OR_SMALLER}"
+        )
 
     def close(self) -> None:
         """Give back connections and threads. Never raises."""

@@ -55,14 +55,17 @@ class KafkaSinkSettings:
         if self.topic is not None:
             _refuse_several(self.topic)
             topic_name(self.topic, "topic")
-        if self.sequencer_host is not None and not (isinstance(self.sequencer_host, str) and self.sequencer_host):
+        if self.sequencer_host is not None and not (
+            isinstance(self.sequencer_host, str) and self.sequencer_host
+        ):
             raise ConfigurationError(
                 f"sequencer_host={self.sequencer_host!r} is not the name or address of a host",
                 next_step="pass the one under which executors reach the driver, or leave it out",
             )
         if self.topic == self.ledger_topic:
             raise ContradictoryOptions(
-                f"topic and ledger_topic are both {self.topic!r}", next_step="write records to a topic of their own"
+                f"topic and ledger_topic are both {self.topic!r}",
+                next_step="write records to a topic of their own",
             )
         one_of("on_error", self.on_error, get_args(OnError))
         self._check_dead_letters()
@@ -73,11 +76,13 @@ class KafkaSinkSettings:
         if self.order_within != "key" and not self.order_by:
             raise ContradictoryOptions(
                 f"order_within={self.order_within!r} and no order_by=",
-                next_step="pass order_by=, a column or several that grow from record to record, or leave it out",
+                next_step="pass order_by=, a column or several that grow from record to record, "
+                "or leave it out",
             )
         if self.order_by and not self.policy.has_ledger:
             raise ContradictoryOptions(
-                f"order_by= with delivery={self.policy.delivery!r}: what is sent once more would come behind what came "
+                f"order_by= with delivery={self.policy.delivery!r}: what is sent once more would "
+                f"come behind what came "
                 "after it",
                 next_step='use delivery="exactly_once", or leave order_by= out',
             )
@@ -86,12 +91,17 @@ class KafkaSinkSettings:
         if self.dead_letter_topic is None:
             if self.on_error == "dead_letter":
                 raise ContradictoryOptions(
-                    'on_error="dead_letter" and no dead_letter_topic', next_step="pass dead_letter_topic= as well"
+                    'on_error="dead_letter" and no dead_letter_topic',
+                    next_step="pass dead_letter_topic= as well",
                 )
             return
-        if topic_name(self.dead_letter_topic, "dead_letter_topic") in (self.ledger_topic, self.topic):
+        if topic_name(self.dead_letter_topic, "dead_letter_topic") in (
+            self.ledger_topic,
+            self.topic,
+        ):
             raise ContradictoryOptions(
-                f"dead_letter_topic={self.dead_letter_topic!r} is the sink's own topic, or its ledger topic",
+                f"dead_letter_topic={self.dead_letter_topic!r} is the sink's own topic, or its "
+                f"ledger topic",
                 next_step="give dead letters a topic of their own",
             )
         if self.on_error == "dead_letter" and not self.policy.has_ledger:
@@ -101,9 +111,11 @@ class KafkaSinkSettings:
             )
         if self.on_error == "dead_letter" and self.topic is None:
             raise ContradictoryOptions(
-                'on_error="dead_letter" without topic=: what is too large depends on the topic, and the rows name '
+                'on_error="dead_letter" without topic=: what is too large depends on the topic, '
+                "and the rows name "
                 "theirs",
-                next_step="pass topic=, or leave on_error= out (dead_letter_topic= by itself takes what a format "
+                next_step="pass topic=, or leave on_error= out (dead_letter_topic= by itself "
+                "takes what a format "
                 "cannot read)",
             )
 
@@ -113,6 +125,7 @@ def _refuse_several(topic: object) -> None:
     several = topic.split(",") if isinstance(topic, str) else topic
     if isinstance(several, list | tuple | set) and len(several) > 1:
         raise InvalidTopicName(
-            f"topic={topic!r} names {len(several)} topics, and a sink writes to one, or to those that the rows name",
+            f"topic={topic!r} names {len(several)} topics, and a sink writes to one, or to those "
+            f"that the rows name",
             next_step="leave topic= out and give the frame a column 'topic', or pass one name",
         )

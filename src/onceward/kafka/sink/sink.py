@@ -27,71 +27,85 @@ from onceward.spark.batch.query import RunningBatch
 
 
 class KafkaSink(ForeachBatchSink):
-    """Writes each micro-batch as one Kafka transaction: records, source offsets and progress in one atomic step.
+    """Writes each micro-batch as one Kafka transaction: records, source offsets and progress in
+    one atomic step.
 
-    Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key``, ``topic``, ``partition``,
-    ``headers``, ``timestamp``: those of Spark's own Kafka sink, see :mod:`onceward.kafka.sink.columns`. Keys land
-    where Kafka's default partitioner puts them.
+    Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key``, ``topic``,
+    ``partition``, ``headers``, ``timestamp``: those of Spark's own Kafka sink, see
+    :mod:`onceward.kafka.sink.columns`. Keys land where Kafka's default partitioner puts them.
 
-    Guarantee (``delivery="exactly_once"``): after any crash, readers with ``isolation.level=read_committed`` see the
-    output of every micro-batch exactly once, all of a batch or nothing. Readers with ``read_uncommitted`` see aborted
-    attempts as well.
+    Guarantee (``delivery="exactly_once"``): after any crash, readers with
+    ``isolation.level=read_committed`` see the output of every micro-batch exactly once, all of a
+    batch or nothing. Readers with ``read_uncommitted`` see aborted attempts as well.
 
     :param bootstrap_servers: ``host:port``, comma-separated or a list.
     :param topic: where records go; leave it out to follow the column ``topic``.
-    :param pipeline_id: the stable name of this query: its transactional id, its consumer group (source offsets are
-        committed there for lag monitoring) and its ledger key. One running query per id; a second one takes over.
-    :param delivery: ``"exactly_once"``; ``"at_least_once"``: idempotent producing without a transaction, duplicates
-        after a crash; ``"none"``: no producer id either, so that resends may repeat and reorder records; only here
-        ``acks=1`` is allowed, which may lose them.
-    :param resume: ``"checkpoint"``: the query's checkpoint and the ledger must tell the same story. ``"ledger"``: a
-        query with a new checkpoint may continue where the ledger ends (for queries without state, with
-        ``kafka_source(starting="ledger")``). ``"adopt"``: begin a chain on a checkpoint that has run before (migration
-        from another sink), only while the pipeline has no ledger record. ``"complete"`` and ``"keep"``, after
-        :class:`~onceward.errors.BatchChanged` or :class:`~onceward.errors.BatchNotWritten`: write the frames that a
-        committed batch lacks, or go on without what an earlier run did not write. These three are for one start: once
-        a batch was committed, later runs of this sink go by the checkpoint.
-    :param skipped_batches: ``"refuse"``: the sink is called for every batch, also for an empty one; a gap in the batch
-        numbers is :class:`~onceward.errors.BatchNotWritten`. ``"allow"``: which batches are handed over is the
-        decision of your function. Then a ledger that has lost its end looks like a function that skips, and is found
-        only where offsets contradict; and a batch of which a format sets records aside may not be skipped.
-    :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
-        ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or what the brokers allow if that is less).
-        Unknown or contradictory ones are refused here.
-    :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with ``token() -> str``.
+    :param pipeline_id: the stable name of this query: its transactional id, its consumer group
+        (source offsets are committed there for lag monitoring) and its ledger key. One running
+        query per id; a second one takes over.
+    :param delivery: ``"exactly_once"``; ``"at_least_once"``: idempotent producing without a
+        transaction, duplicates after a crash; ``"none"``: no producer id either, so that resends
+        may repeat and reorder records; only here ``acks=1`` is allowed, which may lose them.
+    :param resume: ``"checkpoint"``: the query's checkpoint and the ledger must tell the same
+        story. ``"ledger"``: a query with a new checkpoint may continue where the ledger ends (for
+        queries without state, with ``kafka_source(starting="ledger")``). ``"adopt"``: begin a
+        chain on a checkpoint that has run before (migration from another sink), only while the
+        pipeline has no ledger record. ``"complete"`` and ``"keep"``, after
+        :class:`~onceward.errors.BatchChanged` or :class:`~onceward.errors.BatchNotWritten`: write
+        the frames that a committed batch lacks, or go on without what an earlier run did not
+        write. These three are for one start: once a batch was committed, later runs of this sink
+        go by the checkpoint.
+    :param skipped_batches: ``"refuse"``: the sink is called for every batch, also for an empty
+        one; a gap in the batch numbers is :class:`~onceward.errors.BatchNotWritten`. ``"allow"``:
+        which batches are handed over is the decision of your function. Then a ledger that has lost
+        its end looks like a function that skips, and is found only where offsets contradict; and a
+        batch of which a format sets records aside may not be skipped.
+    :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``,
+        ``compression.type``, ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or
+        what the brokers allow if that is less). Unknown or contradictory ones are refused here.
+    :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with
+        ``token() -> str``.
     :param ledger_topic: compacted topic of the ledger, created when missing (16 partitions).
-    :param create_topic_partitions: create ``topic`` with that many partitions when it is missing; None: refuse.
-    :param batch_attempts: how often one batch is tried, each time under a new epoch, before the query fails. With the
-        weaker deliveries each try may leave records.
+    :param create_topic_partitions: create ``topic`` with that many partitions when it is missing;
+        None: refuse.
+    :param batch_attempts: how often one batch is tried, each time under a new epoch, before the
+        query fails. With the weaker deliveries each try may leave records.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
-    :param driver_records: a batch of a query without state that spans at most so many source records is sent by the
-        driver, without Python workers, which saves their start; the plan itself runs in its tasks as ever. 0: never.
-    :param driver_bytes: the driver goes on to send batches as long as they have at most so many payload bytes. One
-        that turns out to have more rows than ``driver_records`` or far larger ones goes to tasks after all, and so do
-        the next ones for a while. A plan that makes far more than it was given can bring about 64 times
-        ``driver_bytes`` into the driver, or ``driver_records`` kilobytes a task of the plan where that is more (with
-        the defaults from some 27 tasks on). 0: never.
-    :param held_bytes: payload bytes that a task holds back before it sends, so that the transaction is open only
-        while bytes move. A Python worker needs about 4 times as much beside some 100 MB for itself: 350 MB at the
-        default of 64 MiB (measured with records of 20 B to 100 kB). Spark counts that to
-        ``spark.executor.memoryOverhead`` (default: a tenth of the heap, at least 384 MiB), once for each of the
-        executor's cores.
-    :param sequencer_host: host name under which executors reach the driver; None: ``spark.driver.host``.
+    :param driver_records: a batch of a query without state that spans at most so many source
+        records is sent by the driver, without Python workers, which saves their start; the plan
+        itself runs in its tasks as ever. 0: never.
+    :param driver_bytes: the driver goes on to send batches as long as they have at most so many
+        payload bytes. One that turns out to have more rows than ``driver_records`` or far larger
+        ones goes to tasks after all, and so do the next ones for a while. A plan that makes far
+        more than it was given can bring about 64 times ``driver_bytes`` into the driver, or
+        ``driver_records`` kilobytes a task of the plan where that is more (with the defaults from
+        some 27 tasks on). 0: never.
+    :param held_bytes: payload bytes that a task holds back before it sends, so that the
+        transaction is open only while bytes move. A Python worker needs about 4 times as much
+        beside some 100 MB for itself: 350 MB at the default of 64 MiB (measured with records of 20
+        B to 100 kB). Spark counts that to ``spark.executor.memoryOverhead`` (default: a tenth of
+        the heap, at least 384 MiB), once for each of the executor's cores.
+    :param sequencer_host: host name under which executors reach the driver; None:
+        ``spark.driver.host``.
     :param sequencer_port: port of the driver's sequencer; 0: any free one.
-    :param lineage: each record names the source record that it was made of, in headers of its own (``onceward.topic``,
-        ``onceward.partition``, ``onceward.offset``), so that ``onceward verify --conserves`` can account for the input.
-        Frames must then have the columns that :func:`onceward.lineage` gives.
-    :param dead_letter_topic: where records go that a format of the query cannot read (``ow.avro.decode(…,
-        on_error="dead_letter")``), in the same transaction as the rest of the batch; see :mod:`.dead_letters` for
-        their headers. Created like ``topic`` when it is missing.
-    :param on_error: ``"stop"``: a record that is too large for ``topic`` fails the batch. ``"dead_letter"``: it goes to
-        ``dead_letter_topic``, if its size before compression is above ``max.message.bytes`` of ``topic``.
-    :param order_by: columns that grow from record to record of one key (the first counts most; nulls come first):
-        records of a batch with one key are appended in their order, by one task. Equal ones come in any order. The
-        columns are not written. Batches follow each other without it. Records without a key keep their order in each
-        partition that they are put to, and one task writes all of them.
-    :param order_within: ``"key"``; ``"topic"``: all records of a topic that a batch has are written by one task, so
-        that each partition has them in order, whatever their keys.
+    :param lineage: each record names the source record that it was made of, in headers of its own
+        (``onceward.topic``, ``onceward.partition``, ``onceward.offset``), so that ``onceward
+        verify --conserves`` can account for the input. Frames must then have the columns that
+        :func:`onceward.lineage` gives.
+    :param dead_letter_topic: where records go that a format of the query cannot read
+        (``ow.avro.decode(…, on_error="dead_letter")``), in the same transaction as the rest of the
+        batch; see :mod:`.dead_letters` for their headers. Created like ``topic`` when it is
+        missing.
+    :param on_error: ``"stop"``: a record that is too large for ``topic`` fails the batch.
+        ``"dead_letter"``: it goes to ``dead_letter_topic``, if its size before compression is
+        above ``max.message.bytes`` of ``topic``.
+    :param order_by: columns that grow from record to record of one key (the first counts most;
+        nulls come first): records of a batch with one key are appended in their order, by one
+        task. Equal ones come in any order. The columns are not written. Batches follow each other
+        without it. Records without a key keep their order in each partition that they are put to,
+        and one task writes all of them.
+    :param order_within: ``"key"``; ``"topic"``: all records of a topic that a batch has are
+        written by one task, so that each partition has them in order, whatever their keys.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -133,7 +147,9 @@ class KafkaSink(ForeachBatchSink):
             delivery=delivery,
         )
         self.settings = KafkaSinkSettings(
-            policy=SinkPolicy(name, delivery, resume, batch_attempts, batch_timeout_s, skipped_batches),
+            policy=SinkPolicy(
+                name, delivery, resume, batch_attempts, batch_timeout_s, skipped_batches
+            ),
             topic=topic,
             client=client,
             producer=producer,
@@ -161,15 +177,18 @@ class KafkaSink(ForeachBatchSink):
         topic = self.settings.topic if where is None else topic_name(where)
         if topic == self.settings.ledger_topic:
             raise ContradictoryOptions(
-                f"topic={topic!r} is the ledger topic", next_step="write records to a topic of their own"
+                f"topic={topic!r} is the ledger topic",
+                next_step="write records to a topic of their own",
             )
         if where is not None and topic == self.settings.dead_letter_topic:
             raise ContradictoryOptions(
-                f"topic={topic!r} is the dead-letter topic", next_step="write rows of your own to another topic"
+                f"topic={topic!r} is the dead-letter topic",
+                next_step="write rows of your own to another topic",
             )
         must_be_a_frame(frame, " with a column 'value'")
         columns.check(frame, topic, lineage=self.settings.lineage, order_by=self.settings.order_by)
-        # What is too large for the topic goes elsewhere: the ledger must not say that all of the frame went there.
+        # What is too large for the topic goes elsewhere: the ledger must not say that all of the
+        # frame went there.
         rows_say = self.settings.on_error == "dead_letter" and topic == self.settings.topic
         return Write(frame, None if rows_say else topic)
 
@@ -177,9 +196,11 @@ class KafkaSink(ForeachBatchSink):
         settings = self.settings
         if settings.dead_letter_topic is None:
             raise UnsupportedQuery(
-                f"the query sets records aside that it cannot read, and KafkaSink({settings.policy.pipeline!r}) has no "
+                f"the query sets records aside that it cannot read, and "
+                f"KafkaSink({settings.policy.pipeline!r}) has no "
                 "topic for them",
-                next_step='pass dead_letter_topic="…" to KafkaSink, or on_error="stop" to decode(…)',
+                next_step='pass dead_letter_topic="…" to KafkaSink, or on_error="stop" to '
+                "decode(…)",
             )
         records = dead_letters.of_source(frame, settings.policy.pipeline, lineage=settings.lineage)
         return Write(records, settings.dead_letter_topic, set_aside=True)
@@ -197,4 +218,7 @@ class KafkaSink(ForeachBatchSink):
     def __repr__(self) -> str:
         where = self.settings.topic or "column 'topic'"
         policy = self.settings.policy
-        return f"KafkaSink(pipeline_id={policy.pipeline!r}, topic={where}, delivery={policy.delivery!r})"
+        return (
+            f"KafkaSink(pipeline_id={policy.pipeline!r}, topic={where}, "
+            f"delivery={policy.delivery!r})"
+        )

@@ -32,13 +32,15 @@ class KafkaTarget(AtomicTarget):
         settings = self.run.settings
         for topic in (settings.topic, settings.dead_letter_topic):
             preflight.check_topic(self.run.client, settings, topic)
-        # The order matters: once the chain is taken no earlier owner can commit, so what is read then is final.
-        # It is confirmed before the first commit; unless something is done on the strength of it before.
+        # The order matters: once the chain is taken no earlier owner can commit, so what is read
+        # then is final. It is confirmed before the first commit; unless something is done on the
+        # strength of it before.
         newest = self.run.chain.take(confirm=self.is_relied_on)
         try:
             self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
         except LedgerBehind:
-            # An heir moves both. Who has stood still between the two reads is replaced, and nothing is lost.
+            # An heir moves both. Who has stood still between the two reads is replaced, and
+            # nothing is lost.
             self.run.chain.refuse_what_a_newer_owner_wrote(newest)
             self.confirm()
             raise

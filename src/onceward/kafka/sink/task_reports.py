@@ -1,8 +1,9 @@
 """What the tasks say they wrote, and whether it can be true. Pure: values in, a manifest out.
 
-Tasks make a :class:`TaskReport` each (:mod:`tasks`, on executors); the driver checks all of them against the
-sequencer's book (:func:`check`, called by :mod:`target` as step 6). Integrity does not rest on the sequencer alone:
-the broker refuses a gap in the sequence, and an overlap or a missing report shows here, before anything is committed.
+Tasks make a :class:`TaskReport` each (:mod:`tasks`, on executors); the driver checks all of them
+against the sequencer's book (:func:`check`, called by :mod:`target` as step 6). Integrity does not
+rest on the sequencer alone: the broker refuses a gap in the sequence, and an overlap or a missing
+report shows here, before anything is committed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _SEQUENCES = 1 << 31  # how many there are; behind the last comes 0
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive records of one partition: sequences ``base_sequence`` on, offsets ``base_offset`` on."""
+    """Consecutive records of one partition: sequences ``base_sequence`` on, offsets
+    ``base_offset`` on.
+    """
 
     base_sequence: int
     count: int
@@ -59,10 +62,12 @@ Packed = npt.NDArray[np.void]
 
 @dataclass(frozen=True, eq=False)
 class TaskReport:
-    """What one task attempt wrote: by topic its segments in :data:`_PACKED`, those of one partition in the order of
-    writing; and the oldest timestamp, ms since 1970, that rows brought with them, by topic.
+    """What one task attempt wrote: by topic its segments in :data:`_PACKED`, those of one
+    partition in the order of writing; and the oldest timestamp, ms since 1970, that rows brought
+    with them, by topic.
 
-    A driver has a segment for each task and partition, hence no objects of Python's: 100 bytes are 100 MB of a million.
+    A driver has a segment for each task and partition, hence no objects of Python's: 100 bytes are
+    100 MB of a million.
     """
 
     partition_id: int
@@ -87,7 +92,8 @@ class TaskReport:
     def to_json(self) -> list[Any]:
         """JSON values; offsets and sequences exact."""
         packed = [
-            [topic, base64.b64encode(zlib.compress(one.tobytes(), 1)).decode()] for topic, one in self.segments.items()
+            [topic, base64.b64encode(zlib.compress(one.tobytes(), 1)).decode()]
+            for topic, one in self.segments.items()
         ]
         return [self.partition_id, self.task_attempt_id, packed, dict(self.oldest_ms)]
 
@@ -95,13 +101,24 @@ class TaskReport:
     def from_json(values: list[Any]) -> TaskReport:
         """The report that :meth:`to_json` made."""
         partition_id, task_attempt_id, packed, oldest_ms = values
-        segments = {topic: np.frombuffer(zlib.decompress(base64.b64decode(text)), _PACKED) for topic, text in packed}
+        segments = {
+            topic: np.frombuffer(zlib.decompress(base64.b64decode(text)), _PACKED)
+            for topic, text in packed
+        }
         return TaskReport(partition_id, task_attempt_id, segments, oldest_ms)
 
 
 def _row(partition: int, part: Segment) -> tuple[Any, ...]:
     crcs, lengths = zip(*part.checksum.stretches, strict=True)
-    return partition, part.base_sequence, part.count, part.base_offset, part.last_offset, crcs, lengths
+    return (
+        partition,
+        part.base_sequence,
+        part.count,
+        part.base_offset,
+        part.last_offset,
+        crcs,
+        lengths,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +142,17 @@ def check(
 ) -> Written:
     """What the job wrote, if ``reports`` and the book agree.
 
-    Checked: every task reported once; every partition's turns form one chain from sequence 0, or from where the
-    epoch's job before left it (``first_sequences``); each turn is filled exactly by the segments of the task that held
-    it; offsets go up and never overlap; nothing was written outside a turn.
+    Checked: every task reported once; every partition's turns form one chain from sequence 0, or
+    from where the epoch's job before left it (``first_sequences``); each turn is filled exactly by
+    the segments of the task that held it; offsets go up and never overlap; nothing was written
+    outside a turn.
 
     :raises ReportMismatch: naming the task or partition; the batch is aborted and runs again.
     """
     each_task_once([report.partition_id for report in reports], task_count)
     topics = sorted(
-        {topic for report in reports for topic in report.segments} | {turn.partition.topic for turn in turns}
+        {topic for report in reports for topic in report.segments}
+        | {turn.partition.topic for turn in turns}
     )
     places = _Places(topics)
     segments, wrote = _all_segments(reports, places)
@@ -177,7 +196,11 @@ class _Leased(NamedTuple):
 
 
 def _all_segments(reports: Sequence[TaskReport], places: _Places) -> tuple[Packed, _Wrote]:
-    parts = [(report.task_attempt_id, topic, one) for report in reports for topic, one in report.segments.items()]
+    parts = [
+        (report.task_attempt_id, topic, one)
+        for report in reports
+        for topic, one in report.segments.items()
+    ]
     segments = np.concatenate([one for _, _, one in parts]) if parts else np.empty(0, _PACKED)
     of_place = [places.of(topic, one["partition"]) for _, topic, one in parts]
     of_attempt = [np.full(len(one), attempt, np.int64) for attempt, _, one in parts]
@@ -186,40 +209,58 @@ def _all_segments(reports: Sequence[TaskReport], places: _Places) -> tuple[Packe
 
 
 def _leased(turns: Sequence[LeaseTurn], places: _Places) -> _Leased:
-    values = ((places.number(t.partition), t.task.task_attempt_id, t.base_sequence, t.next_sequence) for t in turns)
+    values = (
+        (places.number(t.partition), t.task.task_attempt_id, t.base_sequence, t.next_sequence)
+        for t in turns
+    )
     return _Leased(*np.fromiter(values, np.dtype((np.int64, 4)), len(turns)).T)
 
 
-def _one_chain_each(leased: _Leased, places: _Places, first_sequences: Mapping[TopicPartition, int]) -> None:
-    """The turns of a partition go on where the one before ended; the first begins where the epoch's job before did."""
+def _one_chain_each(
+    leased: _Leased, places: _Places, first_sequences: Mapping[TopicPartition, int]
+) -> None:
+    """The turns of a partition go on where the one before ended; the first begins where the
+    epoch's job before did.
+    """
     order = np.argsort(leased.place, kind="stable")
     place, base = leased.place[order], leased.base[order]
     begins = np.flatnonzero(np.append([True], place[1:] != place[:-1])[: len(place)])
     should = np.append([0], leased.next[order])[: len(place)]
-    should[begins] = [first_sequences.get(places.named(number), 0) for number in place[begins].tolist()]
+    should[begins] = [
+        first_sequences.get(places.named(number), 0) for number in place[begins].tolist()
+    ]
     for wrong in np.flatnonzero(base != should)[:1].tolist():
         raise _mismatch(
-            f"{places.named(place[wrong])}: a lease began at sequence {base[wrong]}, not at {should[wrong]}"
+            f"{places.named(place[wrong])}: a lease began at sequence {base[wrong]}, not at "
+            f"{should[wrong]}"
         )
 
 
-def _in_chains(segments: Packed, wrote: _Wrote, leased: _Leased, places: _Places) -> npt.NDArray[np.int64]:
-    """The order of the segments by partition and turn. Each turn is filled exactly by the segments of the task that
-    held it, in the order in which that wrote them."""
+def _in_chains(
+    segments: Packed, wrote: _Wrote, leased: _Leased, places: _Places
+) -> npt.NDArray[np.int64]:
+    """The order of the segments by partition and turn. Each turn is filled exactly by the segments
+    of the task that held it, in the order in which that wrote them.
+    """
     by_task = np.lexsort((np.arange(len(segments)), wrote.attempt, wrote.place))
     turns = np.lexsort((np.arange(len(leased.place)), leased.attempt, leased.place))
     size = (leased.next - leased.base) % _SEQUENCES
     turns = turns[size[turns] > 0]  # a lease that sent nothing
     count = segments["count"][by_task]
     for wrong in np.flatnonzero(count < 1)[:1].tolist():
-        raise _mismatch(f"{places.named(wrote.place[by_task[wrong]])}: a report of {count[wrong]} records")
-    # Both lists are in the same order, by partition and task. Laid end to end, record by record, each segment is to lie
-    # within a turn of its own partition and task, and all turns are to be covered.
+        raise _mismatch(
+            f"{places.named(wrote.place[by_task[wrong]])}: a report of {count[wrong]} records"
+        )
+    # Both lists are in the same order, by partition and task. Laid end to end, record by record,
+    # each segment is to lie within a turn of its own partition and task, and all turns are to be
+    # covered.
     ends, turn_ends = np.cumsum(count), np.cumsum(size[turns])
     within = np.searchsorted(turn_ends, ends)
     known = np.minimum(within, len(turns) - 1)
     if len(segments) and not len(turns):
-        raise _mismatch(f"records were written to {places.named(wrote.place[by_task[0]])} outside any lease")
+        raise _mismatch(
+            f"records were written to {places.named(wrote.place[by_task[0]])} outside any lease"
+        )
     at = turns[known] if len(turns) else known
     begun = (ends - count) - (turn_ends[known] - size[at])
     fits = (
@@ -232,14 +273,22 @@ def _in_chains(segments: Packed, wrote: _Wrote, leased: _Leased, places: _Places
     for wrong in np.flatnonzero(~fits)[:1].tolist():
         segment = segments[by_task[wrong]]
         raise _mismatch(
-            f"{places.named(wrote.place[by_task[wrong]])}: {segment['count']} records from sequence "
-            f"{segment['base_sequence']} on, of task attempt {wrote.attempt[by_task[wrong]]}, are not what it leased"
+            f"{places.named(wrote.place[by_task[wrong]])}: {segment['count']} records from "
+            f"sequence "
+            f"{segment['base_sequence']} on, of task attempt {wrote.attempt[by_task[wrong]]}, are "
+            f"not what it leased"
         )
-    covered, leased_records = int(ends[-1]) if len(ends) else 0, int(turn_ends[-1]) if len(turn_ends) else 0
+    covered, leased_records = (
+        int(ends[-1]) if len(ends) else 0,
+        int(turn_ends[-1]) if len(turn_ends) else 0,
+    )
     if covered != leased_records:
-        missing = turns[min(int(np.searchsorted(turn_ends, covered, side="right")), len(turns) - 1)]
+        missing = turns[
+            min(int(np.searchsorted(turn_ends, covered, side="right")), len(turns) - 1)
+        ]
         raise _mismatch(
-            f"{places.named(leased.place[missing])}: no task reports all of a lease that was given back, from sequence "
+            f"{places.named(leased.place[missing])}: no task reports all of a lease that was "
+            f"given back, from sequence "
             f"{leased.base[missing]} on"
         )
     rank = np.empty(len(segments), np.int64)
@@ -254,7 +303,9 @@ def _summed(segments: Packed, place: npt.NDArray[np.int64], places: _Places) -> 
     begins = np.append([True], place[1:] != place[:-1])
     first, last = segments["base_offset"], segments["last_offset"]
     before = np.where(begins, -1, np.append([-1], last[:-1]))
-    for wrong in np.flatnonzero((first <= before) | (last - first + 1 != segments["count"]))[:1].tolist():
+    for wrong in np.flatnonzero((first <= before) | (last - first + 1 != segments["count"]))[
+        :1
+    ].tolist():
         raise _mismatch(
             f"{places.named(place[wrong])}: offsets {first[wrong]} to {last[wrong]} cannot hold "
             f"{segments['count'][wrong]} records after offset {before[wrong]}"
@@ -286,19 +337,25 @@ def joined(first: Written, then: Written) -> dict[TopicPartition, PartitionOutpu
             both[partition] = added
             continue
         if added.first_offset <= before.last_offset:
-            raise _mismatch(f"{partition}: offset {added.first_offset} was written after {before.last_offset}")
+            raise _mismatch(
+                f"{partition}: offset {added.first_offset} was written after {before.last_offset}"
+            )
         checksum = ContentChecksum.combine(before.checksum, added.checksum)
-        both[partition] = PartitionOutput(before.count + added.count, before.first_offset, added.last_offset, checksum)
+        both[partition] = PartitionOutput(
+            before.count + added.count, before.first_offset, added.last_offset, checksum
+        )
     return both
 
 
 def output_of(written: Written) -> Output:
     """``written`` as the ledger keeps it: kind ``kafka``, whose data is the manifest.
 
-    ``{topic: {"partition": [count, first_offset, last_offset, checksum]}}``, offsets inclusive. Between them lie only
-    this batch's records: a partition is written by one producer identity at a time, but other producers' records may
-    stand between, so that the count may be smaller than the offsets say. ``checksum`` is
-    :meth:`onceward.kafka.records.checksum.ContentChecksum.hexdigest` over the records in offset order.
+    ``{topic: {"partition": [count, first_offset, last_offset, checksum]}}``, offsets inclusive.
+    Between them lie only this batch's records: a partition is written by one producer identity at
+    a time, but other producers' records may stand between, so that the count may be smaller than
+    the offsets say. ``checksum`` is
+    :meth:`onceward.kafka.records.checksum.ContentChecksum.hexdigest` over the records in offset
+    order.
     """
     manifest: dict[str, dict[str, list[Any]]] = {}
     for partition, part in sorted(written.items()):
@@ -309,11 +366,14 @@ def output_of(written: Written) -> Output:
 
 def payload_bytes(written: Written) -> int:
     """Bytes of keys, values and headers, as they were before compression."""
-    return sum(stretch.length for part in written.values() for stretch in part.checksum.stretches[1:])
+    return sum(
+        stretch.length for part in written.values() for stretch in part.checksum.stretches[1:]
+    )
 
 
 def _mismatch(what: str) -> ReportMismatch:
     return ReportMismatch(
         f"the tasks' reports do not add up: {what}",
-        next_step="nothing; the batch is aborted and runs again under a new epoch. If it repeats, report it",
+        next_step="nothing; the batch is aborted and runs again under a new epoch. If it repeats, "
+        "report it",
     )

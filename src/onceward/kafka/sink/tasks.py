@@ -1,16 +1,19 @@
 """What runs on the executors: rows in, record batches to the brokers, one report out.
 
-Called by :mod:`onceward.engine.task_writer` in the last stage of the user's own plan, once per task.
-Steps 3 to 5 of a micro-batch:
+Called by :mod:`onceward.engine.task_writer` in the last stage of the user's own plan, once per
+task. Steps 3 to 5 of a micro-batch:
 
-3. **Encode.** Rows are held back until there is enough to send, then put to their partitions and encoded.
-4. **Lease.** Partitions are leased from the driver's sequencer, a share at a time, whichever are free.
-5. **Stamp and send.** Each lease's fragments get producer id, epoch and sequence, are sent, and only when every one
-   of them is acknowledged is the lease given back with the next sequence.
+3. **Encode.** Rows are held back until there is enough to send, then put to their partitions and
+   encoded.
+4. **Lease.** Partitions are leased from the driver's sequencer, a share at a time, whichever are
+   free.
+5. **Stamp and send.** Each lease's fragments get producer id, epoch and sequence, are sent, and
+   only when every one of them is acknowledged is the lease given back with the next sequence.
 
-What if this process dies? With a lease: its connection breaks, the sequencer poisons the epoch, the batch runs again.
-Without: Spark runs another attempt of the task, which may go on under the same epoch because nothing was sent. What if
-output that the tasks read is lost? Part of the batch would be computed again, so all of it is: ``spark.shuffles``.
+What if this process dies? With a lease: its connection breaks, the sequencer poisons the epoch,
+the batch runs again. Without: Spark runs another attempt of the task, which may go on under the
+same epoch because nothing was sent. What if output that the tasks read is lost? Part of the batch
+would be computed again, so all of it is: ``spark.shuffles``.
 """
 
 from __future__ import annotations
@@ -34,15 +37,16 @@ from onceward.kafka.wire.appends.producer import Append, Appended, PartitionProd
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
 
-_SHARES = 4  # lease about a quarter of what is wanted at a time, so that tasks take turns instead of queueing
+# lease about a quarter of what is wanted at a time, so that tasks take turns instead of queueing
+_SHARES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
     """All a task needs to know. Pickled into the job's closure; ``repr`` shows no secret.
 
-    ``topics`` is the number of partitions of topics that the driver looked up, the same for all tasks of the batch;
-    ``held_bytes`` how many payload bytes a task holds back before it sends.
+    ``topics`` is the number of partitions of topics that the driver looked up, the same for all
+    tasks of the batch; ``held_bytes`` how many payload bytes a task holds back before it sends.
     """
 
     client: ClientSettings
@@ -64,7 +68,9 @@ class OpenKafkaWriter:
     spec: TaskSpec
 
     def __call__(self, task: TaskAttempt) -> KafkaWriter:
-        """:raises SequencerUnreachable: there is nobody to tell it to but the driver that waits for the job."""
+        """:raises SequencerUnreachable: there is nobody to tell it to but the driver that waits
+        for the job.
+        """
         sequencer = SequencerConnection(self.spec.ticket, task, self.spec.connect_timeout_s)
         try:
             with _telling(sequencer):
@@ -75,7 +81,9 @@ class OpenKafkaWriter:
 
 
 class KafkaWriter(TaskWriter):
-    """One task attempt writing under the epoch of its ticket. What it prepares is a :class:`TaskReport`."""
+    """One task attempt writing under the epoch of its ticket. What it prepares is a
+    :class:`TaskReport`.
+    """
 
     def __init__(self, spec: TaskSpec, task: TaskAttempt, sequencer: SequencerConnection) -> None:
         self._spec = spec
@@ -99,13 +107,17 @@ class KafkaWriter(TaskWriter):
             self._send_all()
         self._sequencer.finish()
         task = self._task
-        return TaskReport.of(task.partition_id, task.task_attempt_id, self._segments, self._rows.oldest_ms).to_json()
+        return TaskReport.of(
+            task.partition_id, task.task_attempt_id, self._segments, self._rows.oldest_ms
+        ).to_json()
 
     def close(self) -> None:
         self._sequencer.close()
 
     def _send_all(self) -> None:
-        """Encode, lease, stamp and send all that is held. The order of rows within a partition is kept."""
+        """Encode, lease, stamp and send all that is held. The order of rows within a partition is
+        kept.
+        """
         fragments = self._rows.encode()
         waiting = _rotated(list(fragments), self._task.partition_id)
         share = max(1, -(-len(waiting) // _SHARES))
@@ -114,12 +126,17 @@ class KafkaWriter(TaskWriter):
             self._send({partition: fragments.pop(partition) for partition in leases}, leases)
             waiting = [partition for partition in waiting if partition in fragments]
 
-    def _send(self, fragments: Mapping[TopicPartition, list[Fragment]], leases: Mapping[TopicPartition, int]) -> None:
+    def _send(
+        self,
+        fragments: Mapping[TopicPartition, list[Fragment]],
+        leases: Mapping[TopicPartition, int],
+    ) -> None:
         appends, following = number(fragments, leases)
         appended = self._the_producer().send(appends, should_stop=self._sequencer.check)
         for append, done in zip(appends, appended, strict=True):
             self._segments.setdefault(append.partition, []).append(segment(append, done))
-        # Every fragment is acknowledged: whoever leases the partition next can rely on the sequence.
+        # Every fragment is acknowledged: whoever leases the partition next can rely on the
+        # sequence.
         self._sequencer.release(following)
 
     def _the_producer(self) -> PartitionProducer:
@@ -136,7 +153,9 @@ class KafkaWriter(TaskWriter):
 
 @contextmanager
 def _telling(sequencer: SequencerConnection) -> Iterator[None]:
-    """Inside, what a task meets is told to the driver, which wants its type: Spark would carry its text only."""
+    """Inside, what a task meets is told to the driver, which wants its type: Spark would carry its
+    text only.
+    """
     try:
         yield
     except (EpochPoisoned, AttemptSuperseded):
@@ -149,7 +168,9 @@ def _telling(sequencer: SequencerConnection) -> Iterator[None]:
 def number(
     fragments: Mapping[TopicPartition, list[Fragment]], first: Mapping[TopicPartition, int]
 ) -> tuple[list[Append], dict[TopicPartition, int]]:
-    """Give every fragment its base sequence, from ``first`` on; returns the appends and the sequences that follow."""
+    """Give every fragment its base sequence, from ``first`` on; returns the appends and the
+    sequences that follow.
+    """
     appends: list[Append] = []
     following: dict[TopicPartition, int] = {}
     for partition, parts in fragments.items():
@@ -164,11 +185,15 @@ def number(
 def segment(append: Append, done: Appended) -> Segment:
     """What the report says of one acknowledged fragment."""
     fragment = append.fragment
-    return Segment(append.base_sequence, fragment.count, done.base_offset, done.last_offset, fragment.checksum)
+    return Segment(
+        append.base_sequence, fragment.count, done.base_offset, done.last_offset, fragment.checksum
+    )
 
 
 def _rotated(items: list[TopicPartition], by: int) -> list[TopicPartition]:
-    """``items`` begun elsewhere in each task, so that tasks do not all ask for the same partition first."""
+    """``items`` begun elsewhere in each task, so that tasks do not all ask for the same partition
+    first.
+    """
     if not items:
         return items
     start = by % len(items)

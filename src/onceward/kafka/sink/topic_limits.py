@@ -1,7 +1,8 @@
-"""How large record batches may be for a topic: looked at when a run first writes there, and again when it refuses one.
+"""How large record batches may be for a topic: looked at when a run first writes there, and again
+when it refuses one.
 
-Driver only; called by :mod:`run` and :mod:`plain`. A limit is a topic's setting, which somebody may change while a
-query runs.
+Driver only; called by :mod:`run` and :mod:`plain`. A limit is a topic's setting, which somebody
+may change while a query runs.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from onceward.kafka.wire.options.settings import ProducerSettings
 log = logging.getLogger(__name__)
 
 _A_PART = 10
-"""Where the limit may not be seen: record batches become so many times smaller than the one that was refused."""
+"""Where the limit may not be seen: record batches become so many times smaller than the one that
+was refused.
+"""
 
 _largest: dict[tuple[str, str], int] = {}
-"""The largest limit that this process has seen, by servers and topic: whether one was lowered outlasts a restart."""
+"""The largest limit that this process has seen, by servers and topic: whether one was lowered
+outlasts a restart.
+"""
 
 
 class TopicLimits:
@@ -29,18 +34,23 @@ class TopicLimits:
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self._settings = settings
         self._fitting: dict[str | None, ProducerSettings] = {}
-        self._refused: dict[str, int] = {}  # by topic, what record batches may have since one was refused
+        self._refused: dict[
+            str, int
+        ] = {}  # by topic, what record batches may have since one was refused
 
     def producer_settings(self, client: KafkaClient, topic: str | None) -> ProducerSettings:
-        """Settings with record batches no larger than ``topic`` takes; it is asked once, until it refuses one.
+        """Settings with record batches no larger than ``topic`` takes; it is asked once, until it
+        refuses one.
 
-        Without the right to describe the topic's settings, or with a ``topic`` column, ``batch.size`` stays as it is
-        until a topic refuses a batch.
+        Without the right to describe the topic's settings, or with a ``topic`` column,
+        ``batch.size`` stays as it is until a topic refuses a batch.
         """
         if topic not in self._fitting:
             limits = [self._limit(client, topic)] if topic is not None else []
             refused = self._refused.values() if topic is None else [self._refused.get(topic)]
-            smallest = min((limit for limit in (*limits, *refused) if limit is not None), default=None)
+            smallest = min(
+                (limit for limit in (*limits, *refused) if limit is not None), default=None
+            )
             self._fitting[topic] = self._at_most(smallest, topic)
         return self._fitting[topic]
 
@@ -54,19 +64,25 @@ class TopicLimits:
     def refused(self, client: KafkaClient, error: RecordTooLarge) -> OncewardError:
         """What becomes of a refusal by a broker, now that the topic has been asked again.
 
-        :returns: :class:`SendFailed` where smaller record batches will do, :class:`LimitLowered` where the topic would
-            have taken the record before; else ``error``.
+        :returns: :class:`SendFailed` where smaller record batches will do, :class:`LimitLowered`
+            where the topic would have taken the record before; else ``error``.
         """
-        topic, size, records = str(error.details["topic"]), int(error.details["bytes"]), int(error.details["records"])
+        topic, size, records = (
+            str(error.details["topic"]),
+            int(error.details["bytes"]),
+            int(error.details["records"]),
+        )
         limit = self._limit(client, topic)
         self._fitting.clear()
         if records > 1:
-            # A limit that is no smaller than the batch was not the reason (segment.bytes is), or was raised meanwhile.
+            # A limit that is no smaller than the batch was not the reason (segment.bytes is), or
+            # was raised meanwhile.
             fits = limit if limit is not None and limit < size else max(1, size // _A_PART)
             self._refused[topic] = fits
             return SendFailed(
                 error.message,
-                next_step=f"nothing: the batch runs again in record batches of at most {fits} bytes; if it repeats, "
+                next_step=f"nothing: the batch runs again in record batches of at most {fits} "
+                f"bytes; if it repeats, "
                 "lower batch.size",
                 details=error.details,
             )
@@ -74,7 +90,8 @@ class TopicLimits:
         if limit is not None and before is not None and limit < size <= before:
             return LimitLowered(
                 f"{error.message}; it was {before} before, which would do",
-                next_step=f"set max.message.bytes of topic {topic} back to {before}, and the query goes on",
+                next_step=f"set max.message.bytes of topic {topic} back to {before}, and the "
+                f"query goes on",
                 details={**error.details, "before": before, "now": limit},
             )
         return error

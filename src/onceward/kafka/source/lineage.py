@@ -1,4 +1,5 @@
-"""``onceward.lineage``: where each row came from, carried along as three columns. Driver; called by users.
+"""``onceward.lineage``: where each row came from, carried along as three columns. Driver; called
+by users.
 
 ``KafkaSink(lineage=True)`` turns the columns into headers of the output record, by which ``onceward verify
 --conserves`` proves that every record of the source is accounted for.
@@ -15,9 +16,13 @@ COLUMNS = (TOPIC, PARTITION, OFFSET)
 
 
 def lineage() -> list[Column]:
-    """The columns ``source_topic``, ``source_partition`` and ``source_offset``, out of those of ``kafka_source``.
+    """The columns ``source_topic``, ``source_partition`` and ``source_offset``, out of those of
+    ``kafka_source``.
 
-    ``rows.select("key", "value", *onceward.lineage())`` at the beginning of a query; the columns must then stay in the
-    frame up to the sink. Needs a running Spark session.
+    ``rows.select("key", "value", *onceward.lineage())`` at the beginning of a query; the columns
+    must then stay in the frame up to the sink. Needs a running Spark session.
     """
-    return [sql.col(column).alias(name) for column, name in zip(("topic", "partition", "offset"), COLUMNS, strict=True)]
+    return [
+        sql.col(column).alias(name)
+        for column, name in zip(("topic", "partition", "offset"), COLUMNS, strict=True)
+    ]

@@ -1,7 +1,9 @@
-"""Start positions as Spark's Kafka source wants them: JSON with an offset for every partition of every topic.
+"""Start positions as Spark's Kafka source wants them: JSON with an offset for every partition of
+every topic.
 
-Called by :mod:`onceward.kafka.source.source`; runs in the driver. Spark refuses ``startingOffsets`` that leave a partition
-out (``KafkaOffsetReader.fetchSpecificOffsets``), so what nobody knows is filled in here, on purpose and by name.
+Called by :mod:`onceward.kafka.source.source`; runs in the driver. Spark refuses
+``startingOffsets`` that leave a partition out (``KafkaOffsetReader.fetchSpecificOffsets``), so
+what nobody knows is filled in here, on purpose and by name.
 """
 
 from __future__ import annotations
@@ -26,32 +28,47 @@ _SPECIAL = {"earliest": -2, "latest": -1}  # Spark: KafkaOffsetRangeLimit.EARLIE
 def committed_positions(
     client: KafkaClient, group: str, partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, int]:
-    """What consumer group ``group`` has committed for these partitions, or is about to commit in a transaction."""
-    wanted = {TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers}
+    """What consumer group ``group`` has committed for these partitions, or is about to commit in a
+    transaction.
+    """
+    wanted = {
+        TopicPartition(topic, number)
+        for topic, numbers in partitions.items()
+        for number in numbers
+    }
     return committed_offsets(client, group, partitions=wanted) if wanted else {}
 
 
 def topics_in(record: LedgerRecord | None) -> set[str]:
     """Those that ``record`` ends in, over all its Kafka sources."""
-    ends = [source.end for source in record.sources if is_kafka_offset(source.end)] if record else []
+    ends = (
+        [source.end for source in record.sources if is_kafka_offset(source.end)] if record else []
+    )
     return {topic for end in ends for topic in end}
 
 
 def positions_of(
     record: LedgerRecord | None, pipeline: PipelineId, topics: Collection[str], wanted: str
 ) -> dict[TopicPartition, int]:
-    """Where ``record``, the newest of ``pipeline``, ends in the source that reads ``topics``; empty when there is none.
+    """Where ``record``, the newest of ``pipeline``, ends in the source that reads ``topics``;
+    empty when there is none.
 
     :param wanted: what the query reads, for the error.
-    :raises ConfigurationError: the record is of other topics, or several of its sources read one of them.
+    :raises ConfigurationError: the record is of other topics, or several of its sources read one
+        of them.
     """
     if record is None:
         return {}
-    ends = [source.end for source in record.sources if is_kafka_offset(source.end) and set(source.end) & set(topics)]
+    ends = [
+        source.end
+        for source in record.sources
+        if is_kafka_offset(source.end) and set(source.end) & set(topics)
+    ]
     if len(ends) != 1:
         seen = [sorted(source.end) for source in record.sources if is_kafka_offset(source.end)]
         raise ConfigurationError(
-            f"the ledger of {pipeline} knows {len(ends)} sources that read {wanted}; its read {seen}",
+            f"the ledger of {pipeline} knows {len(ends)} sources that read {wanted}; its read "
+            f"{seen}",
             next_step="name the topics of one of these sources, or start at another position",
         )
     return {
@@ -82,8 +99,10 @@ def starting_json(
     """``startingOffsets`` for all ``partitions``: ``known`` ones, and ``otherwise`` for the rest.
 
     :param where: who knows, for the error.
-    :param new_partitions: what a partition takes whose topic is known but which is not: it was added since.
-    :param new_topics: what every unknown partition takes if any is known: a pattern has found more since.
+    :param new_partitions: what a partition takes whose topic is known but which is not: it was
+        added since.
+    :param new_topics: what every unknown partition takes if any is known: a pattern has found more
+        since.
     :raises ConfigurationError: ``otherwise`` is "error" and a partition is unknown.
     """
     if new_topics and known:

@@ -1,7 +1,8 @@
-"""``onceward.kafka_source``: Spark's Kafka source, reading committed records only, from a position with a name.
+"""``onceward.kafka_source``: Spark's Kafka source, reading committed records only, from a position
+with a name.
 
-Called by users when they define a query; runs in the driver. The position matters for a query with a new checkpoint
-only: Spark takes every later start from its checkpoint.
+Called by users when they define a query; runs in the driver. The position matters for a query with
+a new checkpoint only: Spark takes every later start from its checkpoint.
 """
 
 from __future__ import annotations
@@ -50,14 +51,22 @@ _LOGINS = ("kafka.bootstrap.servers", "kafka.security.", "kafka.sasl.", "kafka.s
 _SPLITTING = ("minpartitions", "maxrecordsperpartition")
 _OTHERWISE = ("earliest", "latest", "error")
 
-# The Java consumer's defaults are made for many small answers; Spark reads one partition after the other, as fast as it
-# can. Larger polls alone took the CPU of reading from 1.44 to 1.18 µs a record and the broker's from 0.45 to 0.12; the
-# other three, with another collector (spark.java_options), to 1.04 and 0.06.
+# The Java consumer's defaults are made for many small answers; Spark reads one partition after the
+# other, as fast as it can. Larger polls alone took the CPU of reading from 1.44 to 1.18 µs a
+# record and the broker's from 0.45 to 0.12; the other three, with another collector
+# (spark.java_options), to 1.04 and 0.06.
 _FASTER: Mapping[str, str] = {
-    "kafka.max.poll.records": "20000",  # Spark asks again after so many, 500 by default: polls that cost both sides
-    "kafka.max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition: 1 MiB an answer kept it waiting
-    "kafka.fetch.max.bytes": str(64 << 20),  # no smaller than a partition's share, also where several are asked for
-    "kafka.receive.buffer.bytes": str(1 << 20),  # 64 KiB by default, which an answer of 8 MiB fills 128 times
+    # Spark asks again after so many, 500 by default: polls that cost both sides
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(
+        8 << 20
+    ),  # a task reads one partition: 1 MiB an answer kept it waiting
+    "kafka.fetch.max.bytes": str(
+        64 << 20
+    ),  # no smaller than a partition's share, also where several are asked for
+    "kafka.receive.buffer.bytes": str(
+        1 << 20
+    ),  # 64 KiB by default, which an answer of 8 MiB fills 128 times
 }
 
 
@@ -77,41 +86,52 @@ def kafka_source(
     ledger_topic: str = DEFAULT_TOPIC,
     ledger: Ledger | None = None,
 ) -> DataFrame:
-    """A streaming DataFrame with Spark's Kafka columns: key, value, topic, partition, offset, timestamp, headers.
+    """A streaming DataFrame with Spark's Kafka columns: key, value, topic, partition, offset,
+    timestamp, headers.
 
-    Always reads with ``isolation.level=read_committed``: of transactional topics it sees committed batches only.
+    Always reads with ``isolation.level=read_committed``: of transactional topics it sees committed
+    batches only.
 
     :param topic: one name, or several; or instead:
-    :param topic_pattern: every topic whose whole name matches this regular expression of Java's, also topics that are
-        created while the query runs: they are read from their first record, whatever ``starting`` says. Kafka lists
-        only what the principal may describe; a topic without that right is not read, and nobody says so.
-    :param starting: where a query with a new checkpoint begins. ``"earliest"``, ``"latest"``; a ``datetime`` (with a
-        time zone): the first record of each partition with at least that timestamp, or the end where there is none;
-        ``"group"``: offsets committed by consumer group ``pipeline_id``; ``"ledger"``: where the ledger of
-        ``pipeline_id`` ends (together with ``KafkaSink(resume="ledger")``).
+    :param topic_pattern: every topic whose whole name matches this regular expression of Java's,
+        also topics that are created while the query runs: they are read from their first record,
+        whatever ``starting`` says. Kafka lists only what the principal may describe; a topic
+        without that right is not read, and nobody says so.
+    :param starting: where a query with a new checkpoint begins. ``"earliest"``, ``"latest"``; a
+        ``datetime`` (with a time zone): the first record of each partition with at least that
+        timestamp, or the end where there is none; ``"group"``: offsets committed by consumer group
+        ``pipeline_id``; ``"ledger"``: where the ledger of ``pipeline_id`` ends (together with
+        ``KafkaSink(resume="ledger")``).
     :param pipeline_id: names group or ledger key; required for these two.
-    :param otherwise: where a partition begins that group or ledger does not know (new partitions begin at the earliest
-        offset whenever the ledger knows others of the topic; under a pattern new topics, too, whenever ledger or
-        group know any that match), or ``"error"``.
-    :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a batch.
-    :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings are ignored here.
-        Passwords and keys appear in no query plan, page or log of Spark (:mod:`onceward.spark.batch.hidden_options`).
-    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss``; secrets among them are
-        hidden just so. Not ``minPartitions`` or ``maxRecordsPerPartition``, by which several tasks read one partition
-        and its order is lost. Also the way to other settings of its consumer: ``kafka.max.poll.records``,
-        ``kafka.max.partition.fetch.bytes``, ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger
-        than Kafka's defaults. A task then holds an answer of up to 8 MiB, and its records, outside Spark's memory
-        accounts.
-    :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader takes its login
-        from ``sasl.jaas.config``.
-    :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this cluster.
+    :param otherwise: where a partition begins that group or ledger does not know (new partitions
+        begin at the earliest offset whenever the ledger knows others of the topic; under a pattern
+        new topics, too, whenever ledger or group know any that match), or ``"error"``.
+    :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a
+        batch.
+    :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings
+        are ignored here. Passwords and keys appear in no query plan, page or log of Spark
+        (:mod:`onceward.spark.batch.hidden_options`).
+    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss``;
+        secrets among them are hidden just so. Not ``minPartitions`` or ``maxRecordsPerPartition``,
+        by which several tasks read one partition and its order is lost. Also the way to other
+        settings of its consumer: ``kafka.max.poll.records``, ``kafka.max.partition.fetch.bytes``,
+        ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger than Kafka's
+        defaults. A task then holds an answer of up to 8 MiB, and its records, outside Spark's
+        memory accounts.
+    :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader
+        takes its login from ``sasl.jaas.config``.
+    :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this
+        cluster.
     :param ledger: the same for any other sink: its ledger.
     :raises ConfigurationError: a position or option that cannot be.
     :raises ConnectorMissing: this session has no Kafka source, or one of another Spark.
-    :raises BrokerUnreachable: no broker answers within ``socket.connection.setup.timeout.max.ms`` (15 s), or none at
-        the address that it advertises. Not looked at where ``spark_options`` has a login of its own.
-    :raises TopicMissing, AuthenticationFailed: when a position has to be looked up (group, ledger).
-    :raises SourceDataLost: a topic in which the ledger ends, and which the pattern matches, is gone.
+    :raises BrokerUnreachable: no broker answers within ``socket.connection.setup.timeout.max.ms``
+        (15 s), or none at the address that it advertises. Not looked at where ``spark_options``
+        has a login of its own.
+    :raises TopicMissing, AuthenticationFailed: when a position has to be looked up (group,
+        ledger).
+    :raises SourceDataLost: a topic in which the ledger ends, and which the pattern matches, is
+        gone.
     """
     reads = topics_read(spark, topic, topic_pattern)
     _check(starting, otherwise, pipeline_id)
@@ -132,7 +152,9 @@ def kafka_source(
         "kafka.isolation.level": "read_committed",
     }
     if max_offsets_per_trigger is not None:
-        settings["maxOffsetsPerTrigger"] = _positive("max_offsets_per_trigger", max_offsets_per_trigger)
+        settings["maxOffsetsPerTrigger"] = _positive(
+            "max_offsets_per_trigger", max_offsets_per_trigger
+        )
     if isinstance(starting, datetime):
         settings["startingTimestamp"] = str(int(starting.timestamp() * 1000))
         settings["startingOffsetsByTimestampStrategy"] = "latest"
@@ -145,7 +167,13 @@ def kafka_source(
             settings["startingOffsets"] = _of_group(client, reads, str(pipeline_id), otherwise)
         elif starting == "ledger":
             settings["startingOffsets"] = _of_ledger(
-                client, reads, str(pipeline_id), otherwise, ledger_topic, ledger, _may_lose(settings)
+                client,
+                reads,
+                str(pipeline_id),
+                otherwise,
+                ledger_topic,
+                ledger,
+                _may_lose(settings),
             )
     secrets = {name: value for name, value in settings.items() if is_secret(name)}
     frame = load(spark, {name: value for name, value in settings.items() if name not in secrets})
@@ -178,19 +206,27 @@ def _has_a_login_of_its_own(spark_options: Mapping[str, Any]) -> bool:
 def _positive(name: str, value: object) -> str:
     text = str(value).strip()
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ConfigurationError(f"{name}={value!r} is not a whole number above 0", next_step=f"correct {name}=")
+        raise ConfigurationError(
+            f"{name}={value!r} is not a whole number above 0", next_step=f"correct {name}="
+        )
     return text
 
 
 def _partitions(client: KafkaClient, reads: TopicsRead) -> dict[str, list[int]]:
     found = reads.there(client)
-    return {name: sorted(parts) for name, parts in client.topic_partitions(found).items()} if found else {}
+    return (
+        {name: sorted(parts) for name, parts in client.topic_partitions(found).items()}
+        if found
+        else {}
+    )
 
 
 def _of_group(client: KafkaClient, reads: TopicsRead, group: str, otherwise: Otherwise) -> str:
     partitions = _partitions(client, reads)
     known = committed_positions(client, group, partitions)
-    return starting_json(partitions, known, otherwise, where=f"consumer group {group}", new_topics=reads.new_topics)
+    return starting_json(
+        partitions, known, otherwise, where=f"consumer group {group}", new_topics=reads.new_topics
+    )
 
 
 def _of_ledger(
@@ -204,24 +240,36 @@ def _of_ledger(
 ) -> str:
     partitions = _partitions(client, reads)
     name = checked_pipeline_id(pipeline)
-    newest = LedgerTopic(client, ledger_topic, name).newest() if ledger is None else newest_in(ledger, name)
+    newest = (
+        LedgerTopic(client, ledger_topic, name).newest()
+        if ledger is None
+        else newest_in(ledger, name)
+    )
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
     known = positions_of(newest, name, reads.among(topics_in(newest)), str(reads))
     gone = sorted(set(reads.among({partition.topic for partition in known})) - set(partitions))
     if gone and not may_lose:
         raise _lost(gone, where)
     return starting_json(
-        partitions, known, otherwise, where=where, new_partitions="earliest", new_topics=reads.new_topics
+        partitions,
+        known,
+        otherwise,
+        where=where,
+        new_partitions="earliest",
+        new_topics=reads.new_topics,
     )
 
 
 def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
     """Under a pattern only; a topic that is named and missing is said to be so before."""
     return SourceDataLost(
-        f"{where} ends in topic {', '.join(gone)}, which topic_pattern matches and which does not exist any more: what "
+        f"{where} ends in topic {', '.join(gone)}, which topic_pattern matches and which does not "
+        f"exist any more: what "
         "was in it and is not in the ledger cannot be read",
-        next_step="to go on without, on purpose, give the sink a new pipeline_id and start it once with "
-        'kafka_source(starting="ledger", pipeline_id=<the old one>, spark_options={"failOnDataLoss": False}) on a new '
+        next_step="to go on without, on purpose, give the sink a new pipeline_id and start it "
+        "once with "
+        'kafka_source(starting="ledger", pipeline_id=<the old one>, '
+        'spark_options={"failOnDataLoss": False}) on a new '
         "checkpoint: all other topics go on where the ledger ends",
         details={"topics": list(gone)},
     )
@@ -229,29 +277,39 @@ def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
 
 def _may_lose(settings: Mapping[str, str]) -> bool:
     """Has the user said ``failOnDataLoss=false``?"""
-    return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in settings.items())
+    return any(
+        name.lower() == "failondataloss" and value.lower() == "false"
+        for name, value in settings.items()
+    )
 
 
 def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
     if isinstance(starting, datetime):
         if starting.tzinfo is None:
             raise ConfigurationError(
-                f"starting={starting!r} has no time zone", next_step="pass datetime(..., tzinfo=timezone.utc)"
+                f"starting={starting!r} has no time zone",
+                next_step="pass datetime(..., tzinfo=timezone.utc)",
             )
     elif starting not in _NAMES:
         raise ConfigurationError(
-            f"starting={starting!r} is unknown", next_step=f"use one of {', '.join(_NAMES)}, or a datetime"
+            f"starting={starting!r} is unknown",
+            next_step=f"use one of {', '.join(_NAMES)}, or a datetime",
         )
     if otherwise not in _OTHERWISE:
-        raise ConfigurationError(f"otherwise={otherwise!r} is unknown", next_step=f"use one of {', '.join(_OTHERWISE)}")
+        raise ConfigurationError(
+            f"otherwise={otherwise!r} is unknown", next_step=f"use one of {', '.join(_OTHERWISE)}"
+        )
     if starting in ("group", "ledger") and pipeline is None:
         raise ConfigurationError(
-            f"starting={starting!r} needs a pipeline_id", next_step="pass the pipeline_id of the sink"
+            f"starting={starting!r} needs a pipeline_id",
+            next_step="pass the pipeline_id of the sink",
         )
 
 
 def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
-    """``own``, and of the settings that make reading cheaper those that it leaves alone; Spark ignores case."""
+    """``own``, and of the settings that make reading cheaper those that it leaves alone; Spark
+    ignores case.
+    """
     chosen = {name.lower() for name in own}
     return {**{name: value for name, value in _FASTER.items() if name not in chosen}, **own}
 
@@ -259,7 +317,8 @@ def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
 def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
     """Options for Spark itself, without those that this function decides."""
     texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in spark_options.items()
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in spark_options.items()
     }
     for name, value in texts.items():
         low = name.lower()
@@ -270,13 +329,16 @@ def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
             )
         if low in _SPLITTING:
             raise ContradictoryOptions(
-                f"spark_options has {name}, with which several tasks read one partition at once: its records would be "
+                f"spark_options has {name}, with which several tasks read one partition at once: "
+                f"its records would be "
                 "written in any order",
-                next_step="leave it out; for more tasks than partitions use frame.repartition(…), and for KafkaSink "
+                next_step="leave it out; for more tasks than partitions use frame.repartition(…), "
+                "and for KafkaSink "
                 'order_by="offset" where the order of each key matters',
             )
         if low.startswith(("starting", "subscribe", "assign")):
             raise ContradictoryOptions(
-                f"spark_options has {name}", next_step="use the parameters topic=, topic_pattern= and starting= instead"
+                f"spark_options has {name}",
+                next_step="use the parameters topic=, topic_pattern= and starting= instead",
             )
     return texts

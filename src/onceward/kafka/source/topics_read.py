@@ -1,7 +1,9 @@
-"""Which topics a Kafka source reads: some by name, or all whose names match a pattern. Driver only.
+"""Which topics a Kafka source reads: some by name, or all whose names match a pattern. Driver
+only.
 
-Made by :mod:`onceward.kafka.source.source`. What differs is what Spark is told, which topics there are, and what a topic is
-that nobody has a position of: of named ones it was added to the list, under a pattern it is new.
+Made by :mod:`onceward.kafka.source.source`. What differs is what Spark is told, which topics there
+are, and what a topic is that nobody has a position of: of named ones it was added to the list,
+under a pattern it is new.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from onceward.spark.batch.topic_pattern import matching, whole_names
 
 
 class TopicsRead(ABC):
-    """See the module. ``option`` is Spark's, with its value; ``short_name`` is for the brokers' logs; ``new_topics`` is
-    where an unknown topic begins if others are known (None: where the caller says)."""
+    """See the module. ``option`` is Spark's, with its value; ``short_name`` is for the brokers'
+    logs; ``new_topics`` is where an unknown topic begins if others are known (None: where the
+    caller says).
+    """
 
     option: tuple[str, str]
     short_name: str
@@ -45,7 +49,9 @@ class NamedTopics(TopicsRead):
     def __init__(self, names: Sequence[str]) -> None:
         self._names = [topic_name(name) for name in names]
         if not self._names:
-            raise ConfigurationError("topic=[] names no topic", next_step="name at least one topic")
+            raise ConfigurationError(
+                "topic=[] names no topic", next_step="name at least one topic"
+            )
         self.option = ("subscribe", ",".join(self._names))
         self.short_name = self._names[0]
 
@@ -60,8 +66,9 @@ class NamedTopics(TopicsRead):
 
 
 class TopicsByPattern(TopicsRead):
-    """``subscribePattern``: Spark lists the cluster's topics before each batch, and reads new ones from the earliest
-    offset."""
+    """``subscribePattern``: Spark lists the cluster's topics before each batch, and reads new ones
+    from the earliest offset.
+    """
 
     new_topics = "earliest"
     short_name = "pattern"
@@ -81,32 +88,39 @@ class TopicsByPattern(TopicsRead):
         return f"topics that match {self._pattern}"
 
 
-def topics_read(spark: SparkSession, topic: str | Sequence[str] | None, pattern: str | None) -> TopicsRead:
+def topics_read(
+    spark: SparkSession, topic: str | Sequence[str] | None, pattern: str | None
+) -> TopicsRead:
     """By ``topic=`` or by ``topic_pattern=`` of ``kafka_source``, whichever is given.
 
     :raises ContradictoryOptions: both. :raises ConfigurationError: neither, or what cannot be.
     """
     if pattern is not None and topic is not None:
         raise ContradictoryOptions(
-            f"topic={topic!r} and topic_pattern={pattern!r}: a source reads topics by name or by pattern",
-            next_step="remove one of the two; a pattern takes names, too: topic_pattern='people|orders-.*'",
+            f"topic={topic!r} and topic_pattern={pattern!r}: a source reads topics by name or by "
+            f"pattern",
+            next_step="remove one of the two; a pattern takes names, too: "
+            "topic_pattern='people|orders-.*'",
         )
     if pattern is not None:
         if not isinstance(pattern, str) or not pattern:
             raise ConfigurationError(
-                f"topic_pattern={pattern!r} is no pattern", next_step="pass a regular expression, such as 'orders-.*'"
+                f"topic_pattern={pattern!r} is no pattern",
+                next_step="pass a regular expression, such as 'orders-.*'",
             )
         return TopicsByPattern(spark, pattern)
     if topic is None:
         raise ConfigurationError(
             "kafka_source was given neither topic= nor topic_pattern=",
-            next_step="name the topic, several as a list, or all of a kind by topic_pattern='orders-.*'",
+            next_step="name the topic, several as a list, or all of a kind by "
+            "topic_pattern='orders-.*'",
         )
     names = [topic] if isinstance(topic, str) else topic
     for name in names:
         if isinstance(name, str) and "," in name:
             several = [part.strip() for part in name.split(",") if part.strip()]
             raise ConfigurationError(
-                f"topic={name!r} names several topics in one string", next_step=f"pass a list: topic={several!r}"
+                f"topic={name!r} names several topics in one string",
+                next_step=f"pass a list: topic={several!r}",
             )
     return NamedTopics(names)

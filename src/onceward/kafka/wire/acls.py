@@ -1,9 +1,12 @@
-"""What a pipeline must be allowed to do: which ACL a refusal is about, and the least set of them for a whole pipeline.
+"""What a pipeline must be allowed to do: which ACL a refusal is about, and the least set of them
+for a whole pipeline.
 
-Pure values. Called by ``kafka.wire.conversation`` when a broker refuses, and by ``onceward doctor --acls``. Each line of the
-set is proven by the tests: without it a pipeline stops, naming the resource.
+Pure values. Called by ``kafka.wire.conversation`` when a broker refuses, and by ``onceward doctor
+--acls``. Each line of the set is proven by the tests: without it a pipeline stops, naming the
+resource.
 
-Kafka lets who may ``Read`` or ``Write`` a resource ``Describe`` it, too (``AclOperation``), so that no line says so.
+Kafka lets who may ``Read`` or ``Write`` a resource ``Describe`` it, too (``AclOperation``), so
+that no line says so.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class Acl:
         return ["--allow-principal", principal, "--operation", self.operation, *resource, *pattern]
 
     def command(self, principal: str, connection: str) -> str:
-        """The whole line for a shell; ``connection`` says where the cluster is, and is not quoted."""
+        """The whole line for a shell; ``connection`` says where the cluster is, and is not
+        quoted.
+        """
         return f"kafka-acls {connection} --add {shlex.join(self.arguments(principal))}"
 
 
@@ -71,37 +76,84 @@ def minimal_acls(
 ) -> list[Acl]:
     """Everything that one pipeline (``kafka_source`` → ``KafkaSink``) needs, and nothing else.
 
-    The same for both transaction versions: the requests differ, the rights they need do not. Spark's Kafka source
-    needs no consumer group: it assigns its partitions itself and keeps its offsets in the checkpoint.
+    The same for both transaction versions: the requests differ, the rights they need do not.
+    Spark's Kafka source needs no consumer group: it assigns its partitions itself and keeps its
+    offsets in the checkpoint.
 
     :param source_topics: on the sink's cluster; for another cluster grant ``Read`` there.
     :param ledger_exists: the ledger topic is there already, so that nobody has to create it.
-    :param source_prefixes: how the names of topics begin that ``topic_pattern=`` finds. Kafka has no ACL for a regular
-        expression; topics that may not be described are not found, without an error.
+    :param source_prefixes: how the names of topics begin that ``topic_pattern=`` finds. Kafka has
+        no ACL for a regular expression; topics that may not be described are not found, without an
+        error.
     """
     always, first, optional = Need.ALWAYS, Need.FIRST_START, Need.OPTIONAL
     reads = [
-        Acl("Read", Kind.TOPIC, topic, always, "Spark reads it, and its offsets are committed with the batch")
+        Acl(
+            "Read",
+            Kind.TOPIC,
+            topic,
+            always,
+            "Spark reads it, and its offsets are committed with the batch",
+        )
         for topic in source_topics
     ] + [
-        Acl("Read", Kind.TOPIC, prefix, always, "the pattern finds only topics that this allows", prefixed=True)
+        Acl(
+            "Read",
+            Kind.TOPIC,
+            prefix,
+            always,
+            "the pattern finds only topics that this allows",
+            prefixed=True,
+        )
         for prefix in source_prefixes
     ]
-    offsets = Acl("Read", Kind.GROUP, pipeline_id, always, "the source offsets are committed for this group")
-    create = Acl("Create", Kind.TOPIC, ledger_topic, first, "the pipeline that comes first makes the ledger topic")
+    offsets = Acl(
+        "Read", Kind.GROUP, pipeline_id, always, "the source offsets are committed for this group"
+    )
+    create = Acl(
+        "Create",
+        Kind.TOPIC,
+        ledger_topic,
+        first,
+        "the pipeline that comes first makes the ledger topic",
+    )
     return [
         *reads,
         *(Acl("Write", Kind.TOPIC, topic, always, "the output") for topic in topics),
-        Acl("Read", Kind.TOPIC, ledger_topic, always, "where the pipeline has got to, read at its start"),
-        Acl("Write", Kind.TOPIC, ledger_topic, always, "each batch's record, in the batch's own transaction"),
+        Acl(
+            "Read",
+            Kind.TOPIC,
+            ledger_topic,
+            always,
+            "where the pipeline has got to, read at its start",
+        ),
+        Acl(
+            "Write",
+            Kind.TOPIC,
+            ledger_topic,
+            always,
+            "each batch's record, in the batch's own transaction",
+        ),
         Acl("Write", Kind.TRANSACTIONAL_ID, pipeline_id, always, "the batch's transaction"),
         *([offsets] if source_topics or source_prefixes else []),
         *([] if ledger_exists else [create]),
         *(
-            Acl("DescribeConfigs", Kind.TOPIC, topic, optional, "batch.size is fitted to its max.message.bytes")
+            Acl(
+                "DescribeConfigs",
+                Kind.TOPIC,
+                topic,
+                optional,
+                "batch.size is fitted to its max.message.bytes",
+            )
             for topic in topics
         ),
-        Acl("DescribeConfigs", Kind.TOPIC, ledger_topic, optional, "its cleanup.policy and replicas are checked"),
+        Acl(
+            "DescribeConfigs",
+            Kind.TOPIC,
+            ledger_topic,
+            optional,
+            "its cleanup.policy and replicas are checked",
+        ),
     ]
 
 
@@ -112,7 +164,9 @@ _KINDS = {29: Kind.TOPIC, 30: Kind.GROUP, 31: Kind.CLUSTER, 53: Kind.TRANSACTION
 
 
 def denied(api: Api, code: int) -> tuple[Kind, str] | None:
-    """The type of resource and the operation that ``code`` in an answer to ``api`` says are not allowed."""
+    """The type of resource and the operation that ``code`` in an answer to ``api`` says are not
+    allowed.
+    """
     kind = _KINDS.get(code)
     if kind is None:
         return None

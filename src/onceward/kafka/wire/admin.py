@@ -17,13 +17,19 @@ from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 from onceward.kafka.wire.options.settings import ClientSettings
 
-_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}  # org.apache.kafka.common.config.ConfigResource.Type
+_RESOURCE_TYPES = {
+    "topic": 2,
+    "broker": 4,
+    "group": 32,
+}  # org.apache.kafka.common.config.ConfigResource.Type
 _KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
 
 
 class Caller(Protocol):
-    """What is needed of :class:`onceward.kafka.wire.client.KafkaClient`, which has the words on each method."""
+    """What is needed of :class:`onceward.kafka.wire.client.KafkaClient`, which has the words on
+    each method.
+    """
 
     settings: ClientSettings
 
@@ -33,9 +39,11 @@ class Caller(Protocol):
 
 
 def topic_names(client: Caller) -> list[str]:
-    """The topics that this principal may describe, without Kafka's internal ones. See :meth:`KafkaClient.topic_names`.
+    """The topics that this principal may describe, without Kafka's internal ones. See
+    :meth:`KafkaClient.topic_names`.
 
-    A topic without a leader somewhere is listed all the same (``MetadataResponse``: errors stand with each topic).
+    A topic without a leader somewhere is listed all the same (``MetadataResponse``: errors stand
+    with each topic).
     """
     request_timeout_ms = client.settings.request_timeout_ms
     answer = asked(
@@ -59,9 +67,17 @@ def topic_names(client: Caller) -> list[str]:
 
 
 def create_topic(
-    client: Caller, name: str, partitions: int, replication: int, configs: Mapping[str, str], *, validate_only: bool
+    client: Caller,
+    name: str,
+    partitions: int,
+    replication: int,
+    configs: Mapping[str, str],
+    *,
+    validate_only: bool,
 ) -> bool:
-    """See :meth:`KafkaClient.create_topic`. Brokers forward the request to the controller (KIP-590)."""
+    """See :meth:`KafkaClient.create_topic`. Brokers forward the request to the controller
+    (KIP-590).
+    """
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -77,7 +93,9 @@ def create_topic(
         Api.CREATE_TOPICS,
         f"topic {name}",
         lambda left_ms: client.call_any(
-            CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=validate_only, min_version=4),
+            CreateTopicsRequest(
+                topics=[topic], timeout_ms=timeout_ms, validate_only=validate_only, min_version=4
+            ),
             left_ms,
         ),
         lambda created: [Answered(t.error_code, t.name, t.error_message) for t in created.topics],
@@ -89,22 +107,34 @@ def create_topic(
 
 
 def describe_config(
-    client: Caller, kind: Literal["topic", "broker", "group"], name: str, *, timeout_ms: int | None = None
+    client: Caller,
+    kind: Literal["topic", "broker", "group"],
+    name: str,
+    *,
+    timeout_ms: int | None = None,
 ) -> dict[str, str | None]:
-    """Every setting of one topic or broker. A broker's are asked of that broker, which alone knows its static ones."""
+    """Every setting of one topic or broker. A broker's are asked of that broker, which alone knows
+    its static ones.
+    """
 
     def send(left_ms: float) -> Any:
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource], min_version=1)
-        return client.call(request, int(name), left_ms) if kind == "broker" else client.call_any(request, left_ms)
+        return (
+            client.call(request, int(name), left_ms)
+            if kind == "broker"
+            else client.call_any(request, left_ms)
+        )
 
     answer = asked(
         Api.DESCRIBE_CONFIGS,
         f"{kind} {name}",
         send,
-        lambda described: [Answered(each.error_code, words=each.error_message) for each in described.results],
+        lambda described: [
+            Answered(each.error_code, words=each.error_message) for each in described.results
+        ],
         Deadline(timeout_ms or client.settings.request_timeout_ms),
         resources={_KINDS[kind]: name} if kind in _KINDS else {},
     )

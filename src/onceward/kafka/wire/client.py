@@ -1,7 +1,9 @@
-"""One process's client of one Kafka cluster: blocking calls, and what the process knows of leaders and coordinators.
+"""One process's client of one Kafka cluster: blocking calls, and what the process knows of leaders
+and coordinators.
 
-Used in the driver and in executor processes. Thread safe. Never survives a fork: Spark's Python workers are forked
-from a daemon, and two processes reading one socket would take each other's answers.
+Used in the driver and in executor processes. Thread safe. Never survives a fork: Spark's Python
+workers are forked from a daemon, and two processes reading one socket would take each other's
+answers.
 """
 
 from __future__ import annotations
@@ -27,14 +29,21 @@ from onceward.ids import TopicPartition
 from onceward.kafka.wire import admin
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.connections import ConnectionLost, Connections, NoToken
-from onceward.kafka.wire.conversation import Answered, Refused, Unanswered, converse, raise_as_error
+from onceward.kafka.wire.conversation import (
+    Answered,
+    Refused,
+    Unanswered,
+    converse,
+    raise_as_error,
+)
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, rule_of
 from onceward.kafka.wire.options.settings import ClientSettings
 
 CoordinatorKind = Literal["group", "transaction"]
 _KEY_TYPES: Mapping[str, int] = {"group": 0, "transaction": 1}
-_LATE_MS = 2_000  # the IO thread times requests out; a caller that waits longer than this has lost that thread
+# the IO thread times requests out; a caller that waits longer than this has lost that thread
+_LATE_MS = 2_000
 _END_TXN_API_KEY = 26
 _END_TXN_WITH_EPOCH = 5
 
@@ -47,8 +56,8 @@ _shared_lock = threading.Lock()
 class KafkaClient:
     """See the module. ``settings`` are where to connect and how to prove who we are.
 
-    Nothing is connected before the first request. While no broker at all can be reached, requests fail with
-    :class:`BrokerUnreachable` after ``settings.connect_timeout_ms``.
+    Nothing is connected before the first request. While no broker at all can be reached, requests
+    fail with :class:`BrokerUnreachable` after ``settings.connect_timeout_ms``.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -63,7 +72,9 @@ class KafkaClient:
 
     @classmethod
     def shared(cls, settings: ClientSettings) -> KafkaClient:
-        """The client of this process for ``settings``; made when first asked for, and again after a fork."""
+        """The client of this process for ``settings``; made when first asked for, and again after
+        a fork.
+        """
         key = (surroundings.process_id(), _sharing_key(settings))
         with _shared_lock:
             client = _shared.get(key)
@@ -71,15 +82,20 @@ class KafkaClient:
                 client = _shared[key] = cls(settings)
             return client
 
-    # --- single requests ---------------------------------------------------------------------------------------
+    # --- single requests -------------------------------------------------------------------------
 
-    def send(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
-        """Send without waiting; the future holds the answer, :class:`ConnectionLost`, or why we may not connect.
+    def send(
+        self, request: Any, node_id: int | str, timeout_ms: float | None = None
+    ) -> Future[Any]:
+        """Send without waiting; the future holds the answer, :class:`ConnectionLost`, or why we
+        may not connect.
 
         Requests of one thread for one node leave in the order of the calls.
         """
         self._refuse_after_fork()
-        return self._connections.submit(request, node_id, timeout_ms or self.settings.request_timeout_ms)
+        return self._connections.submit(
+            request, node_id, timeout_ms or self.settings.request_timeout_ms
+        )
 
     def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any:
         """Send once and wait for the answer.
@@ -88,25 +104,34 @@ class KafkaClient:
         :raises AuthenticationFailed: TLS or SASL said no.
         :raises UnsupportedBroker: no version of this request that both sides speak.
         """
-        timeout_ms = min(timeout_ms or self.settings.request_timeout_ms, self.settings.request_timeout_ms)
+        timeout_ms = min(
+            timeout_ms or self.settings.request_timeout_ms, self.settings.request_timeout_ms
+        )
         answer = self.send(request, node_id, timeout_ms)
         try:
             return patience.result(answer, (timeout_ms + _LATE_MS) / 1000)
         except FutureTimeoutError:
             self._connections.start_anew()
-            raise ConnectionLost(f"no answer from broker {node_id}: the IO thread is stuck") from None
+            raise ConnectionLost(
+                f"no answer from broker {node_id}: the IO thread is stuck"
+            ) from None
         except AuthenticationFailed:
             self._connections.forget_authentication_failures()  # asked again, it is tried again
             raise
 
-    def call_many(self, requests: Sequence[tuple[Any, int | str]], timeout_ms: float | None = None) -> list[Any]:
-        """Send every ``(request, node)`` at once; answers in order, or the :class:`ConnectionLost` in place."""
+    def call_many(
+        self, requests: Sequence[tuple[Any, int | str]], timeout_ms: float | None = None
+    ) -> list[Any]:
+        """Send every ``(request, node)`` at once; answers in order, or the :class:`ConnectionLost`
+        in place.
+        """
         answers = [self.send(request, node, timeout_ms) for request, node in requests]
         patience_s = ((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000
         return [_answer_or_lost(answer, patience_s) for answer in answers]
 
     def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any:
-        """Send to any broker: those that are connected first, then other known ones, then the bootstrap servers.
+        """Send to any broker: those that are connected first, then other known ones, then the
+        bootstrap servers.
 
         :param turn: begin with the one after so many others.
         :raises ConnectionLost: none answered.
@@ -117,22 +142,29 @@ class KafkaClient:
         nodes = self._connections.nodes()
         nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
         for position, node in enumerate(nodes):
-            share_ms = deadline.remaining_ms / (len(nodes) - position)  # a dead first node must not eat it all
+            share_ms = deadline.remaining_ms / (
+                len(nodes) - position
+            )  # a dead first node must not eat it all
             try:
                 return self.call(request, node, max(1.0, share_ms))
             except ConnectionLost as error:
                 lost = error
         raise lost or ConnectionLost("no broker is known")
 
-    # --- what the cluster looks like ---------------------------------------------------------------------------
+    # --- what the cluster looks like -------------------------------------------------------------
 
-    def topic_partitions(self, topics: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, dict[int, int]]:
-        """Ask for ``topics`` now: per topic, partition → node id of its leader (``NO_LEADER`` during an election).
+    def topic_partitions(
+        self, topics: Iterable[str], *, timeout_ms: float | None = None
+    ) -> dict[str, dict[int, int]]:
+        """Ask for ``topics`` now: per topic, partition → node id of its leader (``NO_LEADER``
+        during an election).
 
-        Never creates a topic. A topic unknown to one broker is asked for again for a moment, of the others in turn,
-        because brokers hear of a new topic one after the other, and one that is cut off from the controllers never.
+        Never creates a topic. A topic unknown to one broker is asked for again for a moment, of
+        the others in turn, because brokers hear of a new topic one after the other, and one that
+        is cut off from the controllers never.
 
-        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
+        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable:
+            …
         """
         return {
             t.name: {p.partition_index: p.leader_id for p in t.partitions}
@@ -150,14 +182,18 @@ class KafkaClient:
                 rule = rule_of(Api.METADATA, code)
                 unknown = rule.error is TopicMissing and missing_until.passed
                 if unknown or rule.meaning is Meaning.STOP:
-                    raise Refused(Api.METADATA, code, rule, f"topic {topic}", resources={Kind.TOPIC: topic})
+                    raise Refused(
+                        Api.METADATA, code, rule, f"topic {topic}", resources={Kind.TOPIC: topic}
+                    )
             return [code for _, code in found]
 
         try:
             answer = converse(
                 Api.METADATA,
                 f"topics {', '.join(wanted)}",
-                lambda left_ms: self.call_any(_metadata_request(wanted), left_ms, turn=next(turns)),
+                lambda left_ms: self.call_any(
+                    _metadata_request(wanted), left_ms, turn=next(turns)
+                ),
                 codes,
                 deadline,
             )
@@ -166,23 +202,31 @@ class KafkaClient:
         return answer.topics
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Ask for the ids of ``topics`` now, spelt as Kafka's tools do; without those of brokers before 2.8.
+        """Ask for the ids of ``topics`` now, spelt as Kafka's tools do; without those of brokers
+        before 2.8.
 
         A topic that is deleted and created again under its name has another id (KIP-516).
 
-        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
+        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable:
+            …
         """
         found = self._topics_asked(sorted(set(topics)))
-        return {t.name: _as_kafka_spells(t.topic_id) for t in found if t.topic_id and t.topic_id.int}
+        return {
+            t.name: _as_kafka_spells(t.topic_id) for t in found if t.topic_id and t.topic_id.int
+        }
 
     def leaders_of(self, topic: str) -> dict[int, int]:
-        """Partition → leader's node id (or ``NO_LEADER``) as last heard, asking only if ``topic`` is unknown."""
+        """Partition → leader's node id (or ``NO_LEADER``) as last heard, asking only if ``topic``
+        is unknown.
+        """
         with self._lock:
             leaders = self._leaders.get(topic)
         return self.topic_partitions([topic])[topic] if leaders is None else leaders
 
     def leader_of(self, partition: TopicPartition) -> int:
-        """The leader's node id as last heard; ``NO_LEADER`` while there is none, or no such partition."""
+        """The leader's node id as last heard; ``NO_LEADER`` while there is none, or no such
+        partition.
+        """
         return self.leaders_of(partition.topic).get(partition.partition, NO_LEADER)
 
     def forget_leaders(self, topics: Iterable[str]) -> None:
@@ -191,10 +235,13 @@ class KafkaClient:
             for topic in topics:
                 self._leaders.pop(topic, None)
 
-    def coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None) -> int:
+    def coordinator(
+        self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None
+    ) -> int:
         """Node id of the coordinator of a group or transactional id, waiting until there is one.
 
-        :raises BrokerUnreachable: none within the time. :raises AccessDenied: naming group or transactional id.
+        :raises BrokerUnreachable: none within the time. :raises AccessDenied: naming group or
+            transactional id.
         """
         with self._lock:
             known = self._coordinators.get((kind, key))
@@ -206,10 +253,14 @@ class KafkaClient:
                 Api.FIND_COORDINATOR,
                 f"{kind} {key}",
                 lambda left_ms: self.call_any(
-                    FindCoordinatorRequest(key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5),
+                    FindCoordinatorRequest(
+                        key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5
+                    ),
                     left_ms,
                 ),
-                lambda found: [Answered((one := _one_coordinator(found)).error_code, words=one.error_message)],
+                lambda found: [
+                    Answered((one := _one_coordinator(found)).error_code, words=one.error_message)
+                ],
                 deadline,
                 resources={Kind.GROUP: key, Kind.TRANSACTIONAL_ID: key},
             )
@@ -230,25 +281,40 @@ class KafkaClient:
     def transaction_version(self) -> Literal[1, 2]:
         """The transaction protocol that the cluster has finalised, asked for now (KIP-890).
 
-        2 if the feature ``transaction.version`` is at level 2 or above and the broker speaks ``EndTxn`` v5, else 1.
+        2 if the feature ``transaction.version`` is at level 2 or above and the broker speaks
+        ``EndTxn`` v5, else 1.
         """
         answer = self._ask(
-            lambda: ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=0)
+            lambda: ApiVersionsRequest(
+                client_software_name="onceward", client_software_version="1", min_version=0
+            )
         )
-        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
-        end_txn = {key.api_key: key.max_version for key in answer.api_keys}.get(_END_TXN_API_KEY, 0)
-        return 2 if levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH else 1
+        levels = {
+            feature.name: feature.max_version_level for feature in answer.finalized_features or ()
+        }
+        end_txn = {key.api_key: key.max_version for key in answer.api_keys}.get(
+            _END_TXN_API_KEY, 0
+        )
+        return (
+            2
+            if levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH
+            else 1
+        )
 
     def cluster_id(self) -> str:
-        """Kafka's own id of the cluster: the same for every broker, whatever bootstrap server was used."""
+        """Kafka's own id of the cluster: the same for every broker, whatever bootstrap server was
+        used.
+        """
         if self._cluster_id is None:
             self._learn(self._ask(lambda: _metadata_request([])))
         return self._cluster_id or ""
 
     def reach(self) -> None:
-        """Ask whether a broker answers at the address that it advertises, which all but the first requests go to.
+        """Ask whether a broker answers at the address that it advertises, which all but the first
+        requests go to.
 
-        :raises BrokerUnreachable: none of the bootstrap servers answers, or none of the brokers that they name.
+        :raises BrokerUnreachable: none of the bootstrap servers answers, or none of the brokers
+            that they name.
         """
         nodes, lost = self.brokers(), "it names none"
         for node in nodes:  # a dead one must not eat all the time
@@ -256,9 +322,11 @@ class KafkaClient:
             if not lost:
                 return
         raise BrokerUnreachable(
-            f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none of the brokers that it "
+            f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none of "
+            f"the brokers that it "
             f"names does ({', '.join(sorted(self._connections.addresses()))}); the last: {lost}",
-            next_step="see that these addresses, advertised.listeners of the brokers, can be reached from here",
+            next_step="see that these addresses, advertised.listeners of the brokers, can be "
+            "reached from here",
         )
 
     def _no_answer_of(self, node: int, timeout_ms: float) -> str:
@@ -270,9 +338,13 @@ class KafkaClient:
         return ""
 
     def is_served_by(self, servers: Iterable[str]) -> bool:
-        """Does any of these ``host:port`` lead to this cluster: one of our bootstrap servers, or a broker's own?"""
+        """Does any of these ``host:port`` lead to this cluster: one of our bootstrap servers, or a
+        broker's own?
+        """
         self.brokers()
-        return not frozenset(servers).isdisjoint({*self.settings.bootstrap_servers, *self._connections.addresses()})
+        return not frozenset(servers).isdisjoint(
+            {*self.settings.bootstrap_servers, *self._connections.addresses()}
+        )
 
     def brokers(self) -> list[int]:
         """Node ids of the brokers known from the last metadata answer."""
@@ -280,11 +352,13 @@ class KafkaClient:
             self.cluster_id()
         return [node for node in self._connections.nodes() if isinstance(node, int)]
 
-    # --- topics and settings -----------------------------------------------------------------------------------
+    # --- topics and settings ---------------------------------------------------------------------
 
     def topic_names(self) -> list[str]:
-        """Every topic that may be described, but Kafka's own (``__consumer_offsets``). What may not is left out
-        silently, as brokers do (``MetadataRequest`` for all topics). :raises BrokerUnreachable: …"""
+        """Every topic that may be described, but Kafka's own (``__consumer_offsets``). What may
+        not is left out silently, as brokers do (``MetadataRequest`` for all topics). :raises
+        BrokerUnreachable: …
+        """
         self.brokers()  # so that a cluster that never answered is named
         return admin.topic_names(self)
 
@@ -300,19 +374,26 @@ class KafkaClient:
         """Create a topic (replication -1: the broker's default); False if it was there already.
 
         :param validate_only: only ask whether it would be created so.
-        :raises ConfigurationError, AccessDenied: a setting that the cluster, or its policy, refuses; in its words.
+        :raises ConfigurationError, AccessDenied: a setting that the cluster, or its policy,
+            refuses; in its words.
         """
-        return admin.create_topic(self, name, partitions, replication, configs or {}, validate_only=validate_only)
+        return admin.create_topic(
+            self, name, partitions, replication, configs or {}, validate_only=validate_only
+        )
 
     def replication_factor(self, topic: str) -> int:
-        """The number of replicas of ``topic`` (the least of its partitions). :raises TopicMissing: …"""
+        """The number of replicas of ``topic`` (the least of its partitions). :raises TopicMissing:
+        …
+        """
         return min(len(p.replica_nodes) for p in self._topics_asked([topic])[0].partitions)
 
     def topic_config(self, topic: str, *, timeout_ms: int | None = None) -> dict[str, str | None]:
         """Every setting of ``topic``, defaults included; secrets are None."""
         return admin.describe_config(self, "topic", topic, timeout_ms=timeout_ms)
 
-    def broker_config(self, node_id: int | None = None, *, timeout_ms: int | None = None) -> dict[str, str | None]:
+    def broker_config(
+        self, node_id: int | None = None, *, timeout_ms: int | None = None
+    ) -> dict[str, str | None]:
         """Every setting of a broker, of any one if none is named."""
         node = self.brokers()[0] if node_id is None else node_id
         return admin.describe_config(self, "broker", str(node), timeout_ms=timeout_ms)
@@ -325,7 +406,7 @@ class KafkaClient:
         if surroundings.process_id() == self._pid:
             self._connections.close()
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _ask(self, build: Any) -> Any:
         """A request that any broker can answer, until one does."""
@@ -348,26 +429,39 @@ class KafkaClient:
             self._cluster_id = metadata.cluster_id
             for topic in metadata.topics:
                 if topic.error_code == 0:
-                    self._leaders[topic.name] = {p.partition_index: p.leader_id for p in topic.partitions}
+                    self._leaders[topic.name] = {
+                        p.partition_index: p.leader_id for p in topic.partitions
+                    }
 
     def _deadline(self, timeout_ms: float | None) -> Deadline:
         if timeout_ms is None:
             # A cluster that never answered is probably misnamed: say so soon.
-            timeout_ms = self.settings.request_timeout_ms if self._reached else self.settings.connect_timeout_ms
+            timeout_ms = (
+                self.settings.request_timeout_ms
+                if self._reached
+                else self.settings.connect_timeout_ms
+            )
         return Deadline(timeout_ms)
 
     def _raise_as_error(self, outcome: Refused | Unanswered) -> Any:
-        if isinstance(outcome, Unanswered) and not self._reached and not isinstance(outcome.lost, NoToken):
+        if (
+            isinstance(outcome, Unanswered)
+            and not self._reached
+            and not isinstance(outcome.lost, NoToken)
+        ):
             raise BrokerUnreachable(
-                f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: {outcome}",
-                next_step="check bootstrap.servers, security.protocol, and that the brokers are up and reachable",
+                f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: "
+                f"{outcome}",
+                next_step="check bootstrap.servers, security.protocol, and that the brokers are "
+                "up and reachable",
             ) from None
         raise_as_error(outcome)
 
     def _refuse_after_fork(self) -> None:
         if surroundings.process_id() != self._pid:
             raise OncewardError(
-                "a Kafka client was used in a forked process", next_step="use KafkaClient.shared(settings) there"
+                "a Kafka client was used in a forked process",
+                next_step="use KafkaClient.shared(settings) there",
             )
 
 
@@ -405,14 +499,16 @@ def _one_coordinator(answer: Any) -> Any:
 def _sharing_key(settings: ClientSettings) -> str:
     """Equal for equal settings, also for those that arrived again with another task.
 
-    A token provider counts by the name that its settings gave it, and not by what it holds: one that remembers its
-    token would look like another with every refresh.
+    A token provider counts by the name that its settings gave it, and not by what it holds: one
+    that remembers its token would look like another with every refresh.
     """
     return hashlib.sha256(pickle.dumps(replace(settings, oauth_token_provider=None))).hexdigest()
 
 
 def _forget_inherited() -> None:
-    """In a forked child: drop the parent's clients without touching their sockets, which are the parent's."""
+    """In a forked child: drop the parent's clients without touching their sockets, which are the
+    parent's.
+    """
     global _shared_lock
     _shared_lock = threading.Lock()  # the parent may have held it
     _shared.clear()

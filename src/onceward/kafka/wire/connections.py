@@ -1,12 +1,16 @@
-"""The sockets of one process: an IO thread that sends requests to brokers and hands back their answers.
+"""The sockets of one process: an IO thread that sends requests to brokers and hands back their
+answers.
 
-Called by ``kafka.wire.client`` only. Runs in the driver and in executor processes; one instance per process and settings.
+Called by ``kafka.wire.client`` only. Runs in the driver and in executor processes; one instance
+per process and settings.
 
-kafka-python's connection manager does the work (protocol versions per connection, TLS, SASL, re-authentication), but
-for what :mod:`onceward.kafka.wire.kafka_python` does in its place. What is added here: every failure becomes one of our
-errors, a lost answer is told apart from a refusal, and requests handed over in one order leave in that order.
+kafka-python's connection manager does the work (protocol versions per connection, TLS, SASL,
+re-authentication), but for what :mod:`onceward.kafka.wire.kafka_python` does in its place. What is
+added here: every failure becomes one of our errors, a lost answer is told apart from a refusal,
+and requests handed over in one order leave in that order.
 
-No other thread looks into what the IO thread changes: who is asked for nodes gets values that are replaced whole.
+No other thread looks into what the IO thread changes: who is asked for nodes gets values that are
+replaced whole.
 """
 
 from __future__ import annotations
@@ -25,13 +29,20 @@ from typing import Any
 import kafka.errors as kafka_errors
 from kafka.net.selector import NetworkSelector
 
-from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TokenUnavailable, UnsupportedBroker
+from onceward.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    OncewardError,
+    TokenUnavailable,
+    UnsupportedBroker,
+)
 from onceward.kafka.wire.kafka_python import PROVIDER, Address, Manager, NodeId, TokenLost
 from onceward.kafka.wire.options.security import Certificates
 from onceward.kafka.wire.options.settings import ClientSettings
 
 _RECEIVE_MAX_BYTES = 256 * 1024 * 1024  # kafka-python's default of 1 MB cuts off larger answers
-_UNLIMITED = 1_000_000  # in-flight limits are kept by wire.appends.producer; a full connection would refuse requests
+# in-flight limits are kept by wire.appends.producer; a full connection would refuse requests
+_UNLIMITED = 1_000_000
 _THROTTLE_POLL_S = 0.005
 _CLOSE_S = 2.0
 _AUTHENTICATION_ERRORS = (
@@ -40,17 +51,21 @@ _AUTHENTICATION_ERRORS = (
     kafka_errors.IllegalSaslStateError,
     kafka_errors.AuthorizationError,
 )
-# TLS errors of a connection that was merely cut off, as when a broker goes down in the middle of the handshake.
+# TLS errors of a connection that was merely cut off, as when a broker goes down in the middle of
+# the handshake.
 _TLS_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 _IDENTITY_PROVIDER = (
-    "see that the identity provider answers: token() of oauth_token_provider= has to return within seconds"
+    "see that the identity provider answers: token() of oauth_token_provider= "
+    "has to return within seconds"
 )
 
 
 class ConnectionLost(BrokerUnreachable):
-    """A request has no answer: it may or may not have been carried out. Conversations ask again."""
+    """A request has no answer: it may or may not have been carried out. Conversations ask
+    again.
+    """
 
 
 class NoToken(ConnectionLost, TokenUnavailable):
@@ -60,13 +75,18 @@ class NoToken(ConnectionLost, TokenUnavailable):
 def _keep_kafka_python_quiet() -> None:
     """Reconnects are routine here and reported by our errors; kafka-python logs each as an error.
 
-    To see its log: ``logging.getLogger("kafka").setLevel(logging.INFO)``. Its DEBUG lines hold whole requests, the
-    SASL password among them, and stay off whatever the level.
+    To see its log: ``logging.getLogger("kafka").setLevel(logging.INFO)``. Its DEBUG lines hold
+    whole requests, the SASL password among them, and stay off whatever the level.
     """
     root = logging.getLogger("kafka")
     if root.level == logging.NOTSET:
         root.setLevel(logging.CRITICAL)
-    for name in ("kafka.net.connection", "kafka.protocol.parser", "kafka.net.sasl.scram", "kafka.net.sasl.oauth"):
+    for name in (
+        "kafka.net.connection",
+        "kafka.protocol.parser",
+        "kafka.net.sasl.scram",
+        "kafka.net.sasl.oauth",
+    ):
         logging.getLogger(name).addFilter(_above_debug)
     # The parser's one ERROR line shows an answer that could not be decoded: records, possibly.
     logging.getLogger("kafka.protocol.parser").addFilter(_without_bodies)
@@ -103,14 +123,17 @@ def _settle(answer: Future[Any], outcome: object) -> None:
 class Connections:
     """The IO thread and its sockets. Thread safe; a forked child must make its own.
 
-    Who forgets to call :meth:`close` leaves nothing behind: the thread does not know this object, and ends after it.
+    Who forgets to call :meth:`close` leaves nothing behind: the thread does not know this object,
+    and ends after it.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
         security = settings.security
-        self._certificates = Certificates(security) if security.uses_tls else None  # first: it may raise
+        self._certificates = (
+            Certificates(security) if security.uses_tls else None
+        )  # first: it may raise
         self._brokers: Mapping[int, Address] = {}
         self._closed = False
         self._loop, self._forgotten = self._started()
@@ -140,7 +163,9 @@ class Connections:
         )
         net.start()
         forgotten = weakref.finalize(self, _end_soon, net, manager, os.getpid())
-        forgotten.atexit = False  # then the thread ends with the process, and nobody can start another one
+        forgotten.atexit = (
+            False  # then the thread ends with the process, and nobody can start another one
+        )
         return _Loop(net, manager), forgotten
 
     def start_anew(self, loop: _Loop | None = None) -> None:
@@ -157,11 +182,15 @@ class Connections:
             self._know(self._brokers)
         forgotten()
         for answer in list(given_up.outstanding):
-            _settle(answer, ConnectionLost("the IO thread was given up, as it had crashed, or was stuck"))
+            _settle(
+                answer,
+                ConnectionLost("the IO thread was given up, as it had crashed, or was stuck"),
+            )
 
     def nodes(self) -> Sequence[NodeId]:
-        """Every node that could be asked: brokers that are connected first, then other known ones, then the bootstrap
-        servers."""
+        """Every node that could be asked: brokers that are connected first, then other known ones,
+        then the bootstrap servers.
+        """
         connected = self._loop.manager.connected
         return [*sorted(self._brokers, key=lambda node: node not in connected), *self._bootstrap]
 
@@ -171,13 +200,17 @@ class Connections:
 
     def learn_brokers(self, metadata: Any) -> None:
         """Take broker addresses from a ``MetadataResponse``: these, and no others."""
-        brokers = {broker.node_id: Address(broker.host, broker.port) for broker in metadata.brokers}
+        brokers = {
+            broker.node_id: Address(broker.host, broker.port) for broker in metadata.brokers
+        }
         if brokers:  # a broker that is starting may know none
             with self._lock:
                 self._know(brokers)
 
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
-        """One broker's address, from an answer that names it: as of now, even if it was elsewhere before."""
+        """One broker's address, from an answer that names it: as of now, even if it was elsewhere
+        before.
+        """
         if host:
             with self._lock:
                 self._know({**self._brokers, node_id: Address(host, port)})
@@ -220,24 +253,33 @@ class Connections:
                 if connection.connected and connection.paused:
                     delay = _THROTTLE_POLL_S  # the broker asked for a pause (quotas)
                 else:
-                    # While the connection is being made, send_request queues: that keeps requests in order. What is
-                    # queued has no clock of its own, and is not sent any more when its time is over.
+                    # While the connection is being made, send_request queues: that keeps requests
+                    # in order. What is queued has no clock of its own, and is not sent any more
+                    # when its time is over.
                     left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
                     queued = not connection.connected or connection._reauth.is_reauthenticating
                     answer = connection.send_request(request, request_timeout_ms=left_ms)
-                    return await (self._set_up_and_answered(manager, connection, answer, left_ms) if queued else answer)
+                    return await (
+                        self._set_up_and_answered(manager, connection, answer, left_ms)
+                        if queued
+                        else answer
+                    )
             if time.monotonic() + delay >= deadline:
                 raise kafka_errors.KafkaTimeoutError("not connected in time")
             await loop.net.sleep(delay)
 
-    async def _set_up_and_answered(self, manager: Manager, connection: Any, answer: Any, left_ms: float) -> Any:
+    async def _set_up_and_answered(
+        self, manager: Manager, connection: Any, answer: Any, left_ms: float
+    ) -> Any:
         try:
             return await manager.wait_for(answer, left_ms)
         except kafka_errors.KafkaTimeoutError:
             waits_for = "an answer" if connection.connected else connection.waits_for
             if waits_for == PROVIDER:
                 raise TokenLost(f"{PROVIDER} did not return within {left_ms:.0f} ms") from None
-            raise kafka_errors.KafkaTimeoutError(f"waited {left_ms:.0f} ms for {waits_for}") from None
+            raise kafka_errors.KafkaTimeoutError(
+                f"waited {left_ms:.0f} ms for {waits_for}"
+            ) from None
 
     def _translated(self, error: BaseException, node_id: NodeId) -> OncewardError:
         if isinstance(error, OncewardError):
@@ -250,26 +292,32 @@ class Connections:
         if isinstance(error, TokenLost):
             return NoToken(f"no login at broker {node_id}: {error}", next_step=_IDENTITY_PROVIDER)
         if isinstance(error, _AUTHENTICATION_ERRORS) or _is_tls_refusal(error):
-            self.forget_authentication_failures()  # whoever asks next, with the right password by now, is let try
+            # whoever asks next, with the right password by now, is let try
+            self.forget_authentication_failures()
             return AuthenticationFailed(
                 f"{self._settings.security.protocol} authentication with broker {node_id} of "
                 f"{','.join(self._settings.bootstrap_servers)} failed: {_innermost(error)}",
-                next_step="check security.protocol and the sasl.* and ssl.* options against the broker's listener",
+                next_step="check security.protocol and the sasl.* and ssl.* options against the "
+                "broker's listener",
             )
         return ConnectionLost(
-            f"no answer from broker {node_id} of {','.join(self._settings.bootstrap_servers)}: {_innermost(error)}",
+            f"no answer from broker {node_id} of {','.join(self._settings.bootstrap_servers)}: "
+            f"{_innermost(error)}",
             next_step="check bootstrap.servers, security.protocol and the network",
         )
 
     def forget_authentication_failures(self) -> None:
-        """Let nodes that refused us be tried again: the password may be right by now, or the user created, or the
-        certificate renewed."""
+        """Let nodes that refused us be tried again: the password may be right by now, or the user
+        created, or the certificate renewed.
+        """
         self._loop.manager._auth_failures.clear()
         if self._certificates is not None:
             self._certificates.forget()
 
     def close(self) -> None:
-        """Close every socket and end the IO thread. Outstanding requests fail with :class:`ConnectionLost`."""
+        """Close every socket and end the IO thread. Outstanding requests fail with
+        :class:`ConnectionLost`.
+        """
         with self._lock:
             self._closed = True
         if self._forgotten.detach() is not None:
@@ -277,7 +325,9 @@ class Connections:
 
 
 def _end(net: NetworkSelector, manager: Manager) -> None:
-    """Waits for the IO thread, but not for one that is stuck: that is a daemon, and ends with the process."""
+    """Waits for the IO thread, but not for one that is stuck: that is a daemon, and ends with the
+    process.
+    """
     closed, thread = threading.Event(), net._io_thread
 
     def close() -> None:
@@ -297,18 +347,28 @@ def _end(net: NetworkSelector, manager: Manager) -> None:
 
 
 def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
-    """Where the last reference went, which may be on the IO thread itself: that one cannot wait for its own end."""
+    """Where the last reference went, which may be on the IO thread itself: that one cannot wait
+    for its own end.
+    """
     if pid == os.getpid():  # in a forked child they are the parent's
-        threading.Thread(target=_end, args=(net, manager), name="onceward-forgotten-client", daemon=True).start()
+        threading.Thread(
+            target=_end, args=(net, manager), name="onceward-forgotten-client", daemon=True
+        ).start()
 
 
 def _is_tls_refusal(error: BaseException) -> bool:
-    """Whether TLS itself said no: an untrusted certificate, another host name, a missing client certificate."""
-    return isinstance(cause := _innermost(error), ssl.SSLError) and not isinstance(cause, _TLS_CUT_OFF)
+    """Whether TLS itself said no: an untrusted certificate, another host name, a missing client
+    certificate.
+    """
+    return isinstance(cause := _innermost(error), ssl.SSLError) and not isinstance(
+        cause, _TLS_CUT_OFF
+    )
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What kafka-python wrapped: TLS errors arrive as the context or the argument of a connection error."""
+    """What kafka-python wrapped: TLS errors arrive as the context or the argument of a connection
+    error.
+    """
     if isinstance(error, kafka_errors.KafkaConnectionError):
         for inner in (*error.args, error.__context__):
             if isinstance(inner, ssl.SSLError):

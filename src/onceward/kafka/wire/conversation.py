@@ -1,7 +1,9 @@
-"""Ask until there is an answer that settles something: the loop that every request of this package goes through.
+"""Ask until there is an answer that settles something: the loop that every request of this package
+goes through.
 
-The error table judges; this loop repeats, asks for the leader or coordinator again, and gives up at a deadline.
-It never decides what a refusal means for a transaction: that is its caller's business.
+The error table judges; this loop repeats, asks for the leader or coordinator again, and gives up
+at a deadline. It never decides what a refusal means for a transaction: that is its caller's
+business.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, Rule, name_of, rule_of
 
 SHORTEST_WAIT_MS = 1_000.0
-"""A request that times out takes its connection with it, and everybody else's requests on it: so none gets less."""
+"""A request that times out takes its connection with it, and everybody else's requests on it: so
+none gets less.
+"""
 
 Send = Callable[[float], Any]
-"""Build the request anew and send it, waiting at most so many milliseconds: the answer, or ConnectionLost."""
+"""Build the request anew and send it, waiting at most so many milliseconds: the answer, or
+ConnectionLost.
+"""
 
 
 class Answered(NamedTuple):
-    """An error code of an answer, with the topic that it is about where an answer speaks of several, and the broker's
-    own words where it has some."""
+    """An error code of an answer, with the topic that it is about where an answer speaks of
+    several, and the broker's own words where it has some.
+    """
 
     code: int
     topic: str = ""
@@ -53,7 +60,10 @@ class Refused(Exception):
         resources: Resources | None = None,
         words: str | None = None,
     ) -> None:
-        super().__init__(f"{api.value} for {subject} was refused with {name_of(code)}: {rule.reason}{quoted(words)}")
+        super().__init__(
+            f"{api.value} for {subject} was refused with {name_of(code)}: "
+            f"{rule.reason}{quoted(words)}"
+        )
         self.api, self.code, self.rule, self.subject = api, code, rule, subject
         self.resources = resources or {}
         self.attempts = attempts
@@ -66,7 +76,8 @@ class Refused(Exception):
             return self._as_denied(*missing)
         return self.rule.error(
             str(self),
-            next_step=next_step or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
+            next_step=next_step
+            or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
             details={"api": self.api.value, "code": self.code, "subject": self.subject},
         )
 
@@ -75,7 +86,8 @@ class Refused(Exception):
         resource = f"{kind.value.replace('-', ' ')} {name}".strip()
         return AccessDenied(
             f"{self}; the principal lacks {operation} on {resource}",
-            next_step=f"grant it {operation.split()[0]} on {resource} (kafka-acls --add), or all that the pipeline "
+            next_step=f"grant it {operation.split()[0]} on {resource} (kafka-acls --add), or all "
+            f"that the pipeline "
             "needs: `onceward doctor --acls` prints the lines",
             details={
                 "api": self.api.value,
@@ -103,7 +115,8 @@ class Unanswered(Exception):
         lost: ConnectionLost | None = None,
     ) -> None:
         super().__init__(
-            f"{api.value} for {subject}: nothing settled within {deadline.timeout_ms:.0f} ms; last: {last}"
+            f"{api.value} for {subject}: nothing settled within {deadline.timeout_ms:.0f} ms; "
+            f"last: {last}"
         )
         self.api, self.subject, self.rule, self.lost = api, subject, rule, lost
 
@@ -145,7 +158,8 @@ def converse(
     :raises Refused: an answer that no repetition changes; the gravest of its codes.
     :raises Unanswered: the deadline passed. The last request may have been carried out.
     :raises OncewardError: that we may not even connect (authentication).
-    :raises Exception: nobody waits any more (:mod:`onceward.patience`); the same holds of the last request.
+    :raises Exception: nobody waits any more (:mod:`onceward.patience`); the same holds of the last
+        request.
     """
     backoff = Backoff()
     rule: Rule | None
@@ -165,19 +179,27 @@ def converse(
                 refresh()
             elif rule.meaning is not Meaning.RETRY:
                 named = {**(resources or {}), **({Kind.TOPIC: topic} if topic else {})}
-                raise Refused(api, code, rule, subject, attempts=attempts, resources=named, words=words)
+                raise Refused(
+                    api, code, rule, subject, attempts=attempts, resources=named, words=words
+                )
         backoff.wait(deadline)
-        if deadline.passed:  # a last request with no time left would only hide what was answered before
+        if (
+            deadline.passed
+        ):  # a last request with no time left would only hide what was answered before
             break
     raise Unanswered(api, subject, deadline, last, rule, lost)
 
 
-_GRAVITY = {v: i for i, v in enumerate((Meaning.DONE, Meaning.RETRY, Meaning.REFRESH, Meaning.ABORT))}
+_GRAVITY = {
+    v: i for i, v in enumerate((Meaning.DONE, Meaning.RETRY, Meaning.REFRESH, Meaning.ABORT))
+}
 
 
 def _gravest(api: Api, codes: Iterable[Code]) -> tuple[Answered, Rule]:
     """The code that decides about an answer with several: fencing and refusals before patience."""
-    named = dict.fromkeys(Answered(code) if isinstance(code, int) else code for code in (0, *codes))
+    named = dict.fromkeys(
+        Answered(code) if isinstance(code, int) else code for code in (0, *codes)
+    )
     judged = [(each, rule_of(api, each.code)) for each in named]
     return max(judged, key=lambda found: _GRAVITY.get(found[1].meaning, len(_GRAVITY)))
 
@@ -208,5 +230,7 @@ def asked(
 
 
 def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:
-    """Raise ``outcome`` as the error of the table, for callers to whom it means nothing special."""
+    """Raise ``outcome`` as the error of the table, for callers to whom it means nothing
+    special.
+    """
     raise outcome.as_error(next_step) from None

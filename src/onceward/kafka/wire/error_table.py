@@ -1,7 +1,8 @@
-"""What each error code of each request means: one table, read by every conversation and by the test over all rows.
+"""What each error code of each request means: one table, read by every conversation and by the
+test over all rows.
 
-Pure values, no I/O. The reason of a row says what the broker does, by class and method of Apache Kafka 4.x where
-that is what a reader would want to check.
+Pure values, no I/O. The reason of a row says what the broker does, by class and method of Apache
+Kafka 4.x where that is what a reader would want to check.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Meaning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. ``error`` is what is raised when the meaning is final, or when time runs out on a repeated one."""
+    """One row. ``error`` is what is raised when the meaning is final, or when time runs out on a
+    repeated one.
+    """
 
     meaning: Meaning
     reason: str
@@ -88,7 +91,11 @@ _ANY: Mapping[int, Rule] = {
     7: Rule(_V.RETRY, "replicas were too slow; it may have been carried out", BrokerUnreachable),
     8: Rule(_V.REFRESH, "BROKER_NOT_AVAILABLE", BrokerUnreachable),
     9: Rule(_V.REFRESH, "REPLICA_NOT_AVAILABLE", BrokerUnreachable),
-    13: Rule(_V.REFRESH, "NETWORK_EXCEPTION between brokers (AddPartitionsToTxnManager)", BrokerUnreachable),
+    13: Rule(
+        _V.REFRESH,
+        "NETWORK_EXCEPTION between brokers (AddPartitionsToTxnManager)",
+        BrokerUnreachable,
+    ),
     14: Rule(_V.RETRY, "it reads its log first", BrokerUnreachable),
     15: Rule(_V.REFRESH, "none elected, or its log below min ISR", BrokerUnreachable),
     16: Rule(_V.REFRESH, "the coordinator has moved", BrokerUnreachable),
@@ -107,13 +114,19 @@ _ANY: Mapping[int, Rule] = {
     78: Rule(_V.RETRY, "the high watermark catches up after an election", BrokerUnreachable),
     89: Rule(_V.RETRY, "THROTTLING_QUOTA_EXCEEDED", BrokerUnreachable),
     100: Rule(_V.REFRESH, "deleted and created again, or not heard of yet", TopicMissing),
-    # KIP-1102, KIP-1242: also what a broker answers that was not meant, since it has another id or cluster by now.
-    129: Rule(_V.REFRESH, "REBOOTSTRAP_REQUIRED: our metadata leads to the wrong broker", BrokerUnreachable),
+    # KIP-1102, KIP-1242: also what a broker answers that was not meant, since it has another id or
+    # cluster by now.
+    129: Rule(
+        _V.REFRESH,
+        "REBOOTSTRAP_REQUIRED: our metadata leads to the wrong broker",
+        BrokerUnreachable,
+    ),
 }
 
 _CONCURRENT = Rule(
     _V.RETRY,
-    "markers of the previous transaction are still being written, or a transition of the coordinator is pending",
+    "markers of the previous transaction are still being written, or a transition of the "
+    "coordinator is pending",
     BrokerUnreachable,
 )
 _FENCED_BY_EPOCH = Rule(_V.FENCED, "the coordinator knows a newer epoch", Fenced)
@@ -125,15 +138,23 @@ _MAPPING_GONE = Rule(
     BatchFailed,
 )
 _ABORTABLE = Rule(
-    _V.ABORT, "TRANSACTION_ABORTABLE (KIP-890): this transaction must be aborted, the next can succeed", BatchFailed
+    _V.ABORT,
+    "TRANSACTION_ABORTABLE (KIP-890): this transaction must be aborted, the next can succeed",
+    BatchFailed,
 )
-_UNKNOWN_PRODUCER = Rule(_V.ABORT, "the producer's state was removed; a new epoch starts it again", BatchFailed)
+_UNKNOWN_PRODUCER = Rule(
+    _V.ABORT, "the producer's state was removed; a new epoch starts it again", BatchFailed
+)
 
 
 def _transactional_rows(api: Api) -> dict[int, Rule]:
     return {
         47: _INVALID_EPOCH,
-        48: Rule(_V.ABORT, f"{api.value} does not fit the coordinator's state of this epoch", BatchFailed),
+        48: Rule(
+            _V.ABORT,
+            f"{api.value} does not fit the coordinator's state of this epoch",
+            BatchFailed,
+        ),
         49: _MAPPING_GONE,
         51: _CONCURRENT,
         52: Rule(_V.REFRESH, "a newer coordinator took over", BrokerUnreachable),
@@ -190,16 +211,23 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
             SendFailed,
         ),
         47: Rule(_V.FENCED, "the partition has seen a newer epoch (ProducerAppendInfo)", Fenced),
-        48: Rule(_V.ABORT, "the partition is not part of an open transaction (KIP-890)", SendFailed),
+        48: Rule(
+            _V.ABORT, "the partition is not part of an open transaction (KIP-890)", SendFailed
+        ),
         49: _MAPPING_GONE,
         51: _CONCURRENT,
         59: _UNKNOWN_PRODUCER,
         76: Rule(_V.STOP, "the broker cannot read this codec", ConfigurationError),
-        87: Rule(_V.STOP, "as when a compacted topic gets a record without key", ConfigurationError),
+        87: Rule(
+            _V.STOP, "as when a compacted topic gets a record without key", ConfigurationError
+        ),
         90: _FENCED_BY_EPOCH,
         120: _ABORTABLE,
     },
-    Api.FIND_COORDINATOR: {120: _ABORTABLE, 42: Rule(_V.STOP, "INVALID_REQUEST", ConfigurationError)},
+    Api.FIND_COORDINATOR: {
+        120: _ABORTABLE,
+        42: Rule(_V.STOP, "INVALID_REQUEST", ConfigurationError),
+    },
     Api.DESCRIBE_TRANSACTIONS: {105: Rule(_V.STOP, "TRANSACTIONAL_ID_NOT_FOUND", ResourceError)},
     Api.FETCH: {
         1: Rule(_V.STOP, "retention removed the offset, or the topic was created again"),
@@ -212,8 +240,13 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     Api.CREATE_TOPICS: {
         36: Rule(_V.DONE, "another pipeline was faster"),
         37: Rule(_V.STOP, "INVALID_PARTITIONS", ConfigurationError),
-        # ReplicationControlManager: of those that are not fenced; ours asks for no more than were up a moment ago.
-        38: Rule(_V.RETRY, "more replicas than brokers that are up: one may be starting again", BrokerUnreachable),
+        # ReplicationControlManager: of those that are not fenced; ours asks for no more than were
+        # up a moment ago.
+        38: Rule(
+            _V.RETRY,
+            "more replicas than brokers that are up: one may be starting again",
+            BrokerUnreachable,
+        ),
         40: Rule(_V.STOP, "INVALID_CONFIG", ConfigurationError),
         44: Rule(_V.STOP, "the cluster's create.topic.policy refuses it", AccessDenied),
     },
@@ -221,11 +254,15 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
 
 
 def rule_of(api: Api, code: int) -> Rule:
-    """The row for ``code`` in an answer to ``api``; a code that nobody foresaw stops, naming itself."""
+    """The row for ``code`` in an answer to ``api``; a code that nobody foresaw stops, naming
+    itself.
+    """
     rule = _SPECIFIC.get(api, {}).get(code) or _ANY.get(code)
     if rule is not None:
         return rule
-    return Rule(_V.STOP, f"{name_of(code)} is not expected in an answer to {api.value}", ResourceError)
+    return Rule(
+        _V.STOP, f"{name_of(code)} is not expected in an answer to {api.value}", ResourceError
+    )
 
 
 def name_of(code: int) -> str:
@@ -237,4 +274,8 @@ def name_of(code: int) -> str:
 
 def rows() -> list[tuple[Api, int, Rule]]:
     """Every row that a request can meet, for documentation and tests."""
-    return [(api, code, rule_of(api, code)) for api in Api for code in sorted({*_ANY, *_SPECIFIC.get(api, {})})]
+    return [
+        (api, code, rule_of(api, code))
+        for api in Api
+        for code in sorted({*_ANY, *_SPECIFIC.get(api, {})})
+    ]

@@ -1,7 +1,9 @@
-"""Consumer groups as brokers know them: which there are, who is in them, and what of. Called by ``onceward doctor``.
+"""Consumer groups as brokers know them: which there are, who is in them, and what of. Called by
+``onceward doctor``.
 
-Reads only. Committed offsets are in :mod:`onceward.kafka.wire.reads.offsets`. Members of the newer kinds of groups (KIP-848,
-share groups) have requests of their own, which this client does not speak.
+Reads only. Committed offsets are in :mod:`onceward.kafka.wire.reads.offsets`. Members of the newer
+kinds of groups (KIP-848, share groups) have requests of their own, which this client does not
+speak.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
-"""``Group.GroupType`` (KIP-848, KIP-932, KIP-1071); brokers before 3.8 have the first alone and do not say so."""
+"""``Group.GroupType`` (KIP-848, KIP-932, KIP-1071); brokers before 3.8 have the first alone and do
+not say so.
+"""
 _CONSUMERS = ("", "consumer")
 _GROUP_ID_NOT_FOUND = 69
 _DESCRIBE = 8  # AclOperation.DESCRIBE
@@ -35,8 +39,12 @@ class ListedGroup:
 
     @property
     def has_offsets(self) -> bool:
-        """Can it have committed offsets, as consumers do? Connect's groups and those of share consumers have none."""
-        return self.kind in (CONSUMER, STREAMS) or (self.kind == CLASSIC and self.protocol in _CONSUMERS)
+        """Can it have committed offsets, as consumers do? Connect's groups and those of share
+        consumers have none.
+        """
+        return self.kind in (CONSUMER, STREAMS) or (
+            self.kind == CLASSIC and self.protocol in _CONSUMERS
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,8 @@ class Member:
 
 
 def list_groups(client: KafkaClient) -> list[ListedGroup]:
-    """Every group that this principal may describe, of each broker: each lists those that it coordinates.
+    """Every group that this principal may describe, of each broker: each lists those that it
+    coordinates.
 
     :raises BrokerUnreachable: a broker does not answer, so that its groups are not known.
     """
@@ -71,14 +80,17 @@ def list_groups(client: KafkaClient) -> list[ListedGroup]:
 
 
 def sees_all_groups(client: KafkaClient) -> bool:
-    """May this principal ``Describe`` the cluster, and is therefore shown every group? Others are left out silently
-    (``KafkaApis.handleListGroupsRequest``)."""
+    """May this principal ``Describe`` the cluster, and is therefore shown every group? Others are
+    left out silently (``KafkaApis.handleListGroupsRequest``).
+    """
     try:
         answer = asked(
             Api.METADATA,
             "the cluster",
             lambda left_ms: client.call_any(
-                DescribeClusterRequest(include_cluster_authorized_operations=True, endpoint_type=1, min_version=0),
+                DescribeClusterRequest(
+                    include_cluster_authorized_operations=True, endpoint_type=1, min_version=0
+                ),
                 left_ms,
             ),
             lambda told: [Answered(told.error_code, words=told.error_message)],
@@ -99,7 +111,9 @@ def members_of(client: KafkaClient, group: ListedGroup) -> list[Member]:
         Api.DESCRIBE_GROUPS,
         f"group {name}",
         lambda left_ms: client.call(
-            DescribeGroupsRequest(groups=[name], include_authorized_operations=False, min_version=0, max_version=5),
+            DescribeGroupsRequest(
+                groups=[name], include_authorized_operations=False, min_version=0, max_version=5
+            ),
             client.coordinator(name, "group", timeout_ms=left_ms),
             left_ms,
         ),
@@ -109,7 +123,9 @@ def members_of(client: KafkaClient, group: ListedGroup) -> list[Member]:
         resources={Kind.GROUP: name},
     )
     return [
-        Member(member.client_id, member.client_host.lstrip("/"), _assigned(member.member_assignment))
+        Member(
+            member.client_id, member.client_host.lstrip("/"), _assigned(member.member_assignment)
+        )
         for described in answer.groups
         for member in described.members
     ]

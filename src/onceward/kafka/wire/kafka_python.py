@@ -1,18 +1,23 @@
-"""What is done otherwise than kafka-python does it, when a connection is set up: the one place that reaches into it.
+"""What is done otherwise than kafka-python does it, when a connection is set up: the one place
+that reaches into it.
 
-Called by ``kafka.wire.connections``; runs on its IO thread, where nothing may wait for anything that has no end.
+Called by ``kafka.wire.connections``; runs on its IO thread, where nothing may wait for anything
+that has no end.
 
-* **Each step of a set-up ends by the same deadline**: the name, TCP, TLS, ``ApiVersions``, SASL. kafka-python waits for
-  the answer to a TLS handshake for ever (``KafkaSSLTransport.handshake``), and until then keeps the connection, and
-  the requests in its buffer, from being given up.
-* **What may block does so on a thread of its own**: the look-up of a name (``getaddrinfo``), and a user's provider of
-  OAuth tokens, which asks a server that may be down. On the IO thread either would hold up every other connection.
+* **Each step of a set-up ends by the same deadline**: the name, TCP, TLS, ``ApiVersions``, SASL.
+  kafka-python waits for the answer to a TLS handshake for ever (``KafkaSSLTransport.handshake``),
+  and until then keeps the connection, and the requests in its buffer, from being given up.
+* **What may block does so on a thread of its own**: the look-up of a name (``getaddrinfo``), and a
+  user's provider of OAuth tokens, which asks a server that may be down. On the IO thread either
+  would hold up every other connection.
 * **Every address of a name has its share of the time**; kafka-python gives all of it to the first.
-* **A connection goes where its node is now.** Nodes move under their ids; an answer that says so counts at once.
-* **Each connection finds out by itself what its broker speaks.** kafka-python holds later ones to what the first broker
-  spoke, whatever was upgraded since.
-* **What a broker says before it hangs up is handed over.** kafka-python drops bytes that are read together with the end
-  of the stream; a broker that refuses a password answers and hangs up at once.
+* **A connection goes where its node is now.** Nodes move under their ids; an answer that says so
+  counts at once.
+* **Each connection finds out by itself what its broker speaks.** kafka-python holds later ones to
+  what the first broker spoke, whatever was upgraded since.
+* **What a broker says before it hangs up is handed over.** kafka-python drops bytes that are read
+  together with the end of the stream; a broker that refuses a password answers and hangs up at
+  once.
 """
 
 from __future__ import annotations
@@ -37,8 +42,9 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from onceward.kafka.wire.options.security import Certificates, TokenProvider
 
-# Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel would go on sending
-# that for minutes, and a broker could carry out, when the network is back, what has been asked anew long since.
+# Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel
+# would go on sending that for minutes, and a broker could carry out, when the network is back,
+# what has been asked anew long since.
 _SOCKET_OPTIONS: tuple[tuple[int, int, Any], ...] = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -84,17 +90,21 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
     ) -> None:
         super().__init__(net, **configs)
         self.addresses: Mapping[Any, Address] = {
-            broker.node_id: Address(broker.host, broker.port) for broker in self.cluster.bootstrap_brokers()
+            broker.node_id: Address(broker.host, broker.port)
+            for broker in self.cluster.bootstrap_brokers()
         }
         self.certificates = certificates
         self.tokens = tokens
         self.connected: frozenset[NodeId] = frozenset()
-        """The nodes that could be sent to without a set-up. Never changed but replaced: any thread may read it."""
+        """The nodes that could be sent to without a set-up. Never changed but replaced: any thread
+        may read it.
+        """
 
     def get_connection(self, node_id: NodeId, **_: Any) -> KafkaConnection:
         """The connection to where ``node_id`` is now, which may still be in its set-up.
 
-        :raises NodeNotReadyError: it failed a moment ago. :raises UnknownBrokerIdError: nobody has named that node.
+        :raises NodeNotReadyError: it failed a moment ago. :raises UnknownBrokerIdError: nobody has
+            named that node.
         """
         address = self.addresses.get(node_id)
         if address is None:
@@ -102,7 +112,9 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         connection = self._conns.get(node_id)
         if connection is not None and connection.address != address:
             self.reset_backoff(node_id)  # it was the other place's
-            connection.close(kafka_errors.KafkaConnectionError(f"broker {node_id} is at {address} now"))
+            connection.close(
+                kafka_errors.KafkaConnectionError(f"broker {node_id} is at {address} now")
+            )
             connection = None
         if connection is not None:
             return connection
@@ -159,11 +171,15 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
             except ssl.SSLWantWriteError:
                 wait = self._net.wait_write
             except OSError as refusal:  # ssl.SSLError is one
-                raise kafka_errors.KafkaConnectionError(f"Handshake failed: {refusal}") from refusal
+                raise kafka_errors.KafkaConnectionError(
+                    f"Handshake failed: {refusal}"
+                ) from refusal
             try:
                 await wait(transport._sock, timeout_at=timeout_at)
             except kafka_errors.KafkaTimeoutError:
-                raise kafka_errors.KafkaConnectionError("the TLS handshake was not answered in time") from None
+                raise kafka_errors.KafkaConnectionError(
+                    "the TLS handshake was not answered in time"
+                ) from None
 
     async def _socket_to(self, address: Address, timeout_at: float) -> socket.socket:
         """A connected one. :raises KafkaConnectionError: why there is none."""
@@ -174,7 +190,11 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
             share_at = now + (timeout_at - now) / (len(found) - position)
             try:
                 return await self._tcp(info, share_at)
-            except (OSError, kafka_errors.KafkaTimeoutError, kafka_errors.KafkaConnectionError) as error:
+            except (
+                OSError,
+                kafka_errors.KafkaTimeoutError,
+                kafka_errors.KafkaConnectionError,
+            ) as error:
                 failures.append(f"{info[4][0]}: {error}")
         raise kafka_errors.KafkaConnectionError(
             f"unable to connect to {address} ({'; '.join(failures) or 'no address'})"
@@ -202,13 +222,19 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         try:
             found: list[Any] = await self.apart(look_up, timeout_at)
         except kafka_errors.KafkaTimeoutError:
-            raise kafka_errors.KafkaConnectionError(f"the name {address.host} was not resolved in time") from None
+            raise kafka_errors.KafkaConnectionError(
+                f"the name {address.host} was not resolved in time"
+            ) from None
         except OSError as error:
-            raise kafka_errors.KafkaConnectionError(f"the name {address.host} cannot be resolved: {error}") from error
+            raise kafka_errors.KafkaConnectionError(
+                f"the name {address.host} cannot be resolved: {error}"
+            ) from error
         return found
 
     async def apart(self, function: Callable[[], Any], timeout_at: float) -> Any:
-        """What ``function`` returns, on a thread of its own. :raises KafkaTimeoutError: not by ``timeout_at``."""
+        """What ``function`` returns, on a thread of its own. :raises KafkaTimeoutError: not by
+        ``timeout_at``.
+        """
         answer = Future()
 
         def settle(settled: Callable[[Any], Any], value: object) -> None:
@@ -282,7 +308,10 @@ def _with_data_before_the_end(transport: KafkaTCPTransport) -> KafkaTCPTransport
 
     def data_before_the_end() -> tuple[bytes, Exception | None]:
         data, error = receive()
-        return data, None if data else error  # the end of the stream is there again at the next read
+        return (
+            data,
+            None if data else error,
+        )  # the end of the stream is there again at the next read
 
     transport._sock_recv = data_before_the_end
     return transport

@@ -1,8 +1,9 @@
 """Rows of a table, decoded, and the changes that they are. Pure; called by :mod:`changes`, and
 :func:`snapshot_changes` by what reads a snapshot.
 
-A change is one row of :data:`CHANGES`. An update that gives a row another primary key is two: the row with the old one
-is deleted, and one with the new one is created, so that whoever works by key sees both.
+A change is one row of :data:`CHANGES`. An update that gives a row another primary key is two: the
+row with the old one is deleted, and one with the new one is created, so that whoever works by key
+sees both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from onceward.mysql.binlog.texts import Values, key_texts, row_texts
 from onceward.mysql.binlog.values import columns_of
 
 CHANGES = pa.schema([
-    ("op", pa.string()),  # c, u, d; t: the table was truncated; r: the row was there when a snapshot read it
+    # c, u, d; t: the table was truncated; r: the row was there when a snapshot read it
+    ("op", pa.string()),
     ("db", pa.string()),
     ("table", pa.string()),
     ("key", pa.string()),
@@ -42,8 +44,9 @@ CHANGES = pa.schema([
     ("row", pa.int32()),
     ("server_id", pa.int64()),
 ])  # fmt: skip
-"""What a change is. ``pos``, ``inner`` and ``row`` are the order of those of a file; of an update the row before has an
-even number and the one after the next."""
+"""What a change is. ``pos``, ``inner`` and ``row`` are the order of those of a file; of an update
+the row before has an even number and the one after the next.
+"""
 
 _MOST_NAMED = 100
 """Rows in one error."""
@@ -68,8 +71,9 @@ class Source:
 
 
 class _Refused:
-    """The rows of a block that cannot be read: those that a person has passed over are left out, and of the others all
-    are named at once."""
+    """The rows of a block that cannot be read: those that a person has passed over are left out,
+    and of the others all are named at once.
+    """
 
     def __init__(self, source: Source, kind: What) -> None:
         self._source, self._pair = source, 2 if kind == "update" else 1
@@ -101,18 +105,23 @@ class _Refused:
         if self._first is not None:
             error, number = self._first
             source = self._source
-            raise located(error, source.events[number], gtid_text(source.gtids[number]), rows=self._names) from None
+            raise located(
+                error, source.events[number], gtid_text(source.gtids[number]), rows=self._names
+            ) from None
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one table, all inserted, all deleted, or all updated, in the binlog's order; or one truncation of it."""
+    """Rows of one table, all inserted, all deleted, or all updated, in the binlog's order; or one
+    truncation of it.
+    """
 
     map: TableMap
     kind: What
     images: pa.RecordBatch
-    """Rows as they were or have become, of the types in :mod:`onceward.mysql.binlog.values`; of updates in turns, before and
-    after. Of a truncation none."""
+    """Rows as they were or have become, of the types in :mod:`onceward.mysql.binlog.values`; of
+    updates in turns, before and after. Of a truncation none.
+    """
     event: Numbers
     """Which of the source's events each image is from."""
     row: Numbers
@@ -142,7 +151,9 @@ class Block:
 class Pending:
     """The rows of a table's events that were fed and are not decoded yet, all of one kind."""
 
-    def __init__(self, map: TableMap, layout: Layout, kind: What, passes: Passes, most_rows: int) -> None:
+    def __init__(
+        self, map: TableMap, layout: Layout, kind: What, passes: Passes, most_rows: int
+    ) -> None:
         self.map = map
         self.kind = kind
         self.source = Source(passes=passes)
@@ -151,7 +162,9 @@ class Pending:
         self._most_rows = max(1, most_rows // 2) * 2  # of updates none without its other half
         self._rest: tuple[Bytes, Found] | None = None
 
-    def add(self, event: Event, gtid: Event | str | None, fed: int, rows: bytes | bytearray) -> None:
+    def add(
+        self, event: Event, gtid: Event | str | None, fed: int, rows: bytes | bytearray
+    ) -> None:
         """An event, and the part of it that is its rows."""
         source = self.source
         source.events.append(event)
@@ -162,7 +175,8 @@ class Pending:
     def block(self) -> Block:
         """The next rows of it.
 
-        :raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place here.
+        :raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place
+            here.
         """
         data, found = self._rest or self._walked()
         most = self._most_rows
@@ -192,7 +206,9 @@ class Pending:
         if self.kind == "update":
             odd = np.flatnonzero(np.bincount(found.event) & 1)
             if len(odd):
-                raise self.source.located(damaged("an update has a row before without the one after"), int(odd[0]))
+                raise self.source.located(
+                    damaged("an update has a row before without the one after"), int(odd[0])
+                )
         return data, found
 
 
@@ -236,9 +252,11 @@ def snapshot_changes(
     first_row: int = 0,
     server_id: int = 0,
 ) -> pa.Table:
-    """Rows that a SELECT gave as :data:`CHANGES` with the op ``r``, all of them at one place of the binlog.
+    """Rows that a SELECT gave as :data:`CHANGES` with the op ``r``, all of them at one place of
+    the binlog.
 
-    :param rows: with a column for each of ``map``'s, see :mod:`onceward.mysql.binlog.values.from_text`.
+    :param rows: with a column for each of ``map``'s, see
+        :mod:`onceward.mysql.binlog.values.from_text`.
     :raises ChangeUnreadable: a value has no place in that form.
     """
     count = rows.num_rows
@@ -252,7 +270,8 @@ def snapshot_changes(
             pa.repeat("r", count), pa.repeat(map.db, count), pa.repeat(map.table, count), keys,
             pa.nulls(count, pa.string()), texts, pa.repeat(pa.scalar(ts_ms, pa.int64()), count),
             pa.repeat(pa.scalar(gtid, pa.string()), count), pa.repeat(file, count),
-            pa.repeat(pa.scalar(pos, pa.int64()), count), pa.repeat(pa.scalar(inner, pa.int32()), count),
+            pa.repeat(pa.scalar(pos, pa.int64()), count),
+            pa.repeat(pa.scalar(inner, pa.int32()), count),
             pa.array(numbers), pa.repeat(pa.scalar(server_id, pa.int64()), count),
         ],
         schema=CHANGES,
@@ -267,7 +286,10 @@ def _numbered(block: Block, values: Values) -> tuple[pa.Table, Numbers]:
     refused = _Refused(block.source, block.kind)
     while True:
         try:
-            texts, keys = row_texts(block.map, block.images, values), key_texts(block.map, block.images, values)
+            texts, keys = (
+                row_texts(block.map, block.images, values),
+                key_texts(block.map, block.images, values),
+            )
             break
         except BadCell as error:
             block = block.only(refused.kept(error, block.event, block.row))
@@ -284,7 +306,9 @@ def _updates(block: Block, keys: pa.Array, texts: pa.Array) -> tuple[pa.Table, N
     old, new = np.arange(0, len(texts), 2), np.arange(1, len(texts), 2)
     moved = np.zeros(len(old), np.bool_)
     if block.map.key:
-        moved = pc.not_equal(keys.take(pa.array(old)), keys.take(pa.array(new))).to_numpy(zero_copy_only=False)
+        moved = pc.not_equal(keys.take(pa.array(old)), keys.take(pa.array(new))).to_numpy(
+            zero_copy_only=False
+        )
     if not moved.any():
         columns = (keys.take(pa.array(new)), texts.take(pa.array(old)), texts.take(pa.array(new)))
         return _table(block, pa.repeat("u", len(old)), columns, block.event[new], block.row[new])
@@ -303,7 +327,11 @@ def _updates(block: Block, keys: pa.Array, texts: pa.Array) -> tuple[pa.Table, N
 
 
 def _table(
-    block: Block, ops: pa.Array, columns: tuple[pa.Array, pa.Array, pa.Array], event: Numbers, row: Numbers
+    block: Block,
+    ops: pa.Array,
+    columns: tuple[pa.Array, pa.Array, pa.Array],
+    event: Numbers,
+    row: Numbers,
 ) -> tuple[pa.Table, Numbers]:
     count, source = len(ops), block.source
     events = source.events

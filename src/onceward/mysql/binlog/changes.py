@@ -1,7 +1,9 @@
-"""Events in, changes out: table maps are kept, rows events gathered by table, and decoded many at once. Pure.
+"""Events in, changes out: table maps are kept, rows events gathered by table, and decoded many at
+once. Pure.
 
-Runs in the tasks that read a binlog, and in the driver where it undoes what a snapshot has seen. A caller feeds events
-in the binlog's order, and takes what they are after a few MiB: all that was fed is held until then.
+Runs in the tasks that read a binlog, and in the driver where it undoes what a snapshot has seen. A
+caller feeds events in the binlog's order, and takes what they are after a few MiB: all that was
+fed is held until then.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ _NO_TABLE = b"\xff\xff\xff\0\0\0"
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
 PIECE_BYTES = 64 << 20
-"""Of what is made of rows at once, as an upper bound: a null is a bit in a row, and a name and a null in its text."""
+"""Of what is made of rows at once, as an upper bound: a null is a bit in a row, and a name and a
+null in its text.
+"""
 _CELL_BYTES = 64
 """While a row is decoded: where each cell lies, its value, its text."""
 _BYTE_BECOMES, _PACKED_BYTE_BECOMES = 6, 1032
@@ -55,7 +59,9 @@ class _Table:
         self.map, self.body = map, body
         self.layout = Layout(map.columns)
         self.row_bytes = sum(_cell_bytes(column) for column in map.columns)
-        self._byte_becomes = _PACKED_BYTE_BECOMES if any(each.packed for each in map.columns) else _BYTE_BECOMES
+        self._byte_becomes = (
+            _PACKED_BYTE_BECOMES if any(each.packed for each in map.columns) else _BYTE_BECOMES
+        )
         self.pending: dict[int, Pending] = {}
         """By kind of event."""
         bits = ((1 << len(map.columns)) - 1).to_bytes(map.bitmap_bytes, "little")
@@ -82,7 +88,8 @@ class _Unread(NamedTuple):
 
 
 def opened(event: Event, passes: Passes) -> Iterator[Event]:
-    """The events that ``event`` stands for; none if it cannot be unpacked, and a person has passed it over.
+    """The events that ``event`` stands for; none if it cannot be unpacked, and a person has passed
+    it over.
 
     :raises ChangeUnreadable, BinlogDamaged: see :func:`~onceward.mysql.binlog.packed.unpacked`.
     """
@@ -104,12 +111,15 @@ def _cell_bytes(column: Column) -> int:
 
 
 class Decoder:
-    """Changes of the wanted tables, in pieces of bounded size: ask for them until none is left (:attr:`holds`).
+    """Changes of the wanted tables, in pieces of bounded size: ask for them until none is left
+    (:attr:`holds`).
 
     :param dialect: of the server. :param wanted: whether a table is, by its database and name.
     :param values: the form of values in texts, see :mod:`texts`.
-    :param maps: bodies of the table maps in force where the first event to come stands, inside of a statement.
-    :param gtid: of the transaction there. :param lower_case_names: the server's ``lower_case_table_names`` is not 0.
+    :param maps: bodies of the table maps in force where the first event to come stands, inside of
+        a statement.
+    :param gtid: of the transaction there. :param lower_case_names: the server's
+        ``lower_case_table_names`` is not 0.
     :param passes: what a person has said may be left out if it cannot be read.
     """
 
@@ -147,8 +157,8 @@ class Decoder:
             self._map(bytes(body))
 
     def feed(self, event: Event) -> None:
-        """The next event, of whatever kind. What stops a reader, and is neither rows nor their table map, is passed
-        over here: whoever looked at all events before has judged it.
+        """The next event, of whatever kind. What stops a reader, and is neither rows nor their
+        table map, is passed over here: whoever looked at all events before has judged it.
 
         :raises ChangeUnreadable: it is of a wanted table, and cannot be read as a change of rows.
         :raises BinlogDamaged: it is none that a server writes.
@@ -182,7 +192,8 @@ class Decoder:
     def blocks(self) -> list[Block]:
         """The next piece of what was fed, decoded: a block for each table and kind of change.
 
-        :raises ChangeUnreadable: a value has no place in a change. :raises BinlogDamaged: a row is none.
+        :raises ChangeUnreadable: a value has no place in a change. :raises BinlogDamaged: a row is
+            none.
         """
         return list(self._blocks())
 
@@ -203,7 +214,9 @@ class Decoder:
         while waiting:
             pending = waiting.pop()
             yield pending.block()
-            if pending.has_more:  # of one event that is larger than a piece: its rows are the last ones
+            if (
+                pending.has_more
+            ):  # of one event that is larger than a piece: its rows are the last ones
                 more.append(([pending], []))
         yield from truncations
         self._full.extendleft(reversed(more))
@@ -237,7 +250,9 @@ class Decoder:
         if content not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
                 self._tables = {}
-            self._tables[content] = self._table(body) if self._wanted(*TableMap.named(body)) else None
+            self._tables[content] = (
+                self._table(body) if self._wanted(*TableMap.named(body)) else None
+            )
         self._numbers[body[:ID_BYTES]] = self._tables[content]
 
     def _table(self, body: bytes) -> _Table | _Unread:
@@ -245,7 +260,11 @@ class Decoder:
         try:
             map = TableMap.parse(body, self._dialect)
             if map.has_system_versions:
-                raise unreadable("system_versioned", f"rows of {map.name}, which has system versions", UNVERSIONED)
+                raise unreadable(
+                    "system_versioned",
+                    f"rows of {map.name}, which has system versions",
+                    UNVERSIONED,
+                )
             return _Table(map, body)
         except ChangeUnreadable as error:
             return _Unread(error, body)
@@ -255,7 +274,9 @@ class Decoder:
         if not isinstance(error, ChangeUnreadable):
             raise located(error, event, gtid_text(self._gtid)) from None
         if not self._passes.event(event):
-            raise located(error, event, gtid_text(self._gtid), left_out=rows_of(event, map)) from None
+            raise located(
+                error, event, gtid_text(self._gtid), left_out=rows_of(event, map)
+            ) from None
 
     def _rows(self, event: Event) -> None:
         buffer, start, stop, kind = event.buffer, event.start, event.stop, event.kind
@@ -275,8 +296,12 @@ class Decoder:
         at += len(head)
         if buffer[start + _HEAD : at] != head or at > stop:
             try:
-                at = start + _HEAD + self._special(table, kind, bytes(buffer[start + _HEAD : stop]))
-                table.heads[kind] = bytes(buffer[start + _HEAD : at])  # the bits behind the last column are set or not
+                at = (
+                    start + _HEAD + self._special(table, kind, bytes(buffer[start + _HEAD : stop]))
+                )
+                table.heads[kind] = bytes(
+                    buffer[start + _HEAD : at]
+                )  # the bits behind the last column are set or not
             except OncewardError as error:
                 self._refuse(event, error, table.body)
                 return
@@ -284,7 +309,11 @@ class Decoder:
         if pending is None:
             self._busy.add(table)
             pending = table.pending[kind] = Pending(
-                table.map, table.layout, kinds.ROWS[kind], self._passes, 2 * PIECE_BYTES // table.row_bytes
+                table.map,
+                table.layout,
+                kinds.ROWS[kind],
+                self._passes,
+                2 * PIECE_BYTES // table.row_bytes,
             )
             self._waiting.append(pending)
         pending.add(event, self._gtid, self._fed, buffer[at:stop])
@@ -293,14 +322,16 @@ class Decoder:
         if self._built >= PIECE_BYTES:
             self._close()
         if len(self._numbers) > _MOST_NUMBERS and buffer[start + _FLAGS] & _END_OF_STATEMENT:
-            self._numbers = {}  # a server numbers a table anew whenever it opens it, and says so in each statement
+            # a server numbers a table anew whenever it opens it, and says so in each statement
+            self._numbers = {}
 
     def _without_map(self, event: Event, number: bytes) -> None:
         if number == _NO_TABLE or event.stop - event.start < _HEAD:
             return
         error = unreadable(
             "table_map",
-            f"rows of the table number {int.from_bytes(number, 'little')}, which no event before them describes",
+            f"rows of the table number {int.from_bytes(number, 'little')}, which no event before "
+            f"them describes",
             "start at the beginning of a transaction",
         )
         raise located(error, event, gtid_text(self._gtid))
@@ -316,9 +347,14 @@ class Decoder:
             fields.take(extra - 2)
         count = fields.packed()
         if count != len(table.map.columns):
-            raise damaged(f"a rows event of {name} has {count} columns, and its table map {len(table.map.columns)}")
+            raise damaged(
+                f"a rows event of {name} has {count} columns, and its table map "
+                f"{len(table.map.columns)}"
+            )
         for _ in range(2 if kinds.ROWS[kind] == "update" else 1):
             bits = int.from_bytes(fields.take(table.map.bitmap_bytes), "little")
             if bits & (1 << count) - 1 != (1 << count) - 1:
-                raise unreadable("row_image", f"rows of {name} come without all of their columns", FULL_IMAGE)
+                raise unreadable(
+                    "row_image", f"rows of {name} come without all of their columns", FULL_IMAGE
+                )
         return len(data) - fields.left

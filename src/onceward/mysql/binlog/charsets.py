@@ -1,10 +1,11 @@
-"""MySQL's charsets: which one a collation's number means, and bytes of each to text, exactly as the server has them.
-Pure.
+"""MySQL's charsets: which one a collation's number means, and bytes of each to text, exactly as
+the server has them. Pure.
 
-The numbers are those of MySQL 8.0 and MariaDB 11.4 (``information_schema``). Where Python's codec of a like name says
-otherwise than the servers do, the difference is here; it was found by converting every character on both of them. A
-charset without a codec that agrees (``eucjpms``), and a collation that is not known, is a text that cannot be read, and
-bytes that no character of the charset has are one as well: nothing is replaced by a question mark.
+The numbers are those of MySQL 8.0 and MariaDB 11.4 (``information_schema``). Where Python's codec
+of a like name says otherwise than the servers do, the difference is here; it was found by
+converting every character on both of them. A charset without a codec that agrees (``eucjpms``),
+and a collation that is not known, is a text that cannot be read, and bytes that no character of
+the charset has are one as well: nothing is replaced by a question mark.
 """
 
 from __future__ import annotations
@@ -67,14 +68,19 @@ _COLLATIONS = {
 _CODECS = {
     "utf8mb4": "utf-8", "utf8mb3": "utf-8", "ascii": "ascii", "binary": "ascii",
     "ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be",
-    "big5": "big5", "cp932": "cp932", "euckr": "cp949", "gb18030": "gb18030", "gb2312": "gb2312", "gbk": "gbk",
+    "big5": "big5", "cp932": "cp932", "euckr": "cp949", "gb18030": "gb18030", "gb2312": "gb2312",
+    "gbk": "gbk",
     "sjis": "shift_jis", "ujis": "euc_jp",
 }  # fmt: skip
 _SINGLE_BYTE_CODECS = {
-    "cp1250": "cp1250", "cp1251": "cp1251", "cp1256": "cp1256", "cp1257": "cp1257", "cp850": "cp850", "cp852": "cp852",
-    "cp866": "cp866", "greek": "iso8859_7", "hebrew": "iso8859_8", "hp8": "hp_roman8", "koi8r": "koi8_r",
-    "koi8u": "koi8_u", "latin1": "cp1252", "latin2": "iso8859_2", "latin5": "iso8859_9", "latin7": "iso8859_13",
-    "macce": "mac_latin2", "macroman": "mac_roman", "tis620": "tis_620", "swe7": "ascii", "dec8": "latin_1",
+    "cp1250": "cp1250", "cp1251": "cp1251", "cp1256": "cp1256", "cp1257": "cp1257",
+    "cp850": "cp850", "cp852": "cp852",
+    "cp866": "cp866", "greek": "iso8859_7", "hebrew": "iso8859_8", "hp8": "hp_roman8",
+    "koi8r": "koi8_r",
+    "koi8u": "koi8_u", "latin1": "cp1252", "latin2": "iso8859_2", "latin5": "iso8859_9",
+    "latin7": "iso8859_13",
+    "macce": "mac_latin2", "macroman": "mac_roman", "tis620": "tis_620", "swe7": "ascii",
+    "dec8": "latin_1",
 }  # fmt: skip
 _DIFFERENCES = {
     "cp866": {0xFC: "ⁿ", 0xFD: "²"},
@@ -85,7 +91,8 @@ _DIFFERENCES = {
     "latin1": {byte: chr(byte) for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)},
     "swe7": dict(zip(b"@[\\]^`{|}~\x7f", "ÉÄÖÅÜéäöåü" + _NO_CHARACTER, strict=True)),
     "dec8": {
-        **dict.fromkeys(b"\xa4\xa6\xac\xad\xae\xaf\xb4\xb8\xbe\xd0\xde\xf0\xfe\xff", _NO_CHARACTER),
+        **dict.fromkeys(b"\xa4\xa6\xac\xad\xae\xaf\xb4\xb8\xbe\xd0\xde\xf0\xfe\xff",
+        _NO_CHARACTER),
         0xA8: "¤", 0xD7: "Œ", 0xDD: "Ÿ", 0xF7: "œ", 0xFD: "ÿ",
     },
 }  # fmt: skip
@@ -131,21 +138,26 @@ def _by_number() -> dict[int, str]:
 
 @functools.cache
 def single_byte_table(charset: str) -> str | None:
-    """The character of each of the 256 bytes, U+FFFE for none; None if characters have more than a byte."""
+    """The character of each of the 256 bytes, U+FFFE for none; None if characters have more than a
+    byte.
+    """
     if charset in _OWN:
         return "".join(map(chr, range(_UPPER))) + _OWN[charset]
     if charset not in _SINGLE_BYTE_CODECS:
         return None
     codec, differences = _SINGLE_BYTE_CODECS[charset], _DIFFERENCES.get(charset, {})
     return "".join(
-        differences.get(byte) or bytes([byte]).decode(codec, "replace").replace("\ufffd", _NO_CHARACTER)
+        differences.get(byte)
+        or bytes([byte]).decode(codec, "replace").replace("\ufffd", _NO_CHARACTER)
         for byte in range(256)
     )
 
 
 @functools.cache
 def decoder_of(charset: str) -> Callable[[bytes], str] | None:
-    """Bytes to text, with :class:`UnicodeDecodeError` for what is none; None if there is nothing that agrees."""
+    """Bytes to text, with :class:`UnicodeDecodeError` for what is none; None if there is nothing
+    that agrees.
+    """
     table = single_byte_table(charset)
     if table is not None:
         return lambda data: codecs.charmap_decode(data, "strict", table)[0]
@@ -160,7 +172,9 @@ def decoder_of(charset: str) -> Callable[[bytes], str] | None:
 
     def decode(data: bytes) -> str:
         if (at := data.find(refused)) >= 0:
-            raise UnicodeDecodeError(codec, data, at, at + len(refused), "means another character on the server")
+            raise UnicodeDecodeError(
+                codec, data, at, at + len(refused), "means another character on the server"
+            )
         return data.decode(codec)
 
     return decode

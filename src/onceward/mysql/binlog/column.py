@@ -1,7 +1,9 @@
-"""One column of a table as a table map has it: its name, its type, and how its cells lie in a row. Pure values.
+"""One column of a table as a table map has it: its name, its type, and how its cells lie in a row.
+Pure values.
 
-What each type becomes in Arrow stands in :mod:`onceward.mysql.binlog.values`. Source of the numbers: MySQL's
-``field_types.h`` and ``rows_event.h`` ("Table_column_type_to_number"), MariaDB's ``field_types.h`` for 140 and 141.
+What each type becomes in Arrow stands in :mod:`onceward.mysql.binlog.values`. Source of the
+numbers: MySQL's ``field_types.h`` and ``rows_event.h`` ("Table_column_type_to_number"), MariaDB's
+``field_types.h`` for 140 and 141.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ TEMPORAL = frozenset({Kind.DATE, Kind.TIME, Kind.DATETIME, Kind.TIMESTAMP})
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. ``width`` is the bytes of a cell, where all cells have as many; else ``length_bytes`` is how many bytes
-    of length are before each of them, little-endian."""
+    """A column. ``width`` is the bytes of a cell, where all cells have as many; else
+    ``length_bytes`` is how many bytes of length are before each of them, little-endian.
+    """
 
     name: str
     kind: Kind

@@ -1,7 +1,8 @@
-"""The types of a table map's columns with their metadata: how each is stored. Pure; called by :mod:`table_map`.
+"""The types of a table map's columns with their metadata: how each is stored. Pure; called by
+:mod:`table_map`.
 
-Source: MySQL ``sql/field.cc`` (``do_save_field_metadata`` of each class) and ``sql/rpl_utility.cc``
-(``table_def::calc_field_size``), MariaDB's of the same names.
+Source: MySQL ``sql/field.cc`` (``do_save_field_metadata`` of each class) and
+``sql/rpl_utility.cc`` (``table_def::calc_field_size``), MariaDB's of the same names.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ NUMERIC = {"mysql": _NUMERIC, "mariadb": _NUMERIC | {13}}
 """Those that have a sign bit in the metadata: MariaDB gives one to a YEAR, too."""
 _CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})
 CHARACTER = {"mysql": _CHARACTER, "mariadb": _CHARACTER | {255}}
-"""Those that have a collation there: MariaDB gives one to a geometry, too. 254 with what it hides (enum, set) has been
-replaced by that."""
+"""Those that have a collation there: MariaDB gives one to a geometry, too. 254 with what it hides
+(enum, set) has been replaced by that.
+"""
 LABELLED = frozenset({247, 248})
 
 _FIXED = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}
 _NAMES = {
-    0: "DECIMAL of before MySQL 5.0", 7: "TIMESTAMP of before MySQL 5.6", 11: "TIME of before MySQL 5.6",
+    0: "DECIMAL of "
+       "before MySQL 5.0", 7: "TIMESTAMP of before MySQL 5.6", 11: "TIME of before MySQL 5.6",
     12: "DATETIME of before MySQL 5.6", 6: "NULL", 20: "an array", 243: "an invalid type",
 }  # fmt: skip
 _OLD_TIMES = {7, 11, 12}
@@ -83,11 +86,16 @@ def _stored(name: str, number: int, data: PackedBytes, table: str) -> Stored:
         return Stored(number, Column(name, Kind.BIT, whole + (odd > 0), bits=whole * 8 + odd))
     if number in (15, 253, 141):
         size = int.from_bytes(data.take(2), "little")
-        # Of a compressed one the length has two bytes as soon as its byte of method may reach beyond 255.
-        return Stored(number, Column(name, Kind.TEXT, 0, 1 + (size > 255), size=size, packed=number == 141))
+        # Of a compressed one the length has two bytes as soon as its byte of method may reach
+        # beyond 255.
+        return Stored(
+            number, Column(name, Kind.TEXT, 0, 1 + (size > 255), size=size, packed=number == 141)
+        )
     if number in (252, 140, 245, 255, 242):
         kind = {245: Kind.JSON, 255: Kind.GEOMETRY, 242: Kind.VECTOR}.get(number, Kind.TEXT)
-        return Stored(number, Column(name, kind, 0, _length_bytes(data.byte(), table), packed=number == 140))
+        return Stored(
+            number, Column(name, kind, 0, _length_bytes(data.byte(), table), packed=number == 140)
+        )
     if number == 254:
         return _string(name, data.byte(), data.byte(), table)
     raise _no_place(name, number, table)
@@ -108,13 +116,18 @@ def _moment(name: str, number: int, fsp: int, table: str) -> Column:
 
 def _decimal(name: str, precision: int, scale: int, table: str) -> Column:
     if not (1 <= precision <= MOST_DIGITS and scale <= min(precision, MOST_SCALE)):
-        raise damaged(f"the table map of {table} has a decimal of {precision} digits, {scale} behind the point")
+        raise damaged(
+            f"the table map of {table} has a decimal of {precision} digits, {scale} behind the "
+            f"point"
+        )
     width = decimal_bytes(precision - scale) + decimal_bytes(scale)
     return Column(name, Kind.DECIMAL, width, precision=precision, scale=scale)
 
 
 def _string(name: str, first: int, second: int, table: str) -> Stored:
-    """Its first byte of metadata is the real type, with two bits of the length in it, turned over."""
+    """Its first byte of metadata is the real type, with two bits of the length in it, turned
+    over.
+    """
     real, size = first, second
     if first & 0x30 != 0x30:
         real, size = first | 0x30, second | (first & 0x30 ^ 0x30) << 4
@@ -130,8 +143,12 @@ def _string(name: str, first: int, second: int, table: str) -> Stored:
 def _no_place(name: str, number: int, table: str) -> Exception:
     called = _NAMES.get(number, "one that is not known")
     step = (
-        f"ALTER TABLE {table} FORCE writes the column anew in today's form; start from a position after that"
+        f"ALTER TABLE {table} FORCE writes the column anew in today's form; start from a position "
+        f"after that"
         if number in _OLD_TIMES
-        else f"leave {table} out of the wanted tables, or change the column's type and start from a position after that"
+        else f"leave {table} out of the wanted tables, or change the column's type and start from "
+        f"a position after that"
     )
-    return unreadable("column_type", f"column {name!r} of {table} has the type {number} ({called})", step)
+    return unreadable(
+        "column_type", f"column {name!r} of {table} has the type {number} ({called})", step
+    )

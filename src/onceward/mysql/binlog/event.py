@@ -1,6 +1,8 @@
-"""One event of a binlog, where it lies in the bytes that were received. The value that everything here hands on. Pure.
+"""One event of a binlog, where it lies in the bytes that were received. The value that everything
+here hands on. Pure.
 
-Source: MySQL, ``libbinlogevents`` (``Log_event_header``); MariaDB's *Replication protocol*, "2. Event header".
+Source: MySQL, ``libbinlogevents`` (``Log_event_header``); MariaDB's *Replication protocol*, "2.
+Event header".
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ class Event(NamedTuple):
     file: str
     """The binlog it is in, on the server that sent it."""
     position: int
-    """Its first byte there, counted by sizes: the header's own field has 32 bits. What is inside a transaction payload
-    has the payload's."""
+    """Its first byte there, counted by sizes: the header's own field has 32 bits. What is inside a
+    transaction payload has the payload's.
+    """
     inner: int = 0
     """Which event of its transaction payload it is, from 1; 0 outside of one."""
     made_up: bool = False
-    """Not in the binlog: the server made it for this dump (a rotation at the beginning, a heartbeat)."""
+    """Not in the binlog: the server made it for this dump (a rotation at the beginning, a
+    heartbeat).
+    """
 
     @property
     def body(self) -> memoryview:

@@ -1,8 +1,8 @@
-"""Doubles as MySQL writes them: the fewest digits that mean the same number. Pure; called by :mod:`json_binary` and
-:mod:`texts`.
+"""Doubles as MySQL writes them: the fewest digits that mean the same number. Pure; called by
+:mod:`json_binary` and :mod:`texts`.
 
-Source: MySQL ``strings/dtoa.cc`` (``my_gcvt``): whole numbers up to 10^15 and fractions from 10^-15 on without an
-exponent, others with one that has neither a plus sign nor a zero before it.
+Source: MySQL ``strings/dtoa.cc`` (``my_gcvt``): whole numbers up to 10^15 and fractions from
+10^-15 on without an exponent, others with one that has neither a plus sign nor a zero before it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,24 @@
-"""Packets of a server that sends its binlog, to events: :class:`EventReader`. Pure: it says where bytes may be put, and
-is told how many came.
+"""Packets of a server that sends its binlog, to events: :class:`EventReader`. Pure: it says where
+bytes may be put, and is told how many came.
 
-Every event is checked before it is handed out: its size against its packet's, its checksum, and its end against the
-position that the server wrote into it. So a gap, a start inside an event (MariaDB sends garbage then) or a flipped bit
-ends in :class:`~onceward.errors.BinlogDamaged`, never in other rows.
+Every event is checked before it is handed out: its size against its packet's, its checksum, and
+its end against the position that the server wrote into it. So a gap, a start inside an event
+(MariaDB sends garbage then) or a flipped bit ends in :class:`~onceward.errors.BinlogDamaged`,
+never in other rows.
 
 What is not obvious:
 
-* Positions in events have 32 bits, and binlogs may be longer. They are counted here by sizes, and checked modulo 2³².
+* Positions in events have 32 bits, and binlogs may be longer. They are counted here by sizes, and
+  checked modulo 2³².
 * MariaDB writes 0 as the position of events inside a transaction.
-* The events that a server makes up for a dump (the rotation at its beginning, the format description where it does not
-  begin at the file's, heartbeats) take no room in the file. The rotation comes before the format description, which
-  says whether there are checksums; it has one if the bytes at its end are one.
+* The events that a server makes up for a dump (the rotation at its beginning, the format
+  description where it does not begin at the file's, heartbeats) take no room in the file. The
+  rotation comes before the format description, which says whether there are checksums; it has one
+  if the bytes at its end are one.
 * An event of 16 MiB or more comes in several packets, whose lengths only its own size can check.
 
-Source: MySQL, *Replication protocol* and *Packets* in the source documentation, ``sql/rpl_binlog_sender.cc``; MariaDB's
-*Replication protocol* pages.
+Source: MySQL, *Replication protocol* and *Packets* in the source documentation,
+``sql/rpl_binlog_sender.cc``; MariaDB's *Replication protocol* pages.
 """
 
 from __future__ import annotations
@@ -28,7 +31,14 @@ from dataclasses import dataclass
 
 from onceward.errors import BinlogDamaged
 from onceward.mysql.binlog.event import HEADER_BYTES, Event
-from onceward.mysql.binlog.kinds import ARTIFICIAL_FLAG, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2, ROTATE, Dialect
+from onceward.mysql.binlog.kinds import (
+    ARTIFICIAL_FLAG,
+    FORMAT_DESCRIPTION,
+    HEARTBEAT,
+    HEARTBEAT_V2,
+    ROTATE,
+    Dialect,
+)
 from onceward.mysql.binlog.stops import ON_DAMAGE
 
 MAGIC = b"\xfebin"
@@ -37,12 +47,15 @@ BLOCK_BYTES = 1 << 20
 MOST_BYTES = (1 << 30) + (1 << 20)
 """Of one event: a server sends none beyond ``max_allowed_packet``, whose own limit is 1 GiB."""
 
-_PACKET = struct.Struct("<IBIBIIIH")  # length and number, status, then the event: time, kind, server, size, end, flags
+_PACKET = struct.Struct(
+    "<IBIBIIIH"
+)  # length and number, status, then the event: time, kind, server, size, end, flags
 _HEADER = struct.Struct("<IBIIIH")
 _FULL = 0xFFFFFF  # the packet is continued in the next one
 _MODULO = 0xFFFFFFFF
 _CHECKSUM = 4
-_IN_USE = 1  # in a format description's flags, while its file is written; the checksum is of the event without
+# in a format description's flags, while its file is written; the checksum is of the event without
+_IN_USE = 1
 _OFTEN_MADE_UP = frozenset({ROTATE, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2})
 _EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF  # the first byte of a packet
 _event = tuple.__new__
@@ -63,14 +76,22 @@ class ServerError:
 
 
 class EventReader:
-    """One dump, from ``position`` of ``file`` on. Put bytes into :meth:`space`, then ask for :meth:`events`.
+    """One dump, from ``position`` of ``file`` on. Put bytes into :meth:`space`, then ask for
+    :meth:`events`.
 
     :param verify: check each event's checksum; without, damage inside an event is not noticed.
-    :param block_bytes: events are handed out in blocks of about that size, each in a buffer of its own.
+    :param block_bytes: events are handed out in blocks of about that size, each in a buffer of its
+        own.
     """
 
     def __init__(
-        self, dialect: Dialect, file: str, position: int, *, verify: bool = True, block_bytes: int = BLOCK_BYTES
+        self,
+        dialect: Dialect,
+        file: str,
+        position: int,
+        *,
+        verify: bool = True,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.dialect = dialect
         self.file = file
@@ -98,18 +119,21 @@ class EventReader:
         return memoryview(self._buffer)[self._filled :]
 
     def events(self, received: int, until: tuple[str, int] | None = None) -> list[Event]:
-        """The events that are complete, now that ``received`` bytes more are in :meth:`space`. Look at :attr:`end`
-        behind them.
+        """The events that are complete, now that ``received`` bytes more are in :meth:`space`.
+        Look at :attr:`end` behind them.
 
-        :param until: file and position of an event, which is not given out any more, nor what follows it: once
-            ``(file, position)`` is that, no bytes are missing. What came behind it is kept for the next call.
+        :param until: file and position of an event, which is not given out any more, nor what
+            follows it: once ``(file, position)`` is that, no bytes are missing. What came behind
+            it is kept for the next call.
         """
         self._filled += received
         found: list[Event] = []
         try:
             while self.end is None and not self._is_at(until):
                 if self._joined is None:
-                    self._take_plain(found, until[1] if until and until[0] == self.file else sys.maxsize)
+                    self._take_plain(
+                        found, until[1] if until and until[0] == self.file else sys.maxsize
+                    )
                 if self._is_at(until) or not self._take_special(found):
                     break
         except BinlogDamaged as damaged:
@@ -129,15 +153,29 @@ class EventReader:
         return True
 
     def _take_plain(self, found: list[Event], until: int) -> None:
-        """The hot loop: whole events in packets of their own. Leaves at the first byte of whatever is not."""
-        buffer, read, filled, position, file = self._buffer, self._read, self._filled, self.position, self.file
+        """The hot loop: whole events in packets of their own. Leaves at the first byte of whatever
+        is not.
+        """
+        buffer, read, filled, position, file = (
+            self._buffer,
+            self._read,
+            self._filled,
+            self.position,
+            self.file,
+        )
         checksum, verify, unpack, append = (
             self._checksum,
             self._verify and self._checksum > 0,
             _PACKET.unpack_from,
             found.append,
         )
-        view, crc32, from_bytes, make, kind_of = memoryview(buffer), zlib.crc32, int.from_bytes, _event, Event
+        view, crc32, from_bytes, make, kind_of = (
+            memoryview(buffer),
+            zlib.crc32,
+            int.from_bytes,
+            _event,
+            Event,
+        )
         special, least = _OFTEN_MADE_UP, HEADER_BYTES + checksum
         zero_is_right = self.dialect == "mariadb"
         while filled - read >= 24 and position < until:
@@ -154,7 +192,24 @@ class EventReader:
             stop = after - checksum
             if verify and crc32(view[read + 5 : stop]) != from_bytes(view[stop:after], "little"):
                 break
-            append(make(kind_of, (buffer, read + 5, stop, kind, flags, timestamp, server_id, file, position, 0, False)))
+            append(
+                make(
+                    kind_of,
+                    (
+                        buffer,
+                        read + 5,
+                        stop,
+                        kind,
+                        flags,
+                        timestamp,
+                        server_id,
+                        file,
+                        position,
+                        0,
+                        False,
+                    ),
+                )
+            )
             position, read = following, after
         self._read, self.position = read, position
 
@@ -172,7 +227,11 @@ class EventReader:
         status = buffer[read + 4]
         if status == _EVENT and have >= 24:
             self._must_fit(length, int.from_bytes(buffer[read + 14 : read + 18], "little"))
-        if length == 0 or (status == _EVENT and length < HEADER_BYTES + 1) or status not in (_EVENT, _END, _ERROR):
+        if (
+            length == 0
+            or (status == _EVENT and length < HEADER_BYTES + 1)
+            or status not in (_EVENT, _END, _ERROR)
+        ):
             raise self._damaged(f"a packet of {length} bytes that begins with {status:#04x}")
         if have < self._needed:
             return False
@@ -203,7 +262,10 @@ class EventReader:
         assert joined is not None  # noqa: S101 — for the type checker; the caller has looked
         size = int.from_bytes(joined[9:13], "little")
         if length != min(size - len(joined), _FULL):
-            raise self._damaged(f"an event of {size} bytes, of which {len(joined)} are there, goes on with {length}")
+            raise self._damaged(
+                f"an event of {size} bytes, of which {len(joined)} are there, goes on with "
+                f"{length}"
+            )
         self._needed = 4 + length
         if self._filled - self._read < self._needed:
             return False
@@ -214,8 +276,11 @@ class EventReader:
             found.append(self.checked(joined, 0, len(joined)))
         return True
 
-    def checked(self, buffer: bytes | bytearray, start: int, stop: int, *, in_file: bool = False) -> Event:
-        """The event that is the next one, in ``buffer[start:stop]`` with its checksum, once all is as it should be.
+    def checked(
+        self, buffer: bytes | bytearray, start: int, stop: int, *, in_file: bool = False
+    ) -> Event:
+        """The event that is the next one, in ``buffer[start:stop]`` with its checksum, once all is
+        as it should be.
 
         :param in_file: as it lies on the server's disk, which may still write to it.
 
@@ -231,35 +296,58 @@ class EventReader:
         made_up = made_up or (kind == ROTATE and log_pos == 0)
         if kind == ROTATE and made_up:
             return self._rotated(buffer, start, stop, (timestamp, server_id, flags))
-        behind = _CHECKSUM if kind == FORMAT_DESCRIPTION else self._checksum  # a format description always has one
+        behind = (
+            _CHECKSUM if kind == FORMAT_DESCRIPTION else self._checksum
+        )  # a format description always has one
         if size < HEADER_BYTES + behind:
             raise self._damaged(f"an event of {size} bytes")
-        # Servers change a format description that they make up, and not its checksum, if the file has none.
+        # Servers change a format description that they make up, and not its checksum, if the file
+        # has none.
         changed = kind == FORMAT_DESCRIPTION and made_up and not self._checksum
-        if self._verify and behind and not changed and not _is_checked(buffer, start, stop, in_file):
+        if (
+            self._verify
+            and behind
+            and not changed
+            and not _is_checked(buffer, start, stop, in_file)
+        ):
             raise self._damaged(f"an event (kind {kind}) whose checksum is another")
         position = self.position
         if not made_up:
-            if (position + size) & _MODULO != log_pos and not (self.dialect == "mariadb" and log_pos == 0):
-                raise self._damaged(f"an event (kind {kind}) of {size} bytes that ends at {log_pos} (modulo 2³²)")
+            if (position + size) & _MODULO != log_pos and not (
+                self.dialect == "mariadb" and log_pos == 0
+            ):
+                raise self._damaged(
+                    f"an event (kind {kind}) of {size} bytes that ends at {log_pos} (modulo 2³²)"
+                )
             self.position = position + size
         return Event(
-            buffer, start, stop - behind, kind, flags, timestamp, server_id, self.file, position, 0, made_up
+            buffer, start, stop - behind, kind, flags, timestamp, server_id, self.file, position,
+            0, made_up
         )  # fmt: skip
 
-    def _rotated(self, buffer: bytes | bytearray, start: int, stop: int, said: tuple[int, int, int]) -> Event:
+    def _rotated(
+        self, buffer: bytes | bytearray, start: int, stop: int, said: tuple[int, int, int]
+    ) -> Event:
         """The server goes on in another file, or says in which one it begins."""
         if stop - start > HEADER_BYTES + 8 + _CHECKSUM and _is_checked(buffer, start, stop):
             stop -= _CHECKSUM
         if stop - start <= HEADER_BYTES + 8:
             raise self._damaged("a rotation without a file")
-        position = int.from_bytes(buffer[start + HEADER_BYTES : start + HEADER_BYTES + 8], "little")
+        position = int.from_bytes(
+            buffer[start + HEADER_BYTES : start + HEADER_BYTES + 8], "little"
+        )
         file = bytes(buffer[start + HEADER_BYTES + 8 : stop]).decode("utf-8", "backslashreplace")
-        if (file, position) != (self.file, self.position) if not self._begun else position != FIRST_POSITION:
+        if (
+            (file, position) != (self.file, self.position)
+            if not self._begun
+            else position != FIRST_POSITION
+        ):
             raise self._damaged(f"a rotation to {file}:{position}")
         self._begun, self.file, self.position = True, file, position
         timestamp, server_id, flags = said
-        return Event(buffer, start, stop, ROTATE, flags, timestamp, server_id, file, position, 0, True)
+        return Event(
+            buffer, start, stop, ROTATE, flags, timestamp, server_id, file, position, 0, True
+        )
 
     def _checksum_of(self, buffer: bytes | bytearray, start: int, stop: int) -> int:
         """How many bytes are behind each event, as the format description says."""
@@ -268,12 +356,17 @@ class EventReader:
             raise self._damaged(f"a format description of {stop - start} bytes")
         version, header, kind = int.from_bytes(body[:2], "little"), body[56], body[-_CHECKSUM - 1]
         if version != 4 or header != HEADER_BYTES or kind not in (0, 1):
-            raise self._damaged(f"a format that is not known: version {version}, headers of {header}, checksum {kind}")
+            raise self._damaged(
+                f"a format that is not known: version {version}, headers of {header}, checksum "
+                f"{kind}"
+            )
         return _CHECKSUM if kind else 0
 
     def _damaged(self, what: str) -> BinlogDamaged:
         at = f"{self.file}:{self.position}"
-        return BinlogDamaged(f"at {at} of the binlog there is {what}", next_step=ON_DAMAGE, details={"at": at})
+        return BinlogDamaged(
+            f"at {at} of the binlog there is {what}", next_step=ON_DAMAGE, details={"at": at}
+        )
 
 
 def events_of_file(
@@ -296,7 +389,9 @@ def events_of_file(
 
 
 def file_number(file: str) -> int:
-    """By which binlogs follow each other: ``binlog.1000000`` comes after ``binlog.999999``. -1 if there is none."""
+    """By which binlogs follow each other: ``binlog.1000000`` comes after ``binlog.999999``. -1 if
+    there is none.
+    """
     number = file.rpartition(".")[2]
     return int(number) if number.isascii() and number.isdigit() else -1
 

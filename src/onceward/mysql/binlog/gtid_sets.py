@@ -1,9 +1,11 @@
-"""Sets of transactions: what a position has read, whatever the binlogs of a server are called. Pure.
+"""Sets of transactions: what a position has read, whatever the binlogs of a server are called.
+Pure.
 
-MySQL names a transaction ``source:number`` or ``source:tag:number``, and a set has every number of its own. MariaDB
-names it ``domain-server-number``, and counts up what each *server* writes in a domain. Over all servers of a domain
-numbers grow in ``gtid_strict_mode`` alone, which is off by default: a replica with a write of its own may have 0-2-101
-before 0-1-101. So a state has the last number of every server in every domain, as ``gtid_binlog_state`` does.
+MySQL names a transaction ``source:number`` or ``source:tag:number``, and a set has every number of
+its own. MariaDB names it ``domain-server-number``, and counts up what each *server* writes in a
+domain. Over all servers of a domain numbers grow in ``gtid_strict_mode`` alone, which is off by
+default: a replica with a write of its own may have 0-2-101 before 0-1-101. So a state has the last
+number of every server in every domain, as ``gtid_binlog_state`` does.
 
 Source: MySQL, ``sql/rpl_gtid_set.cc``; MariaDB, *Global Transaction ID*.
 """
@@ -31,11 +33,14 @@ class Gtids(ABC):
     """A set of transactions."""
 
     unordered = False
-    """Did a number come that is not above the one of its server before? Then a number may mean two transactions."""
+    """Did a number come that is not above the one of its server before? Then a number may mean two
+    transactions.
+    """
 
     @staticmethod
     def parse(dialect: Dialect, text: str) -> Gtids:
-        """As the server says it: ``gtid_executed``, ``gtid_purged``, ``gtid_binlog_state``; empty for none.
+        """As the server says it: ``gtid_executed``, ``gtid_purged``, ``gtid_binlog_state``; empty
+        for none.
 
         :raises ConfigurationError: it is no such text.
         """
@@ -59,8 +64,9 @@ class Gtids(ABC):
         """Whether it has all of another's."""
 
     def given(self) -> Gtids:
-        """As a person means it who names the place behind them: MariaDB's ``gtid_binlog_pos`` has one of each domain,
-        whoever else wrote in there before it."""
+        """As a person means it who names the place behind them: MariaDB's ``gtid_binlog_pos`` has
+        one of each domain, whoever else wrote in there before it.
+        """
         return self
 
     def begins_in(self, before: Gtids) -> bool:
@@ -95,7 +101,9 @@ class GtidSet(Gtids):
 
     def __init__(self) -> None:
         self._bounds: dict[tuple[str, str], list[int]] = {}
-        """By source and tag: first numbers that are in, and first that are not, in turns, growing."""
+        """By source and tag: first numbers that are in, and first that are not, in turns,
+        growing.
+        """
 
     @staticmethod
     def parsed(text: str) -> GtidSet:
@@ -156,7 +164,9 @@ class GtidSet(Gtids):
         name, _, number = gtid.rpartition(":")
         source, _, tag = name.partition(":")
         bounds = self._bounds.get((source, tag))
-        if bounds is not None and number.isdecimal():  # without reading it closer: asked for every transaction
+        if (
+            bounds is not None and number.isdecimal()
+        ):  # without reading it closer: asked for every transaction
             return _has(bounds, int(number), int(number) + 1)
         return self.covers(GtidSet.parsed(gtid))
 
@@ -180,8 +190,8 @@ class GtidSet(Gtids):
 class MariaState(Gtids):
     """MariaDB's: by domain and server the last transaction.
 
-    Of some domains only the last one of all is known, as ``gtid_binlog_pos`` has it: written ``..0-1-27``, it means
-    whatever a server's binlog has in that domain up to there.
+    Of some domains only the last one of all is known, as ``gtid_binlog_pos`` has it: written
+    ``..0-1-27``, it means whatever a server's binlog has in that domain up to there.
     """
 
     def __init__(self) -> None:
@@ -215,7 +225,9 @@ class MariaState(Gtids):
                 self._put(domain, server, number)
 
     def learn(self, state: MariaState) -> None:
-        """What the server itself says that all before a place are: of its domains nothing else is."""
+        """What the server itself says that all before a place are: of its domains nothing else
+        is.
+        """
         for domain, servers in state._last.items():
             self._last[domain] = dict(servers)
             self._up_to.discard(domain)
@@ -237,7 +249,10 @@ class MariaState(Gtids):
                 there = servers.get(server, -1)
                 fits = there < number or (there == number and list(servers)[-1] == server)
             else:
-                fits = all(number <= self._last.get(domain, {}).get(server, -1) for server, number in servers.items())
+                fits = all(
+                    number <= self._last.get(domain, {}).get(server, -1)
+                    for server, number in servers.items()
+                )
             if not fits:
                 return False
         return True
@@ -251,17 +266,23 @@ class MariaState(Gtids):
         return number <= last
 
     def leaves_out(self, gtid: str, read: Gtids) -> bool:
-        """Are transactions lacking before it? So it is if it comes before the last that was ``read`` in its domain, and
-        is not the next one behind all of them: who writes gives the number above the highest that it has."""
+        """Are transactions lacking before it? So it is if it comes before the last that was
+        ``read`` in its domain, and is not the next one behind all of them: who writes gives the
+        number above the highest that it has.
+        """
         domain, _, number = _numbers(gtid)
         servers = self._last.get(domain, {})
         if not servers or self.skips(gtid):
             return False
-        highest: int = max((servers if domain in self._up_to else _same(self, read)._last[domain]).values())
+        highest: int = max(
+            (servers if domain in self._up_to else _same(self, read)._last[domain]).values()
+        )
         return number > highest + 1
 
     def reached(self, state: Gtids) -> None:
-        """All these have come: there is nothing more to pass over of what they were the last of."""
+        """All these have come: there is nothing more to pass over of what they were the last
+        of.
+        """
         for domain, server, number in _same(self, state)._each():
             servers = self._last.get(domain, {})
             is_last = domain not in self._up_to or server == list(servers)[-1]
@@ -288,7 +309,9 @@ class MariaState(Gtids):
         servers[server] = number
 
     def _each(self) -> list[tuple[int, int, int]]:
-        return [(domain, *one) for domain, servers in self._last.items() for one in servers.items()]
+        return [
+            (domain, *one) for domain, servers in self._last.items() for one in servers.items()
+        ]
 
     def __contains__(self, gtid: str) -> bool:
         domain, server, number = _numbers(gtid)
@@ -335,6 +358,7 @@ def _same(one: Gtids, other: Gtids) -> Any:
 def _no_set(text: str) -> ConfigurationError:
     return ConfigurationError(
         f"{text[:200]!r} is no set of transactions",
-        next_step="write it as the server does: MySQL's gtid_executed (source:1-7,source:tag:1-3), MariaDB's "
+        next_step="write it as the server does: MySQL's gtid_executed "
+        "(source:1-7,source:tag:1-3), MariaDB's "
         "gtid_binlog_pos or gtid_binlog_state (0-1-27,1-2-3)",
     )

@@ -1,5 +1,6 @@
-"""Names of transactions, made when a change needs one: in a stream of small transactions that is once a change, and so
-the two usual kinds have a short way here. Pure; the others, and all else that such an event says, are in :mod:`gtids`.
+"""Names of transactions, made when a change needs one: in a stream of small transactions that is
+once a change, and so the two usual kinds have a short way here. Pure; the others, and all else
+that such an event says, are in :mod:`gtids`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What the events that carry names of transactions say: :func:`gtid_of` the first of each, :func:`gtids_before` a file.
-Pure.
+"""What the events that carry names of transactions say: :func:`gtid_of` the first of each,
+:func:`gtids_before` a file. Pure.
 
-Source: MySQL, ``sql/rpl_gtid_set.cc``, ``libs/mysql/binlog/event/control_events.h`` (``Gtid_event``),
-``libs/mysql/serialization/readme.md``; MariaDB, *GTID_EVENT* and *GTID_LIST_EVENT* of the replication protocol.
+Source: MySQL, ``sql/rpl_gtid_set.cc``, ``libs/mysql/binlog/event/control_events.h``
+(``Gtid_event``), ``libs/mysql/serialization/readme.md``; MariaDB, *GTID_EVENT* and
+*GTID_LIST_EVENT* of the replication protocol.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ __all__ = ["Gtid", "GtidSet", "Gtids", "MariaState", "gtid_of", "gtids_before"]
 
 _MAY_HAVE_STATEMENTS = 1
 _LOGICAL_CLOCK = 2
-_USUAL = struct.Struct("<B16sQB16xIHBB")  # flags, source, number, clock, its two numbers, time in three, length
-_IN_ONE_BYTE, _IN_TWO_BYTES = 251, 252  # a length below the first; the sign of one in the two bytes behind it
+_USUAL = struct.Struct(
+    "<B16sQB16xIHBB"
+)  # flags, source, number, clock, its two numbers, time in three, length
+_IN_ONE_BYTE, _IN_TWO_BYTES = (
+    251,
+    252,
+)  # a length below the first; the sign of one in the two bytes behind it
 _TWO_TIMES = 1 << 55
 _SERIAL_VERSION = 1
 _SERIAL_FIELDS = 12
@@ -44,7 +50,9 @@ class Gtid(NamedTuple):
     text: str | None
     """None where the server gives none (``gtid_mode=OFF``)."""
     rows_only: bool
-    """No statement changes anything in it. MariaDB never says so: there every QUERY has to be looked at."""
+    """No statement changes anything in it. MariaDB never says so: there every QUERY has to be
+    looked at.
+    """
     length: int | None
     """Bytes of the whole transaction in the binlog, from this event on."""
     committed_at_us: int | None
@@ -54,7 +62,8 @@ class Gtid(NamedTuple):
 def gtid_of(event: Event) -> Gtid | None:
     """What a transaction's first event says; None for any other event.
 
-    :raises BinlogDamaged: it ends inside of a field. :raises ChangeUnreadable: a newer server wrote it.
+    :raises BinlogDamaged: it ends inside of a field. :raises ChangeUnreadable: a newer server
+        wrote it.
     """
     if event.kind not in TRANSACTION_STARTS:
         return None
@@ -67,7 +76,8 @@ def gtid_of(event: Event) -> Gtid | None:
 
 
 def gtids_before(event: Event) -> Gtids | None:
-    """All transactions before the file that ``event`` stands at the beginning of; None if it does not say so.
+    """All transactions before the file that ``event`` stands at the beginning of; None if it does
+    not say so.
 
     :raises BinlogDamaged: it ends inside of a field.
     """
@@ -78,7 +88,9 @@ def gtids_before(event: Event) -> Gtids | None:
         state = MariaState()
         for _ in range(fields.number(4) & 0x0FFFFFFF):  # the bits above are flags
             domain, server, number = fields.number(4), fields.number(4), fields.number(8)
-            state.add(f"{domain}-{server}-{number}")  # of several servers in a domain, the last one is listed last
+            state.add(
+                f"{domain}-{server}-{number}"
+            )  # of several servers in a domain, the last one is listed last
         return state
     return None
 
@@ -86,15 +98,24 @@ def gtids_before(event: Event) -> Gtids | None:
 def _untagged(event: Event) -> Gtid:
     """GTID and ANONYMOUS_GTID. What is at the end came with later versions."""
     at = event.start + HEADER_BYTES
-    if event.kind == GTID and event.stop - at >= _USUAL.size:  # most are like that, and there is one in a transaction
-        flags, source, number, clock, low, middle, high, size = _USUAL.unpack_from(event.buffer, at)
+    if (
+        event.kind == GTID and event.stop - at >= _USUAL.size
+    ):  # most are like that, and there is one in a transaction
+        flags, source, number, clock, low, middle, high, size = _USUAL.unpack_from(
+            event.buffer, at
+        )
         if size == _IN_TWO_BYTES and event.stop - at >= _USUAL.size + 2:
             size = int.from_bytes(event.buffer[at + _USUAL.size : at + _USUAL.size + 2], "little")
         elif size >= _IN_ONE_BYTE:
             clock = 0
         if clock == _LOGICAL_CLOCK and high < _TWO_TIMES >> 48 and 1 <= number < END:
             name = f"{_source(source)}:{number}"
-            return Gtid(name, not flags & _MAY_HAVE_STATEMENTS, size, high << 48 | middle << 32 | low or None)
+            return Gtid(
+                name,
+                not flags & _MAY_HAVE_STATEMENTS,
+                size,
+                high << 48 | middle << 32 | low or None,
+            )
     fields = Fields(event)
     flags, source, number = fields.number(1), bytes(fields.take(16)), fields.number(8)
     if event.kind == GTID and not 1 <= number < END:
@@ -122,7 +143,8 @@ def _tagged(event: Event) -> Gtid:
     needed = fields.serial()
     if version != _SERIAL_VERSION or needed > _SERIAL_FIELDS:
         raise unreadable(
-            event, "unknown_event", f"a transaction's name in a form that is not known (version {version}, up to field "
+            event, "unknown_event", f"a transaction's name in a form that is not known (version "
+                                    f"{version}, up to field "
             f"{needed})", "look for a newer Onceward",
         )  # fmt: skip
     if not fields.at <= size <= fields.at + fields.left:
@@ -150,11 +172,17 @@ def _tagged(event: Event) -> Gtid:
             number = value if field == 2 else number
         else:
             value = fields.serial()
-            committed = value if field in (6, 7) else committed  # the original one follows, if it is another
+            committed = (
+                value if field in (6, 7) else committed
+            )  # the original one follows, if it is another
             length = value if field == 8 else length
     if not source or not 1 <= number < END or not (tag == "" or TAG.fullmatch(tag)):
         raise damaged(event, f"a transaction named {tag!r}, {number}")
-    text = f"{uuid.UUID(bytes=source)}:{tag}:{number}" if tag else f"{uuid.UUID(bytes=source)}:{number}"
+    text = (
+        f"{uuid.UUID(bytes=source)}:{tag}:{number}"
+        if tag
+        else f"{uuid.UUID(bytes=source)}:{number}"
+    )
     return Gtid(text, not flags & _MAY_HAVE_STATEMENTS, length, committed or None)
 
 

@@ -1,10 +1,11 @@
-"""MySQL's binary JSON to the text that the server gives to a client, byte for byte but for line breaks, which it has in
-long values of base64 and JSON must not. Pure; called by ``values.json``.
+"""MySQL's binary JSON to the text that the server gives to a client, byte for byte but for line
+breaks, which it has in long values of base64 and JSON must not. Pure; called by ``values.json``.
 
-An object or an array begins with how many members and bytes it has; then come, for each, where its key is, and its type
-with its value or where that is; then keys and values. Numbers in it are offsets from its own beginning, of two bytes in
-a small one and four in a large one. What is read in all is never more than the document has, however its offsets point:
-none that a server writes has two of them to one place.
+An object or an array begins with how many members and bytes it has; then come, for each, where its
+key is, and its type with its value or where that is; then keys and values. Numbers in it are
+offsets from its own beginning, of two bytes in a small one and four in a large one. What is read
+in all is never more than the document has, however its offsets point: none that a server writes
+has two of them to one place.
 
 Source: MySQL ``sql/json_binary.h`` (the format), ``sql/json_dom.cc`` (``wrapper_to_string``).
 """
@@ -23,7 +24,17 @@ from onceward.mysql.binlog.float_text import double_text
 DEEPEST = 100
 """Levels, as the server allows."""
 
-_SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL, _INT16, _UINT16, _INT32, _UINT32 = range(9)
+(
+    _SMALL_OBJECT,
+    _LARGE_OBJECT,
+    _SMALL_ARRAY,
+    _LARGE_ARRAY,
+    _LITERAL,
+    _INT16,
+    _UINT16,
+    _INT32,
+    _UINT32,
+) = range(9)
 _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 9, 10, 11, 12, 15
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 _NUMBERS = {
@@ -35,11 +46,15 @@ _SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
 _OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253
 _OPAQUE_MOMENTS = {_OPAQUE_DATE, _OPAQUE_TIME, 7, 12}
 _MOST_DIGITS = 81
-"""Of a decimal, nine words of nine digits: the server counts those of a whole word here, where a column has 65."""
+"""Of a decimal, nine words of nine digits: the server counts those of a whole word here, where a
+column has 65.
+"""
 _MANY = 64
 _SEVEN_BITS = 127
 _PLAIN_DOUBLE = 15
-"""Characters up to which Python writes a double as the server does, if it does so without an exponent."""
+"""Characters up to which Python writes a double as the server does, if it does so without an
+exponent.
+"""
 
 _entries: dict[tuple[str, int], struct.Struct] = {}
 """Of objects and arrays with few members, by their number."""
@@ -95,7 +110,9 @@ class _Document:
         self._left -= count * ((offset + 2 if is_object else 0) + offset + 1)
         if self._left < 0:
             raise NoJson("it says that it has more than it has")
-        entries = _layout("o" if is_object else "a", count, large).unpack_from(data, start + 2 * offset)
+        entries = _layout("o" if is_object else "a", count, large).unpack_from(
+            data, start + 2 * offset
+        )
         keys = 2 * count if is_object else 0
         found = []
         for member, number in zip(entries[keys::2], entries[keys + 1 :: 2], strict=True):
@@ -108,7 +125,8 @@ class _Document:
                     raise NoJson("it ends before what it says it has")
                 found.append(encode_basestring(data[place : place + length].decode()))
             elif member == _INT16:
-                number &= 0xFFFF  # a large one has it in four bytes, the upper ones of a negative number set
+                # a large one has it in four bytes, the upper ones of a negative number set
+                number &= 0xFFFF
                 found.append(repr(number if number < 1 << 15 else number - (1 << 16)))
             elif member == _LITERAL:
                 found.append(_LITERALS[number & 0xFF])
@@ -220,4 +238,8 @@ def _moment(kind: int, packed: int) -> str:
         return f"{sign}{packed >> 12 & 0x3FF:02d}:{packed >> 6 & 63:02d}:{clock}"
     months, day = packed >> 22, packed >> 17 & 31
     date = f"{months // 13:04d}-{months % 13:02d}-{day:02d}"
-    return date if kind == _OPAQUE_DATE else f"{date} {packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{clock}"
+    return (
+        date
+        if kind == _OPAQUE_DATE
+        else f"{date} {packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{clock}"
+    )

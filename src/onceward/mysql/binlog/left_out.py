@@ -1,5 +1,5 @@
-"""What is lost by going on without a rows event that cannot be read: :func:`rows_of`, for errors. Pure; called by
-:mod:`changes` and by who looks at events first.
+"""What is lost by going on without a rows event that cannot be read: :func:`rows_of`, for errors.
+Pure; called by :mod:`changes` and by who looks at events first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def rows_of(event: Event, map: bytes) -> str:
 
 def _count(event: Event, map: bytes) -> int:
     columns = TableMap.shape(map)
-    data = PackedBytes(bytes(event.buffer[event.start + HEADER_BYTES : event.stop]), "a rows event", ID_BYTES + 2)
+    data = PackedBytes(
+        bytes(event.buffer[event.start + HEADER_BYTES : event.stop]), "a rows event", ID_BYTES + 2
+    )
     if event.kind >= _SECOND_VERSION:
         data.take(int.from_bytes(data.take(2), "little") - 2)
     many = data.packed()

@@ -1,6 +1,6 @@
-"""Bytes that are read from front to back, none beyond their end, whatever a length in them says: :class:`Lengths`, and
-:class:`Fields` of an event's body. Pure; for what comes once in a transaction, or once for a table. Rows have ways of
-their own.
+"""Bytes that are read from front to back, none beyond their end, whatever a length in them says:
+:class:`Lengths`, and :class:`Fields` of an event's body. Pure; for what comes once in a
+transaction, or once for a table. Rows have ways of their own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Lengths(ABC, Generic[Data]):
     def packed(self) -> int:
         """In one, three, four or nine bytes.
 
-        Source: MySQL, *Protocol Basics*, length-encoded integers; ``mysys/pack.cc`` (``net_field_length_ll``).
+        Source: MySQL, *Protocol Basics*, length-encoded integers; ``mysys/pack.cc``
+        (``net_field_length_ll``).
         """
         first = self.take(1)[0]
         if first < 251:
@@ -79,7 +80,9 @@ class Fields(Lengths[memoryview]):
         self._event = event
 
     def _short(self) -> BinlogDamaged:
-        return damaged(self._event, f"an event (kind {self._event.kind}) that ends inside of a field")
+        return damaged(
+            self._event, f"an event (kind {self._event.kind}) that ends inside of a field"
+        )
 
     def _odd(self, first: int) -> BinlogDamaged:
         return damaged(self._event, f"a length that begins with {first}")

@@ -1,17 +1,18 @@
-"""Events in events: compressed transactions of MySQL, compressed rows and statements of MariaDB. Pure.
+"""Events in events: compressed transactions of MySQL, compressed rows and statements of MariaDB.
+Pure.
 
-Nothing is allocated because a length says so: what is decompressed comes in blocks, and a length that it does not turn
-out to have is an error.
+Nothing is allocated because a length says so: what is decompressed comes in blocks, and a length
+that it does not turn out to have is an error.
 
 What is not obvious:
 
-* The events of a payload have no checksums, and no positions: a payload is one event of the file. Together they may be
-  larger than any one event could be.
-* Its ``uncompressed_size`` is only there to inform, and it need not be the last field: others may follow in newer
-  servers, each with its length.
+* The events of a payload have no checksums, and no positions: a payload is one event of the file.
+  Together they may be larger than any one event could be.
+* Its ``uncompressed_size`` is only there to inform, and it need not be the last field: others may
+  follow in newer servers, each with its length.
 
-Source: MySQL, ``libs/mysql/binlog/event/codecs/binary.cpp`` and ``compression/``; MariaDB, ``sql/log_event.cc``
-(``binlog_buf_compress``), ``sql/log_event_server.cc``.
+Source: MySQL, ``libs/mysql/binlog/event/codecs/binary.cpp`` and ``compression/``; MariaDB,
+``sql/log_event.cc`` (``binlog_buf_compress``), ``sql/log_event_server.cc``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ import pyarrow as pa
 
 from onceward.mysql.binlog.event import HEADER_BYTES, Event
 from onceward.mysql.binlog.framing import MOST_BYTES
-from onceward.mysql.binlog.kinds import COMPRESSED_ROWS, QUERY, QUERY_COMPRESSED, TRANSACTION_PAYLOAD
+from onceward.mysql.binlog.kinds import (
+    COMPRESSED_ROWS,
+    QUERY,
+    QUERY_COMPRESSED,
+    TRANSACTION_PAYLOAD,
+)
 from onceward.mysql.binlog.lengths import Fields
 from onceward.mysql.binlog.stops import damaged, unreadable
 
@@ -35,14 +41,17 @@ _END, _SIZE, _COMPRESSION, _UNCOMPRESSED_SIZE = 0, 1, 2, 3  # fields of a payloa
 _ZSTD, _NONE = 0, 255
 _BLOCK_BYTES = 1 << 20
 _UPDATES = frozenset({24, 31})  # rows events with two bitmaps of columns
-_WITH_EXTRA = 30  # rows events from that kind on have a length and extra bytes in front of their columns
+_WITH_EXTRA = (
+    30  # rows events from that kind on have a length and extra bytes in front of their columns
+)
 
 
 def unpacked(event: Event) -> Iterator[Event]:
-    """The events that ``event`` stands for, which may be itself. Of a payload each with its number in ``inner``, made
-    as they are asked for: a block in memory, and not the transaction.
+    """The events that ``event`` stands for, which may be itself. Of a payload each with its number
+    in ``inner``, made as they are asked for: a block in memory, and not the transaction.
 
-    :raises BinlogDamaged: it is not what its lengths say. :raises ChangeUnreadable: it is compressed in an unknown way.
+    :raises BinlogDamaged: it is not what its lengths say. :raises ChangeUnreadable: it is
+        compressed in an unknown way.
     """
     if event.kind == TRANSACTION_PAYLOAD:
         yield from _payload(event)
@@ -68,11 +77,16 @@ def _payload(event: Event) -> Iterator[Event]:
     compression = said.get(_COMPRESSION)
     if compression not in (_ZSTD, _NONE):
         raise unreadable(
-            event, "unknown_event", f"a transaction compressed in a way that is not known ({compression})",
+            event, "unknown_event", f"a transaction compressed in a way that is not known "
+                                    f"({compression})",
             "set binlog_transaction_compression=OFF on the server, or look for a newer Onceward",
             left_out="the whole transaction, of which nothing can be read",
         )  # fmt: skip
-    blocks = _zstd(event, fields.rest(), said.get(_UNCOMPRESSED_SIZE)) if compression == _ZSTD else [fields.rest()]
+    blocks = (
+        _zstd(event, fields.rest(), said.get(_UNCOMPRESSED_SIZE))
+        if compression == _ZSTD
+        else [fields.rest()]
+    )
     yield from _inner_events(event, iter(blocks))
 
 
@@ -92,7 +106,9 @@ def _zstd(event: Event, packed: memoryview, size: int | None) -> Iterator[bytes]
     except (OSError, pa.ArrowException) as error:
         raise damaged(event, f"a payload that cannot be decompressed: {error}") from error
     if size is not None and came != size:
-        raise damaged(event, f"a payload that is not decompressed to the {size} bytes that it says")
+        raise damaged(
+            event, f"a payload that is not decompressed to the {size} bytes that it says"
+        )
 
 
 def _inner_events(outer: Event, blocks: Iterator[bytes | memoryview]) -> Iterator[Event]:
@@ -130,7 +146,18 @@ def _inner_event(outer: Event, number: int, buffer: bytes, at: int, size: int) -
     timestamp, kind, server_id, _, _, flags = _HEADER.unpack_from(buffer, at)
     if kind == TRANSACTION_PAYLOAD:
         raise damaged(outer, "a payload in a payload")
-    return Event(buffer, at, at + size, kind, flags, timestamp, server_id, outer.file, outer.position, number)
+    return Event(
+        buffer,
+        at,
+        at + size,
+        kind,
+        flags,
+        timestamp,
+        server_id,
+        outer.file,
+        outer.position,
+        number,
+    )
 
 
 def _statement_start(event: Event) -> int:

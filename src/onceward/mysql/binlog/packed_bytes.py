@@ -1,4 +1,5 @@
-"""What a table map or a rows event says of itself, read from front to back: :class:`PackedBytes`. Pure.
+"""What a table map or a rows event says of itself, read from front to back: :class:`PackedBytes`.
+Pure.
 
 Called by :mod:`table_map` and :mod:`column_types`, once for each table map, and by :mod:`changes`.
 """

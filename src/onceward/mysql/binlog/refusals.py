@@ -1,4 +1,5 @@
-"""The errors of what a binlog says of tables and rows, each built in one place. Pure; called by all that reads rows.
+"""The errors of what a binlog says of tables and rows, each built in one place. Pure; called by
+all that reads rows.
 
 Nothing here knows where in the binlog it is read: :mod:`changes` adds that, by :func:`located`.
 """
@@ -15,24 +16,30 @@ from onceward.mysql.binlog.stops import ON_DAMAGE, going_on, place
 Refusal = TypeVar("Refusal", bound=OncewardError)
 
 FULL_METADATA = (
-    "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same line in its "
-    "configuration), then start from a position after that: what was written before has no names of columns"
+    "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "
+    "line in its "
+    "configuration), then start from a position after that: what was written before has no names "
+    "of columns"
 )
 FULL_IMAGE = (
-    "SET PERSIST binlog_row_image = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same line in its "
-    "configuration), take care that no session sets it otherwise, and start from a position after that"
+    "SET PERSIST binlog_row_image = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "
+    "line in its "
+    "configuration), take care that no session sets it otherwise, and start from a position after "
+    "that"
 )
 
 
 UNVERSIONED = (
-    "ALTER TABLE … DROP SYSTEM VERSIONING, or leave the table out of tables=; then start from a position after that: "
+    "ALTER TABLE … DROP SYSTEM VERSIONING, or leave the table out of tables=; then start from a "
+    "position after that: "
     "what is deleted stays in the table as history, and no change tells it from what is there"
 )
 
 
 class BadCell(Exception):
-    """One value of one row is not what its column's type has. Never leaves this package: :mod:`changes` knows which
-    event the row is of, and raises what the reader is told."""
+    """One value of one row is not what its column's type has. Never leaves this package:
+    :mod:`changes` knows which event the row is of, and raises what the reader is told.
+    """
 
     def __init__(self, row: int, error: OncewardError) -> None:
         super().__init__(row, error)
@@ -48,18 +55,24 @@ def damaged(what: str) -> BinlogDamaged:
 def unreadable(reason: str, what: str, next_step: str) -> ChangeUnreadable:
     """What a server may write, and what is no change of a row that could be handed on.
 
-    :param next_step: what has to be done first; that the place can be passed over then is added with the place.
+    :param next_step: what has to be done first; that the place can be passed over then is added
+        with the place.
     """
     return ChangeUnreadable(what, next_step=next_step, details={"reason": reason})
 
 
 def located(
-    error: Refusal, event: Event, gtid: str | None, *, rows: Sequence[str] = (), left_out: str = "this one event"
+    error: Refusal,
+    event: Event,
+    gtid: str | None,
+    *,
+    rows: Sequence[str] = (),
+    left_out: str = "this one event",
 ) -> Refusal:
     """``error`` with the place of ``event``, which its message begins with.
 
-    :param rows: the names of all rows that it is true of, where it is of rows. :param left_out: else, what is lost by
-        going on without the event.
+    :param rows: the names of all rows that it is true of, where it is of rows. :param left_out:
+        else, what is lost by going on without the event.
     """
     at = rows[0] if rows else place(event)
     transaction = f" (transaction {gtid})" if gtid else ""

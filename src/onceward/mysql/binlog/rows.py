@@ -1,13 +1,15 @@
-"""Rows events to cells: where each value of each row lies. Pure, and by column: numpy walks row *k* of all events at
-once.
+"""Rows events to cells: where each value of each row lies. Pure, and by column: numpy walks row
+*k* of all events at once.
 
-A rows event is one row behind the other, each a bitmap of its nulls and then its cells without a gap, so a row's
-beginning is known when the one before it has been walked. Events of a table are independent of each other, and a server
-cuts them at some 8 KiB: a block of a stream has hundreds, whose rows with the same number are walked together. What few
-events with many rows are left is walked by a loop, generated for the table.
+A rows event is one row behind the other, each a bitmap of its nulls and then its cells without a
+gap, so a row's beginning is known when the one before it has been walked. Events of a table are
+independent of each other, and a server cuts them at some 8 KiB: a block of a stream has hundreds,
+whose rows with the same number are walked together. What few events with many rows are left is
+walked by a loop, generated for the table.
 
-Nothing is read behind the bytes there are: lengths are cut to the end of the buffer as they are read, and a row that
-runs past its event is refused. Source: MySQL ``sql/rpl_record.cc`` (``unpack_row``).
+Nothing is read behind the bytes there are: lengths are cut to the end of the buffer as they are
+read, and a row that runs past its event is refused. Source: MySQL ``sql/rpl_record.cc``
+(``unpack_row``).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _SPARE = 16
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One column's, a row after the other. ``start`` of a null is some place in the buffer, its length 0."""
+    """One column's, a row after the other. ``start`` of a null is some place in the buffer, its
+    length 0.
+    """
 
     start: Numbers
     length: Numbers | None
@@ -46,7 +50,11 @@ class Cells:
     def only(self, rows: Mask | slice) -> Cells:
         """Those of the rows."""
         length, null = self.length, self.null
-        return Cells(self.start[rows], None if length is None else length[rows], None if null is None else null[rows])
+        return Cells(
+            self.start[rows],
+            None if length is None else length[rows],
+            None if null is None else null[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,9 @@ class Found:
 
     def only(self, rows: Mask | slice) -> Found:
         """Those of the rows."""
-        return Found(self.event[rows], self.row[rows], [cells.only(rows) for cells in self.columns])
+        return Found(
+            self.event[rows], self.row[rows], [cells.only(rows) for cells in self.columns]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,9 @@ class Layout:
         return self._joined(steps)
 
     def _step(self, block: Block, start: Numbers) -> tuple[Numbers, list[Cells]]:
-        """One row of each event. What a length says is cut to one byte more than there are, so that it is seen."""
+        """One row of each event. What a length says is cut to one byte more than there are, so
+        that it is seen.
+        """
         data, limit = block.numbers, np.int64(block.stop[-1] + 1)
         cells, at, ahead = [], start, self._bitmap  # the next cell is at `at + ahead`
         for place, column in enumerate(self._columns):
@@ -185,20 +197,34 @@ class Layout:
         return sum(2 if column.length_bytes or column.nullable else 1 for column in self._columns)
 
     def _generated(self) -> Callable[..., int]:
-        """A loop over the rows of one event, with this table's columns written out: three times as fast as one over
-        their descriptions. It is made of numbers alone, and says how many rows there are, or -1."""
-        lines = ["def walk(b, o, stop, add):", " n = 0", " while o < stop:", f"  r = o; o += {self._bitmap}"]
+        """A loop over the rows of one event, with this table's columns written out: three times as
+        fast as one over their descriptions. It is made of numbers alone, and says how many rows
+        there are, or -1.
+        """
+        lines = [
+            "def walk(b, o, stop, add):",
+            " n = 0",
+            " while o < stop:",
+            f"  r = o; o += {self._bitmap}",
+        ]
         for place, column in enumerate(self._columns):
             indent = "  "
             if column.nullable:
-                lines.append(f"  if b[r+{place // 8}] & {1 << place % 8}: add(o); add(-1)\n  else:")
+                lines.append(
+                    f"  if b[r+{place // 8}] & {1 << place % 8}: add(o); add(-1)\n  else:"
+                )
                 indent = "   "
             if column.length_bytes:
-                length = "|".join(f"b[o+{k}]<<{8 * k}" if k else "b[o]" for k in range(column.length_bytes))
-                lines.append(f"{indent}l = {length}; o += {column.length_bytes}; add(o); add(l); o += l")
+                length = "|".join(
+                    f"b[o+{k}]<<{8 * k}" if k else "b[o]" for k in range(column.length_bytes)
+                )
+                lines.append(
+                    f"{indent}l = {length}; o += {column.length_bytes}; add(o); add(l); o += l"
+                )
             else:
                 lines.append(
-                    f"{indent}add(o); {f'add({column.width}); ' if column.nullable else ''}o += {column.width}"
+                    f"{indent}add(o); {f'add({column.width}); ' if column.nullable else ''}o += "
+                    f"{column.width}"
                 )
         lines += ["  if o > stop: return -1", "  n += 1", " return n"]
         made: dict[str, Any] = {}
@@ -209,7 +235,10 @@ class Layout:
     def _joined(self, steps: list[tuple[Numbers, Numbers, list[Cells]]]) -> Found:
         if not steps:
             nothing = np.zeros(0, np.int64)
-            empty = [Cells(nothing, nothing if column.length_bytes else None, None) for column in self._columns]
+            empty = [
+                Cells(nothing, nothing if column.length_bytes else None, None)
+                for column in self._columns
+            ]
             return Found(nothing, nothing, empty)
         if len(steps) == 1:
             return Found(*steps[0])
@@ -218,12 +247,16 @@ class Layout:
         columns = [
             Cells(
                 np.concatenate([step[2][place].start for step in steps])[order],
-                np.concatenate([_length(step[2][place]) for step in steps])[order] if column.length_bytes else None,
+                np.concatenate([_length(step[2][place]) for step in steps])[order]
+                if column.length_bytes
+                else None,
                 _nulls([(step[2][place].null, len(step[0])) for step in steps], order),
             )
             for place, column in enumerate(self._columns)
         ]
-        return Found(event[order], np.concatenate([number for _, number, _ in steps])[order], columns)
+        return Found(
+            event[order], np.concatenate([number for _, number, _ in steps])[order], columns
+        )
 
 
 def _length(cells: Cells) -> Numbers:
@@ -234,17 +267,22 @@ def _length(cells: Cells) -> Numbers:
 def _nulls(parts: list[tuple[Mask | None, int]], order: Numbers) -> Mask | None:
     if all(null is None for null, _ in parts):
         return None
-    joined: Mask = np.concatenate([np.zeros(count, np.bool_) if null is None else null for null, count in parts])[order]
+    joined: Mask = np.concatenate(
+        [np.zeros(count, np.bool_) if null is None else null for null, count in parts]
+    )[order]
     return joined
 
 
 def _require(fits: Mask, event: Numbers) -> None:
     if not fits.all():
-        raise BadCell(int(event[int(np.argmin(fits))]), damaged("a row runs past the end of its event"))
+        raise BadCell(
+            int(event[int(np.argmin(fits))]), damaged("a row runs past the end of its event")
+        )
 
 
 def counted(images: Sequence[Sequence[Column]], data: bytes, *, partial_json: bool = False) -> int:
-    """How many changes are in an event's rows, of which each has these images: for errors, of rows that are not read.
+    """How many changes are in an event's rows, of which each has these images: for errors, of rows
+    that are not read.
 
     :param partial_json: before a second image it says of which JSON values there are parts.
     :raises IndexError: they do not fit.
@@ -256,13 +294,21 @@ def counted(images: Sequence[Sequence[Column]], data: bytes, *, partial_json: bo
         columns = images[count % len(images)]
         if partial_json and count % len(images):
             options, at = data[at], at + 1
-            at += (sum(column.kind is Kind.JSON for column in columns) + 7) // 8 if options & 1 else 0
+            at += (
+                (sum(column.kind is Kind.JSON for column in columns) + 7) // 8
+                if options & 1
+                else 0
+            )
         nulls = int.from_bytes(data[at : at + (len(columns) + 7) // 8], "little")
         at += (len(columns) + 7) // 8
         for place, column in enumerate(columns):
             if nulls >> place & 1:
                 continue
-            length = int.from_bytes(data[at : at + column.length_bytes], "little") if column.length_bytes else 0
+            length = (
+                int.from_bytes(data[at : at + column.length_bytes], "little")
+                if column.length_bytes
+                else 0
+            )
             at += column.length_bytes + length + column.width
         count += 1
     if at != len(data):

@@ -1,13 +1,17 @@
-"""Which tables a statement that changes rows is on: :func:`tables_of`. Pure; called by :mod:`sql_verdicts`.
+"""Which tables a statement that changes rows is on: :func:`tables_of`. Pure; called by
+:mod:`sql_verdicts`.
 
-Where a session has another ``binlog_format``, and on hosted servers whose own housekeeping does, such a statement
-stands in the place of rows. It may pass if all its tables are known, and none is read. Known they are where the
-statement is simple (one table, no subquery); else every name in it is taken for a table, also those of columns. A
-function that is not the server's own may change any table, so a statement with one has no known tables.
+Where a session has another ``binlog_format``, and on hosted servers whose own housekeeping does,
+such a statement stands in the place of rows. It may pass if all its tables are known, and none is
+read. Known they are where the statement is simple (one table, no subquery); else every name in it
+is taken for a table, also those of columns. A function that is not the server's own may change any
+table, so a statement with one has no known tables.
 
-What is not seen: whether a name is a view, and whether a table has triggers. Whoever calls this asks the server.
+What is not seen: whether a name is a view, and whether a table has triggers. Whoever calls this
+asks the server.
 
-Source: MySQL 8.0 manual, *Data Manipulation Statements*, *Built-In Function and Operator Reference*; MariaDB the same.
+Source: MySQL 8.0 manual, *Data Manipulation Statements*, *Built-In Function and Operator
+Reference*; MariaDB the same.
 """
 
 from __future__ import annotations
@@ -21,41 +25,69 @@ Names = tuple[tuple[str, str], ...]
 CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
 
 _MODIFIERS = (
-    "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "QUICK", "HISTORY", "CONCURRENT", "LOCAL",
+    "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "QUICK", "HISTORY", "CONCURRENT",
+    "LOCAL",
 )  # fmt: skip
 _MORE_TABLES = frozenset({
-    "SELECT", "FROM", "JOIN", "STRAIGHT_JOIN", "USING", "TABLE", "WITH", "UNION", "EXCEPT", "INTERSECT", "INTO", "FOR",
+    "SELECT", "FROM", "JOIN", "STRAIGHT_JOIN", "USING", "TABLE", "WITH", "UNION", "EXCEPT",
+    "INTERSECT", "INTO", "FOR",
 })  # fmt: skip
 """With one of these behind its first table, a statement may have others."""
 _IN_FRONT = frozenset({
-    "VALUES", "VALUE", "IN", "ON", "AND", "OR", "XOR", "NOT", "EXISTS", "AS", "SET", "WHERE", "HAVING", "WHEN", "THEN",
-    "ELSE", "CASE", "BETWEEN", "LIKE", "IS", "BY", "LIMIT", "SELECT", "FROM", "JOIN", "USING", "UNION", "ALL", "ANY",
+    "VALUES", "VALUE", "IN", "ON", "AND", "OR", "XOR", "NOT", "EXISTS", "AS", "SET", "WHERE",
+    "HAVING", "WHEN", "THEN",
+    "ELSE", "CASE", "BETWEEN", "LIKE", "IS", "BY", "LIMIT", "SELECT", "FROM", "JOIN", "USING",
+    "UNION", "ALL", "ANY",
     "SOME", "LINES", "ROWS",
-    "DISTINCT", "INTERVAL", "DIV", "MOD", "ROW", "PARTITION", "OVER", "UPDATE", "BINARY", "RETURNING", "KEY", "INDEX",
+    "DISTINCT", "INTERVAL", "DIV", "MOD", "ROW", "PARTITION", "OVER", "UPDATE", "BINARY",
+    "RETURNING", "KEY", "INDEX",
 })  # fmt: skip
 """Words with a bracket behind them that call nothing."""
 _ROWS = ("VALUES", "VALUE", "SET", "SELECT", "TABLE", "WITH")
-_NEEDED = {"INSERT": _ROWS, "REPLACE": _ROWS, "UPDATE": ("SET",), "WITH": ("DELETE", "UPDATE", "INSERT", "REPLACE")}
+_NEEDED = {
+    "INSERT": _ROWS,
+    "REPLACE": _ROWS,
+    "UPDATE": ("SET",),
+    "WITH": ("DELETE", "UPDATE", "INSERT", "REPLACE"),
+}
 """Words of which each such statement has one."""
 _OWN = frozenset({
-    "ABS", "ACOS", "ADDDATE", "ADDTIME", "ASCII", "ASIN", "ATAN", "AVG", "BIN", "BIT_AND", "BIT_COUNT", "BIT_LENGTH",
-    "BIT_OR", "BIT_XOR", "CAST", "CEIL", "CEILING", "CHAR", "CHARSET", "CHAR_LENGTH", "CHARACTER_LENGTH", "COALESCE",
-    "COLLATION", "COMPRESS", "CONCAT", "CONCAT_WS", "CONNECTION_ID", "CONV", "CONVERT", "CONVERT_TZ", "COS", "COT",
-    "COUNT", "CRC32", "CURDATE", "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USER", "CURTIME",
-    "DATABASE", "DATE", "DATEDIFF", "DATE_ADD", "DATE_FORMAT", "DATE_SUB", "DAY", "DAYNAME", "DAYOFMONTH",
-    "DAYOFWEEK", "DAYOFYEAR", "DEFAULT", "DEGREES", "DENSE_RANK", "ELT", "EXP", "EXTRACT", "FIELD", "FIND_IN_SET",
-    "FLOOR", "FORMAT", "FROM_BASE64", "FROM_DAYS", "FROM_UNIXTIME", "GREATEST", "GROUP_CONCAT", "HEX", "HOUR", "IF",
-    "IFNULL", "INET6_ATON", "INET6_NTOA", "INET_ATON", "INET_NTOA", "INSERT", "INSTR", "ISNULL", "JSON_ARRAY",
-    "JSON_EXTRACT", "JSON_MERGE_PATCH", "JSON_OBJECT", "JSON_SET", "JSON_UNQUOTE", "JSON_VALID", "LAST_DAY",
-    "LAST_INSERT_ID", "LCASE", "LEAST", "LEFT", "LENGTH", "LN", "LOCALTIME", "LOCALTIMESTAMP", "LOCATE", "LOG",
-    "LOG10", "LOG2", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MAKETIME", "MAX", "MD5", "MICROSECOND", "MID", "MIN",
-    "MINUTE", "MONTH", "MONTHNAME", "NOW", "NULLIF", "OCT", "OCTET_LENGTH", "ORD", "PI", "POSITION", "POW", "POWER",
-    "QUARTER", "QUOTE", "RADIANS", "RAND", "RANK", "REPEAT", "REPLACE", "REVERSE", "RIGHT", "ROUND", "ROW_COUNT",
-    "ROW_NUMBER", "RPAD", "RTRIM", "SECOND", "SEC_TO_TIME", "SHA", "SHA1", "SHA2", "SIGN", "SIN", "SPACE", "SQRT",
-    "STD", "STDDEV", "STRCMP", "STR_TO_DATE", "SUBDATE", "SUBSTR", "SUBSTRING", "SUBSTRING_INDEX", "SUBTIME", "SUM",
-    "SYSDATE", "TAN", "TIME", "TIMEDIFF", "TIMESTAMP", "TIMESTAMPADD", "TIMESTAMPDIFF", "TIME_FORMAT", "TIME_TO_SEC",
-    "TO_BASE64", "TO_DAYS", "TO_SECONDS", "TRIM", "TRUNCATE", "UCASE", "UNCOMPRESS", "UNHEX", "UNIX_TIMESTAMP",
-    "UPPER", "USER", "UTC_DATE", "UTC_TIME", "UTC_TIMESTAMP", "UUID", "UUID_SHORT", "VARIANCE", "VERSION", "WEEK",
+    "ABS", "ACOS", "ADDDATE", "ADDTIME", "ASCII", "ASIN", "ATAN", "AVG", "BIN", "BIT_AND",
+    "BIT_COUNT", "BIT_LENGTH",
+    "BIT_OR", "BIT_XOR", "CAST", "CEIL", "CEILING", "CHAR", "CHARSET", "CHAR_LENGTH",
+    "CHARACTER_LENGTH", "COALESCE",
+    "COLLATION", "COMPRESS", "CONCAT", "CONCAT_WS", "CONNECTION_ID", "CONV", "CONVERT",
+    "CONVERT_TZ", "COS", "COT",
+    "COUNT", "CRC32", "CURDATE", "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP",
+    "CURRENT_USER", "CURTIME",
+    "DATABASE", "DATE", "DATEDIFF", "DATE_ADD", "DATE_FORMAT", "DATE_SUB", "DAY", "DAYNAME",
+    "DAYOFMONTH",
+    "DAYOFWEEK", "DAYOFYEAR", "DEFAULT", "DEGREES", "DENSE_RANK", "ELT", "EXP", "EXTRACT", "FIELD",
+    "FIND_IN_SET",
+    "FLOOR", "FORMAT", "FROM_BASE64", "FROM_DAYS", "FROM_UNIXTIME", "GREATEST", "GROUP_CONCAT",
+    "HEX", "HOUR", "IF",
+    "IFNULL", "INET6_ATON", "INET6_NTOA", "INET_ATON", "INET_NTOA", "INSERT", "INSTR", "ISNULL",
+    "JSON_ARRAY",
+    "JSON_EXTRACT", "JSON_MERGE_PATCH", "JSON_OBJECT", "JSON_SET", "JSON_UNQUOTE", "JSON_VALID",
+    "LAST_DAY",
+    "LAST_INSERT_ID", "LCASE", "LEAST", "LEFT", "LENGTH", "LN", "LOCALTIME", "LOCALTIMESTAMP",
+    "LOCATE", "LOG",
+    "LOG10", "LOG2", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MAKETIME", "MAX", "MD5", "MICROSECOND",
+    "MID", "MIN",
+    "MINUTE", "MONTH", "MONTHNAME", "NOW", "NULLIF", "OCT", "OCTET_LENGTH", "ORD", "PI",
+    "POSITION", "POW", "POWER",
+    "QUARTER", "QUOTE", "RADIANS", "RAND", "RANK", "REPEAT", "REPLACE", "REVERSE", "RIGHT",
+    "ROUND", "ROW_COUNT",
+    "ROW_NUMBER", "RPAD", "RTRIM", "SECOND", "SEC_TO_TIME", "SHA", "SHA1", "SHA2", "SIGN", "SIN",
+    "SPACE", "SQRT",
+    "STD", "STDDEV", "STRCMP", "STR_TO_DATE", "SUBDATE", "SUBSTR", "SUBSTRING", "SUBSTRING_INDEX",
+    "SUBTIME", "SUM",
+    "SYSDATE", "TAN", "TIME", "TIMEDIFF", "TIMESTAMP", "TIMESTAMPADD", "TIMESTAMPDIFF",
+    "TIME_FORMAT", "TIME_TO_SEC",
+    "TO_BASE64", "TO_DAYS", "TO_SECONDS", "TRIM", "TRUNCATE", "UCASE", "UNCOMPRESS", "UNHEX",
+    "UNIX_TIMESTAMP",
+    "UPPER", "USER", "UTC_DATE", "UTC_TIME", "UTC_TIMESTAMP", "UUID", "UUID_SHORT", "VARIANCE",
+    "VERSION", "WEEK",
     "WEEKDAY", "WEEKOFYEAR", "YEAR",
 })  # fmt: skip
 """Functions of the servers' own that change nothing."""
@@ -74,12 +106,20 @@ def tables_of(verb: str, said: Reading) -> Names:
     needed = _NEEDED.get(verb, ()) if first is not None or verb == "WITH" else ("FROM",)
     if needed and not any(word.says(*needed) for word in rest):
         raise Unknown
-    if any(_may_call(rest, place) or rest[place] == Word("sign", ";") for place in range(len(rest))):
+    if any(
+        _may_call(rest, place) or rest[place] == Word("sign", ";") for place in range(len(rest))
+    ):
         raise Unknown
-    if first is not None and not any(word.says(*_MORE_TABLES) for word in rest) and not _has_second(verb, rest):
+    if (
+        first is not None
+        and not any(word.says(*_MORE_TABLES) for word in rest)
+        and not _has_second(verb, rest)
+    ):
         return (first,)
     found = [said.named(*chain) for chain in _chains(rest)]
-    return tuple(dict.fromkeys([*([first] if first else []), *(name for names in found for name in names)]))
+    return tuple(
+        dict.fromkeys([*([first] if first else []), *(name for names in found for name in names)])
+    )
 
 
 def _first(verb: str, said: Reading) -> tuple[str, str] | None:

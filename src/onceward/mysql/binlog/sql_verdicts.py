@@ -1,4 +1,5 @@
-"""From a statement's words to what it does to the wanted tables: :class:`Sentence`. Pure; called by :mod:`statements`.
+"""From a statement's words to what it does to the wanted tables: :class:`Sentence`. Pure; called
+by :mod:`statements`.
 
 Every form is read to its end, and one that is not wholly understood is a stop.
 
@@ -32,8 +33,9 @@ class Truncated:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """It stands in the place of rows that it changed, of tables that nobody reads: unless one of these is a view, or
-    has a trigger."""
+    """It stands in the place of rows that it changed, of tables that nobody reads: unless one of
+    these is a view, or has a trigger.
+    """
 
     tables: Names
 
@@ -43,7 +45,9 @@ class Stop:
     """It may have changed rows without a word of them in the binlog."""
 
     reason: str
-    """For ``ChangeUnreadable.details``: ``statement``, ``unknown_statement``, ``ddl``, ``cascade`` or ``xa``."""
+    """For ``ChangeUnreadable.details``: ``statement``, ``unknown_statement``, ``ddl``, ``cascade``
+    or ``xa``.
+    """
     what: str
     """Follows "there is"."""
     next_step: str
@@ -52,7 +56,8 @@ class Stop:
 
 
 _COMPARE = (
-    "see the statement with mysqlbinlog, and compare the tables that are read with what has come of them, or start "
+    "see the statement with mysqlbinlog, and compare the tables that are read with what has come "
+    "of them, or start "
     "from a new checkpoint with a snapshot"
 )
 
@@ -63,7 +68,8 @@ def unknown(what: str = "a statement that is not known") -> Stop:
 
 DECISION = Stop(
     "xa",
-    "the decision on an XA transaction that was prepared with rows of tables that are read, or before the query began",
+    "the decision on an XA transaction that was prepared with rows of tables that are read, or "
+    "before the query began",
     _COMPARE,
 )
 """Whoever knows that its transaction has no row that is wanted may pass it."""
@@ -74,14 +80,17 @@ PASSED = Passed()
 _DML = (*CHANGES_ROWS, "CALL", "DO", "SELECT", "VALUES", "TABLE", "HANDLER", "MERGE")
 _ROWLESS = ("GRANT", "REVOKE", "FLUSH", "INSTALL", "UNINSTALL")
 _OBJECTS = (
-    "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER", "TABLESPACE", "LOGFILE",
+    "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER",
+    "TABLESPACE", "LOGFILE",
     "RESOURCE", "SPATIAL", "SEQUENCE", "PACKAGE", "LIBRARY", "INSTANCE", "PREPARE",
 )  # fmt: skip
 """What can be made, changed and dropped, and is no table."""
 _DATABASE = ("DATABASE", "SCHEMA")
 _TABLE = ("TABLE", "TABLES")
 _MODIFIERS = 24
-"""So many words may stand between CREATE and what is created (``DEFINER = `a`@`b` SQL SECURITY DEFINER …``)."""
+"""So many words may stand between CREATE and what is created (``DEFINER = `a`@`b` SQL SECURITY
+DEFINER …``).
+"""
 _WITHOUT_ROWS = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
 """What ALTER TABLE does to a partition that takes rows away, or brings some."""
 
@@ -94,7 +103,9 @@ def verdict_of(
     :param said: the words of one statement. :param database: of names without one.
     """
     try:
-        return Sentence(Reading(said, database, lower_case_names), wanted, wanted_database).verdict()
+        return Sentence(
+            Reading(said, database, lower_case_names), wanted, wanted_database
+        ).verdict()
     except Unknown:
         return unknown()
 
@@ -103,7 +114,10 @@ class Sentence:
     """One statement. Words are read from the front."""
 
     def __init__(
-        self, said: Reading, wanted: Callable[[str, str], bool], wanted_database: Callable[[str], bool]
+        self,
+        said: Reading,
+        wanted: Callable[[str, str], bool],
+        wanted_database: Callable[[str], bool],
     ) -> None:
         self._said = said
         self._wanted = wanted
@@ -139,7 +153,9 @@ class Sentence:
         touched = [name for name in names if self._wanted(*name)]
         if names and not touched:
             return Elsewhere(names)
-        return _as_statement(what if not touched else f"{what}, which may be those of {'.'.join(touched[0])}")
+        return _as_statement(
+            what if not touched else f"{what}, which may be those of {'.'.join(touched[0])}"
+        )
 
     # ── transactions ──
 
@@ -159,11 +175,16 @@ class Sentence:
         return PASSED if self._said.skip("SAVEPOINT") else self._no()
 
     def _rollback(self) -> Verdict:
-        return Stop("statement", "a ROLLBACK, by which rows that are written before it never came to be", _COMPARE)
+        return Stop(
+            "statement",
+            "a ROLLBACK, by which rows that are written before it never came to be",
+            _COMPARE,
+        )
 
     def _xa(self) -> Verdict:
         if self._said.skip("START", "BEGIN", "END"):
-            return PASSED  # what follows, or came before, are its rows; the end is an event of its own
+            # what follows, or came before, are its rows; the end is an event of its own
+            return PASSED
         return DECISION
 
     # ── accounts and settings ──
@@ -250,9 +271,13 @@ class Sentence:
             cascades |= self._cascades(word)
             if self._versions(word):
                 return _versioned(name)
-            values = word.says("VALUES") and not (self._said.next is not None and self._said.next.says("LESS", "IN"))
+            values = word.says("VALUES") and not (
+                self._said.next is not None and self._said.next.says("LESS", "IN")
+            )
             if word.says("SELECT", "TABLE") or values:
-                return _as_statement(f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote")
+                return _as_statement(
+                    f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote"
+                )
         return _cascade(name) if cascades else Passed(name)
 
     def _cascades(self, word: Word) -> bool:
@@ -261,7 +286,11 @@ class Sentence:
             return False
         if self._said.skip("CASCADE"):
             return True
-        return self._said.skip("SET") and self._said.next is not None and self._said.next.says("NULL", "DEFAULT")
+        return (
+            self._said.skip("SET")
+            and self._said.next is not None
+            and self._said.next.says("NULL", "DEFAULT")
+        )
 
     def _create_temporary(self) -> Verdict:
         if not self._said.skip("TABLE"):
@@ -270,7 +299,8 @@ class Sentence:
         name = self._said.name()
         if not self._wanted(*name):
             return PASSED
-        # Only statements use it in the binlog, and nothing in those on that name says which of the two it means.
+        # Only statements use it in the binlog, and nothing in those on that name says which of the
+        # two it means.
         return _as_statement(f"a temporary table called {'.'.join(name)}, as one that is read is")
 
     def _alter(self) -> Verdict:
@@ -305,9 +335,12 @@ class Sentence:
         return _cascade(name) if cascades else Passed(name)
 
     def _clause(self, word: Word, name: tuple[str, str]) -> Verdict:
-        """What begins with that word outside of brackets. In doubt it begins a clause: a column that is called like a
-        keyword, without quotes, may cost a stop."""
-        if word.says("RENAME") and not (self._said.next is not None and self._said.next.says("COLUMN", "INDEX", "KEY")):
+        """What begins with that word outside of brackets. In doubt it begins a clause: a column
+        that is called like a keyword, without quotes, may cost a stop.
+        """
+        if word.says("RENAME") and not (
+            self._said.next is not None and self._said.next.says("COLUMN", "INDEX", "KEY")
+        ):
             if not self._said.skip("TO", "AS"):
                 self._said.skip_sign("=")
             other = self._said.name()
@@ -317,23 +350,36 @@ class Sentence:
             other = self._said.name()
             return _ddl("an EXCHANGE PARTITION", other) if self._wanted(*other) else PASSED
         if not self._wanted(*name) or self._said.next is None:
-            if word.says("CONVERT", "TO") and self._said.next is not None and self._said.skip("TABLE"):
-                other = self._said.name()  # CONVERT TABLE b TO PARTITION, CONVERT PARTITION a TO TABLE b
+            if (
+                word.says("CONVERT", "TO")
+                and self._said.next is not None
+                and self._said.skip("TABLE")
+            ):
+                other = (
+                    self._said.name()
+                )  # CONVERT TABLE b TO PARTITION, CONVERT PARTITION a TO TABLE b
                 return _ddl("a CONVERT of a partition", other) if self._wanted(*other) else PASSED
             return PASSED
         if word.says(*_WITHOUT_ROWS) and self._said.next.says("PARTITION", "TABLESPACE", "TABLE"):
-            return _ddl(f"an ALTER TABLE … {word.text.upper()} {self._said.next.text.upper()}", name)
+            return _ddl(
+                f"an ALTER TABLE … {word.text.upper()} {self._said.next.text.upper()}", name
+            )
         if word.says("DROP") and self._said.skip("SYSTEM"):
             versions = self._said.next is not None and self._said.next.says("VERSIONING")
             return _ddl("an ALTER TABLE … DROP SYSTEM VERSIONING", name) if versions else PASSED
         if word.says("ENGINE"):
             self._said.skip_sign("=")
-            if self._said.next is not None and self._said.next.text.strip("'\"").upper() == "BLACKHOLE":
+            if (
+                self._said.next is not None
+                and self._said.next.text.strip("'\"").upper() == "BLACKHOLE"
+            ):
                 return _ddl("an ALTER TABLE … ENGINE = BLACKHOLE", name)
         return PASSED
 
     def _versions(self, word: Word) -> bool:
-        """MariaDB's WITH SYSTEM VERSIONING and ADD SYSTEM VERSIONING: from there on rows that are gone stay."""
+        """MariaDB's WITH SYSTEM VERSIONING and ADD SYSTEM VERSIONING: from there on rows that are
+        gone stay.
+        """
         if not (word.says("WITH", "ADD") and self._said.skip("SYSTEM")):
             return False
         return self._said.next is not None and self._said.next.says("VERSIONING")
@@ -341,7 +387,11 @@ class Sentence:
     def _whole_database(self, verb: str) -> Verdict:
         self._said.skip_if()
         name = self._said.take_name()
-        return Stop("ddl", f"a {verb} DATABASE of {name}", _COMPARE) if self._wanted_database(name) else PASSED
+        return (
+            Stop("ddl", f"a {verb} DATABASE of {name}", _COMPARE)
+            if self._wanted_database(name)
+            else PASSED
+        )
 
     def _object(self) -> Verdict:
         """Something that is no table, behind words that may describe it."""
@@ -360,7 +410,8 @@ class Sentence:
 
 
 _VERBS = frozenset({
-    "BEGIN", "COMMIT", "START", "SAVEPOINT", "RELEASE", "ROLLBACK", "XA", "SET", "TRUNCATE", "DROP", "RENAME", "CREATE",
+    "BEGIN", "COMMIT", "START", "SAVEPOINT", "RELEASE", "ROLLBACK", "XA", "SET", "TRUNCATE",
+    "DROP", "RENAME", "CREATE",
     "ALTER", "ANALYZE", "OPTIMIZE", "REPAIR",
 })  # fmt: skip
 """Each is a method above."""
@@ -370,7 +421,10 @@ _OPEN, _CLOSE = Word("sign", "("), Word("sign", ")")
 
 def _ddl(what: str, name: tuple[str, str]) -> Stop:
     return Stop(
-        "ddl", f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of them", _COMPARE
+        "ddl",
+        f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of "
+        f"them",
+        _COMPARE,
     )
 
 
@@ -378,8 +432,10 @@ def _cascade(name: tuple[str, str]) -> Stop:
     table = ".".join(name)
     return Stop(
         "cascade",
-        f"a foreign key of {table} (CASCADE, SET NULL) by which the server changes rows, and writes no binlog of it",
-        "let the key RESTRICT, and the application change the rows; then compare the table with what came of it. Or, "
+        f"a foreign key of {table} (CASCADE, SET NULL) by which the server changes rows, and "
+        f"writes no binlog of it",
+        "let the key RESTRICT, and the application change the rows; then compare the table with "
+        "what came of it. Or, "
         f'if none of its rows is ever changed that way, pass_over=["cascade:{table}"]',
         name,
     )
@@ -388,11 +444,17 @@ def _cascade(name: tuple[str, str]) -> Stop:
 def _versioned(name: tuple[str, str]) -> Stop:
     return Stop(
         "system_versioned",
-        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in the table as history, "
+        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in the "
+        f"table as history, "
         "and no change tells it from what is there",
-        f"ALTER TABLE {'.'.join(name)} DROP SYSTEM VERSIONING, or leave it out of the wanted tables",
+        f"ALTER TABLE {'.'.join(name)} DROP SYSTEM VERSIONING, or leave it out of the wanted "
+        f"tables",
     )
 
 
 def _as_statement(what: str) -> Stop:
-    return Stop("statement", what, f"set binlog_format=ROW for every session on the server, then {_COMPARE}")
+    return Stop(
+        "statement",
+        what,
+        f"set binlog_format=ROW for every session on the server, then {_COMPARE}",
+    )

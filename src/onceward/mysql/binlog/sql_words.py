@@ -1,7 +1,9 @@
-"""The words of an SQL statement, as far as it takes to tell what it does: :func:`words`, :class:`Reading`. Pure.
+"""The words of an SQL statement, as far as it takes to tell what it does: :func:`words`,
+:class:`Reading`. Pure.
 
-No parser of SQL: keywords, names, quoted texts and signs, without comments. What stands in an executable comment
-(``/*! … */``, MariaDB's ``/*M! … */``) is taken as said, whatever version it is for.
+No parser of SQL: keywords, names, quoted texts and signs, without comments. What stands in an
+executable comment (``/*! … */``, MariaDB's ``/*M! … */``) is taken as said, whatever version it is
+for.
 
 Source: MySQL 8.0 manual, *Comments*, *Schema Object Names*, *String Literals*.
 """
@@ -25,7 +27,9 @@ class Word(NamedTuple):
         return self.kind == "word" and self.text.upper() in keywords
 
 
-_BLANK = r"[\s\0]+|\#[^\n]*|--(?=[\s\0]|$)[^\n]*|/\*(?!M?!)(?:[^*]|\*(?!/))*\*/|/\*M?!(?:\d{5,6})?|\*/"
+_BLANK = (
+    r"[\s\0]+|\#[^\n]*|--(?=[\s\0]|$)[^\n]*|/\*(?!M?!)(?:[^*]|\*(?!/))*\*/|/\*M?!(?:\d{5,6})?|\*/"
+)
 _TEXT = r"'(?:[^'\\]|\\.|'')*'"
 _TEXT_AS_IT_IS = r"'(?:[^']|'')*'"  # NO_BACKSLASH_ESCAPES
 _REST = r"(?P<name>`(?:[^`]|``)*`{more})|(?P<text>{texts})|(?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)|(?P<sign>[^'\"`])"
@@ -40,10 +44,14 @@ def _pattern(ansi_quotes: bool, backslashes: bool) -> re.Pattern[str]:
 
 
 _KINDS: dict[str, WordKind] = {"word": "word", "text": "text", "sign": "sign"}
-_PATTERNS = {(ansi, slash): _pattern(ansi, slash) for ansi in (False, True) for slash in (False, True)}
+_PATTERNS = {
+    (ansi, slash): _pattern(ansi, slash) for ansi in (False, True) for slash in (False, True)
+}
 
 
-def words(statement: str, *, ansi_quotes: bool = False, backslashes: bool = True) -> Iterator[Word]:
+def words(
+    statement: str, *, ansi_quotes: bool = False, backslashes: bool = True
+) -> Iterator[Word]:
     """In order, as they are asked for: the beginning of a statement costs no more than that.
 
     The last one is ``broken`` where a quote or a comment has no end.

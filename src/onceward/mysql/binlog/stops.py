@@ -1,4 +1,6 @@
-"""The two errors of all that reads events: bytes that make no sense, and changes that cannot be passed on. Pure."""
+"""The two errors of all that reads events: bytes that make no sense, and changes that cannot be
+passed on. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,16 @@ from onceward.errors import BinlogDamaged, ChangeUnreadable
 from onceward.mysql.binlog.event import Event
 
 ON_DAMAGE = (
-    "the query reads it again by itself; if that fails at the same place, run mysqlbinlog --verify-binlog-checksum on "
+    "the query reads it again by itself; if that fails at the same place, run mysqlbinlog "
+    "--verify-binlog-checksum on "
     "the file, and read from another server, or from a new checkpoint with a snapshot"
 )
 
 
 def place(event: Event) -> str:
-    """An event's name in errors and ``pass_over``: ``file:position``, and ``#number`` of one in a payload."""
+    """An event's name in errors and ``pass_over``: ``file:position``, and ``#number`` of one in a
+    payload.
+    """
     return f"{event.file}:{event.position}" + (f"#{event.inner}" if event.inner else "")
 
 
@@ -27,7 +32,9 @@ def row_place(event: Event, row: int) -> str:
 
 @dataclass(frozen=True)
 class Passes:
-    """What a person has said may be left out if it cannot be read, by name: nothing else is. What can be read is."""
+    """What a person has said may be left out if it cannot be read, by name: nothing else is. What
+    can be read is.
+    """
 
     names: frozenset[str] = frozenset()
 
@@ -49,17 +56,28 @@ def going_on(next_step: str, names: Sequence[str], left_out: str) -> str:
     :param left_out: what is lost by it.
     """
     said = ", ".join(f'"{name}"' for name in names)
-    return f"{next_step}; once the tables are known to agree, go on without {left_out} by pass_over=[{said}]"
+    return (
+        f"{next_step}; once the tables are known to agree, go on without {left_out} by "
+        f"pass_over=[{said}]"
+    )
 
 
 def damaged(event: Event, what: str) -> BinlogDamaged:
     """Its checksum may be right, and yet it is none that a server writes."""
     at = place(event)
-    return BinlogDamaged(f"at {at} of the binlog there is {what}", next_step=ON_DAMAGE, details={"at": at})
+    return BinlogDamaged(
+        f"at {at} of the binlog there is {what}", next_step=ON_DAMAGE, details={"at": at}
+    )
 
 
 def unreadable(
-    event: Event, reason: str, what: str, next_step: str, *, gtid: str | None = None, left_out: str = "this one event"
+    event: Event,
+    reason: str,
+    what: str,
+    next_step: str,
+    *,
+    gtid: str | None = None,
+    left_out: str = "this one event",
 ) -> ChangeUnreadable:
     """A named stop.
 

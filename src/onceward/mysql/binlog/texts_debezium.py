@@ -1,10 +1,11 @@
-"""The values that Debezium writes to JSON in another form than MySQL does. Pure; called by :mod:`texts`.
+"""The values that Debezium writes to JSON in another form than MySQL does. Pure; called by
+:mod:`texts`.
 
 With ``time.precision.mode=adaptive_time_microseconds``, ``decimal.handling.mode=string`` and
-``binary.handling.mode=base64``: a DATE is days since 1970, a DATETIME milliseconds or, from four digits of its
-fraction on, microseconds, as if it were in UTC, a TIME microseconds, a TIMESTAMP a text in UTC with a ``T`` and a
-``Z``, bits are turned around. A date that no calendar has is an error here, where Debezium writes null or 1970:
-neither can be told from a value.
+``binary.handling.mode=base64``: a DATE is days since 1970, a DATETIME milliseconds or, from four
+digits of its fraction on, microseconds, as if it were in UTC, a TIME microseconds, a TIMESTAMP a
+text in UTC with a ``T`` and a ``Z``, bits are turned around. A date that no calendar has is an
+error here, where Debezium writes null or 1970: neither can be told from a value.
 
 Source: Debezium's documentation of its MySQL connector, "Data type mappings".
 """
@@ -43,9 +44,17 @@ def in_debezium(table: TableMap, column: Column, array: pa.Array) -> tuple[pa.Ar
         return _numbers(days, null), False
     if column.kind is Kind.TIMESTAMP:
         # Written as they are but for these two; a null stays one.
-        parts = [pc.utf8_slice_codeunits(array, 0, 10), "T", pc.utf8_slice_codeunits(array, 11), "Z", ""]
+        parts = [
+            pc.utf8_slice_codeunits(array, 0, 10),
+            "T",
+            pc.utf8_slice_codeunits(array, 11),
+            "Z",
+            "",
+        ]
         return pc.binary_join_element_wise(*parts), True
-    seconds = ((days * 24 + _number(digits, 11, 2)) * 60 + _number(digits, 14, 2)) * 60 + _number(digits, 17, 2)
+    seconds = ((days * 24 + _number(digits, 11, 2)) * 60 + _number(digits, 14, 2)) * 60 + _number(
+        digits, 17, 2
+    )
     if column.fsp <= _MILLISECOND_DIGITS:
         return _numbers(seconds * 1000 + _fraction(digits, column.fsp, 3), null), False
     return _numbers(seconds * 1_000_000 + _fraction(digits, column.fsp, 6), null), False
@@ -74,7 +83,12 @@ def _digits(array: pa.Array, instead: str) -> Numbers:
     _, edges, data = array.buffers()
     start = int(np.frombuffer(edges, np.int32)[array.offset])
     width = len(instead)
-    return np.frombuffer(data, np.uint8, len(array) * width, start).reshape(-1, width).astype(np.int64) - 48
+    return (
+        np.frombuffer(data, np.uint8, len(array) * width, start)
+        .reshape(-1, width)
+        .astype(np.int64)
+        - 48
+    )
 
 
 def _number(digits: Numbers, place: int, count: int) -> Numbers:
@@ -116,15 +130,19 @@ def _time(column: Column, array: pa.Array) -> Numbers:
     return np.where(negative, -microseconds, microseconds)
 
 
-def _numbers(numbers: Numbers, null: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None) -> pa.Array:
+def _numbers(
+    numbers: Numbers, null: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None
+) -> pa.Array:
     return pa.array(numbers, mask=null).cast(pa.string())
 
 
 def _no_day(table: TableMap, column: Column, text: str) -> OncewardError:
     return unreadable(
         "column_type",
-        f"column {column.name!r} of {table.name} has {text!r}, which is no day of the calendar and has no place in "
+        f"column {column.name!r} of {table.name} has {text!r}, which is no day of the calendar "
+        f"and has no place in "
         "Debezium's form",
-        'read the changes with values="text", which has such dates as MySQL writes them; or correct the value on the '
+        'read the changes with values="text", which has such dates as MySQL writes them; or '
+        "correct the value on the "
         "server",
     )

@@ -1,8 +1,8 @@
-"""Names of XA transactions, where they are prepared and where they are decided. Pure; called by :mod:`transactions`
-and :mod:`cuts`.
+"""Names of XA transactions, where they are prepared and where they are decided. Pure; called by
+:mod:`transactions` and :mod:`cuts`.
 
-Source: MySQL, ``libs/mysql/binlog/event/control_events.h`` (``XA_prepare_event``), ``sql/xa.cc`` (``serialize_xid``);
-MariaDB writes the same.
+Source: MySQL, ``libs/mysql/binlog/event/control_events.h`` (``XA_prepare_event``), ``sql/xa.cc``
+(``serialize_xid``); MariaDB writes the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def prepared(event: Event) -> str:
 
 
 def decided(statement: Event) -> str | None:
-    """Which transaction the statement of a QUERY event commits or rolls back; None if it is no such decision.
+    """Which transaction the statement of a QUERY event commits or rolls back; None if it is no
+    such decision.
 
     :raises BinlogDamaged: it ends inside of a field.
     """

@@ -1,25 +1,30 @@
-"""A chunk of a table as it was at one place of the binlog, E, which lies between two transactions. Tasks.
+"""A chunk of a table as it was at one place of the binlog, E, which lies between two transactions.
+Tasks.
 
-1. A view: one transaction that sees all that was committed before E, and maybe more. MySQL commits a transaction to its
-   tables after it is in the binlog, and says so in ``gtid_executed`` only then: so we wait until E's set is in there.
-   MariaDB says of a view itself which place of the binlog it is of, so views are taken until one is of E or later.
-2. H, a place at which all that the view sees is in the binlog: asked for after the view is there (on MariaDB: its own).
-3. The binlog from E to H, of this table and of the chunk's keys: what was the row with that key at E? What the *first*
-   change of it says it was before; if that made the row, there was none.
-4. The rows, a block at a time: those that nothing of 3 is about are what they were at E. The others are left out.
+1. A view: one transaction that sees all that was committed before E, and maybe more. MySQL commits
+   a transaction to its tables after it is in the binlog, and says so in ``gtid_executed`` only
+   then: so we wait until E's set is in there. MariaDB says of a view itself which place of the
+   binlog it is of, so views are taken until one is of E or later.
+2. H, a place at which all that the view sees is in the binlog: asked for after the view is there
+   (on MariaDB: its own).
+3. The binlog from E to H, of this table and of the chunk's keys: what was the row with that key at
+   E? What the *first* change of it says it was before; if that made the row, there was none.
+4. The rows, a block at a time: those that nothing of 3 is about are what they were at E. The
+   others are left out.
 5. And at last, the rows that 3 knows.
 
-So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3 whether the view sees
-it or not, and either is right.
+So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3
+whether the view sees it or not, and either is right.
 
-What if the definition changes between E and H? Rows come in the columns that they have when they are read, and those
-of 5 in the columns of their change: each as its next change in the stream will say it was. After a TRUNCATE, or a
-DROP, the rows that nobody had touched before are gone, and only 5 comes; the truncation, or the stop at the DROP,
-follows in the stream. A row that is read again after a change of the definition may so be another one than the first
-time.
+What if the definition changes between E and H? Rows come in the columns that they have when they
+are read, and those of 5 in the columns of their change: each as its next change in the stream will
+say it was. After a TRUNCATE, or a DROP, the rows that nobody had touched before are gone, and only
+5 comes; the truncation, or the stop at the DROP, follows in the stream. A row that is read again
+after a change of the definition may so be another one than the first time.
 
-Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queue``: engines commit, then
-``Gtid_state::update_commit_group``); MariaDB, *Enhancements for START TRANSACTION WITH CONSISTENT SNAPSHOT*.
+Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queue``: engines
+commit, then ``Gtid_state::update_commit_group``); MariaDB, *Enhancements for START TRANSACTION
+WITH CONSISTENT SNAPSHOT*.
 """
 
 from __future__ import annotations
@@ -53,10 +58,13 @@ from onceward.mysql.source.position import Place, Position
 from onceward.mysql.source.settings import Settings
 
 PINNED = (
-    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout = 240, "
+    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout "
+    "= 240, "
     "transaction_isolation = 'REPEATABLE-READ'"
 )
-"""What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at its end."""
+"""What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at
+its end.
+"""
 _OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _PAUSE = 0.02
@@ -74,7 +82,9 @@ class View:
         self._server = server
         self._as_of = as_of
         self._ends = time.monotonic() + seconds
-        server.ask(PINNED if as_of.dialect == "mysql" or server.version >= (11, 1) else _OLDER_MARIADB)
+        server.ask(
+            PINNED if as_of.dialect == "mysql" or server.version >= (11, 1) else _OLDER_MARIADB
+        )
         if as_of.dialect == "mysql":
             self._wait()
 
@@ -100,13 +110,17 @@ class View:
         gtids = self._as_of.gtids
         if gtids is None:
             raise ServerUnfit(
-                f"before {self._as_of.place} there are transactions without a GTID, so nobody can say when all of them "
+                f"before {self._as_of.place} there are transactions without a GTID, so nobody can "
+                f"say when all of them "
                 "are committed",
-                next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or use another start than "
+                next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or "
+                "use another start than "
                 "initial",
             )
         while gtids:
-            (done,) = self._server.ask(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', 1)")
+            (done,) = self._server.ask(
+                f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', 1)"
+            )
             if done[0] == 0:
                 return
             self.must_not_be_late("it is not in gtid_executed")
@@ -117,16 +131,22 @@ class View:
         """
         if time.monotonic() > self._ends:
             raise ServerUnreachable(
-                f"the server did not show for a minute what its binlog has before {self._as_of.place}: {why}",
-                next_step="see in SHOW PROCESSLIST what its commits wait for (a semi-synchronous replica, a full disk)",
+                f"the server did not show for a minute what its binlog has before "
+                f"{self._as_of.place}: {why}",
+                next_step="see in SHOW PROCESSLIST what its commits wait for (a semi-synchronous "
+                "replica, a full disk)",
             )
 
 
-def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: Settings) -> pa.Table:
+def chunk_as_of(
+    server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: Settings
+) -> pa.Table:
     """:data:`CHANGES`, of rows with the op ``r``.
 
-    :param server: a session for this alone. :param reading: a dump, on another session of the same server.
-    :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be read.
+    :param server: a session for this alone. :param reading: a dump, on another session of the same
+        server.
+    :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be
+        read.
     :raises BinlogPurged: the binlog is gone back to E.
     """
     ask = server.ask
@@ -137,7 +157,9 @@ def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position,
         first = _first_changes(ask, reading, chunk, as_of, high, settings)
         try:
             found = (
-                list(_untouched(server.connection, ask, table, chunk, as_of, settings.values, first))
+                list(
+                    _untouched(server.connection, ask, table, chunk, as_of, settings.values, first)
+                )
                 if table is not None
                 else []
             )
@@ -149,8 +171,10 @@ def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position,
             tries += 1
             if tries > _TRIES:
                 raise ServerUnreachable(
-                    f"the definition of {'.'.join(chunk['table'])} changes again and again while it is read: {error}",
-                    next_step="see in SHOW PROCESSLIST who alters it; the query tries again when it is started again",
+                    f"the definition of {'.'.join(chunk['table'])} changes again and again while "
+                    f"it is read: {error}",
+                    next_step="see in SHOW PROCESSLIST who alters it; the query tries again when "
+                    "it is started again",
                 ) from error
             time.sleep(0.05)
     rows = {key: row for key, row in first.items() if row is not None}
@@ -161,11 +185,15 @@ def _before(events: list[Event], high: Place) -> list[Event]:
     """Those of a block that are before ``high``: mostly all."""
     if not Place(events[-1].file, events[-1].position).is_at_or_behind(high):
         return events
-    return [event for event in events if not Place(event.file, event.position).is_at_or_behind(high)]
+    return [
+        event for event in events if not Place(event.file, event.position).is_at_or_behind(high)
+    ]
 
 
 def _numbered(tables: list[pa.Table]) -> pa.Table:
-    """All of them as one, in an order that does not hang on which of the rows were touched meanwhile."""
+    """All of them as one, in an order that does not hang on which of the rows were touched
+    meanwhile.
+    """
     rows = pa.concat_tables(tables).combine_chunks()
     rows = rows.take(pc.sort_indices(rows["key"]))
     place = CHANGES.get_field_index("row")
@@ -173,7 +201,9 @@ def _numbered(tables: list[pa.Table]) -> pa.Table:
 
 
 def _seen(ask: Ask, as_of: Position, chunk: Chunk) -> Described | None:
-    """The table's definition, which the transaction holds from here on; None: there is no such table now."""
+    """The table's definition, which the transaction holds from here on; None: there is no such
+    table now.
+    """
     database, name = chunk["table"]
     ask("SET character_set_results = 'utf8mb4'")
     try:
@@ -197,13 +227,16 @@ def _first_changes(
     found: dict[str, str | None] = {}
     chosen = within(key_of(chunk["key"]), chunk["after"], chunk["up_to"], ask)
     decoder = Decoder(
-        as_of.dialect, lambda database, table: (database, table) == wanted, values=values, passes=passes
+        as_of.dialect, lambda database, table: (database, table) == wanted, values=values,
+        passes=passes
     )  # fmt: skip
 
     def flush() -> None:
         while decoder.holds:
             changes = taken(decoder.blocks(), chosen, values)
-            for key, op, before in zip(*(changes[name].to_pylist() for name in ("key", "op", "before")), strict=True):
+            for key, op, before in zip(
+                *(changes[name].to_pylist() for name in ("key", "op", "before")), strict=True
+            ):
                 if op != "t":
                     found.setdefault(key, None if op == "c" else before)
 
@@ -224,14 +257,17 @@ def _first_changes(
     return found
 
 
-def _blocks_up_to(reading: Reading, place: Place, high: Place) -> Generator[list[Event], None, None]:
+def _blocks_up_to(
+    reading: Reading, place: Place, high: Place
+) -> Generator[list[Event], None, None]:
     """The events between the two, all of them.
 
-    A dump that is over before ``high`` goes on in another one: what is written may not be sent yet (``sync_binlog``),
-    and one that somebody ends with KILL QUERY says, in the middle, that there is no more.
+    A dump that is over before ``high`` goes on in another one: what is written may not be sent yet
+    (``sync_binlog``), and one that somebody ends with KILL QUERY says, in the middle, that there
+    is no more.
 
-    Source: MySQL, ``sql/rpl_binlog_sender.cc`` (``Binlog_sender::run``: EOF once the thread is killed); MariaDB,
-    ``sql/sql_repl.cc`` (``should_stop``).
+    Source: MySQL, ``sql/rpl_binlog_sender.cc`` (``Binlog_sender::run``: EOF once the thread is
+    killed); MariaDB, ``sql/sql_repl.cc`` (``should_stop``).
     """
     ends = time.monotonic() + _SECONDS
     while not place.is_at_or_behind(high):
@@ -247,8 +283,10 @@ def _blocks_up_to(reading: Reading, place: Place, high: Place) -> Generator[list
             ends = time.monotonic() + _SECONDS
         elif time.monotonic() > ends:
             raise ServerUnreachable(
-                f"the server did not send for a minute what its binlog has between {place} and {high}",
-                next_step="see in SHOW PROCESSLIST what its commits wait for, and who ends its binlog dumps",
+                f"the server did not send for a minute what its binlog has between {place} and "
+                f"{high}",
+                next_step="see in SHOW PROCESSLIST what its commits wait for, and who ends its "
+                "binlog dumps",
                 details={"at": str(place)},
             )
         else:
@@ -256,13 +294,20 @@ def _blocks_up_to(reading: Reading, place: Place, high: Place) -> Generator[list
 
 
 def _untouched(
-    connection: Any, ask: Ask, table: Described, chunk: Chunk, as_of: Position, values: Values, touched: dict[str, Any]
+    connection: Any,
+    ask: Ask,
+    table: Described,
+    chunk: Chunk,
+    as_of: Position,
+    values: Values,
+    touched: dict[str, Any],
 ) -> Iterator[pa.Table]:
     """Step 4."""
     ask("SET character_set_results = NULL")  # texts in their own charsets, as the binlog has them
     keys = pa.array(touched, pa.string())
     statement = (
-        f"SELECT {', '.join(table.expressions)} FROM {table.quoted} FORCE INDEX (PRIMARY) "  # noqa: S608 — quoted, hexadecimal
+        f"SELECT {', '.join(table.expressions)} "  # noqa: S608
+        f"FROM {table.quoted} FORCE INDEX (PRIMARY) "
         f"WHERE {within_sql(table.key, chunk['after'], chunk['up_to'])}"
     )
     for columns in rows_of(connection, statement):
@@ -271,9 +316,19 @@ def _untouched(
         except BadCell as error:
             raise error.error from None
         changes = snapshot_changes(
-            table.map, rows, values, ts_ms=chunk["ts_ms"], gtid=None, file=as_of.file, pos=as_of.pos
+            table.map,
+            rows,
+            values,
+            ts_ms=chunk["ts_ms"],
+            gtid=None,
+            file=as_of.file,
+            pos=as_of.pos,
         )
-        yield changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys))) if touched else changes
+        yield (
+            changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys)))
+            if touched
+            else changes
+        )
 
 
 def _rows_before(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
@@ -281,11 +336,14 @@ def _rows_before(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Tabl
     count = len(rows)
     database, name = chunk["table"]
     said: dict[str, Any] = {
-        "op": "r", "db": database, "table": name, "before": None, "ts_ms": chunk["ts_ms"], "gtid": None,
+        "op": "r", "db": database, "table": name, "before": None, "ts_ms": chunk["ts_ms"],
+        "gtid": None,
         "file": as_of.file, "pos": as_of.pos, "inner": 0, "row": 0, "server_id": 0,
     }  # fmt: skip
     columns = {"key": pa.array(rows, pa.string()), "after": pa.array(rows.values(), pa.string())}
-    arrays = [columns.get(f.name, pa.repeat(pa.scalar(said.get(f.name), f.type), count)) for f in CHANGES]
+    arrays = [
+        columns.get(f.name, pa.repeat(pa.scalar(said.get(f.name), f.type), count)) for f in CHANGES
+    ]
     return pa.table(arrays, schema=CHANGES)
 
 

@@ -1,8 +1,9 @@
-"""What a table looks like to a SELECT, in the words of the binlog, and whether there can be a snapshot of it. Driver
-and tasks.
+"""What a table looks like to a SELECT, in the words of the binlog, and whether there can be a
+snapshot of it. Driver and tasks.
 
-A row must come out of a SELECT as it comes out of the binlog. So each column is described as a table map describes it
-(:class:`onceward.mysql.binlog.column.Column`), and asked for by an expression that the server answers without rounding.
+A row must come out of a SELECT as it comes out of the binlog. So each column is described as a
+table map describes it (:class:`onceward.mysql.binlog.column.Column`), and asked for by an
+expression that the server answers without rounding.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Ask, Key, Ke
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
-_MOMENTS = {"date": Kind.DATE, "time": Kind.TIME, "datetime": Kind.DATETIME, "timestamp": Kind.TIMESTAMP}
+_MOMENTS = {
+    "date": Kind.DATE,
+    "time": Kind.TIME,
+    "datetime": Kind.DATETIME,
+    "timestamp": Kind.TIMESTAMP,
+}
 _SHAPES = (
-    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geomcollection",
+    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
+    "geomcollection",
     "geometrycollection",
 )  # fmt: skip
 _LABELS = {"enum": Kind.ENUM, "set": Kind.SET}
@@ -56,11 +63,13 @@ def quoted_table(database: str, table: str) -> str:
 def described(ask: Ask, dialect: Dialect, database: str, table: str) -> Described:
     """What ``information_schema`` says of a table that is there.
 
-    :raises ServerUnfit: there can be no snapshot of it; the error names the table, and what would help.
+    :raises ServerUnfit: there can be no snapshot of it; the error names the table, and what would
+        help.
     """
     where = f"TABLE_SCHEMA = {_text(database)} AND TABLE_NAME = {_text(table)}"
     columns = ask(
-        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, NUMERIC_PRECISION, NUMERIC_SCALE, "  # noqa: S608
+        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, NUMERIC_PRECISION, "  # noqa: S608
+        "NUMERIC_SCALE, "
         "DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS "
         f"WHERE {where} ORDER BY ORDINAL_POSITION"
     )
@@ -81,13 +90,16 @@ def described(ask: Ask, dialect: Dialect, database: str, table: str) -> Describe
 
 
 def _row_bytes(ask: Ask, where: str, name: str) -> int:
-    rows = ask(f"SELECT TABLE_TYPE, ENGINE, AVG_ROW_LENGTH FROM information_schema.TABLES WHERE {where}")  # noqa: S608 — a quoted text
+    rows = ask(
+        f"SELECT TABLE_TYPE, ENGINE, AVG_ROW_LENGTH FROM information_schema.TABLES WHERE {where}"  # noqa: S608
+    )
     kind, engine, row_bytes = rows[0] if rows else ("not visible", None, None)
     if kind != "BASE TABLE":
         raise _unfit(
             name,
             f"it is {str(kind).lower()}, and no plain table",
-            "leave it out of tables, or use another start than initial: its changes alone can be read",
+            "leave it out of tables, or use another start than initial: its changes alone can be "
+            "read",
         )
     if str(engine).lower() != "innodb":
         raise _unfit(
@@ -98,13 +110,22 @@ def _row_bytes(ask: Ask, where: str, name: str) -> int:
     return int(row_bytes or _ROWS_UNKNOWN)
 
 
-def _key(ask: Ask, where: str, name: str, columns: dict[str, Column], kinds: dict[str, tuple[str, str, str]]) -> Key:
+def _key(
+    ask: Ask,
+    where: str,
+    name: str,
+    columns: dict[str, Column],
+    kinds: dict[str, tuple[str, str, str]],
+) -> Key:
     parts = ask(
-        "SELECT COLUMN_NAME, SUB_PART, COLLATION FROM information_schema.STATISTICS "  # noqa: S608 — a quoted text
+        "SELECT COLUMN_NAME, SUB_PART, "  # noqa: S608
+        "COLLATION FROM information_schema.STATISTICS "
         f"WHERE {where} AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX"
     )
     if not parts:
-        raise _unfit(name, "it has no primary key", "add a primary key, or use another start than initial")
+        raise _unfit(
+            name, "it has no primary key", "add a primary key, or use another start than initial"
+        )
     if any(part[1] is not None for part in parts):
         raise _unfit(
             name,
@@ -123,19 +144,27 @@ def _key(ask: Ask, where: str, name: str, columns: dict[str, Column], kinds: dic
         if column.kind not in SORTED_HERE | SORTED_THERE or data_type in _ADDRESSES:
             raise _unfit(
                 name,
-                f"its primary key has the column {column.name!r} of the type {whole_type}, whose order we do not know",
+                f"its primary key has the column {column.name!r} of the type {whole_type}, whose "
+                f"order we do not know",
                 "use another start than initial, or a key of numbers, texts, bytes or moments",
             )
         charset = column.charset if column.kind is Kind.TEXT else ""
-        key.append(KeyColumn(column.name, whole_type, column.kind, charset, collation if charset else ""))
+        key.append(
+            KeyColumn(column.name, whole_type, column.kind, charset, collation if charset else "")
+        )
     return tuple(key)
 
 
 def _column(
-    dialect: Dialect, table: str, name: str, data_type: str, whole_type: str, nullable: str, precision: Any, scale: Any,
+    dialect: Dialect, table: str, name: str, data_type: str, whole_type: str, nullable: str,
+    precision: Any, scale: Any,
     fsp: Any, charset: Any,
 ) -> Column:  # fmt: skip
-    shared: dict[str, Any] = {"name": name, "nullable": nullable == "YES", "unsigned": "unsigned" in whole_type}
+    shared: dict[str, Any] = {
+        "name": name,
+        "nullable": nullable == "YES",
+        "unsigned": "unsigned" in whole_type,
+    }
     charset = "utf8mb3" if charset == "utf8" else str(charset or "")
     made = _of_type(dialect, data_type, precision, scale, fsp, charset)
     if made is None:
@@ -170,16 +199,26 @@ def _of_type(
         return {"kind": Kind.BINARY}
     if data_type in _SHAPES:
         return {"kind": Kind.GEOMETRY}
-    return {"kind": {"json": Kind.JSON, "vector": Kind.VECTOR}[data_type]} if data_type in ("json", "vector") else None
+    return (
+        {"kind": {"json": Kind.JSON, "vector": Kind.VECTOR}[data_type]}
+        if data_type in ("json", "vector")
+        else None
+    )
 
 
 def listed(ask: Ask, wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
     """The tables that there are, of those that are wanted."""
     rows: Sequence[tuple[Any, ...]] = ask(
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE NOT IN ('VIEW', "
-        "'SYSTEM VIEW', 'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY') ORDER BY TABLE_SCHEMA, TABLE_NAME"
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE NOT IN "
+        "('VIEW', "
+        "'SYSTEM VIEW', 'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY') ORDER BY TABLE_SCHEMA, "
+        "TABLE_NAME"
     )
-    return [(str(database), str(table)) for database, table in rows if wanted(str(database), str(table))]
+    return [
+        (str(database), str(table))
+        for database, table in rows
+        if wanted(str(database), str(table))
+    ]
 
 
 def _text(said: str) -> str:
@@ -187,4 +226,8 @@ def _text(said: str) -> str:
 
 
 def _unfit(table: str, why: str, next_step: str) -> ServerUnfit:
-    return ServerUnfit(f"there can be no snapshot of {table}: {why}", next_step=next_step, details={"table": table})
+    return ServerUnfit(
+        f"there can be no snapshot of {table}: {why}",
+        next_step=next_step,
+        details={"table": table},
+    )

@@ -1,12 +1,14 @@
-"""A place in the order of a table's primary key: as JSON, as SQL, and compared with keys in Arrow. Driver and tasks.
+"""A place in the order of a table's primary key: as JSON, as SQL, and compared with keys in Arrow.
+Driver and tasks.
 
-The order is the server's, and exactly that. Numbers, bytes, dates and moments are compared here, all keys of a column
-at once; texts by the server, for what comes first among them, and what is equal, is a matter of collations and of
-padding.
+The order is the server's, and exactly that. Numbers, bytes, dates and moments are compared here,
+all keys of a column at once; texts by the server, for what comes first among them, and what is
+equal, is a matter of collations and of padding.
 
-A place is a list of texts, one for each column of the key: digits, a moment as the server writes it, or the bytes of a
-text in its own charset, in hexadecimal. Row constructors, ``(a, b) > (1, 2)``, mean what is said here with OR, but no
-server looks them up in an index (MySQL manual, "Range Optimization of Row Constructor Expressions", is about equality).
+A place is a list of texts, one for each column of the key: digits, a moment as the server writes
+it, or the bytes of a text in its own charset, in hexadecimal. Row constructors, ``(a, b) > (1,
+2)``, mean what is said here with OR, but no server looks them up in an index (MySQL manual, "Range
+Optimization of Row Constructor Expressions", is about equality).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Ask = Callable[[str], Sequence[tuple[Any, ...]]]
 Place = list[str]
 Mask = npt.NDArray[np.bool_]
 
-SORTED_HERE = frozenset({Kind.INTEGER, Kind.YEAR, Kind.DECIMAL, Kind.BINARY, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+SORTED_HERE = frozenset(
+    {Kind.INTEGER, Kind.YEAR, Kind.DECIMAL, Kind.BINARY, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP}
+)
 """Dates and moments by their texts, which sort as they do."""
 SORTED_THERE = frozenset({Kind.TEXT, Kind.TIME})
 _DIGITS = frozenset({Kind.INTEGER, Kind.YEAR, Kind.DECIMAL})
@@ -61,12 +65,18 @@ class KeyColumn:
     @property
     def said(self) -> str:
         """What a SELECT asks for to get a place."""
-        return f"HEX({self.quoted})" if self.kind in (Kind.TEXT, Kind.BINARY) else f"CAST({self.quoted} AS CHAR)"
+        return (
+            f"HEX({self.quoted})"
+            if self.kind in (Kind.TEXT, Kind.BINARY)
+            else f"CAST({self.quoted} AS CHAR)"
+        )
 
     def place(self, answer: Any) -> str:
         """Of the answer to :attr:`said`."""
         text = answer.decode() if isinstance(answer, bytes) else str(answer)
-        return str(Decimal(text)) if self.kind in _DIGITS else text  # without the zeros of ZEROFILL
+        return (
+            str(Decimal(text)) if self.kind in _DIGITS else text
+        )  # without the zeros of ZEROFILL
 
     def literal(self, place: str) -> str:
         """As SQL: beside the column the server takes the column's collation, not the literal's."""
@@ -106,7 +116,9 @@ def quoted(name: str) -> str:
 
 
 def within(key: Key, after: Place | None, up_to: Place | None) -> str:
-    """The condition that a row is behind ``after`` and not behind ``up_to``, either None for no limit."""
+    """The condition that a row is behind ``after`` and not behind ``up_to``, either None for no
+    limit.
+    """
     sides = [_behind(key, after)] if after else []
     sides += [_not_behind(key, up_to)] if up_to else []
     return " AND ".join(sides) or "TRUE"
@@ -147,8 +159,13 @@ def _questions(key: Key, place: Place, keys: list[tuple[Any, ...]]) -> Iterator[
                 f"{column.typed_literal(value)}{'' if rows else f' AS {column.quoted}'}"
                 for column, value in zip(key, each, strict=True)
             )
-            rows.append(f"SELECT {number}{'' if rows else ' AS `onceward number`'}, {', '.join(values)}")
-        yield f"SELECT `onceward number` FROM ({' UNION ALL '.join(rows)}) AS asked WHERE {condition}"  # noqa: S608
+            rows.append(
+                f"SELECT {number}{'' if rows else ' AS `onceward number`'}, {', '.join(values)}"
+            )
+        yield (
+            f"SELECT `onceward number` FROM ({' UNION ALL '.join(rows)}) AS asked WHERE "  # noqa: S608
+            f"{condition}"
+        )
 
 
 def _behind(key: Key, place: Place) -> str:

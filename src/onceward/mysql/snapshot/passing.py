@@ -1,7 +1,9 @@
-"""Which changes of the stream are let through while a snapshot is under way: those of rows whose chunk has come. Tasks.
+"""Which changes of the stream are let through while a snapshot is under way: those of rows whose
+chunk has come. Tasks.
 
-What if an update moves a row from where the snapshot was to where it was not, or back? It is two changes anyway, and
-each is let through, or not, by its own key."""
+What if an update moves a row from where the snapshot was to where it was not, or back? It is two
+changes anyway, and each is let through, or not, by its own key.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Passing:
     def changes(self, blocks: Iterable[Block], values: Values) -> pa.Table:
         """What passes of ``blocks``, all of which are of one file, in its order: :data:`CHANGES`.
 
-        :raises ChangeUnreadable: the primary key of the table under way is another one, or see ``in_order``.
+        :raises ChangeUnreadable: the primary key of the table under way is another one, or see
+            ``in_order``.
         """
         passed: list[Block] = []
         chosen: list[Block] = []
@@ -74,17 +77,27 @@ def within(key: Key, after: list[str] | None, up_to: list[str] | None, ask: Ask)
 def must_have_key(table: TableMap, key: Key) -> None:
     """:raises ChangeUnreadable: the binlog says that the table's primary key is another one."""
     columns = [table.columns[place] for place in table.key]
-    if [(column.name, column.kind) for column in columns] != [(column.name, column.kind) for column in key]:
+    if [(column.name, column.kind) for column in columns] != [
+        (column.name, column.kind) for column in key
+    ]:
         raise key_changed(table.db, table.table)
 
 
-def taken(blocks: Iterable[Block], choice: Choice, values: Values, others: Sequence[Block] = ()) -> pa.Table:
-    """The changes of those rows of ``blocks`` that ``choice`` takes by their keys, and all of ``others``; of one file,
-    in its order."""
+def taken(
+    blocks: Iterable[Block], choice: Choice, values: Values, others: Sequence[Block] = ()
+) -> pa.Table:
+    """The changes of those rows of ``blocks`` that ``choice`` takes by their keys, and all of
+    ``others``; of one file, in its order.
+    """
     parts = [part for block in blocks for part in _parts(block, choice)]
     changes = in_order([*parts, *others], values)
-    # Blocks are put in order by events, and the two halves of an update here are in different ones.
-    return changes.sort_by([(name, "ascending") for name in ("pos", "inner", "row")]) if parts else changes
+    # Blocks are put in order by events, and the two halves of an update here are in different
+    # ones.
+    return (
+        changes.sort_by([(name, "ascending") for name in ("pos", "inner", "row")])
+        if parts
+        else changes
+    )
 
 
 def _parts(block: Block, choice: Choice) -> list[Block]:
@@ -97,7 +110,11 @@ def _parts(block: Block, choice: Choice) -> list[Block]:
     both = np.repeat(old & new, 2)
     gone, come = np.zeros(len(took), np.bool_), np.zeros(len(took), np.bool_)
     gone[0::2], come[1::2] = old & ~new, new & ~old
-    return [*_some(block, "update", both), *_some(block, "delete", gone), *_some(block, "insert", come)]
+    return [
+        *_some(block, "update", both),
+        *_some(block, "delete", gone),
+        *_some(block, "insert", come),
+    ]
 
 
 def _some(block: Block, kind: str, rows: Mask) -> list[Block]:
@@ -106,7 +123,9 @@ def _some(block: Block, kind: str, rows: Mask) -> list[Block]:
     return [replace(block if rows.all() else block.only(rows), kind=kind)]  # type: ignore[arg-type]
 
 
-def _behind(key: Key, place: list[str], table: TableMap, keys: Sequence[pa.Array], ask: Ask) -> Mask:
+def _behind(
+    key: Key, place: list[str], table: TableMap, keys: Sequence[pa.Array], ask: Ask
+) -> Mask:
     try:
         return behind(key, place, keys, ask)
     except pa.ArrowException:  # a place that the column's type does not have any more

@@ -1,12 +1,12 @@
-"""The rows of a query as the server sends them, as Arrow columns of bytes, a block at a time. Tasks; called by
-:mod:`as_of`.
+"""The rows of a query as the server sends them, as Arrow columns of bytes, a block at a time.
+Tasks; called by :mod:`as_of`.
 
-PyMySQL makes a Python object of each value, a microsecond each. Here Python looks at each row's length only; the
-cells of a block are found column by column, for all rows at once. The server sends as fast as it is read, and no
-faster, so that memory is a block, however many rows there are.
+PyMySQL makes a Python object of each value, a microsecond each. Here Python looks at each row's
+length only; the cells of a block are found column by column, for all rows at once. The server
+sends as fast as it is read, and no faster, so that memory is a block, however many rows there are.
 
-PyMySQL has no word for that: its private ``_execute_command``, ``_read_packet``, ``_rfile`` and ``_sock`` are used
-here.
+PyMySQL has no word for that: its private ``_execute_command``, ``_read_packet``, ``_rfile`` and
+``_sock`` are used here.
 
 Source: MySQL, *Client/Server Protocol*, "Text Resultset" and "Protocol::LengthEncodedInteger".
 """
@@ -34,10 +34,14 @@ BLOCK_BYTES = 4 << 20
 Offsets = npt.NDArray[np.int64]
 
 
-def rows_of(connection: Any, statement: str, block_bytes: int = BLOCK_BYTES) -> Iterator[list[pa.Array]]:
-    """What ``statement`` gives: blocks of columns, each an array of bytes, null where the value is.
+def rows_of(
+    connection: Any, statement: str, block_bytes: int = BLOCK_BYTES
+) -> Iterator[list[pa.Array]]:
+    """What ``statement`` gives: blocks of columns, each an array of bytes, null where the value
+    is.
 
-    The connection must not be used for anything else before the last block has come; whoever stops earlier closes it.
+    The connection must not be used for anything else before the last block has come; whoever stops
+    earlier closes it.
 
     :raises pymysql.err.MySQLError: the server refuses it, or breaks off.
     :raises ServerUnreachable: it ended the connection.
@@ -47,19 +51,22 @@ def rows_of(connection: Any, statement: str, block_bytes: int = BLOCK_BYTES) -> 
     for _ in range(columns + 1):  # their definitions, and the packet that ends them
         connection._read_packet()
     # What its buffer holds comes first; behind it the socket is read without one.
-    packets = _Packets(connection._rfile.read1(io.DEFAULT_BUFFER_SIZE), connection._sock, block_bytes)
+    packets = _Packets(
+        connection._rfile.read1(io.DEFAULT_BUFFER_SIZE), connection._sock, block_bytes
+    )
     while (block := packets.block()) is not None:
         starts, stops = block
         yield _cells(packets.buffer, starts, stops, columns)
     if packets.refusal is not None:
-        library("a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql").err.raise_mysql_exception(
-            packets.refusal
-        )
+        library(
+            "a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql"
+        ).err.raise_mysql_exception(packets.refusal)
 
 
 class _Packets:
-    """Where rows lie in what was received. Each call of :meth:`block` is one buffer, read until it is full or the rows
-    are over: as long as their end has not come, the server has more to say."""
+    """Where rows lie in what was received. Each call of :meth:`block` is one buffer, read until it
+    is full or the rows are over: as long as their end has not come, the server has more to say.
+    """
 
     def __init__(self, received: bytes, socket: Any, block_bytes: int) -> None:
         self._socket = socket
@@ -73,7 +80,9 @@ class _Packets:
         """The server's, in the place of the next row."""
 
     def block(self) -> tuple[Offsets, Offsets] | None:
-        """Where the rows of the next block begin and end in :attr:`buffer`, one at least; None behind the last one."""
+        """Where the rows of the next block begin and end in :attr:`buffer`, one at least; None
+        behind the last one.
+        """
         buffer, filled, at = bytearray(self._block_bytes), len(self._rest), 0
         if filled > len(buffer) // 2:
             buffer = bytearray(2 * filled)
@@ -113,12 +122,14 @@ class _Packets:
         except OSError as error:  # also a patience that is over
             raise ServerUnreachable(
                 f"the server did not go on sending a snapshot's rows: {error}",
-                next_step="see whether it runs; the chunk is read again when the query is started again",
+                next_step="see whether it runs; the chunk is read again when the query is started "
+                "again",
             ) from error
         if not count:
             raise ServerUnreachable(
                 "the server closed the connection in the middle of a snapshot's rows",
-                next_step="see whether it runs, and whether net_write_timeout or a proxy between ended a slow reader",
+                next_step="see whether it runs, and whether net_write_timeout or a proxy between "
+                "ended a slow reader",
             )
         return count
 
@@ -127,7 +138,10 @@ class _Packets:
         row = bytearray()
         length = _FULL_PACKET
         while length == _FULL_PACKET:
-            for needed in (_HEADER, _HEADER + _FULL_PACKET):  # the header says how much the second time
+            for needed in (
+                _HEADER,
+                _HEADER + _FULL_PACKET,
+            ):  # the header says how much the second time
                 if needed > _HEADER:
                     length = int.from_bytes(received[:3], "little")
                     needed = _HEADER + length
@@ -147,7 +161,8 @@ def _cells(buffer: bytearray, starts: Offsets, stops: Offsets, columns: int) -> 
     data = np.frombuffer(buffer, np.uint8)
     last = len(data) - 1
     at = starts
-    # Cells and the gaps between them are one array of bytes over the buffer, of which each column takes its own.
+    # Cells and the gaps between them are one array of bytes over the buffer, of which each column
+    # takes its own.
     edges = np.empty((len(starts), 2 * columns), np.int64)
     nulls: list[npt.NDArray[np.bool_]] = []
     for column in range(columns):
@@ -172,7 +187,8 @@ def _cells(buffer: bytearray, starts: Offsets, stops: Offsets, columns: int) -> 
     if (at != stops).any():
         raise ServerUnreachable(
             "a row of the snapshot does not have the bytes that it says",
-            next_step="the next attempt reads it again; if that fails too, see what is between here and the server",
+            next_step="the next attempt reads it again; if that fails too, see what is between "
+            "here and the server",
         )
     whole = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(),

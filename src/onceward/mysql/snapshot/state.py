@@ -1,4 +1,5 @@
-"""What of a snapshot is done, under way and left, and which chunks come next. JSON values; beside the driver.
+"""What of a snapshot is done, under way and left, and which chunks come next. JSON values; beside
+the driver.
 
 ::
 
@@ -8,9 +9,9 @@
      "chunks": [                        # what the batch brings at whose end this state is
         {"table": …, "key": …, "after": … or null, "up_to": … or null, "ts_ms": …}, …]}
 
-A chunk is the rows behind ``after`` and not behind ``up_to``. The last one of a table has no end: rows that come there
-later are the stream's. A table that is neither left nor under way is done, also one that was made later: its first row
-comes from the stream.
+A chunk is the rows behind ``after`` and not behind ``up_to``. The last one of a table has no end:
+rows that come there later are the stream's. A table that is neither left nor under way is done,
+also one that was made later: its first row comes from the stream.
 """
 
 from __future__ import annotations
@@ -47,7 +48,13 @@ def begun(ask: Ask, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
     for database, table in tables:
         described(ask, dialect, database, table)
         ask(f"SELECT * FROM {quoted_table(database, table)} LIMIT 0")  # noqa: S608 — quoted; a right for all columns
-    return {"left": [list(each) for each in tables], "table": None, "key": None, "after": None, "chunks": []}
+    return {
+        "left": [list(each) for each in tables],
+        "table": None,
+        "key": None,
+        "after": None,
+        "chunks": [],
+    }
 
 
 def is_over(state: State) -> bool:
@@ -60,7 +67,9 @@ def waiting(state: State) -> State:
     return {**state, "chunks": []}
 
 
-def further(ask: Ask, dialect: Dialect, state: State, chunks: int, rows: int | None = None) -> State:
+def further(
+    ask: Ask, dialect: Dialect, state: State, chunks: int, rows: int | None = None
+) -> State:
     """Behind the next ``chunks`` chunks, or so: the ends of tables count less.
 
     :param rows: of a chunk; None: by the size of a table's rows.
@@ -131,16 +140,26 @@ def _end(ask: Ask, table: Described, after: Place | None, rows: int) -> Place | 
     said = ", ".join(column.said for column in table.key)
     order = ", ".join(column.quoted for column in table.key)
     found = ask(
-        f"SELECT {said} FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE {within(table.key, after, None)} "  # noqa: S608
+        f"SELECT {said} FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "  # noqa: S608
+        f"{within(table.key, after, None)} "
         f"ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
     )
-    return [column.place(answer) for column, answer in zip(table.key, found[0], strict=True)] if found else None
+    return (
+        [column.place(answer) for column, answer in zip(table.key, found[0], strict=True)]
+        if found
+        else None
+    )
 
 
 def _rows_of(table: Described) -> int:
-    return min(MOST, max(FEWEST, CHUNK_BYTES // table.row_bytes)) if table.row_bytes else _ROWS_UNKNOWN
+    return (
+        min(MOST, max(FEWEST, CHUNK_BYTES // table.row_bytes))
+        if table.row_bytes
+        else _ROWS_UNKNOWN
+    )
 
 
 __all__ = [
-    "Chunk", "State", "begun", "further", "is_missing", "is_over", "key_changed", "key_of", "must_be_same", "waiting",
+    "Chunk", "State", "begun", "further", "is_missing", "is_over", "key_changed", "key_of",
+    "must_be_same", "waiting",
 ]  # fmt: skip

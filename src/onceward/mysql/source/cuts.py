@@ -1,12 +1,14 @@
-"""Where a batch ends, and what its tasks read of the binlog: :class:`Cutter`. Pure: events in, a range out. Driver.
+"""Where a batch ends, and what its tasks read of the binlog: :class:`Cutter`. Pure: events in, a
+range out. Driver.
 
-A batch ends at the end of a transaction: as soon as it has the bytes or the changes that it may have, where the server
-has no more, or before an event that nobody can pass on. Its parts are ranges of bytes that begin and end anywhere, also
-inside a transaction: the one who reads a part is told which tables the rows in it are of, and whose transaction it is.
-Stretches without a change of a wanted table are in no part.
+A batch ends at the end of a transaction: as soon as it has the bytes or the changes that it may
+have, where the server has no more, or before an event that nobody can pass on. Its parts are
+ranges of bytes that begin and end anywhere, also inside a transaction: the one who reads a part is
+told which tables the rows in it are of, and whose transaction it is. Stretches without a change of
+a wanted table are in no part.
 
-What if a transaction turns out never to have been, or is left out for another reason? Its parts are taken back: they
-are kept apart until it has ended.
+What if a transaction turns out never to have been, or is left out for another reason? Its parts
+are taken back: they are kept apart until it has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from onceward.mysql.binlog.gtids import Gtids
 from onceward.mysql.binlog.kinds import WHY, must_not_pass
 from onceward.mysql.binlog.left_out import rows_of
 from onceward.mysql.binlog.refusals import located
-from onceward.mysql.binlog.statements import DECISION, PASSED, Elsewhere, Passed, Stop, Truncated, classify
+from onceward.mysql.binlog.statements import (
+    DECISION,
+    PASSED,
+    Elsewhere,
+    Passed,
+    Stop,
+    Truncated,
+    classify,
+)
 from onceward.mysql.binlog.stops import unreadable
 from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.xa import decided
@@ -71,11 +81,14 @@ class _Parts:
     era: int = 0
     """See :class:`~onceward.mysql.source.position.Position`."""
 
-    def cut(self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None) -> None:
+    def cut(
+        self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None
+    ) -> None:
         """The open part ends here, and another one begins."""
         if self.changes:
             part: dict[str, Any] = {
-                "file": self.file, "born": self.born, "era": self.era, "from": self.begin, "to": pos,
+                "file": self.file, "born": self.born, "era": self.era, "from": self.begin,
+                "to": pos,
             }  # fmt: skip
             if self.maps:
                 part["maps"] = [base64.b64encode(one).decode() for one in self.maps]
@@ -84,7 +97,9 @@ class _Parts:
             self.done.append(part)
         self.begins(file, pos, maps, gtid)
 
-    def begins(self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None) -> None:
+    def begins(
+        self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None
+    ) -> None:
         """What was in the open part is dropped."""
         self.file, self.begin, self.maps, self.gtid, self.changes = file, pos, maps, gtid, 0
 
@@ -113,7 +128,8 @@ class Cutter(Walk):
     :param upto: the range ends there, and nowhere else: it was logged before.
     :param only: of a range that was logged on another server: these transactions, and no others.
     :param looked_at: the wanted tables that were seen when the server was looked at.
-    :param reaches_others: asked of a table that a statement changes and nobody reads: is it a view, or has triggers?
+    :param reaches_others: asked of a table that a statement changes and nobody reads: is it a
+        view, or has triggers?
     """
 
     def __init__(
@@ -136,7 +152,9 @@ class Cutter(Walk):
         self._passes = settings.passes
         self._looked_at = looked_at
         self.news: Place | None = None
-        """Before the first transaction that defines a wanted table, or has changes of one that was not looked at."""
+        """Before the first transaction that defines a wanted table, or has changes of one that was
+        not looked at.
+        """
         self.unseen: set[tuple[str, str]] = set()
         """Those tables."""
         self._parts = _Parts(settings.part_bytes, start.file, start.pos, era=start.era)
@@ -150,7 +168,9 @@ class Cutter(Walk):
         """Of the transaction under way."""
         self._handlers |= {
             kinds.EXECUTE_LOAD_QUERY: self._load,
-            **dict.fromkeys((*kinds.ROWS, *kinds.COMPRESSED_ROWS, kinds.PARTIAL_UPDATE_ROWS), self._rows),
+            **dict.fromkeys(
+                (*kinds.ROWS, *kinds.COMPRESSED_ROWS, kinds.PARTIAL_UPDATE_ROWS), self._rows
+            ),
         }
         if only is not None and self.gtids is not None and self.gtids.covers(only):
             self.full = True
@@ -161,7 +181,9 @@ class Cutter(Walk):
             self._torn()
         else:
             self._parts.cut(*self.place)
-        return Range(self.position(), self._parts.done, self._changes, self.bytes, self.full, self.stop)
+        return Range(
+            self.position(), self._parts.done, self._changes, self.bytes, self.full, self.stop
+        )
 
     # Transactions
 
@@ -215,7 +237,11 @@ class Cutter(Walk):
                 self._known_maps.clear()
             name = _table_of(event, body)
             known = self._known_maps[body] = self._wanted(*name)
-            if known and self._looked_at is not None and self._settings.as_compared(*name) not in self._looked_at:
+            if (
+                known
+                and self._looked_at is not None
+                and self._settings.as_compared(*name) not in self._looked_at
+            ):
                 self._is_news(name)
         self._maps[body[:6]] = body
         self._wanted_ids[body[:6]] = known
@@ -246,16 +272,26 @@ class Cutter(Walk):
             event, settings.wanted, settings.wanted_database, lower_case_names=settings.any_case
         )  # fmt: skip
         if isinstance(found, Elsewhere):
-            hidden = [name for name in found.tables if name[0] not in SYSTEM and self._reaches_others(*name)]
+            hidden = [
+                name
+                for name in found.tables
+                if name[0] not in SYSTEM and self._reaches_others(*name)
+            ]
             found = _through(hidden[0]) if hidden else PASSED
         if found == DECISION and self.prepared.get(decided(event) or "", True) is False:
             return  # on a transaction without rows that are wanted
-        if isinstance(found, Stop) and found.table is not None and settings.passes_cascade(*found.table):
+        if (
+            isinstance(found, Stop)
+            and found.table is not None
+            and settings.passes_cascade(*found.table)
+        ):
             found = Passed(found.table)
         if isinstance(found, Passed) and found.defines is not None:
             self._is_news(found.defines)
         elif isinstance(found, Stop) and not (self._here == 0 and begins_with(event, "ROLLBACK")):
-            self._refuse(event, unreadable(event, found.reason, found.what, found.next_step, gtid=self.gtid))
+            self._refuse(
+                event, unreadable(event, found.reason, found.what, found.next_step, gtid=self.gtid)
+            )
         elif isinstance(found, Truncated):
             self._count()
 
@@ -276,14 +312,19 @@ class Cutter(Walk):
                 self._table_map(inner)
             elif inner.kind == kinds.QUERY:
                 self._said(inner)
-            elif inner.kind == kinds.XA_PREPARE and must_not_pass(inner.kind, 0, self.dialect, inner.body):
+            elif inner.kind == kinds.XA_PREPARE and must_not_pass(
+                inner.kind, 0, self.dialect, inner.body
+            ):
                 self._undecided(inner)
             else:
                 self._must_pass(inner)
 
     def _undone(self, event: Event) -> None:
         if self._here:
-            what = "a ROLLBACK of a transaction with changes of tables that are read, some of which may have none"
+            what = (
+                "a ROLLBACK of a transaction with changes of tables that are read, some of "
+                "which may have none"
+            )
             self._refuse(event, unreadable(event, "statement", what, _COMPARE, gtid=self.gtid))
 
     def _undecided(self, event: Event) -> None:
@@ -306,7 +347,9 @@ class Cutter(Walk):
     def _refuse_kind(self, event: Event, reason: str, left_out: str = "this one event") -> None:
         what, next_step = WHY[reason]
         what = what.format(kind=event.kind)
-        self._refuse(event, unreadable(event, reason, what, next_step, gtid=self.gtid, left_out=left_out))
+        self._refuse(
+            event, unreadable(event, reason, what, next_step, gtid=self.gtid, left_out=left_out)
+        )
 
     def _refuse(self, event: Event, error: ChangeUnreadable) -> None:
         if not self._passes.event(event):
@@ -314,8 +357,15 @@ class Cutter(Walk):
 
 
 def _through(name: tuple[str, str]) -> Stop:
-    what = f"a statement in the place of the rows that it changed: {'.'.join(name)} is a view, or has a trigger"
-    return Stop("statement", what, f"set binlog_format=ROW for every session on the server, then {_COMPARE}")
+    what = (
+        f"a statement in the place of the rows that it changed: {'.'.join(name)} is a view, or "
+        f"has a trigger"
+    )
+    return Stop(
+        "statement",
+        what,
+        f"set binlog_format=ROW for every session on the server, then {_COMPARE}",
+    )
 
 
 def _table_of(event: Event, body: bytes) -> tuple[str, str]:

@@ -3,18 +3,21 @@
 
 What is not obvious:
 
-* COM_BINLOG_DUMP has a position of 32 bits, and MySQL's COM_BINLOG_DUMP_GTID one of 64, also where an empty set of
-  GTIDs comes with the name of a file, which then decides. Servers whose ``gtid_mode`` is not ON refuse that one.
-* Two readers with the same server id end each other; id 0 never does, and any number may read at once.
-* Checksums are always asked for: without, the server strips them, and sizes no longer add up to positions.
-* MariaDB withholds annotations (kind 160) unless asked for them, and rewrites events for a reader that does not claim
-  to be a MariaDB: either makes holes in the positions.
+* COM_BINLOG_DUMP has a position of 32 bits, and MySQL's COM_BINLOG_DUMP_GTID one of 64, also where
+  an empty set of GTIDs comes with the name of a file, which then decides. Servers whose
+  ``gtid_mode`` is not ON refuse that one.
+* Two readers with the same server id end each other; id 0 never does, and any number may read at
+  once.
+* Checksums are always asked for: without, the server strips them, and sizes no longer add up to
+  positions.
+* MariaDB withholds annotations (kind 160) unless asked for them, and rewrites events for a reader
+  that does not claim to be a MariaDB: either makes holes in the positions.
 
-PyMySQL has no word for any of this: its private ``_execute_command``, ``_sock``, ``_read_timeout`` and ``_force_close``
-are used in :class:`_Conversation`.
+PyMySQL has no word for any of this: its private ``_execute_command``, ``_sock``, ``_read_timeout``
+and ``_force_close`` are used in :class:`_Conversation`.
 
-Source: MySQL, ``sql/rpl_source.cc`` (``com_binlog_dump``, ``com_binlog_dump_gtid``) and ``sql/rpl_binlog_sender.cc``;
-MariaDB, ``sql/sql_repl.cc`` (``mysql_binlog_send``).
+Source: MySQL, ``sql/rpl_source.cc`` (``com_binlog_dump``, ``com_binlog_dump_gtid``) and
+``sql/rpl_binlog_sender.cc``; MariaDB, ``sql/sql_repl.cc`` (``mysql_binlog_send``).
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _SECONDS = 60.0
 
 
 class Refused(Exception):
-    """The server's own words in the place of an event, or of an answer. What they mean is not read off their text."""
+    """The server's own words in the place of an event, or of an answer. What they mean is not read
+    off their text.
+    """
 
     def __init__(self, said: ServerError) -> None:
         super().__init__(f"{said.code}, {said.text}")
@@ -47,8 +52,8 @@ class Refused(Exception):
 
 
 class Dump:
-    """Inside ``with``, the events of a server's binlog from ``position`` of ``file`` on. The connection is the dump's
-    from then on, and closed behind it.
+    """Inside ``with``, the events of a server's binlog from ``position`` of ``file`` on. The
+    connection is the dump's from then on, and closed behind it.
 
     :param connection: of PyMySQL, open, with nothing unread.
     :param verify: check each event's checksum.
@@ -74,20 +79,27 @@ class Dump:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._conversation.close()
 
     def until(self, file: str | None = None, position: int | None = None) -> Iterator[Event]:
-        """The events before ``position`` of ``file``; without, all that the server has at this moment.
+        """The events before ``position`` of ``file``; without, all that the server has at this
+        moment.
 
         :raises BinlogDamaged: bytes are not what was written, or no event begins at that place.
-        :raises ServerUnreachable: the server ended the conversation. :raises Refused: with words of its own.
+        :raises ServerUnreachable: the server ended the conversation. :raises Refused: with words
+            of its own.
         """
         for block in self.blocks(file, position):
             yield from block
 
-    def blocks(self, file: str | None = None, position: int | None = None) -> Iterator[list[Event]]:
+    def blocks(
+        self, file: str | None = None, position: int | None = None
+    ) -> Iterator[list[Event]]:
         """The same, as many at a time as came at once: cheaper by a function call for each."""
         reader = self.reader
         until = None if file is None or position is None else (file, position)
@@ -107,8 +119,10 @@ class Dump:
             raise Refused(reader.end)
         if until is not None:
             raise BinlogDamaged(
-                f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} before",
-                next_step="if the server lost what it had written (sync_binlog other than 1), start from a new "
+                f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} "
+                f"before",
+                next_step="if the server lost what it had written (sync_binlog other than 1), "
+                "start from a new "
                 "checkpoint, with a snapshot",
                 details={"at": self._at()},
             )
@@ -116,7 +130,10 @@ class Dump:
     def _ask(self) -> None:
         say, reader = self._conversation, self.reader
         at = self._at()
-        for variable in ("@master_binlog_checksum", "@source_binlog_checksum"):  # one name is an older server's
+        for variable in (
+            "@master_binlog_checksum",
+            "@source_binlog_checksum",
+        ):  # one name is an older server's
             say.query(f"SET {variable} = 'CRC32'", at)
         flags, name = _NON_BLOCK, reader.file.encode()
         if reader.dialect == "mariadb":
@@ -128,11 +145,14 @@ class Dump:
             return
         if reader.position >= _FAR:
             raise ServerUnfit(
-                f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked for",
-                next_step="set gtid_mode=ON, or let no transaction be that large; then start from a new checkpoint, "
+                f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
+                f"for",
+                next_step="set gtid_mode=ON, or let no transaction be that large; then start from "
+                "a new checkpoint, "
                 "with a snapshot"
                 if reader.dialect == "mysql"
-                else "MariaDB's protocol has no word for it: let no transaction be that large, then start from a new "
+                else "MariaDB's protocol has no word for it: let no transaction be that large, "
+                "then start from a new "
                 "checkpoint, with a snapshot",
                 details={"at": at},
             )
@@ -147,7 +167,9 @@ class _Conversation:
 
     def __init__(self, connection: Any, seconds: float) -> None:
         self._connection = connection
-        self._connection._read_timeout = seconds  # of its own reading, which may have been without an end
+        self._connection._read_timeout = (
+            seconds  # of its own reading, which may have been without an end
+        )
         self._seconds = seconds
 
     def query(self, statement: str, at: str) -> tuple[Any, ...] | None:
@@ -162,8 +184,9 @@ class _Conversation:
             self._connection._sock.settimeout(self._seconds)
 
     def receive(self, space: memoryview, at: str) -> int:
-        """What has come is in ``space``: at least a byte. The connection's own buffer is empty: a server that was asked
-        for nothing says nothing."""
+        """What has come is in ``space``: at least a byte. The connection's own buffer is empty: a
+        server that was asked for nothing says nothing.
+        """
         with self._named(at):
             received: int = self._connection._sock.recv_into(space)
         if received == 0:

@@ -2,9 +2,9 @@
 
 Runs wherever the source is read. A position lies between two transactions, never inside one.
 
-Version 1 had of MariaDB the last transaction of each domain alone, and nothing of prepared transactions. It is read
-as what it means (``..0-1-27``, see :class:`~onceward.mysql.binlog.gtid_sets.MariaState`), and is whole from the next binlog
-on.
+Version 1 had of MariaDB the last transaction of each domain alone, and nothing of prepared
+transactions. It is read as what it means (``..0-1-27``, see
+:class:`~onceward.mysql.binlog.gtid_sets.MariaState`), and is whole from the next binlog on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ FIRST_BYTE = 4
 
 
 class Place(NamedTuple):
-    """A byte of a server's binlogs. Files are compared by their numbers, as the server counts them, as long as they
-    have one base name: a server that is started with another ``--log-bin`` counts anew."""
+    """A byte of a server's binlogs. Files are compared by their numbers, as the server counts
+    them, as long as they have one base name: a server that is started with another ``--log-bin``
+    counts anew.
+    """
 
     file: str
     pos: int
@@ -37,37 +39,51 @@ class Place(NamedTuple):
         return (number_of(self.file), self.pos)
 
     def is_at_or_behind(self, other: Place) -> bool:
-        """Under one base name. Of two base names nobody knows the order without the server's index."""
+        """Under one base name. Of two base names nobody knows the order without the server's
+        index.
+        """
         return base_of(self.file) == base_of(other.file) and self.order >= other.order
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place, and what tells whether the server at hand still has the same transactions before it."""
+    """A place, and what tells whether the server at hand still has the same transactions before
+    it.
+    """
 
     dialect: Literal["mysql", "mariadb"]
     server: str
-    """Which server's binlogs ``file`` and ``pos`` are of: its ``server_uuid``, or what stands for it on MariaDB."""
+    """Which server's binlogs ``file`` and ``pos`` are of: its ``server_uuid``, or what stands for
+    it on MariaDB.
+    """
     era: int
-    """How often the query has gone on to another server, or to another base name of a server's binlogs: places of a
-    later era come later."""
+    """How often the query has gone on to another server, or to another base name of a server's
+    binlogs: places of a later era come later.
+    """
     file: str
     pos: int
     born: int | None
-    """When the server began to write ``file``, in seconds since 1970, by the file itself: after RESET MASTER there is
-    another file of that name. None: nothing of it was seen yet."""
+    """When the server began to write ``file``, in seconds since 1970, by the file itself: after
+    RESET MASTER there is another file of that name. None: nothing of it was seen yet.
+    """
     gtids: str | None
-    """Of all transactions before, as the server writes sets of them; by these the place is found on another server.
-    None: some have no GTID."""
+    """Of all transactions before, as the server writes sets of them; by these the place is found
+    on another server. None: some have no GTID.
+    """
     snapshot: Any = None
     """See :mod:`snapshot`. None once all rows that were there before have been read."""
     skips: str | None = None
-    """MariaDB, behind a failover: transactions that were read on another server, and whose last ones have not come
-    here. None: whatever comes is new, by whatever number."""
+    """MariaDB, behind a failover: transactions that were read on another server, and whose last
+    ones have not come here. None: whatever comes is new, by whatever number.
+    """
     unordered: bool = False
-    """MariaDB: numbers of a server came out of order, so that GTIDs do not tell a place on another server."""
+    """MariaDB: numbers of a server came out of order, so that GTIDs do not tell a place on another
+    server.
+    """
     prepared: dict[str, bool] | None = None
-    """XA transactions that are prepared and not decided, by their names: do they have rows of wanted tables?"""
+    """XA transactions that are prepared and not decided, by their names: do they have rows of
+    wanted tables?
+    """
 
     @property
     def place(self) -> Place:
@@ -93,8 +109,10 @@ class Position:
             else:
                 return found if value["mysql"] == VERSION else found._of_version_1()
         raise SourceBroken(
-            f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of this version of Onceward",
-            next_step="start this query with a checkpoint of its own, and do not change the order of its sources",
+            f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of "
+            f"this version of Onceward",
+            next_step="start this query with a checkpoint of its own, and do not change the order "
+            "of its sources",
         )
 
 
@@ -111,6 +129,7 @@ def number_of(file: str) -> int:
     number = file_number(file)
     if number < 0:
         raise SourceBroken(
-            f"{file!r} is no name of a binlog: it does not end in a number", next_step="use what SHOW BINARY LOGS says"
+            f"{file!r} is no name of a binlog: it does not end in a number",
+            next_step="use what SHOW BINARY LOGS says",
         )
     return number

@@ -1,9 +1,11 @@
-"""What users say to ``ow.mysql_changes``, checked when the query is defined. Pure; pickled to where it is read.
+"""What users say to ``ow.mysql_changes``, checked when the query is defined. Pure; pickled to
+where it is read.
 
-Which tables: ``"shop.orders"``, ``"shop.*"``, ``"shop_*.orders"``: ``*`` is any text, in the database and in the table.
-Every other sign is itself, for names may have them all (```log[2024]```).
-A name is compared as it is written; with ``lower_case_table_names`` servers write small letters into their binlogs, or
-compare without them, and so do we (:meth:`Settings.for_server`).
+Which tables: ``"shop.orders"``, ``"shop.*"``, ``"shop_*.orders"``: ``*`` is any text, in the
+database and in the table. Every other sign is itself, for names may have them all
+(```log[2024]```). A name is compared as it is written; with ``lower_case_table_names`` servers
+write small letters into their binlogs, or compare without them, and so do we
+(:meth:`Settings.for_server`).
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ class Settings:
     max_bytes: int = BATCH_BYTES
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     pass_over: tuple[str, ...] = ()
-    """What a person has dealt with: events and rows by their names (:class:`~onceward.mysql.binlog.stops.Passes`), sets of
-    GTIDs, ``cascade:database.table``."""
+    """What a person has dealt with: events and rows by their names
+    (:class:`~onceward.mysql.binlog.stops.Passes`), sets of GTIDs, ``cascade:database.table``.
+    """
     part_bytes: int = PART_BYTES
     """A task reads so much of the binlog, at least."""
     any_case: bool = False
@@ -79,19 +82,34 @@ class Settings:
 
     def passes_cascade(self, database: str, table: str) -> bool:
         """May a foreign key change its rows?"""
-        return self.cascades_are_logged or ".".join(self.as_compared(database, table)) in self.passed_cascades
+        return (
+            self.cascades_are_logged
+            or ".".join(self.as_compared(database, table)) in self.passed_cascades
+        )
 
     def wanted_database(self, database: str) -> bool:
         """Is any table of it read?"""
         database = database.lower() if self.any_case else database
         return database not in SYSTEM and any(_fits(database, one) for one, _ in self.tables)
 
-    def for_server(self, lower_case_table_names: int, *, cascades_are_logged: bool = False) -> Settings:
+    def for_server(
+        self, lower_case_table_names: int, *, cascades_are_logged: bool = False
+    ) -> Settings:
         """As this server compares names."""
         named = self.named or self.tables  # whatever another server had made of them
         any_case = bool(lower_case_table_names)
-        tables = tuple((database.lower(), table.lower()) for database, table in named) if any_case else named
-        return replace(self, named=named, tables=tables, any_case=any_case, cascades_are_logged=cascades_are_logged)
+        tables = (
+            tuple((database.lower(), table.lower()) for database, table in named)
+            if any_case
+            else named
+        )
+        return replace(
+            self,
+            named=named,
+            tables=tables,
+            any_case=any_case,
+            cascades_are_logged=cascades_are_logged,
+        )
 
     @cached_property
     def passes(self) -> Passes:
@@ -105,7 +123,9 @@ class Settings:
 
     @property
     def passed_cascades(self) -> frozenset[str]:
-        """Tables whose rows may be changed by a cascade, which the binlog does not have; as the server compares."""
+        """Tables whose rows may be changed by a cascade, which the binlog does not have; as the
+        server compares.
+        """
         said = (one.removeprefix("cascade:") for one in self.pass_over if _CASCADE.fullmatch(one))
         return frozenset(one.lower() if self.any_case else one for one in said)
 
@@ -123,11 +143,23 @@ def settings_of(
     """
     :raises ConfigurationError: one of them cannot be; the error says which.
     """
-    said = said_in(url, "mysql_changes(url=…) is no address of a MySQL or MariaDB server", database=False)
-    if isinstance(max_bytes_per_batch, bool) or not isinstance(max_bytes_per_batch, int) or max_bytes_per_batch < 1:
-        raise _no("max_bytes_per_batch", max_bytes_per_batch, "use a whole number of bytes, for example 64 << 20")
+    said = said_in(
+        url, "mysql_changes(url=…) is no address of a MySQL or MariaDB server", database=False
+    )
+    if (
+        isinstance(max_bytes_per_batch, bool)
+        or not isinstance(max_bytes_per_batch, int)
+        or max_bytes_per_batch < 1
+    ):
+        raise _no(
+            "max_bytes_per_batch",
+            max_bytes_per_batch,
+            "use a whole number of bytes, for example 64 << 20",
+        )
     if not isinstance(heartbeat_seconds, int | float) or not 0 < heartbeat_seconds <= 86_400:
-        raise _no("heartbeat_seconds", heartbeat_seconds, "use seconds, more than 0 and at most a day")
+        raise _no(
+            "heartbeat_seconds", heartbeat_seconds, "use seconds, more than 0 and at most a day"
+        )
     if values not in get_args(Values):
         raise _no("values", values, f"use one of {', '.join(get_args(Values))}")
     return Settings(
@@ -154,9 +186,15 @@ def _patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
     said = [tables] if isinstance(tables, str) else list(tables)
     for one in said:
         if not isinstance(one, str) or not re.fullmatch(r"[^.]+\.[^.]+", one):
-            raise _no("tables", one, 'name each as "database.table"; * stands for any text: "shop.*"')
+            raise _no(
+                "tables", one, 'name each as "database.table"; * stands for any text: "shop.*"'
+            )
         if one.split(".")[0] in SYSTEM:
-            raise _no("tables", one, "the server's own tables have no changes to read; name tables of yours")
+            raise _no(
+                "tables",
+                one,
+                "the server's own tables have no changes to read; name tables of yours",
+            )
     if not said:
         raise _no("tables", tables, 'name one at least: "shop.orders"')
     return tuple(cast("tuple[str, str]", tuple(one.split("."))) for one in said)
@@ -178,7 +216,8 @@ def _starting(starting: Any) -> Any:
     raise _no(
         "starting",
         starting,
-        'use "initial", "earliest", "latest", {"timestamp": a datetime with a time zone, or milliseconds since 1970}, '
+        'use "initial", "earliest", "latest", {"timestamp": a datetime with a time zone, or '
+        "milliseconds since 1970}, "
         '{"gtid": "…"} or {"file": "binlog.000003", "position": 4}',
     )
 
@@ -187,23 +226,31 @@ def _milliseconds(said: Any) -> int:
     if isinstance(said, datetime):
         if said.tzinfo is None:
             raise ContradictoryOptions(
-                f"starting at {said} says no time zone", next_step="use datetime(…, tzinfo=timezone.utc), for example"
+                f"starting at {said} says no time zone",
+                next_step="use datetime(…, tzinfo=timezone.utc), for example",
             )
         return round(said.timestamp() * 1000)
     if isinstance(said, int) and not isinstance(said, bool):
         return said
-    raise _no("starting", {"timestamp": said}, "use a datetime with a time zone, or milliseconds since 1970")
+    raise _no(
+        "starting",
+        {"timestamp": said},
+        "use a datetime with a time zone, or milliseconds since 1970",
+    )
 
 
 def _passed(said: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     each = [said] if isinstance(said, str) else list(said)
     for one in each:
-        known = isinstance(one, str) and any(kind.fullmatch(one) for kind in (_PLACE, _GTID, _CASCADE))
+        known = isinstance(one, str) and any(
+            kind.fullmatch(one) for kind in (_PLACE, _GTID, _CASCADE)
+        )
         if not known:
             raise _no(
                 "pass_over",
                 one,
-                'name single events and rows as the error did that stopped the query, "binlog.000003:1234" or '
+                "name single events and rows as the error did that stopped the query, "
+                '"binlog.000003:1234" or '
                 '"binlog.000003:1234/5"; transactions by their GTIDs; or "cascade:shop.items"',
             )
         if _CASCADE.fullmatch(one) and not _may_be_wanted(one.removeprefix("cascade:"), tables):
@@ -214,7 +261,9 @@ def _passed(said: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[s
 def _may_be_wanted(name: str, tables: tuple[tuple[str, str], ...]) -> bool:
     """On any server: some compare names without regard to case."""
     database, _, table = name.lower().partition(".")
-    return any(_fits(database, one.lower()) and _fits(table, other.lower()) for one, other in tables)
+    return any(
+        _fits(database, one.lower()) and _fits(table, other.lower()) for one, other in tables
+    )
 
 
 def _no(name: str, said: object, next_step: str) -> ConfigurationError:

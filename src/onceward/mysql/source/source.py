@@ -1,13 +1,14 @@
 """``ow.mysql_changes``: the public function, and the source behind it.
 
 :class:`MySQLChanges` is a :class:`~onceward.PartitionedSource`: :meth:`~MySQLChanges.advance` and
-:meth:`~MySQLChanges.partitions` run in the process that Spark keeps beside the driver, with one session to the server;
-:meth:`~MySQLChanges.read_partition` in tasks. It is pickled to both, without its session.
+:meth:`~MySQLChanges.partitions` run in the process that Spark keeps beside the driver, with one
+session to the server; :meth:`~MySQLChanges.read_partition` in tasks. It is pickled to both,
+without its session.
 
-What if the process dies? Between two of Spark's log entries nothing is kept anywhere but in the position. A range that
-was logged and not committed is planned again from its two ends: on the same server by their places, on another one by
-their transactions. What if the server becomes another one meanwhile? Each conversation begins with a look at which one
-it is.
+What if the process dies? Between two of Spark's log entries nothing is kept anywhere but in the
+position. A range that was logged and not committed is planned again from its two ends: on the same
+server by their places, on another one by their transactions. What if the server becomes another
+one meanwhile? Each conversation begins with a look at which one it is.
 """
 
 from __future__ import annotations
@@ -43,17 +44,29 @@ from onceward.mysql.source.cuts import IDLE_BYTES, Cutter, Range
 from onceward.mysql.source.failover import located, must_have, relocated, renamed
 from onceward.mysql.source.position import Position
 from onceward.mysql.source.requirements import Look
-from onceward.mysql.source.settings import BATCH_BYTES, HEARTBEAT_SECONDS, Settings, Starting, Values, settings_of
+from onceward.mysql.source.settings import (
+    BATCH_BYTES,
+    HEARTBEAT_SECONDS,
+    Settings,
+    Starting,
+    Values,
+    settings_of,
+)
 
 _NULLABLE = ("key", "before", "after", "gtid")
 _NUMBERS = {"ts_ms": LongType(), "pos": LongType(), "row": IntegerType(), "server_id": LongType()}
 SCHEMA = StructType(
-    [StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE) for name in task_parts.COLUMNS]
+    [
+        StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE)
+        for name in task_parts.COLUMNS
+    ]
 )
 
 _NO_LIMIT = (1 << 31) - 1
 _KEPT_PLANS = 2  # of ranges whose parts Spark may ask for again
-_MOST_WITHOUT_CHUNKS = 4  # batches in a row: then the snapshot goes on, however far the binlog's end is
+_MOST_WITHOUT_CHUNKS = (
+    4  # batches in a row: then the snapshot goes on, however far the binlog's end is
+)
 
 
 def mysql_changes(
@@ -70,26 +83,32 @@ def mysql_changes(
     pipeline_id: str | None = None,
     poll_seconds: float = DEFAULT_POLL_SECONDS,
 ) -> DataFrame:
-    """A streaming DataFrame of the changes of a MySQL or MariaDB server's tables, each row once, from its binlog.
+    """A streaming DataFrame of the changes of a MySQL or MariaDB server's tables, each row once,
+    from its binlog.
 
-    Its columns: ``op`` (c, u, d, r: created, updated, deleted, read by the snapshot; t: the table was emptied by
-    TRUNCATE), ``db``, ``table``, ``key``, ``before``, ``after`` (JSON objects; ``key`` is null where there is no
-    primary key), ``ts_ms``, ``position`` (a text that grows over the life of the query, in the order of the binlog),
-    ``gtid``, ``file``, ``pos``, ``row``, ``server_id``.
+    Its columns: ``op`` (c, u, d, r: created, updated, deleted, read by the snapshot; t: the table
+    was emptied by TRUNCATE), ``db``, ``table``, ``key``, ``before``, ``after`` (JSON objects;
+    ``key`` is null where there is no primary key), ``ts_ms``, ``position`` (a text that grows over
+    the life of the query, in the order of the binlog), ``gtid``, ``file``, ``pos``, ``row``,
+    ``server_id``.
 
     :param url: ``mysql://user:password@host:port`` or ``mariadb://…``.
-    :param tables: ``"shop.orders"``, or several; ``*`` stands for any text: ``"shop.*"``. Tables that are made later
-        and fit are read, too.
-    :param starting: where a query with a new checkpoint begins: ``"initial"`` (all rows that are there, then all
-        changes), ``"earliest"``, ``"latest"``, ``{"timestamp": …}`` (a datetime with a time zone, or ms since 1970),
-        ``{"gtid": …}`` (behind these transactions), ``{"file": …, "position": …}``.
+    :param tables: ``"shop.orders"``, or several; ``*`` stands for any text: ``"shop.*"``. Tables
+        that are made later and fit are read, too.
+    :param starting: where a query with a new checkpoint begins: ``"initial"`` (all rows that are
+        there, then all changes), ``"earliest"``, ``"latest"``, ``{"timestamp": …}`` (a datetime
+        with a time zone, or ms since 1970), ``{"gtid": …}`` (behind these transactions),
+        ``{"file": …, "position": …}``.
     :param max_bytes_per_batch: of the binlog; a larger transaction is a batch of its own.
-    :param heartbeat_seconds: while nothing comes that is wanted, the position moves so often, with an empty batch: a
-        server may remove what lies behind it.
-    :param pass_over: what a person has seen to: events and rows, as the error named them that stopped the query; GTIDs
-        that count as read after a failover; ``"cascade:shop.items"`` for a table that a foreign key changes unseen.
-    :param values: how values are written in JSON: ``"text"``, as MySQL does, or ``"debezium"``, as Debezium does.
-    :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of that pipeline ends.
+    :param heartbeat_seconds: while nothing comes that is wanted, the position moves so often, with
+        an empty batch: a server may remove what lies behind it.
+    :param pass_over: what a person has seen to: events and rows, as the error named them that
+        stopped the query; GTIDs that count as read after a failover; ``"cascade:shop.items"`` for
+        a table that a foreign key changes unseen.
+    :param values: how values are written in JSON: ``"text"``, as MySQL does, or ``"debezium"``, as
+        Debezium does.
+    :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of
+        that pipeline ends.
     :param poll_seconds: a server that had nothing new is asked again after so long.
     :raises ConfigurationError: a setting that cannot be.
     """
@@ -109,11 +128,15 @@ def mysql_changes(
         ledger=ledger,
         pipeline_id=pipeline_id,
     )
-    # What ``formats.debezium`` looks for: values in another form would be taken for what they are not, and a table that
-    # is not read has no changes, ever.
+    # What ``formats.debezium`` looks for: values in another form would be taken for what they are
+    # not, and a table that is not read has no changes, ever.
     written = {VALUES: values}
     named = {TABLES: [".".join(one) for one in settings.tables]}
-    return frame.withMetadata("before", written).withMetadata("after", written).withMetadata("table", named)
+    return (
+        frame.withMetadata("before", written)
+        .withMetadata("after", written)
+        .withMetadata("table", named)
+    )
 
 
 @dataclass
@@ -170,7 +193,8 @@ class MySQLChanges(PartitionedSource):
     def advance(self, position: Any, limit: int) -> Any:
         """The end of the next batch, a place between two transactions.
 
-        :param limit: events with changes, at most, unless one transaction has more. Each has a row at least.
+        :param limit: events with changes, at most, unless one transaction has more. Each has a row
+            at least.
         """
         known = Position.from_json(position)
         server = self._server()
@@ -190,8 +214,9 @@ class MySQLChanges(PartitionedSource):
         return self._moved(position, found.end, found.bytes)
 
     def _looked_at(self, begin: Position, cutter: Cutter) -> Range:
-        """What a cutter has found. Where it has met something new, the server is looked at before that is passed on: if
-        it is not fit, the range ends before it."""
+        """What a cutter has found. Where it has met something new, the server is looked at before
+        that is passed on: if it is not fit, the range ends before it.
+        """
         if cutter.news is None:
             return cutter.range()
         self._look.again()
@@ -201,7 +226,8 @@ class MySQLChanges(PartitionedSource):
             news = cutter.news
             _, before = self._read(begin, lambda at: self._cutter(at, upto=news))
             before.stop = type(unfit)(
-                f"{unfit.message}; it was looked at again for what is in the binlog at {news}, and all changes before "
+                f"{unfit.message}; it was looked at again for what is in the binlog at {news}, "
+                f"and all changes before "
                 "are passed on",
                 next_step=unfit.next_step,
                 details={**unfit.details, "at": str(news)},
@@ -210,15 +236,22 @@ class MySQLChanges(PartitionedSource):
         return cutter.range()
 
     def _with_chunks(self, position: Any, begin: Position, found: Range) -> Any:
-        """A batch of a snapshot that is under way: what the stream has, and chunks as of its end, unless that is far
-        from where the binlog ends. But a server that is always ahead of us has its rows read, too."""
+        """A batch of a snapshot that is under way: what the stream has, and chunks as of its end,
+        unless that is far from where the binlog ends. But a server that is always ahead of us has
+        its rows read, too.
+        """
         if found.stop is not None and not found.changes:
             raise found.stop
         is_turn = not found.is_full or self._without_chunks >= _MOST_WITHOUT_CHUNKS
         state = snapshot.advance(
-            self._connected(), self._settings, begin.snapshot, caught_up=found.stop is None and is_turn
+            self._connected(),
+            self._settings,
+            begin.snapshot,
+            caught_up=found.stop is None and is_turn,
         )
-        self._without_chunks = 0 if state is None or snapshot.chunks_of(state) else self._without_chunks + 1
+        self._without_chunks = (
+            0 if state is None or snapshot.chunks_of(state) else self._without_chunks + 1
+        )
         end = replace(found.end, snapshot=state)
         return self._logged(position, end, self._parts(found, end, begin.snapshot))
 
@@ -229,7 +262,11 @@ class MySQLChanges(PartitionedSource):
     def partitions(self, start: Any, end: Any) -> list[Any]:
         """Ranges of bytes with changes, one a task."""
         kept = self._plans.get(text_of([start, end]))
-        return kept if kept is not None else self._planned_again(Position.from_json(start), Position.from_json(end))
+        return (
+            kept
+            if kept is not None
+            else self._planned_again(Position.from_json(start), Position.from_json(end))
+        )
 
     def _beginning(self, position: Any, known: Position) -> Position:
         """What is read next: behind what is known to have nothing that is wanted."""
@@ -243,22 +280,30 @@ class MySQLChanges(PartitionedSource):
         must_have(server, known)
         return known
 
-    def _read(self, begin: Position, cutter_from: Callable[[Position], Cutter]) -> tuple[Position, Cutter]:
-        """From ``begin`` as far as it goes, and where that is now: if its binlog is gone, and all of it was read, the
-        place is in another one. What cannot be read is told of when all before it has been."""
+    def _read(
+        self, begin: Position, cutter_from: Callable[[Position], Cutter]
+    ) -> tuple[Position, Cutter]:
+        """From ``begin`` as far as it goes, and where that is now: if its binlog is gone, and all
+        of it was read, the place is in another one. What cannot be read is told of when all before
+        it has been.
+        """
         cutter = cutter_from(begin)
         try:
             follow(self._settings, begin, cutter.feed)
         except BinlogPurged as gone:
             if cutter.place == begin.place:
-                return self._read(relocated(self._settings, self._connected(), begin, gone), cutter_from)
+                return self._read(
+                    relocated(self._settings, self._connected(), begin, gone), cutter_from
+                )
             cutter.stop = gone
         except (BinlogDamaged, SourceReplaced) as error:
             cutter.stop = error
         return begin, cutter
 
     def _cutter(self, at: Position, **said: Any) -> Cutter:
-        return Cutter(self._settings, at, reaches_others=cache(self._connected().reaches_others), **said)
+        return Cutter(
+            self._settings, at, reaches_others=cache(self._connected().reaches_others), **said
+        )
 
     def _moved(self, position: Any, at: Position, read: int) -> Any:
         """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
@@ -282,10 +327,15 @@ class MySQLChanges(PartitionedSource):
 
     def _parts(self, found: Range, end: Position, state: Any = None) -> list[Any]:
         """
-        :param end: of the range, on the server that is there. :param state: of the snapshot at its start.
+        :param end: of the range, on the server that is there. :param state: of the snapshot at its
+            start.
         """
         names = {"names": self._connected().lower_case_table_names}
-        said = {"server": end.server, **names, **({"snapshot": state} if state is not None else {})}
+        said = {
+            "server": end.server,
+            **names,
+            **({"snapshot": state} if state is not None else {}),
+        }
         ranges = [{**part, **said} for part in found.parts]
         as_of = replace(end, snapshot=None).to_json()
         chunks = snapshot.chunks_of(end.snapshot) if end.snapshot is not None else []
@@ -328,7 +378,8 @@ class MySQLChanges(PartitionedSource):
         if self._session is None:
             self._session = Server(self._settings)
             self._settings = self._settings.for_server(
-                self._session.lower_case_table_names, cascades_are_logged=self._session.cascades_are_logged
+                self._session.lower_case_table_names,
+                cascades_are_logged=self._session.cascades_are_logged,
             )
             self._look.again()
         return self._session
@@ -340,7 +391,9 @@ class MySQLChanges(PartitionedSource):
         return task_parts.joined(self.read_pieces(partition))
 
     def read_pieces(self, partition: Any) -> Iterator[Any]:
-        """The same, never more at a time than a piece: four MiB of a binlog may become gigabytes of text."""
+        """The same, never more at a time than a piece: four MiB of a binlog may become gigabytes
+        of text.
+        """
         return task_parts.read(self._settings, partition)
 
 
@@ -353,7 +406,8 @@ def _without_what_is_over(position: Position) -> Position:
 def _ends_early(end: Position, at: Position) -> OncewardError:
     return BinlogDamaged(
         f"the server's binlog ends at {at.place}, and a batch was read up to {end.place}",
-        next_step="if the server lost what it had written (sync_binlog other than 1), start from a new checkpoint, "
+        next_step="if the server lost what it had written (sync_binlog other than 1), start from "
+        "a new checkpoint, "
         "with a snapshot",
         details={"at": str(at.place)},
     )

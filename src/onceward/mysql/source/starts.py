@@ -1,8 +1,9 @@
 """Where a query with a new checkpoint begins. Driver.
 
-Each start is a place between two transactions, with the set of all transactions before it, counted from the beginning
-of its binlog: what a server says of both at once may be of two moments. What is in none of its binlogs (they were
-removed, or it was made of a dump) lies before it, too: else another server's old binlogs would be read as new.
+Each start is a place between two transactions, with the set of all transactions before it, counted
+from the beginning of its binlog: what a server says of both at once may be of two moments. What is
+in none of its binlogs (they were removed, or it was made of a dump) lies before it, too: else
+another server's old binlogs would be read as new.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def first(settings: Settings, server: Server) -> Position:
 def _in_no_binlog(settings: Settings, server: Server) -> str:
     """Asked before the place is chosen: what is removed later may lie behind it.
 
-    MariaDB says of a replica's transactions the last ones, in its binlogs or not: all of them lie before its end, and
-    before another place those alone that are in none.
+    MariaDB says of a replica's transactions the last ones, in its binlogs or not: all of them lie
+    before its end, and before another place those alone that are in none.
     """
     if server.dialect == "mysql":
         return server.purged()
@@ -49,7 +50,9 @@ def _first(settings: Settings, server: Server) -> Position:
     starting = settings.starting
     if starting in ("initial", "latest"):
         end = server.end()
-        return _walked(settings, server, end.file, lambda event, _: _place(event).order >= end.order)
+        return _walked(
+            settings, server, end.file, lambda event, _: _place(event).order >= end.order
+        )
     if starting == "earliest":
         return _walked(settings, server, next(iter(server.binlogs())), lambda *_: True)
     if "timestamp" in starting:
@@ -81,20 +84,28 @@ def _since(settings: Settings, server: Server, milliseconds: int) -> Position:
 
 def _behind(settings: Settings, server: Server, gtids: str) -> Position:
     said = str(Gtids.parse(server.dialect, gtids).given())
-    return located(settings, server, _beginning(server, next(iter(server.binlogs())), said, era=-1))
+    return located(
+        settings, server, _beginning(server, next(iter(server.binlogs())), said, era=-1)
+    )
 
 
 def _at(settings: Settings, server: Server, place: Place) -> Position:
     files = list(server.binlogs())
     if place.file not in files:
         raise _no_place(server, place, f"it has {', '.join(files[-5:])}")
-    found = _walked(settings, server, place.file, lambda event, _: _place(event).order >= place.order)
+    found = _walked(
+        settings, server, place.file, lambda event, _: _place(event).order >= place.order
+    )
     if found.place != place and place.pos != FIRST_BYTE:
-        raise _no_place(server, place, f"the nearest place between two transactions is {found.place}")
+        raise _no_place(
+            server, place, f"the nearest place between two transactions is {found.place}"
+        )
     return found
 
 
-def _walked(settings: Settings, server: Server, file: str, ends: Callable[[Event, Gtid], bool]) -> Position:
+def _walked(
+    settings: Settings, server: Server, file: str, ends: Callable[[Event, Gtid], bool]
+) -> Position:
     """From the beginning of ``file``."""
     return walked(settings, _beginning(server, file, None), ends).position()
 
@@ -110,6 +121,7 @@ def _place(event: Event) -> Place:
 def _no_place(server: Server, place: Place, what: Any) -> ConfigurationError:
     return ConfigurationError(
         f"starting at {place}, where {server.where} has no transaction that begins: {what}",
-        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at which a transaction "
+        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at which "
+        "a transaction "
         "begins; or a GTID, or a time",
     )

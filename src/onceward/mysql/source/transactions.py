@@ -1,21 +1,26 @@
-"""Follows the events of a binlog from transaction to transaction: :class:`Walk`. Pure: events in. Driver.
+"""Follows the events of a binlog from transaction to transaction: :class:`Walk`. Pure: events in.
+Driver.
 
 What is not obvious:
 
-* A transaction begins with an event that is its GTID, or says that it has none, and ends with XID, with COMMIT or
-  ROLLBACK as text, or, where no BEGIN came, with its one statement. MariaDB's GTID event says which of the two it is,
-  and stands for the BEGIN itself. A transaction payload is all of its transaction.
-* A server that died may have left half a transaction at the end of a file, which it then gave up. The next file begins
-  without its end: then it never was.
-* A file begins with the set of all transactions before it. Whatever is in there, and was not seen, is in no binlog.
-* Which transactions were read before is decided on the same server by the place, and on another, where they may stand
-  in another order, by GTIDs, so that each is read once. MySQL's sets are exact and asked always; numbers of MariaDB's
-  may come out of order, so they are asked until the last that was read elsewhere has come, and never again.
-* An XA transaction has its rows where it is prepared. The decision, which may come much later, says its name alone: of
-  each that is prepared it is remembered whether it has rows that are wanted.
+* A transaction begins with an event that is its GTID, or says that it has none, and ends with XID,
+  with COMMIT or ROLLBACK as text, or, where no BEGIN came, with its one statement. MariaDB's GTID
+  event says which of the two it is, and stands for the BEGIN itself. A transaction payload is all
+  of its transaction.
+* A server that died may have left half a transaction at the end of a file, which it then gave up.
+  The next file begins without its end: then it never was.
+* A file begins with the set of all transactions before it. Whatever is in there, and was not seen,
+  is in no binlog.
+* Which transactions were read before is decided on the same server by the place, and on another,
+  where they may stand in another order, by GTIDs, so that each is read once. MySQL's sets are
+  exact and asked always; numbers of MariaDB's may come out of order, so they are asked until the
+  last that was read elsewhere has come, and never again.
+* An XA transaction has its rows where it is prepared. The decision, which may come much later,
+  says its name alone: of each that is prepared it is remembered whether it has rows that are
+  wanted.
 
-Source: MySQL, ``sql/binlog.cc``; MariaDB, *Gtid_log_event* in its *Replication protocol*, ``sql/rpl_gtid.cc``
-(``rpl_binlog_state``).
+Source: MySQL, ``sql/binlog.cc``; MariaDB, *Gtid_log_event* in its *Replication protocol*,
+``sql/rpl_gtid.cc`` (``rpl_binlog_state``).
 """
 
 from __future__ import annotations
@@ -39,9 +44,14 @@ OUTSIDE, BEGUN, OPEN = range(3)
 
 _STANDALONE = 1  # a flag of MariaDB's GTID event
 
-_MISSING = "the tables that are read may have other rows now: compare them, or start from a new checkpoint"
+_MISSING = (
+    "the tables that are read may have other rows now: compare them, or start from a new "
+    "checkpoint"
+)
 _MOST_PREPARED = 1000
-"""XA transactions that are remembered: the decision on a forgotten one is a stop, as on one that was never seen."""
+"""XA transactions that are remembered: the decision on a forgotten one is a stop, as on one that
+was never seen.
+"""
 _NAMELESS = Gtid(None, rows_only=False, length=None, committed_at_us=None)
 
 Handler = Callable[[Event], None]
@@ -52,7 +62,8 @@ class Walk:
 
     :param at: on the server that sends the events.
     :param wanted: is a table read? For what is remembered of XA transactions.
-    :param before: asked of each transaction that is not passed over, at its first event: is it the end of the way?
+    :param before: asked of each transaction that is not passed over, at its first event: is it the
+        end of the way?
     :param upto: the end of the way.
     """
 
@@ -192,7 +203,11 @@ class Walk:
         if gtid is None:
             return False
         if self.dialect == "mariadb":
-            if self._skips is not None and self.gtids is not None and self._skips.leaves_out(gtid, self.gtids):
+            if (
+                self._skips is not None
+                and self.gtids is not None
+                and self._skips.leaves_out(gtid, self.gtids)
+            ):
                 raise begins_later(self.at, gtid)
             return self._skips is not None and self._skips.skips(gtid)
         return self.gtids is not None and gtid in self.gtids
@@ -296,9 +311,12 @@ class Walk:
         known = self.at.born if event.file == self.at.file else None
         if known is not None and event.timestamp != known:
             raise SourceReplaced(
-                f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the query has read a file of "
-                f"that name that was begun at {known}: the server's binlogs were reset, or it is another server",
-                next_step="start from a new checkpoint, with a snapshot: what was in the old binlogs is gone",
+                f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the query "
+                f"has read a file of "
+                f"that name that was begun at {known}: the server's binlogs were reset, or it is "
+                f"another server",
+                next_step="start from a new checkpoint, with a snapshot: what was in the old "
+                "binlogs is gone",
                 details={"known": known, "found": event.timestamp},
             )
         self.born = event.timestamp
@@ -309,11 +327,18 @@ class Walk:
         if said is not None:
             self.seen.update(said)
         if said is not None and self.gtids is not None and not self.gtids.covers(said):
-            what = f"the set of all transactions before it, {said}, and seen were {self.gtids}: gtid_purged was set"
+            what = (
+                f"the set of all transactions before it, {said}, and seen were {self.gtids}: "
+                f"gtid_purged was set"
+            )
             self._refuse(event, unreadable(event, "incident", what, _MISSING))
         if said is not None and self.gtids is None:
             self.gtids = said
-        elif isinstance(said, MariaState) and isinstance(self.gtids, MariaState) and self._skips is None:
+        elif (
+            isinstance(said, MariaState)
+            and isinstance(self.gtids, MariaState)
+            and self._skips is None
+        ):
             self.gtids.learn(said)
         elif said is not None and self.gtids is not None:
             self.gtids.update(said)
@@ -331,8 +356,10 @@ class Walk:
 def begins_later(at: Position, what: str) -> SourceReplaced:
     """A MariaDB has no set of transactions that it has removed, or was made of."""
     return SourceReplaced(
-        f"the binlogs of the server {at.server} have {what}, and not the last transactions that the query has read "
-        f"({at.gtids}), nor the next ones: it was made of a dump, or its binlogs were removed, behind that place",
+        f"the binlogs of the server {at.server} have {what}, and not the last transactions that "
+        f"the query has read "
+        f"({at.gtids}), nor the next ones: it was made of a dump, or its binlogs were removed, "
+        f"behind that place",
         next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
         details={"found": at.server, "read": at.gtids},
     )
@@ -341,8 +368,10 @@ def begins_later(at: Position, what: str) -> SourceReplaced:
 def out_of_order(at: Position, what: str) -> SourceReplaced:
     """Numbers do not tell what was read on another server."""
     return SourceReplaced(
-        f"the query went on to the server {at.server}, and which of its transactions it has read before cannot be "
-        f"told: numbers of one server do not grow in its binlogs ({what}), as they do with gtid_strict_mode=ON",
+        f"the query went on to the server {at.server}, and which of its transactions it has read "
+        f"before cannot be "
+        f"told: numbers of one server do not grow in its binlogs ({what}), as they do with "
+        f"gtid_strict_mode=ON",
         next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
         details={"found": at.server},
     )

@@ -1,12 +1,15 @@
 """The rows of the running batch at a named place of the query's plan, once more. Driver only.
 
-Called by ``engine.decoding``, inside ``foreachBatch``. A place is named with ``frame.alias(name)``, which stays in
-Spark's plans until they are optimized (``SubqueryAlias``). The plan of a batch has the sources' part of that batch in
-the place of the sources (``MicroBatchExecution.runBatch``: ``StreamingDataSourceV2ScanRelation`` with start and end
-offset, or what ``Source.getBatch`` gave), so what stands below the name can be run by itself, as often as wanted.
+Called by ``engine.decoding``, inside ``foreachBatch``. A place is named with
+``frame.alias(name)``, which stays in Spark's plans until they are optimized (``SubqueryAlias``).
+The plan of a batch has the sources' part of that batch in the place of the sources
+(``MicroBatchExecution.runBatch``: ``StreamingDataSourceV2ScanRelation`` with start and end offset,
+or what ``Source.getBatch`` gave), so what stands below the name can be run by itself, as often as
+wanted.
 
-That holds for what gives the same rows each time and keeps no state: a filter, a projection, a watermark (which is a
-note for what stands above it, and left out here). Anything else below the name is refused.
+That holds for what gives the same rows each time and keeps no state: a filter, a projection, a
+watermark (which is a note for what stands above it, and left out here). Anything else below the
+name is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _UNSUPPORTED_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 def tags_in(frame: DataFrame, prefix: str) -> list[str]:
-    """The names in the plan of the running query that ``frame`` is a batch of, each once, if they begin so."""
+    """The names in the plan of the running query that ``frame`` is a batch of, each once, if they
+    begin so.
+    """
     execution = query_of(frame)
     if execution is None:
         return []
@@ -59,7 +64,8 @@ def _children(plan: Any) -> list[Any]:
 
 
 def rows_below(frame: DataFrame, tag: str) -> DataFrame:
-    """The rows of the running batch that ``frame`` belongs to, where the plan has the name ``tag``.
+    """The rows of the running batch that ``frame`` belongs to, where the plan has the name
+    ``tag``.
 
     :raises UnsupportedQuery: what stands below keeps state or has other rows each time.
     """
@@ -67,8 +73,10 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
     named = _find(execution.lastExecution().analyzed(), tag)
     if named is None:
         raise UnsupportedQuery(
-            f"Spark's plan of the batch no longer has {tag}, so that records that cannot be read would be lost",
-            next_step='use on_error="stop", or leave out the optimizer rules of your own that run before analysis ends',
+            f"Spark's plan of the batch no longer has {tag}, so that records that cannot be read "
+            f"would be lost",
+            next_step='use on_error="stop", or leave out the optimizer rules of your own that run '
+            "before analysis ends",
         )
     session: Any = frame.sparkSession
     jvm = session._jvm
@@ -76,33 +84,42 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
     own_session = execution.sparkSessionForStream()
     conf = own_session.conf()
     before = conf.get(_UNSUPPORTED_CHECK, "true")
-    # Spark plans streaming sources for streaming queries only. The setting is the query's own copy.
+    # Spark plans streaming sources for streaming queries only. The setting is the query's own
+    # copy.
     conf.set(_UNSUPPORTED_CHECK, "false")
     try:
         rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own_session, plan)
         planned = rows.queryExecution().toRdd()
     finally:
         conf.set(_UNSUPPORTED_CHECK, before)
-    # As ForeachBatchSink.addBatch hands the batch itself over: rows of a plan that is made, no longer a stream.
+    # As ForeachBatchSink.addBatch hands the batch itself over: rows of a plan that is made, no
+    # longer a stream.
     return DataFrame(own_session.internalCreateDataFrame(planned, rows.schema(), False), session)
 
 
 def _find(plan: Any, tag: str) -> Any:
     if plan.getClass().getSimpleName() == "SubqueryAlias" and str(plan.alias()) == tag:
         return plan
-    return next((found for child in _children(plan) if (found := _find(child, tag)) is not None), None)
+    return next(
+        (found for child in _children(plan) if (found := _find(child, tag)) is not None), None
+    )
 
 
 def _without_watermarks(plan: Any, jvm: Any) -> Any:
     kind = str(plan.getClass().getSimpleName())
-    # Spark writes the time of the batch into a plan for some functions, and for others (now()) that of its planning.
-    current = plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
+    # Spark writes the time of the batch into a plan for some functions, and for others (now())
+    # that of its planning.
+    current = plan.containsPattern(
+        jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    )
     if kind not in _PLAIN or current or not plan.deterministic():
         what = kind if kind not in _PLAIN else f"{kind} with values that are other ones each time"
         raise UnsupportedQuery(
-            f"records that cannot be read shall be dead letters, and before they are read the query has {what}; it "
+            f"records that cannot be read shall be dead letters, and before they are read the "
+            f"query has {what}; it "
             "could not be computed a second time for them",
-            next_step='call decode(…, on_error="dead_letter") on the source\'s own frame, and put the rest behind it',
+            next_step='call decode(…, on_error="dead_letter") on the source\'s own frame, and put '
+            "the rest behind it",
             details={"operator": kind},
         )
     if kind in _WATERMARKS:

@@ -1,8 +1,9 @@
 """The connection by which the JVM calls a query's ``foreachBatch`` function. Driver only.
 
-The thread of each run of a query opens one, and PySpark keeps it, with a thread of Python's, until the process ends: a
-supervisor that has started a query a thousand times would have no file descriptor left. So :mod:`onceward.operate`
-closes what belongs to a run that is over; called by ``engine.calls.foreach_batch`` in the thread that it serves.
+The thread of each run of a query opens one, and PySpark keeps it, with a thread of Python's, until
+the process ends: a supervisor that has started a query a thousand times would have no file
+descriptor left. So :mod:`onceward.operate` closes what belongs to a run that is over; called by
+``engine.calls.foreach_batch`` in the thread that it serves.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def remember(frame: DataFrame, run_id: str) -> None:
 
 
 def close(run_id: str) -> None:
-    """The run is over, and its thread in the JVM has ended: nobody calls by this connection any more."""
+    """The run is over, and its thread in the JVM has ended: nobody calls by this connection any
+    more.
+    """
     known = _by_run.pop(run_id, None)
     connection = None if known is None else known()
     if connection is not None:

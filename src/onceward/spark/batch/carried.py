@@ -1,12 +1,13 @@
 """Typed errors through Spark, which turns what a Python worker or a plan raises into text.
 
-Written where Spark runs Python away from the driver's own process (the reader of a resettable source), and into plans
-that may refuse a row (:mod:`onceward.spark.batch.row_guard`); read by :mod:`onceward.spark.batch.failures` and ``write_errors``.
-JSON only: what a process says is never unpickled.
+Written where Spark runs Python away from the driver's own process (the reader of a resettable
+source), and into plans that may refuse a row (:mod:`onceward.spark.batch.row_guard`); read by
+:mod:`onceward.spark.batch.failures` and ``write_errors``. JSON only: what a process says is never
+unpickled.
 
-A text may quote a record, and whoever wrote that could write what we write. So each mark has a secret of the driver's
-process, drawn when it starts: no record has it, and a text without it is not looked at. It is in plans and in tasks'
-closures, and in no row.
+A text may quote a record, and whoever wrote that could write what we write. So each mark has a
+secret of the driver's process, drawn when it starts: no record has it, and a text without it is
+not looked at. It is in plans and in tasks' closures, and in no row.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from onceward.errors import OncewardError, from_json, to_json
 SECRET = surroundings.random_bytes(16).hex()
 """Of this process. Only the driver's counts, which reads."""
 
-# Base64, because a Java stack trace indents lines, cuts at none, and may quote; it has no character that JSON would
-# escape.
-# And only where an exception is named, as Python and Spark do at the beginning of a line: behind another name it is
-# quoted.
+# Base64, because a Java stack trace indents lines, cuts at none, and may quote; it has no
+# character that JSON would escape. And only where an exception is named, as Python and Spark do at
+# the beginning of a line: behind another name it is quoted.
 _NAMED = r"^\s*(?:onceward\.spark\.carried\.Carried:|\[USER_RAISED_EXCEPTION\] RowRefused:) "
 _CARRIED = re.compile(rf"{_NAMED}.*\[onceward:{SECRET}:([A-Za-z0-9+/=]+)\]", re.MULTILINE)
 
@@ -48,8 +48,9 @@ class Carrier:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Inside, errors of ours are raised so that they can be told from Spark's text. The traceback of a cause
-        stays."""
+        """Inside, errors of ours are raised so that they can be told from Spark's text. The
+        traceback of a cause stays.
+        """
         try:
             yield
         except OncewardError as error:
@@ -57,7 +58,9 @@ class Carrier:
 
 
 def carried_in(text: str) -> OncewardError | None:
-    """The error that was raised as :class:`Carried`; None if ``text`` has none of this driver's, or not a whole one."""
+    """The error that was raised as :class:`Carried`; None if ``text`` has none of this driver's,
+    or not a whole one.
+    """
     return next(filter(None, map(_decoded, _CARRIED.findall(text))), None)
 
 

@@ -1,8 +1,9 @@
 """Small files of ours beside Spark's checkpoint, on the file system that has the checkpoint.
 
-Called by ``engine.calls.failed_batches``; runs in the driver. ``<checkpoint>/onceward/<pipeline_id>/<name>``. Why there:
-Spark's commit log is written to that very file system, so where such a file cannot be written, the commit most likely
-cannot either; and who restores the one from a copy restores the other.
+Called by ``engine.calls.failed_batches``; runs in the driver.
+``<checkpoint>/onceward/<pipeline_id>/<name>``. Why there: Spark's commit log is written to that
+very file system, so where such a file cannot be written, the commit most likely cannot either; and
+who restores the one from a copy restores the other.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ _DAMAGED = "org.apache.hadoop.fs.ChecksumException"
 
 
 class CheckpointFiles:
-    """The files of one pipeline beside one checkpoint. Each method is a call or two to the file system.
+    """The files of one pipeline beside one checkpoint. Each method is a call or two to the file
+    system.
 
     :param session: a Spark session, for its Hadoop configuration.
-    :param checkpoint: the root of the query's checkpoint, as ``StreamExecution.resolvedCheckpointRoot`` has it.
+    :param checkpoint: the root of the query's checkpoint, as
+        ``StreamExecution.resolvedCheckpointRoot`` has it.
     """
 
     def __init__(self, session: Any, checkpoint: str, pipeline: PipelineId) -> None:
@@ -39,7 +42,10 @@ class CheckpointFiles:
         """
         with self._reached() as files:
             try:
-                names = [str(status.getPath().getName()) for status in files.listStatus(self._path(self._folder))]
+                names = [
+                    str(status.getPath().getName())
+                    for status in files.listStatus(self._path(self._folder))
+                ]
             except Py4JJavaError as error:
                 if _kind(error) == _MISSING:
                     return {}
@@ -86,7 +92,8 @@ class CheckpointFiles:
     def _reached(self) -> Iterator[Any]:
         """Give the file system; what goes wrong with it is told with the folder's name."""
         thread = self._jvm.java.lang.Thread
-        # A query that is being stopped is interrupted, and Hadoop's streams refuse an interrupted thread.
+        # A query that is being stopped is interrupted, and Hadoop's streams refuse an interrupted
+        # thread.
         interrupted = thread.interrupted()
         try:
             configuration = self._session._jsparkSession.sessionState().newHadoopConf()
@@ -95,7 +102,8 @@ class CheckpointFiles:
             raise CheckpointUnreachable(
                 f"the files in {self._folder}, beside the query's checkpoint, cannot be used: "
                 f"{error.java_exception.toString()}",
-                next_step="make the checkpoint readable and writable for the driver, see that its file system has "
+                next_step="make the checkpoint readable and writable for the driver, see that its "
+                "file system has "
                 "room, and start the query again",
             ) from error
         finally:

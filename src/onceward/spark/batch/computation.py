@@ -1,8 +1,10 @@
-"""The jobs of one attempt at a batch: is all that they read of one computation? Driver only; called by targets.
+"""The jobs of one attempt at a batch: is all that they read of one computation? Driver only;
+called by targets.
 
 Joins what is known of shuffles (:mod:`onceward.spark.batch.shuffles`) and of persisted frames
-(:mod:`onceward.spark.batch.persisted`), so that every sink keeps the same rule: rows of two computations never meet in one
-batch. Staging does not help against that, so that it is no matter of one sink.
+(:mod:`onceward.spark.batch.persisted`), so that every sink keeps the same rule: rows of two
+computations never meet in one batch. Staging does not help against that, so that it is no matter
+of one sink.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Computation:
     def read_once(self, frame: DataFrame) -> Iterator[None]:
         """Inside, ``frame`` is computed by one job.
 
-        :raises ComputationsMixed: it may have been two computations (see :meth:`Shuffles.read_once`).
+        :raises ComputationsMixed: it may have been two computations (see
+            :meth:`Shuffles.read_once`).
         """
         if self._readers is None:
             self._readers = Readers(frame.sparkSession.sparkContext)
@@ -40,6 +43,8 @@ class Computation:
         self._readers.add(frame)
 
     def must_be_one(self) -> None:
-        """After the last job. :raises ComputationsMixed: its frames may have read two answers of a persisted one."""
+        """After the last job. :raises ComputationsMixed: its frames may have read two answers of a
+        persisted one.
+        """
         if self._readers is not None:
             self._readers.must_have_seen_the_same()

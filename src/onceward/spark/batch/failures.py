@@ -1,8 +1,9 @@
 """What Spark's failures mean, as our errors. Pure: what was thrown in, error or nothing out.
 
-Called by :mod:`onceward.spark.batch.job` for the job of a batch, and by :mod:`onceward.spark.batch.source_errors` for what
-failed outside of it: under adaptive execution (Spark 4.1 and later) the stages before a shuffle run before Spark calls
-the sink. Runs in the driver.
+Called by :mod:`onceward.spark.batch.job` for the job of a batch, and by
+:mod:`onceward.spark.batch.source_errors` for what failed outside of it: under adaptive execution
+(Spark 4.1 and later) the stages before a shuffle run before Spark calls the sink. Runs in the
+driver.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ _TRACED_IN = ".TracingNullPointException"
 _NO_SYMBOL = "Cannot convert SQL "
 
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010."
-_NOT_THE_SAME_PARTITIONS = "Kafka data source in Trigger.AvailableNow should provide the same topic partitions"
+_NOT_THE_SAME_PARTITIONS = (
+    "Kafka data source in Trigger.AvailableNow should provide the same topic partitions"
+)
 _OTHER_PARTITIONS = "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED"
 
-# MicroBatchExecution.populateStartOffsets and HDFSMetadataLog.verifyBatchIds; OffsetSeqLog and CommitLog.
+# MicroBatchExecution.populateStartOffsets and HDFSMetadataLog.verifyBatchIds; OffsetSeqLog and
+# CommitLog.
 _SPARKS_STREAMING = "org.apache.spark.sql.execution.streaming."
 _NO_BATCH = re.compile(r"batch \d+ doesn't exist.*", re.DOTALL)
 _INCOMPLETE = "Incomplete log file"
@@ -52,14 +56,18 @@ _OTHER_PYTHON = "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VER
 
 
 RAISED = f"onceward {SECRET} raised "
-"""Begins what a plan of ours raises with Spark's ``raise_error``. A JSON object follows: ``raised`` is ``unseen``,
-``unfit``, ``change`` or ``poison``; ``tag`` names the step of the plan, ``id`` is the schema's; for poison ``class``,
-``message``, and where the record stood, as far as the source says (``topic``, ``partition``, ``offset``); for a change
-``message``, ``next_step`` and the error's details."""
+"""Begins what a plan of ours raises with Spark's ``raise_error``. A JSON object follows:
+``raised`` is ``unseen``, ``unfit``, ``change`` or ``poison``; ``tag`` names the step of the plan,
+``id`` is the schema's; for poison ``class``, ``message``, and where the record stood, as far as
+the source says (``topic``, ``partition``, ``offset``); for a change ``message``, ``next_step`` and
+the error's details.
+"""
 
 
 def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
-    """The error behind what the JVM has thrown, outermost first; None: not one that is known here."""
+    """The error behind what the JVM has thrown, outermost first; None: not one that is known
+    here.
+    """
     carried = next(filter(None, (carried_in(one.message) for one in thrown)), None)
     return (
         carried
@@ -73,10 +81,15 @@ def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
-    """What a plan of ours has raised, and nobody else's: the mark is where Spark puts what was raised."""
+    """What a plan of ours has raised, and nobody else's: the mark is where Spark puts what was
+    raised.
+    """
     # With spark.sql.legacy.raiseErrorWithoutErrorClass=true without the condition.
     begins = (f"[{_RAISED_CONDITION}] {RAISED}", RAISED)
-    found = next(((one, before) for one in thrown for before in begins if one.message.startswith(before)), None)
+    found = next(
+        ((one, before) for one in thrown for before in begins if one.message.startswith(before)),
+        None,
+    )
     if found is None:
         return None
     ours, before = found
@@ -93,14 +106,18 @@ def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
-    """A batch was logged, and not ended; partitions were added; a start with availableNow refuses the logged batch."""
+    """A batch was logged, and not ended; partitions were added; a start with availableNow refuses
+    the logged batch.
+    """
     other = next((one for one in thrown if _names_other_partitions(one)), None)
     if other is None:
         return None
     return PartitionsAdded(
-        f"Spark's log has a batch that did not end, and its topic has other partitions by now, which trigger "
+        f"Spark's log has a batch that did not end, and its topic has other partitions by now, "
+        f"which trigger "
         f"availableNow does not take: {' '.join(other.message.split())}",
-        next_step="start the query once without availableNow, trigger(processingTime=…) say, until that batch has "
+        next_step="start the query once without availableNow, trigger(processingTime=…) say, "
+        "until that batch has "
         "ended; then availableNow works again",
     )
 
@@ -108,17 +125,25 @@ def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
 def _names_other_partitions(one: Thrown) -> bool:
     """``KafkaExceptions``; Spark 4.0 gives its exception no condition."""
     by_name = one.condition == _OTHER_PARTITIONS
-    return by_name or (one.thrown_in.startswith(_KAFKA_SOURCE) and one.message.startswith(_NOT_THE_SAME_PARTITIONS))
+    return by_name or (
+        one.thrown_in.startswith(_KAFKA_SOURCE)
+        and one.message.startswith(_NOT_THE_SAME_PARTITIONS)
+    )
 
 
 def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
     for one in thrown:
-        in_spark = one.is_a("IllegalStateException") and one.thrown_in.startswith(_SPARKS_STREAMING)
+        in_spark = one.is_a("IllegalStateException") and one.thrown_in.startswith(
+            _SPARKS_STREAMING
+        )
         if in_spark and (_NO_BATCH.fullmatch(one.message) or one.message.startswith(_INCOMPLETE)):
             return CheckpointDamaged(
-                f"Spark cannot read the query's checkpoint, of which a file is missing or cut off: {one.message}",
-                next_step="restore that file, or the whole checkpoint as of the query's end; without a copy, go "
-                'on from the ledger with a new checkpoint: kafka_source(starting="ledger", pipeline_id=…) and '
+                f"Spark cannot read the query's checkpoint, of which a file is missing or cut "
+                f"off: {one.message}",
+                next_step="restore that file, or the whole checkpoint as of the query's end; "
+                "without a copy, go "
+                'on from the ledger with a new checkpoint: kafka_source(starting="ledger", '
+                "pipeline_id=…) and "
                 'resume="ledger" in the sink, once',
             )
     return None
@@ -126,8 +151,10 @@ def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 def _unseen(said: dict[str, object]) -> OncewardError:
     return SchemaIdUnseen(
-        f"a record names schema id {said.get('id')}, which was not known when the query was defined",
-        next_step="start the query again, defining it anew: that asks the schema registry for the id; "
+        f"a record names schema id {said.get('id')}, which was not known when the query was "
+        f"defined",
+        next_step="start the query again, defining it anew: that asks the schema registry for the "
+        "id; "
         "ow.supervise(start) does it by itself, at once",
         details={"tag": said.get("tag"), "ids": [said.get("id")]},
     )
@@ -142,14 +169,20 @@ def _change(said: dict[str, object]) -> OncewardError:
 
 
 def _poison(said: dict[str, object]) -> OncewardError:
-    where = f"the record at offset {said['offset']}" if said.get("offset") is not None else "a record"
+    where = (
+        f"the record at offset {said['offset']}" if said.get("offset") is not None else "a record"
+    )
     where += f" of partition {said['partition']}" if said.get("partition") is not None else ""
     where += f" of topic {said['topic']}" if said.get("topic") is not None else ""
     return PoisonRecord(
         f"{where} cannot be read ({said.get('class')}): {said.get('message')}",
-        next_step='to set such records aside and go on, pass on_error="dead_letter" to decode(…) and dead_letter_topic='
-        " to KafkaSink; nothing of the batch was written, and the query may be started again on the same checkpoint",
-        details={name: said.get(name) for name in ("class", "topic", "partition", "offset", "id", "tag")},
+        next_step='to set such records aside and go on, pass on_error="dead_letter" to decode(…) '
+        "and dead_letter_topic="
+        " to KafkaSink; nothing of the batch was written, and the query may be started again on "
+        "the same checkpoint",
+        details={
+            name: said.get(name) for name in ("class", "topic", "partition", "offset", "id", "tag")
+        },
     )
 
 
@@ -159,7 +192,9 @@ def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
         return _unfit(f"a value at {found[2]} is null, and its schema has a {found[1]} there")
     null = of_condition(thrown, _NULL_FIELD)  # of Spark's AvroSerializer, since 4.2
     if null is not None and (found := _NULL_IN_FIELD.search(null.message)) is not None:
-        return _unfit(f"a value at {found[1]} is null, and its schema has a {found[2].strip(chr(34))} there")
+        return _unfit(
+            f"a value at {found[1]} is null, and its schema has a {found[2].strip(chr(34))} there"
+        )
     symbol = of_kind(thrown, "IncompatibleSchemaException")  # of Spark's AvroSerializer
     if symbol is not None and symbol.message.startswith(_NO_SYMBOL):
         return _unfit(" ".join(symbol.message.split()))
@@ -169,8 +204,10 @@ def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
 def _unfit(said: str) -> OncewardError:
     return ValueUnfit(
         f"a value cannot be written by its Avro schema: {said}",
-        next_step="correct it in the query, before encode(…), or pass a schema= there that takes it (a union with "
-        "null, say); nothing of the batch was written, and the query may be started again on the same checkpoint",
+        next_step="correct it in the query, before encode(…), or pass a schema= there that takes "
+        "it (a union with "
+        "null, say); nothing of the batch was written, and the query may be started again on the "
+        "same checkpoint",
     )
 
 
@@ -184,9 +221,12 @@ def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
     where = " ".join(reason.split())
     return SourceDataLost(
         f"records of this batch are gone from the source before they were read: {where}",
-        next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the batch was "
-        "written; if the topic was deleted and created again, begin anew with another pipeline_id and checkpoint, "
-        "or its records below the old offsets are skipped; to go on without the lost records, start once with "
+        next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing "
+        "of the batch was "
+        "written; if the topic was deleted and created again, begin anew with another pipeline_id "
+        "and checkpoint, "
+        "or its records below the old offsets are skipped; to go on without the lost records, "
+        "start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
     )
 
@@ -197,14 +237,18 @@ def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
         return None
     return WorkerPythonUnfit(
         said,
-        next_step="before the session starts, set the environment variable PYSPARK_PYTHON (with spark-submit: --conf "
-        "spark.pyspark.python=…) to a Python of the driver's version that has onceward installed on every machine "
+        next_step="before the session starts, set the environment variable PYSPARK_PYTHON (with "
+        "spark-submit: --conf "
+        "spark.pyspark.python=…) to a Python of the driver's version that has onceward installed "
+        "on every machine "
         "with an executor; `onceward doctor` looks at the one of this machine",
     )
 
 
 def _what_workers_lack(thrown: Thrown) -> str | None:
-    """Why a Python worker could not begin: before it has read a row, so that no row can be quoted."""
+    """Why a Python worker could not begin: before it has read a row, so that no row can be
+    quoted.
+    """
     text = ""
     if thrown.is_a("IOException") and thrown.thrown_in == "java.lang.ProcessBuilder":
         if (program := _NO_PROGRAM.search(thrown.message)) is not None:
@@ -221,10 +265,11 @@ def _what_workers_lack(thrown: Thrown) -> str | None:
 
 
 def _raised_before_any_row(message: str) -> str:
-    """The line that names the exception of a worker which failed while it read its function; else nothing.
+    """The line that names the exception of a worker which failed while it read its function; else
+    nothing.
 
-    A traceback begins with its frames, which are indented; the first line that is not names the exception. Only from
-    there on can there be words of a record.
+    A traceback begins with its frames, which are indented; the first line that is not names the
+    exception. Only from there on can there be words of a record.
     """
     lines = message.lstrip().splitlines()
     frames = 1

@@ -1,13 +1,15 @@
-"""Options of Spark's Kafka source that nobody may read: how they get into a query without getting into its texts.
+"""Options of Spark's Kafka source that nobody may read: how they get into a query without getting
+into its texts.
 
 Called by :mod:`onceward.kafka.source.source`; runs in the driver.
 
-Spark replaces a secret among the options of a relation by ``*********(redacted)`` wherever it prints a plan
-(``TreeNode.argString``, ``SQLConf.redactOptions``): in ``explain``, in error texts, in the UI and the event log. But
-the relation of ``spark.readStream.format("kafka")`` holds its options twice. The second copy, for the older interface
-of sources (``StreamingRelationV2.v1Relation``), is printed as it is. So the source is loaded without the secrets, and
-its relation is then copied with them and without the second one, which nothing uses: ``MicroBatchExecution`` turns to
-it only for sources that cannot do better.
+Spark replaces a secret among the options of a relation by ``*********(redacted)`` wherever it
+prints a plan (``TreeNode.argString``, ``SQLConf.redactOptions``): in ``explain``, in error texts,
+in the UI and the event log. But the relation of ``spark.readStream.format("kafka")`` holds its
+options twice. The second copy, for the older interface of sources
+(``StreamingRelationV2.v1Relation``), is printed as it is. So the source is loaded without the
+secrets, and its relation is then copied with them and without the second one, which nothing uses:
+``MicroBatchExecution`` turns to it only for sources that cannot do better.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.errors import ConfigurationError
 from onceward.secrecy import unlogged_calls
 
-_SECRET = re.compile(r"jaas|password|secret|token|credential|keystore\.(key|certificate)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"jaas|password|secret|token|credential|keystore\.(key|certificate)", re.IGNORECASE
+)
 _MANY = 10_000  # fields to print: all of them
-# Spark's default pattern (spark.redaction.regex) knows a secret by such a word, in its name or in itself. A key has
-# neither. Kafka's PEM reader, like others, passes over what stands before a BEGIN line.
+# Spark's default pattern (spark.redaction.regex) knows a secret by such a word, in its name or in
+# itself. A key has neither. Kafka's PEM reader, like others, passes over what stands before a
+# BEGIN line.
 _PEM_HEADING = "The secret key of a client:\n"
-# Nor has a login without a password (Kerberos, a cloud's own). Kafka's JaasConfig passes over comments.
+# Nor has a login without a password (Kerberos, a cloud's own). Kafka's JaasConfig passes over
+# comments.
 _JAAS_HEADING = "/* secret */ "
 _KNOWN_WORD = re.compile(r"secret|password|token", re.IGNORECASE)
 _REDACTED = "*********(redacted)"
@@ -47,14 +53,20 @@ def with_heading(name: str, value: str) -> str:
 
 
 def is_shown(name: str, value: str, printed: str) -> bool:
-    """Whether ``printed`` shows the secret. A short one may be part of some other text, such as an option's name."""
+    """Whether ``printed`` shows the secret. A short one may be part of some other text, such as an
+    option's name.
+    """
     return value in printed and f"{name}={_REDACTED}" not in printed
 
 
-def with_hidden_options(spark: SparkSession, frame: DataFrame, secrets: Mapping[str, str]) -> DataFrame:
-    """``frame``, straight from ``readStream.format("kafka").load()``, with further options that no text shows.
+def with_hidden_options(
+    spark: SparkSession, frame: DataFrame, secrets: Mapping[str, str]
+) -> DataFrame:
+    """``frame``, straight from ``readStream.format("kafka").load()``, with further options that no
+    text shows.
 
-    :raises ConfigurationError: Spark is set to print them, or is laid out in a way that nobody foresaw.
+    :raises ConfigurationError: Spark is set to print them, or is laid out in a way that nobody
+        foresaw.
     """
     gateway = spark.sparkContext._gateway
     assert gateway is not None  # noqa: S101 — a classic session has one
@@ -63,13 +75,16 @@ def with_hidden_options(spark: SparkSession, frame: DataFrame, secrets: Mapping[
     fields = [relation.productElementName(index) for index in range(relation.productArity())]
     if not {"extraOptions", "v1Relation"} <= set(fields):
         raise ConfigurationError(
-            f"this Spark holds the options of its Kafka source in {relation.getClass().getSimpleName()}({fields}), "
+            f"this Spark holds the options of its Kafka source in "
+            f"{relation.getClass().getSimpleName()}({fields}), "
             f"where {', '.join(secrets)} would be shown in query plans",
-            next_step="log the source in by a JAAS file (-Djava.security.auth.login.config) instead of options",
+            next_step="log the source in by a JAAS file (-Djava.security.auth.login.config) "
+            "instead of options",
         )
     with unlogged_calls():
         arguments: dict[str, Any] = {
-            name: getattr(relation, f"copy$default${number}")() for number, name in enumerate(fields, start=1)
+            name: getattr(relation, f"copy$default${number}")()
+            for number, name in enumerate(fields, start=1)
         }
         options = jvm.java.util.HashMap(arguments["extraOptions"].asCaseSensitiveMap())
         for name, value in secrets.items():
@@ -81,9 +96,11 @@ def with_hidden_options(spark: SparkSession, frame: DataFrame, secrets: Mapping[
     shown = [name for name, value in secrets.items() if is_shown(name, value, printed)]
     if shown:
         raise ConfigurationError(
-            f"Spark would show {', '.join(shown)} in its query plans, web pages and event log: neither "
+            f"Spark would show {', '.join(shown)} in its query plans, web pages and event log: "
+            f"neither "
             "spark.redaction.regex nor spark.sql.redaction.options.regex covers it",
-            next_step="leave spark.redaction.regex at its default, or add 'jaas|password|secret|keystore' to it",
+            next_step="leave spark.redaction.regex at its default, or add "
+            "'jaas|password|secret|keystore' to it",
         )
     datasets = getattr(jvm.org.apache.spark.sql.classic, "Dataset$").__getattr__("MODULE$")
     return DataFrame(datasets.ofRows(spark._jsparkSession, hiding), spark)

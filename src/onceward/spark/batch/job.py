@@ -1,7 +1,8 @@
 """One Spark job that can be stopped from outside while it runs. Driver only; called by targets.
 
-A task that hangs (its executor is stopped, say) keeps a job waiting for minutes. When the attempt is lost anyway,
-waiting for it only keeps the transaction open, so a watcher cancels the job by its tag.
+A task that hangs (its executor is stopped, say) keeps a job waiting for minutes. When the attempt
+is lost anyway, waiting for it only keeps the transaction open, so a watcher cancels the job by its
+tag.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ _ABORTED = "the query is being stopped; the batch was aborted, and the next star
 
 
 class JobInterrupted(Exception):
-    """The query is being stopped, or its job was cancelled by somebody. The batch is aborted; nothing has failed.
+    """The query is being stopped, or its job was cancelled by somebody. The batch is aborted;
+    nothing has failed.
 
-    Its text goes to Spark (``StreamExecution.isInterruptionException``), which takes a Python exception for the end of
-    a stopped query only if it finds in it the words of the second sentence. Spark looks for them with a regular
-    expression whose stack grows with the text: a Java stack trace, as in py4j's own exception, overflows it, and then
-    a thousand lines of ``StackOverflowError`` are printed. Hence this short text, and no cause.
+    Its text goes to Spark (``StreamExecution.isInterruptionException``), which takes a Python
+    exception for the end of a stopped query only if it finds in it the words of the second
+    sentence. Spark looks for them with a regular expression whose stack grows with the text: a
+    Java stack trace, as in py4j's own exception, overflows it, and then a thousand lines of
+    ``StackOverflowError`` are printed. Hence this short text, and no cause.
     """
 
     def __init__(self, what: str = _ABORTED) -> None:
         super().__init__(
             f"{what} "
-            "py4j.protocol.Py4JJavaError: An error occurred while calling collect: java.lang.InterruptedException"
+            "py4j.protocol.Py4JJavaError: An error occurred while calling collect: "
+            "java.lang.InterruptedException"
         )
 
 
@@ -49,9 +53,11 @@ Lost = Callable[[], OncewardError | None]
 
 
 def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
-    """The rows of ``frame``, by one Spark job, and how many tasks it had: the partitions of its last stage.
+    """The rows of ``frame``, by one Spark job, and how many tasks it had: the partitions of its
+    last stage.
 
-    :raises SourceDataLost, WorkerPythonUnfit: what is known of Spark's failures (:mod:`onceward.spark.batch.failures`).
+    :raises SourceDataLost, WorkerPythonUnfit: what is known of Spark's failures
+        (:mod:`onceward.spark.batch.failures`).
     :raises JobInterrupted: the query is being stopped.
     :raises Exception: Spark's own, when the job fails for another reason or is cancelled.
     """
@@ -62,7 +68,8 @@ def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
 
 
 def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
-    """As :func:`collect`, but the rows as Arrow, in the order of the frame's partitions. Needs no Python worker.
+    """As :func:`collect`, but the rows as Arrow, in the order of the frame's partitions. Needs no
+    Python worker.
 
     :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
     """
@@ -73,14 +80,18 @@ def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
 
 @contextmanager
 def watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
-    """Inside, jobs of ``frame`` that Spark itself carries out, a write for example: as in :func:`to_arrow`."""
+    """Inside, jobs of ``frame`` that Spark itself carries out, a write for example: as in
+    :func:`to_arrow`.
+    """
     with naming_the_loss(lost), naming_failures(), _watched(frame, lost):
         yield
 
 
 @contextmanager
 def naming_the_loss(lost: Lost) -> Iterator[None]:
-    """Inside, a job that failed because it was cancelled fails with the reason that ``lost`` has."""
+    """Inside, a job that failed because it was cancelled fails with the reason that ``lost``
+    has.
+    """
     try:
         yield
     except JobInterrupted:
@@ -99,7 +110,8 @@ def _task_count(frame: DataFrame) -> int:
 def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason.
 
-    :raises JobInterrupted: the job failed while the query is being stopped, or somebody else has cancelled it.
+    :raises JobInterrupted: the job failed while the query is being stopped, or somebody else has
+        cancelled it.
     """
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"
@@ -111,7 +123,9 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
             try:
                 reason = lost()
             except Exception:
-                log.exception("whether the job's attempt is lost could not be found out; looking again")
+                log.exception(
+                    "whether the job's attempt is lost could not be found out; looking again"
+                )
                 continue
             if reason is None:
                 continue
@@ -131,8 +145,12 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
         if is_being_stopped(frame):
             raise JobInterrupted from None
         cancelled = of_condition(thrown_by(error), "SPARK_JOB_CANCELLED")
-        if cancelled is not None and lost() is None:  # not by us: Ctrl-C (PySpark cancels all jobs), or Spark's page
-            raise JobInterrupted(f"the job of this batch was cancelled ({cancelled.message}).") from None
+        if (
+            cancelled is not None and lost() is None
+        ):  # not by us: Ctrl-C (PySpark cancels all jobs), or Spark's page
+            raise JobInterrupted(
+                f"the job of this batch was cancelled ({cancelled.message})."
+            ) from None
         raise
     finally:
         done.set()

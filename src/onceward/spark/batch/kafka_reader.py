@@ -1,7 +1,8 @@
-"""Loads Spark's Kafka source, or says how a session gets it. Driver only; called by :mod:`onceward.kafka.source.source`.
+"""Loads Spark's Kafka source, or says how a session gets it. Driver only; called by
+:mod:`onceward.kafka.source.source`.
 
-Spark finds a source by name among its jars, and those are named when its JVM starts. In a session that exists, a
-notebook's or that of ``spark-submit``, it is too late for ``spark.jars``.
+Spark finds a source by name among its jars, and those are named when its JVM starts. In a session
+that exists, a notebook's or that of ``spark-submit``, it is too late for ``spark.jars``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from onceward.errors import ConnectorMissing
 from onceward.spark.batch.thrown import of_kind, thrown_by
 from onceward.spark.session.connector import connector_to_name
 
-_NOT_FOUND = "Failed to find data source: kafka"  # QueryCompilationErrors: without a condition of its own
+_NOT_FOUND = (
+    "Failed to find data source: kafka"  # QueryCompilationErrors: without a condition of its own
+)
 # A connector of another Spark, or without the jars that it needs itself.
 _DOES_NOT_LINK = (
     "ServiceConfigurationError",
@@ -37,7 +40,9 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         return spark.readStream.format("kafka").options(**options).load()
     except (PySparkException, Py4JJavaError) as error:
         thrown = thrown_by(error)
-        if any(one.is_a("AnalysisException") and one.message.startswith(_NOT_FOUND) for one in thrown):
+        if any(
+            one.is_a("AnalysisException") and one.message.startswith(_NOT_FOUND) for one in thrown
+        ):
             what = "has no Kafka source"
         elif (broken := of_kind(thrown, *_DOES_NOT_LINK)) is not None:
             what = f"has a Kafka source that does not fit it ({broken.kind.rpartition('.')[2]})"
@@ -49,8 +54,10 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def _missing(version: str, what: str) -> ConnectorMissing:
     coordinate = connector_to_name(version)
     return ConnectorMissing(
-        f"this Spark session ({version}) {what}, and it is too late to give it one: jars are named before a JVM starts",
-        next_step="start the job with `spark-submit $(onceward jars --submit) job.py` or `spark-submit --packages "
+        f"this Spark session ({version}) {what}, and it is too late to give it one: jars are "
+        f"named before a JVM starts",
+        next_step="start the job with `spark-submit $(onceward jars --submit) job.py` or "
+        "`spark-submit --packages "
         f"{coordinate} job.py`; in a notebook, restart the kernel and build the session with "
         'SparkSession.builder.config(map=onceward.spark_conf()) or .config("spark.jars.packages", '
         f'"{coordinate}") before anything else builds one',

@@ -1,25 +1,28 @@
-"""Persisted frames behind a batch: who reads them, and is a block of them gone? Driver only; called by targets,
-and where a replay counts (:func:`count_rows`).
+"""Persisted frames behind a batch: who reads them, and is a block of them gone? Driver only;
+called by targets, and where a replay counts (:func:`count_rows`).
 
-A user's function persists a frame so that all who read it see the same rows: two frames that share out a batch by a lot
-that was drawn, or by a look-up. Spark takes persisting for a matter of speed. Blocks are lost with their executor, and
-whoever reads next computes them again, from the source or from what is left of a shuffle. Nothing tells of it: the job
-has no stage that was attempted twice, and every task is in its first attempt. Two cases:
+A user's function persists a frame so that all who read it see the same rows: two frames that share
+out a batch by a lot that was drawn, or by a look-up. Spark takes persisting for a matter of speed.
+Blocks are lost with their executor, and whoever reads next computes them again, from the source or
+from what is left of a shuffle. Nothing tells of it: the job has no stage that was attempted twice,
+and every task is in its first attempt. Two cases:
 
-* A shuffle is behind the frame. Its lost output left a trace (``spark.shuffles``), and the batch runs again. Then the
-  blocks that are left must go, too (:func:`drop_blocks`): some are of the first computation, some of a mix, and the
-  next attempt would read them instead of computing anything.
-* None is. Then a block is the same rows of the source however often it is computed, and one who reads it once loses
-  nothing. But two who read it may see two answers (:class:`Readers`): a record whose lot is drawn again is in both
-  frames of the batch, or in none.
+* A shuffle is behind the frame. Its lost output left a trace (``spark.shuffles``), and the batch
+  runs again. Then the blocks that are left must go, too (:func:`drop_blocks`): some are of the
+  first computation, some of a mix, and the next attempt would read them instead of computing
+  anything.
+* None is. Then a block is the same rows of the source however often it is computed, and one who
+  reads it once loses nothing. But two who read it may see two answers (:class:`Readers`): a record
+  whose lot is drawn again is in both frames of the batch, or in none.
 
 What remains:
 
-* A frame that is persisted in memory only (``StorageLevel.MEMORY_ONLY``) and does not fit is as good as not persisted.
-* Two branches of one frame that are the first to read a persisted one may each compute a block of it, at the same time
-  on two executors. An action that fills it first (``kept.count()``) helps.
-* What the function itself has read before the first write (``if not rejected.isEmpty()``) may have been another
-  computation than what is written.
+* A frame that is persisted in memory only (``StorageLevel.MEMORY_ONLY``) and does not fit is as
+  good as not persisted.
+* Two branches of one frame that are the first to read a persisted one may each compute a block of
+  it, at the same time on two executors. An action that fills it first (``kept.count()``) helps.
+* What the function itself has read before the first write (``if not rejected.isEmpty()``) may have
+  been another computation than what is written.
 * An executor that comes and goes within one job is not missed.
 """
 
@@ -40,7 +43,9 @@ log = logging.getLogger(__name__)
 
 
 class Readers:
-    """What the jobs of one attempt read of persisted frames. Made before the first of them; not thread safe."""
+    """What the jobs of one attempt read of persisted frames. Made before the first of them; not
+    thread safe.
+    """
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -51,16 +56,16 @@ class Readers:
         """``frame`` was read by a job."""
         read = _persisted_behind(frame)
         if read:
-            # Executors come in mid-batch, too: one that did may have computed a block for this job, and be gone
-            # before the last one.
+            # Executors come in mid-batch, too: one that did may have computed a block for this
+            # job, and be gone before the last one.
             self._executors |= _executors(self._context)
         self._times += read
 
     def must_have_seen_the_same(self) -> None:
         """After the last job.
 
-        :raises ComputationsMixed: an executor is gone that may have held what was read more than once. The blocks are
-            dropped, so that the next attempt computes all of them.
+        :raises ComputationsMixed: an executor is gone that may have held what was read more than
+            once. The blocks are dropped, so that the next attempt computes all of them.
         """
         shared = [rdd for rdd, times in self._times.items() if times > 1]
         gone = self._executors - _executors(self._context)
@@ -68,18 +73,22 @@ class Readers:
             return
         _drop(self._context, shared)
         raise ComputationsMixed(
-            "a persisted frame is read more than once in this batch, and executors that may have held a part of it are "
-            f"gone ({', '.join(sorted(gone))}): its rows may have been computed again, and otherwise",
-            next_step="nothing; the batch runs again. If it repeats, find out why executors are lost; with dynamic "
-            "allocation, set spark.dynamicAllocation.executorIdleTimeout to more than a batch takes",
+            "a persisted frame is read more than once in this batch, and executors that may have "
+            "held a part of it are "
+            f"gone ({', '.join(sorted(gone))}): its rows may have been computed again, and "
+            f"otherwise",
+            next_step="nothing; the batch runs again. If it repeats, find out why executors are "
+            "lost; with dynamic "
+            "allocation, set spark.dynamicAllocation.executorIdleTimeout to more than a batch "
+            "takes",
         )
 
 
 def count_rows(frames: Sequence[DataFrame]) -> list[int]:
     """How many rows each of ``frames`` has, by one job each.
 
-    :raises ComputationsMixed: they may have read two answers of a persisted frame. A row that was drawn for one of them
-        and then for another counts twice, or not at all.
+    :raises ComputationsMixed: they may have read two answers of a persisted frame. A row that was
+        drawn for one of them and then for another counts twice, or not at all.
     """
     if len(frames) < 2:  # nobody else reads what it has read
         return [frame.count() for frame in frames]
@@ -93,15 +102,19 @@ def count_rows(frames: Sequence[DataFrame]) -> list[int]:
 
 
 def _counted(frame: DataFrame) -> tuple[int, DataFrame]:
-    """The number, and the frame whose plan was run for it: to ask ``frame`` for its own would run it once more."""
+    """The number, and the frame whose plan was run for it: to ask ``frame`` for its own would run
+    it once more.
+    """
     counting = frame.groupBy().count()  # as ``Dataset.count`` does
     return int(counting.collect()[0][0]), counting
 
 
 def drop_blocks(frame: DataFrame) -> None:
-    """Forget the stored blocks of every persisted frame behind ``frame``; it stays persisted, and is computed anew.
+    """Forget the stored blocks of every persisted frame behind ``frame``; it stays persisted, and
+    is computed anew.
 
-    What is checkpointed is left alone: Spark has nothing to compute it from, and says so when a block is missing.
+    What is checkpointed is left alone: Spark has nothing to compute it from, and says so when a
+    block is missing.
     """
     _drop(frame.sparkSession.sparkContext, _persisted_behind(frame))
 
@@ -110,13 +123,16 @@ def _drop(context: SparkContext, rdds: Any) -> None:
     master = block_manager(context).master()
     for rdd in sorted(rdds):
         log.warning("dropping the blocks of persisted RDD %d", rdd)
-        master.removeRdd(rdd, True)  # wait: a block that is still there when a task asks for it is read
+        master.removeRdd(
+            rdd, True
+        )  # wait: a block that is still there when a task asks for it is read
 
 
 def _persisted_behind(frame: DataFrame) -> Counter[int]:
     """Persisted RDDs that ``frame`` is computed from, near and far, and how often each is read.
 
-    Parents are older than their children, so that the walk ends at the oldest persisted one; without any there is none.
+    Parents are older than their children, so that the walk ends at the oldest persisted one;
+    without any there is none.
     """
     persisted = _persisted(frame.sparkSession.sparkContext)
     found: Counter[int] = Counter()
@@ -143,10 +159,17 @@ def _persisted(context: SparkContext) -> set[int]:
     known = context._jsc.getPersistentRDDs()
     if known.isEmpty():
         return set()
-    # Python's own way through a Java map ends with a Java exception, which costs PySpark 30 ms to translate.
-    return {int(number) for number in known.keySet().toArray() if not known[number].rdd().isCheckpointed()}
+    # Python's own way through a Java map ends with a Java exception, which costs PySpark 30 ms to
+    # translate.
+    return {
+        int(number)
+        for number in known.keySet().toArray()
+        if not known[number].rdd().isCheckpointed()
+    }
 
 
 def _executors(context: SparkContext) -> frozenset[str]:
     """Where blocks can be: ``host:port`` of each living executor; a new one has a new port."""
-    return frozenset(str(context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(",")).split(","))
+    return frozenset(
+        str(context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(",")).split(",")
+    )

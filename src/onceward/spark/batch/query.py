@@ -1,11 +1,14 @@
-"""What Spark knows about the batch it is running: ids, offsets, kind of plan. The one reader of Spark's insides.
+"""What Spark knows about the batch it is running: ids, offsets, kind of plan. The one reader of
+Spark's insides.
 
-Called by ``engine.calls.foreach_batch`` at the start of every batch, in the driver, inside ``foreachBatch`` (there the
-Python call runs on the query's own JVM thread, so the thread's local properties name query and batch).
+Called by ``engine.calls.foreach_batch`` at the start of every batch, in the driver, inside
+``foreachBatch`` (there the Python call runs on the query's own JVM thread, so the thread's local
+properties name query and batch).
 
-Sources of these facts: ``StreamExecution`` (QUERY_ID_KEY, availableOffsets, committedOffsets, lastExecution),
-``MicroBatchExecution`` (BATCH_ID_KEY, sources), ``SharedState.activeStreamingQueries`` (Spark 3.1 and later: all
-sessions' running queries by id; a batch's frame belongs to a cloned session that knows no streams of its own).
+Sources of these facts: ``StreamExecution`` (QUERY_ID_KEY, availableOffsets, committedOffsets,
+lastExecution), ``MicroBatchExecution`` (BATCH_ID_KEY, sources),
+``SharedState.activeStreamingQueries`` (Spark 3.1 and later: all sessions' running queries by id; a
+batch's frame belongs to a cloned session that knows no streams of its own).
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-_STATEFUL = "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
+_STATEFUL = (
+    "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +45,18 @@ class KafkaSource:
 
 
 class History(Protocol):
-    """What Spark says of the batches before the one that runs. Asked only where something is not as usual."""
+    """What Spark says of the batches before the one that runs. Asked only where something is not
+    as usual.
+    """
 
     @property
     def checkpoint(self) -> str:
         """Where Spark keeps the query's logs."""
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        """Where that batch ends, one offset a source (None: nothing had come yet); None when the log has dropped it."""
+        """Where that batch ends, one offset a source (None: nothing had come yet); None when the
+        log has dropped it.
+        """
 
     def first_of_run(self) -> bool:
         """Is the batch that runs the first one of this run of the query?"""
@@ -57,9 +66,10 @@ class History(Protocol):
 class RunningBatch:
     """The batch that Spark is running.
 
-    ``run_id`` changes with every start of the query, ``batch.query_id`` lives in the checkpoint. ``input_records`` is
-    the number of offsets the batch spans when all sources are Kafka (an upper bound of its records), else None.
-    ``computes_once``: what Spark commits as the query's state is of the first computation of the batch in a run.
+    ``run_id`` changes with every start of the query, ``batch.query_id`` lives in the checkpoint.
+    ``input_records`` is the number of offsets the batch spans when all sources are Kafka (an upper
+    bound of its records), else None. ``computes_once``: what Spark commits as the query's state is
+    of the first computation of the batch in a run.
     """
 
     batch: BatchId
@@ -76,13 +86,14 @@ class RunningBatch:
 def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
     """The batch of the query that ``frame`` belongs to.
 
-    :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark under which the
-        promise cannot be kept.
+    :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark
+        under which the promise cannot be kept.
     """
     if getattr(frame.sparkSession, "_jsparkSession", None) is None:
         raise UnsupportedQuery(
             "the sink was called with a Spark Connect DataFrame",
-            next_step="start the query from a classic Spark session; Connect runs foreachBatch on the server",
+            next_step="start the query from a classic Spark session; Connect runs foreachBatch on "
+            "the server",
         )
     context = frame.sparkSession.sparkContext
     use_the_drivers_python(context)
@@ -105,7 +116,9 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
 
 
 class SparkHistory:
-    """:class:`History` of a running query. Each answer costs calls into the JVM, and some a look at a file."""
+    """:class:`History` of a running query. Each answer costs calls into the JVM, and some a look
+    at a file.
+    """
 
     def __init__(self, execution: Any) -> None:
         self._execution = execution
@@ -122,7 +135,9 @@ class SparkHistory:
             return None
         logged = found.get()
         kind = logged.getClass().getSimpleName()
-        if kind == "OffsetMap":  # spark.sql.streaming.offsetLog.formatVersion=2, by the sources' names: their places
+        if (
+            kind == "OffsetMap"
+        ):  # spark.sql.streaming.offsetLog.formatVersion=2, by the sources' names: their places
             by_name = logged.offsetsMap()
             return tuple(_offset(by_name.apply(str(index))) for index in range(by_name.size()))
         if kind != "OffsetSeq":
@@ -131,17 +146,23 @@ class SparkHistory:
         return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
 
     def first_of_run(self) -> bool:
-        """``IncrementalExecution.isFirstBatch``: the run has no context of a batch before (``MicroBatchExecution``)."""
+        """``IncrementalExecution.isFirstBatch``: the run has no context of a batch before
+        (``MicroBatchExecution``).
+        """
         return bool(self._execution.lastExecution().isFirstBatch())
 
 
 def is_deterministic(frame: DataFrame) -> bool:
-    """Does ``frame``, as the user's function makes it, have the same rows each time, as far as Spark can tell?"""
+    """Does ``frame``, as the user's function makes it, have the same rows each time, as far as
+    Spark can tell?
+    """
     return bool(frame._jdf.queryExecution().analyzed().deterministic())
 
 
 def fingerprint(frame: DataFrame) -> int:
-    """Equal for two frames that have the same plan, however they were made; 0 where Spark cannot tell."""
+    """Equal for two frames that have the same plan, however they were made; 0 where Spark cannot
+    tell.
+    """
     try:
         return int(frame.semanticHash())
     except Exception:  # noqa: BLE001 — the frame is broken, which is why it is asked for
@@ -149,35 +170,44 @@ def fingerprint(frame: DataFrame) -> int:
 
 
 def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
-    """Of a call that failed: the number of the batch that Spark runs, and whether it came in another thread.
+    """Of a call that failed: the number of the batch that Spark runs, and whether it came in
+    another thread.
 
-    In a thread of the function's, Spark may have counted the batch as done by then. None outside a running query.
+    In a thread of the function's, Spark may have counted the batch as done by then. None outside a
+    running query.
     """
     execution = query_of(frame)
     if execution is None:
         return None
     context = frame.sparkSession.sparkContext
     running = context.getLocalProperty(_BATCH_ID)
-    number = batch_id if running is None else int(running)  # a function may have passed on another one
+    number = (
+        batch_id if running is None else int(running)
+    )  # a function may have passed on another one
     return number, _in_another_thread(context, execution)
 
 
 def files_of(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
     """Our files beside the checkpoint of the query that ``frame`` belongs to."""
-    return CheckpointFiles(frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline)
+    return CheckpointFiles(
+        frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline
+    )
 
 
 def current_run_id(frame: DataFrame) -> str:
     """The run of the query that ``frame`` belongs to; empty outside a streaming query.
 
-    Not the job group of the query's thread, although Spark sets that to the run's id: a function may set another.
+    Not the job group of the query's thread, although Spark sets that to the run's id: a function
+    may set another.
     """
     execution = query_of(frame)
     return "" if execution is None else str(execution.runId().toString())
 
 
 def query_of(frame: DataFrame) -> Any:
-    """The running query that ``frame`` belongs to, also for a thread that the query's function has started; or None."""
+    """The running query that ``frame`` belongs to, also for a thread that the query's function has
+    started; or None.
+    """
     session = frame.sparkSession
     if getattr(session, "_jsparkSession", None) is None:
         return None
@@ -193,8 +223,8 @@ def query_of(frame: DataFrame) -> Any:
 def is_being_stopped(frame: DataFrame) -> bool:
     """Whether somebody has called ``stop()`` of the query that ``frame`` belongs to.
 
-    ``StreamExecution.stop`` says so before it cancels jobs and interrupts the thread; a batch that fails by itself does
-    so while the query is active.
+    ``StreamExecution.stop`` says so before it cancels jobs and interrupts the thread; a batch that
+    fails by itself does so while the query is active.
     """
     try:
         execution = query_of(frame)
@@ -204,7 +234,9 @@ def is_being_stopped(frame: DataFrame) -> bool:
 
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
-    """Whether Spark lists the query ``query_id`` as running, in whatever session of this driver."""
+    """Whether Spark lists the query ``query_id`` as running, in whatever session of this
+    driver.
+    """
     return _active_query(frame.sparkSession, query_id) is not None
 
 
@@ -223,7 +255,8 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
 
 
 def newest_committed(query: StreamingQuery) -> int | None:
-    """The newest batch in the log of commits in the query's checkpoint, whichever run has written it; None: no batch.
+    """The newest batch in the log of commits in the query's checkpoint, whichever run has written
+    it; None: no batch.
 
     Whatever the log's file system raises is raised, and takes as long as it takes.
     """
@@ -235,7 +268,8 @@ def newest_committed(query: StreamingQuery) -> int | None:
 
 
 def newest_committed_at(checkpoint: str) -> int | None:
-    """As :func:`newest_committed`, of a query that there is not yet; None, too, without Spark or a checkpoint.
+    """As :func:`newest_committed`, of a query that there is not yet; None, too, without Spark or a
+    checkpoint.
 
     :param checkpoint: the query's ``checkpointLocation``.
     """
@@ -257,7 +291,8 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
     if not query_id:
         raise UnsupportedQuery(
             "the sink was called outside a streaming query",
-            next_step="hand it to Spark: frame.writeStream.foreachBatch(sink).start(); a batch job has no checkpoint "
+            next_step="hand it to Spark: frame.writeStream.foreachBatch(sink).start(); a batch "
+            "job has no checkpoint "
             "to be exactly-once with",
         )
     execution = _active_query(frame.sparkSession, query_id)
@@ -276,38 +311,46 @@ def _refuse_another_thread(context: Any, execution: Any) -> None:
 
 
 def _in_another_thread(context: Any, execution: Any) -> bool:
-    return not context._jvm.java.lang.Thread.currentThread().equals(execution.queryExecutionThread())
+    return not context._jvm.java.lang.Thread.currentThread().equals(
+        execution.queryExecutionThread()
+    )
 
 
 def _called_in_another_thread() -> UnsupportedQuery:
     return UnsupportedQuery(
-        "the sink was called in a thread that the foreachBatch function has started; Spark counts a batch as done when "
+        "the sink was called in a thread that the foreachBatch function has started; Spark counts "
+        "a batch as done when "
         "the function returns, and the rows of this call are not written",
-        next_step="call the sink in the function itself; all executors write the frames of a batch anyway (and do not "
+        next_step="call the sink in the function itself; all executors write the frames of a "
+        "batch anyway (and do not "
         "set PYSPARK_PIN_THREAD=false)",
         details={ROWS_REFUSED: True},
     )
 
 
 def _state_names_computations(session: SparkSession) -> bool:
-    """SPARK-51573: in format 2 each computation of a batch has a state of its own, and Spark commits the first one of a
-    run, also where that attempt failed. ``StateStoreConf``: the format is 1 unless it is set."""
+    """SPARK-51573: in format 2 each computation of a batch has a state of its own, and Spark
+    commits the first one of a run, also where that attempt failed. ``StateStoreConf``: the format
+    is 1 unless it is set.
+    """
     setting = str(session.conf.get(STATE_FORMAT))
     return setting.strip().isdecimal() and int(setting) >= 2
 
 
 def refuse_temporary_checkpoint(frame: DataFrame) -> None:
-    """Refuse a query that has no checkpoint location: Spark makes a folder that the next start does not find.
+    """Refuse a query that has no checkpoint location: Spark makes a folder that the next start
+    does not find.
 
-    ``ResolveWriteToStream``: without the option and without ``spark.sql.streaming.checkpointLocation`` it is a
-    temporary one (``deleteCheckpointOnStop``).
+    ``ResolveWriteToStream``: without the option and without
+    ``spark.sql.streaming.checkpointLocation`` it is a temporary one (``deleteCheckpointOnStop``).
     """
     execution = query_of(frame)
     if execution is not None and _is_temporary(execution):
         raise UnsupportedQuery(
             "the query has no checkpoint location: Spark keeps its progress in a temporary folder "
             f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
-            next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of this query\'s own that '
+            next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
+            "this query's own that "
             "outlasts the driver",
         )
 
@@ -329,32 +372,37 @@ def refuse_unsupported(speculation: str, execution: Any) -> None:
     """
     if speculation.strip().lower() == "true":
         raise UnsupportedQuery(
-            f"spark.speculation=true: a speculative copy of a task would write records twice, against {_PROMISE}",
+            f"spark.speculation=true: a speculative copy of a task would write records twice, "
+            f"against {_PROMISE}",
             next_step="set spark.speculation=false",
         )
     kind = execution.getClass().getSimpleName()
     if "AsyncProgress" in kind:
         raise UnsupportedQuery(
-            f"asyncProgressTrackingEnabled=true: Spark would start a batch before the one before it is logged, "
+            f"asyncProgressTrackingEnabled=true: Spark would start a batch before the one before "
+            f"it is logged, "
             f"against {_PROMISE}",
             next_step="remove the option asyncProgressTrackingEnabled",
         )
     trigger = execution.trigger().getClass().getSimpleName()
     if "Continuous" in kind or "Continuous" in trigger or "RealTime" in trigger:
         raise UnsupportedQuery(
-            f"trigger {trigger.rstrip('$')}: it has no micro-batch boundary to commit at, against {_PROMISE}",
+            f"trigger {trigger.rstrip('$')}: it has no micro-batch boundary to commit at, against "
+            f"{_PROMISE}",
             next_step="use trigger(processingTime=…) or trigger(availableNow=True)",
         )
 
 
 def refuse_source_evolution(setting: str) -> None:
-    """Refuse named sources that may come and go (Spark 4.2 and later): the ledger knows sources by their place.
+    """Refuse named sources that may come and go (Spark 4.2 and later): the ledger knows sources by
+    their place.
 
     :param setting: the value of :data:`SOURCE_EVOLUTION`.
     """
     if setting.strip().lower() == "true":
         raise UnsupportedQuery(
-            f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a checkpoint, and the ledger "
+            f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a "
+            f"checkpoint, and the ledger "
             "would compare the offsets of one with those of another",
             next_step=f"set {SOURCE_EVOLUTION}=false and start with a new checkpoint",
         )
@@ -373,7 +421,9 @@ def _describe(execution: Any, batch: BatchId) -> RunningBatch:
         if start is None:
             start = _initial_offset(stream)
         end = _offset(available.get(stream))
-        sources.append(SourceRange(start, start if end is None else end))  # no end: nothing has come yet
+        sources.append(
+            SourceRange(start, start if end is None else end)
+        )  # no end: nothing has come yet
     relations = zip(kafka_indices, kafka_options(execution), strict=False)
     kafka = tuple(KafkaSource(index, _servers(options)) for index, options in relations)
     return RunningBatch(
@@ -399,10 +449,12 @@ def _offset(option: Any) -> Any:
 
 
 def _initial_offset(stream: Any) -> Any:
-    """Where a source begins that has committed nothing: what ``MicroBatchExecution`` itself asks it for batch 0.
+    """Where a source begins that has committed nothing: what ``MicroBatchExecution`` itself asks
+    it for batch 0.
 
-    ``SparkDataStream.initialOffset`` answers the same at every call (Kafka's keeps it in the checkpoint). Sources of
-    the older interface (``Source``) have no such question; for them the beginning is unknown.
+    ``SparkDataStream.initialOffset`` answers the same at every call (Kafka's keeps it in the
+    checkpoint). Sources of the older interface (``Source``) have no such question; for them the
+    beginning is unknown.
     """
     try:
         return json.loads(stream.initialOffset().json())
@@ -420,7 +472,10 @@ def kafka_options_in(plan: Any) -> Iterator[Any]:
     leaves = plan.collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "kafka":
+        if (
+            leaf.getClass().getSimpleName() == "StreamingRelationV2"
+            and leaf.sourceName() == "kafka"
+        ):
             yield leaf.extraOptions()
 
 

@@ -1,7 +1,9 @@
-"""Rows that a sink refuses, noticed where they are computed: a condition in the frame's own plan. Driver only.
+"""Rows that a sink refuses, noticed where they are computed: a condition in the frame's own plan.
+Driver only.
 
-There is no second reading of the rows, and none in Python. The job fails with the refusal in Spark's text
-(:mod:`onceward.spark.batch.carried`), out of which whoever runs the job takes it. No value of a row is in it.
+There is no second reading of the rows, and none in Python. The job fails with the refusal in
+Spark's text (:mod:`onceward.spark.batch.carried`), out of which whoever runs the job takes it. No
+value of a row is in it.
 """
 
 from __future__ import annotations

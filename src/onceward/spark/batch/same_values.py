@@ -1,7 +1,8 @@
 """Whether a column can take the values of a frame as they are. Driver only.
 
-Spark's own rules let values change also where they are strict (``storeAssignmentPolicy``): large numbers lose digits on
-their way to a floating type, binary becomes text, and a time of day another one where a zone is left out or put in.
+Spark's own rules let values change also where they are strict (``storeAssignmentPolicy``): large
+numbers lose digits on their way to a floating type, binary becomes text, and a time of day another
+one where a zone is left out or put in.
 """
 
 from __future__ import annotations
@@ -42,13 +43,19 @@ class Misfit(NamedTuple):
     wanted: DataType
 
     def __str__(self) -> str:
-        return f"column {self.column} is {self.given.simpleString()} in the frame, and {self.wanted.simpleString()}"
+        return (
+            f"column {self.column} is {self.given.simpleString()} in the frame, and "
+            f"{self.wanted.simpleString()}"
+        )
 
 
 def misfit(given: StructType, wanted: StructType, inside: str = "") -> Misfit | None:
-    """The first column of ``given`` whose values are not all values of the column in ``wanted`` with its name; whether
-    all columns are there is not asked."""
-    columns = {field.name.lower(): field for field in wanted} | {field.name: field for field in wanted}
+    """The first column of ``given`` whose values are not all values of the column in ``wanted``
+    with its name; whether all columns are there is not asked.
+    """
+    columns = {field.name.lower(): field for field in wanted} | {
+        field.name: field for field in wanted
+    }
     for field in given:
         column = columns.get(field.name) or columns.get(field.name.lower())
         if column and (found := _of_types(field.dataType, column.dataType, inside + column.name)):
@@ -73,5 +80,11 @@ def _takes_all(wanted: DataType, given: DataType) -> bool:
             digits, scale = given.precision - given.scale, given.scale
         else:
             digits, scale = _DIGITS.get(type(given), wanted.precision + 1), 0
-        return isinstance(given, NullType) or (wanted.precision - wanted.scale >= digits and wanted.scale >= scale)
-    return given == wanted or isinstance(given, NullType) or type(given) in _EXACT_IN.get(type(wanted), [])
+        return isinstance(given, NullType) or (
+            wanted.precision - wanted.scale >= digits and wanted.scale >= scale
+        )
+    return (
+        given == wanted
+        or isinstance(given, NullType)
+        or type(given) in _EXACT_IN.get(type(wanted), [])
+    )

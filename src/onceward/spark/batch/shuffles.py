@@ -1,35 +1,39 @@
-"""Has Spark computed a part of a batch twice? The one reader of its map output tracker. Driver only; called by targets.
+"""Has Spark computed a part of a batch twice? The one reader of its map output tracker. Driver
+only; called by targets.
 
-A batch must be of one computation. Spark keeps the output of a shuffle's map tasks until it is lost (an executor dies,
-a disk fails); then it computes the lost part again and goes on with those readers that had not finished
-(``DAGScheduler.handleTaskCompletion``, case ``FetchFailed``; ``submitMissingTasks`` asks ``findMissingPartitions``).
-That is right where the same input gives the same output. Where it does not (uuid, random, a look-up in a Python
-function, of which Spark knows nothing unless its RDD says ``INDETERMINATE``) a row can change places between the two
-computations: the reader that had it is finished and has it not, or has it once more. Several stages in a row may do so
-far from our own tasks::
+A batch must be of one computation. Spark keeps the output of a shuffle's map tasks until it is
+lost (an executor dies, a disk fails); then it computes the lost part again and goes on with those
+readers that had not finished (``DAGScheduler.handleTaskCompletion``, case ``FetchFailed``;
+``submitMissingTasks`` asks ``findMissingPartitions``). That is right where the same input gives
+the same output. Where it does not (uuid, random, a look-up in a Python function, of which Spark
+knows nothing unless its RDD says ``INDETERMINATE``) a row can change places between the two
+computations: the reader that had it is finished and has it not, or has it once more. Several
+stages in a row may do so far from our own tasks::
 
     source -> look-up -> [shuffle 1] -> window -> [shuffle 2] -> our tasks
 
-When output of shuffle 1 is lost after half of shuffle 2 is written, shuffle 2 is a mix for good, and our tasks, all of
-them in the first attempt of their stage, read it without any sign. A stage's attempt number would not tell, nor would
-it tell of a shuffle that an earlier job of the same batch computed (``frame.isEmpty()``, a first ``write``, adaptive
-execution), which our own job skips.
+When output of shuffle 1 is lost after half of shuffle 2 is written, shuffle 2 is a mix for good,
+and our tasks, all of them in the first attempt of their stage, read it without any sign. A stage's
+attempt number would not tell, nor would it tell of a shuffle that an earlier job of the same batch
+computed (``frame.isEmpty()``, a first ``write``, adaptive execution), which our own job skips.
 
-What does tell: the driver's ``ShuffleStatus`` keeps an output that it takes back in ``mapStatusesDeleted``
-(``removeMapOutput``, ``removeOutputsByFilter``; Spark 4.0 to 4.3). So when no output of any shuffle behind a frame was
-ever taken back, every reader of it saw the same. When one was, this may be harmless (repeatable output, or nobody had
-read), but nobody can know: the batch runs again, with all shuffles behind it forgotten and all blocks of persisted
-frames dropped, so that nothing is left of the mix. An answer of the tracker is immediate, unlike Spark's listeners,
-which lag and may drop events.
+What does tell: the driver's ``ShuffleStatus`` keeps an output that it takes back in
+``mapStatusesDeleted`` (``removeMapOutput``, ``removeOutputsByFilter``; Spark 4.0 to 4.3). So when
+no output of any shuffle behind a frame was ever taken back, every reader of it saw the same. When
+one was, this may be harmless (repeatable output, or nobody had read), but nobody can know: the
+batch runs again, with all shuffles behind it forgotten and all blocks of persisted frames dropped,
+so that nothing is left of the mix. An answer of the tracker is immediate, unlike Spark's
+listeners, which lag and may drop events.
 
 What remains:
 
-* What is computed twice on purpose. Two frames that are written one after the other, or two branches of a union, each
-  compute a plan that is not persisted: a function that is not repeatable answers each of them anew.
-* Blocks of a persisted frame that are lost and computed again leave no trace here, if no shuffle is behind them: see
-  ``spark.persisted``.
-* With ``spark.decommission.enabled`` a lost output may come back from the executor that leaves (``updateMapOutput``
-  clears the trace) in the moment in which it is computed again.
+* What is computed twice on purpose. Two frames that are written one after the other, or two
+  branches of a union, each compute a plan that is not persisted: a function that is not repeatable
+  answers each of them anew.
+* Blocks of a persisted frame that are lost and computed again leave no trace here, if no shuffle
+  is behind them: see ``spark.persisted``.
+* With ``spark.decommission.enabled`` a lost output may come back from the executor that leaves
+  (``updateMapOutput`` clears the trace) in the moment in which it is computed again.
 """
 
 from __future__ import annotations
@@ -55,14 +59,18 @@ class Shuffles:
     """What is known of the shuffles behind a query's batches. One for a run; not thread safe."""
 
     def __init__(self) -> None:
-        self._forgotten: dict[int, frozenset[str]] = {}  # what was taken back when we told Spark to forget
+        self._forgotten: dict[
+            int, frozenset[str]
+        ] = {}  # what was taken back when we told Spark to forget
 
     @contextmanager
     def read_once(self, frame: DataFrame) -> Iterator[None]:
-        """Inside, ``frame`` is computed by one job; afterwards it is certain that this was *one* computation.
+        """Inside, ``frame`` is computed by one job; afterwards it is certain that this was *one*
+        computation.
 
-        :raises ComputationsMixed: it may not have been. The shuffles are forgotten, so that the next attempt computes
-            all of them. An error of Spark's in which they got lost becomes this one, too; any other passes.
+        :raises ComputationsMixed: it may not have been. The shuffles are forgotten, so that the
+            next attempt computes all of them. An error of Spark's in which they got lost becomes
+            this one, too; any other passes.
         """
         try:
             yield
@@ -79,10 +87,12 @@ class Shuffles:
             raise _mixed()
 
     def _forget_after_failure(self, frame: DataFrame) -> bool:
-        """As :meth:`_forget_if_lost`, but for a job that failed, perhaps before there was an RDD to ask.
+        """As :meth:`_forget_if_lost`, but for a job that failed, perhaps before there was an RDD
+        to ask.
 
-        Under adaptive execution a plan has none until all stages but the last have run; then asking for it raises what
-        they raised. Nothing is missed: a shuffle that the next attempt reads again is looked at when that one ends.
+        Under adaptive execution a plan has none until all stages but the last have run; then
+        asking for it raises what they raised. Nothing is missed: a shuffle that the next attempt
+        reads again is looked at when that one ends.
         """
         try:
             return self._forget_if_lost(frame)
@@ -93,13 +103,25 @@ class Shuffles:
     def _forget_if_lost(self, frame: DataFrame) -> bool:
         context = frame.sparkSession.sparkContext
         tracker = map_output_tracker(context)
-        shuffles = sorted(_shuffle_ids(frame._jdf.queryExecution().toRdd(), context._jsc.sc().dagScheduler()))
+        shuffles = sorted(
+            _shuffle_ids(frame._jdf.queryExecution().toRdd(), context._jsc.sc().dagScheduler())
+        )
         taken_back = {shuffle: _taken_back(context, tracker, shuffle) for shuffle in shuffles}
-        lost = [shuffle for shuffle in shuffles if taken_back[shuffle] != self._forgotten.get(shuffle, _NOTHING_LOST)]
-        self._forgotten = {shuffle: known for shuffle, known in self._forgotten.items() if shuffle in taken_back}
+        lost = [
+            shuffle
+            for shuffle in shuffles
+            if taken_back[shuffle] != self._forgotten.get(shuffle, _NOTHING_LOST)
+        ]
+        self._forgotten = {
+            shuffle: known for shuffle, known in self._forgotten.items() if shuffle in taken_back
+        }
         if not lost:
             return False
-        log.warning("map output of shuffles %s was lost while a batch was computed: forgetting %s", lost, shuffles)
+        log.warning(
+            "map output of shuffles %s was lost while a batch was computed: forgetting %s",
+            lost,
+            shuffles,
+        )
         for shuffle in shuffles:
             tracker.unregisterAllMapAndMergeOutput(shuffle)
             self._forgotten[shuffle] = _taken_back(context, tracker, shuffle)
@@ -112,8 +134,11 @@ def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
     found: set[int] = set()
     waiting = [rdd]
     while waiting:
-        # A stage's direct shuffles in one call: walking its RDDs one by one costs a dozen for each of them.
-        dependencies = scheduler.getShuffleDependenciesAndResourceProfiles(waiting.pop())._1().iterator()
+        # A stage's direct shuffles in one call: walking its RDDs one by one costs a dozen for each
+        # of them.
+        dependencies = (
+            scheduler.getShuffleDependenciesAndResourceProfiles(waiting.pop())._1().iterator()
+        )
         while dependencies.hasNext():
             dependency = dependencies.next()
             shuffle = int(dependency.shuffleId())
@@ -126,20 +151,25 @@ def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
 def _taken_back(context: Any, tracker: Any, shuffle: int) -> frozenset[str]:
     """The outputs of ``shuffle`` that Spark has taken back, by their identity in the JVM.
 
-    A shuffle that has not been registered has lost nothing, nor has one without map tasks (a batch without data).
+    A shuffle that has not been registered has lost nothing, nor has one without map tasks (a batch
+    without data).
     """
     status = tracker.shuffleStatuses().get(shuffle)
     if status.isEmpty():
         return _NOTHING_LOST
     # All in one text, "Array(null, …)": one call into the JVM for each output would be felt.
-    text = str(context._gateway.jvm.scala.runtime.ScalaRunTime.stringOf(status.get().mapStatusesDeleted()))
+    text = str(
+        context._gateway.jvm.scala.runtime.ScalaRunTime.stringOf(status.get().mapStatusesDeleted())
+    )
     return frozenset(text.removeprefix("Array(").removesuffix(")").split(", ")) - {"", "null"}
 
 
 def _mixed() -> ComputationsMixed:
     return ComputationsMixed(
-        "intermediate results (shuffle output) were lost while the batch was computed, and Spark computed them again "
+        "intermediate results (shuffle output) were lost while the batch was computed, and Spark "
+        "computed them again "
         "for a part of it: rows of two computations may have met",
-        next_step="nothing; the batch runs again from its source. If it repeats, find out why executors or their "
+        next_step="nothing; the batch runs again from its source. If it repeats, find out why "
+        "executors or their "
         "disks are lost",
     )

@@ -1,8 +1,9 @@
-"""Why Spark ended a query by itself, as one of our errors: what its own Kafka source was refused, what workers lack.
+"""Why Spark ended a query by itself, as one of our errors: what its own Kafka source was refused,
+what workers lack.
 
-Called by :func:`onceward.engine.calls.foreach_batch.error_of`; runs in the driver, after a query has ended. Spark's source
-reads through Kafka's Java client, whose refusals reach the user as a ``StreamingQueryException``, often without the
-name of the topic ("Topic authorization failed.").
+Called by :func:`onceward.engine.calls.foreach_batch.error_of`; runs in the driver, after a query
+has ended. Spark's source reads through Kafka's Java client, whose refusals reach the user as a
+``StreamingQueryException``, often without the name of the topic ("Topic authorization failed.").
 """
 
 from __future__ import annotations
@@ -11,18 +12,33 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError, PartitionsAdded, TopicMissing
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    OncewardError,
+    PartitionsAdded,
+    TopicMissing,
+)
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.query import kafka_options
 from onceward.spark.batch.thrown import of_kind, thrown_from
 
-# KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or condition of its own.
-_OTHER_PARTITIONS = "assertion failed: If startingOffsets contains specific offsets, you must specify all"
-_LOGIN_REFUSALS = ("SaslAuthenticationException", "SslAuthenticationException", "SSLHandshakeException")
+# KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or
+# condition of its own.
+_OTHER_PARTITIONS = (
+    "assertion failed: If startingOffsets contains specific offsets, you must specify all"
+)
+_LOGIN_REFUSALS = (
+    "SaslAuthenticationException",
+    "SslAuthenticationException",
+    "SSLHandshakeException",
+)
 
 
 def source_refusal(query: StreamingQuery) -> OncewardError | None:
-    """Why a query ended, if its Kafka source or its Python workers were the reason; None if they were not."""
+    """Why a query ended, if its Kafka source or its Python workers were the reason; None if they
+    were not.
+    """
     wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
     if wrapper is None:
         return None
@@ -34,25 +50,33 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     if of_kind(thrown, "TopicAuthorizationException"):
         topics, servers = _read_by(execution)
         return AccessDenied(
-            f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks Read on it",
-            next_step="grant it Read on the topic (kafka-acls --add), or all that the pipeline needs: "
+            f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks "
+            f"Read on it",
+            next_step="grant it Read on the topic (kafka-acls --add), or all that the pipeline "
+            "needs: "
             "`onceward doctor --acls` prints the lines",
             details={"resource": f"topic {topics}", "operation": "Read"},
         )
     if of_kind(thrown, "UnknownTopicOrPartitionException"):
         topics, servers = _read_by(execution)
         return TopicMissing(
-            f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not all of it)",
-            next_step="create the topic, or correct topic= and bootstrap_servers= of kafka_source, and start the "
+            f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not "
+            f"all of it)",
+            next_step="create the topic, or correct topic= and bootstrap_servers= of "
+            "kafka_source, and start the "
             "query again; `onceward doctor --bootstrap-servers … --source-topic …` looks for it",
             details={"topics": topics, "bootstrap_servers": servers},
         )
-    if any(one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in thrown):
+    if any(
+        one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in thrown
+    ):
         topics, servers = _read_by(execution)
         return PartitionsAdded(
-            f"topic {topics} on {servers} has other partitions than when kafka_source looked its start positions up: "
+            f"topic {topics} on {servers} has other partitions than when kafka_source looked its "
+            f"start positions up: "
             "some were added, or topics that the pattern finds, or they are gone",
-            next_step="call kafka_source anew, and start the query with that frame (under supervise, call it inside "
+            next_step="call kafka_source anew, and start the query with that frame (under "
+            "supervise, call it inside "
             "the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
@@ -60,7 +84,8 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
         _, servers = _read_by(execution)
         return AuthenticationFailed(
             f"Spark's Kafka source could not log in at {servers}: {thrown[-1]}",
-            next_step="check security.protocol and the sasl.* and ssl.* options against the broker's listener",
+            next_step="check security.protocol and the sasl.* and ssl.* options against the "
+            "broker's listener",
         )
     return known_failure(thrown)
 
@@ -70,6 +95,10 @@ def _read_by(execution: Any) -> tuple[str, str]:
     topics: list[str] = []
     servers: list[str] = []
     for options in kafka_options(execution):
-        topics += [str(options.get(key)) for key in ("subscribe", "subscribePattern", "assign") if options.get(key)]
+        topics += [
+            str(options.get(key))
+            for key in ("subscribe", "subscribePattern", "assign")
+            if options.get(key)
+        ]
         servers.append(str(options.get("kafka.bootstrap.servers")))
     return ", ".join(topics), ",".join(dict.fromkeys(servers))

@@ -11,11 +11,15 @@ from onceward.spark.batch.query import kafka_options_in
 
 
 def topics_of(frame: DataFrame) -> list[str]:
-    """The topics that the Kafka sources of ``frame`` subscribe to by name, sorted; none where that cannot be told."""
+    """The topics that the Kafka sources of ``frame`` subscribe to by name, sorted; none where that
+    cannot be told.
+    """
     plan = frame._jdf.queryExecution().analyzed()
     topics: set[str] = set()
     for options in (*kafka_options_in(plan), *_options_of_batches(plan)):
-        topics |= {name.strip() for name in (options.get("subscribe") or "").split(",") if name.strip()}
+        topics |= {
+            name.strip() for name in (options.get("subscribe") or "").split(",") if name.strip()
+        }
     return sorted(topics)
 
 

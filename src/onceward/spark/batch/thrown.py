@@ -1,8 +1,9 @@
 """An exception of the JVM and its causes as values: class, condition, message. Driver only.
 
-What a failure *is* is told by these, never by words found somewhere in a text: a message may quote a record, and then
-whoever wrote the record would choose the error. Called by :mod:`onceward.spark.batch.job`, :mod:`.write_errors`,
-:mod:`.source_errors` and :mod:`.kafka_reader`; judged by :mod:`onceward.spark.batch.failures`.
+What a failure *is* is told by these, never by words found somewhere in a text: a message may quote
+a record, and then whoever wrote the record would choose the error. Called by
+:mod:`onceward.spark.batch.job`, :mod:`.write_errors`, :mod:`.source_errors` and
+:mod:`.kafka_reader`; judged by :mod:`onceward.spark.batch.failures`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Thrown:
     """One exception of a chain.
 
     :param kind: the name of its class, with the package.
-    :param condition: Spark's own name for it (``KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE``), or empty.
+    :param condition: Spark's own name for it (``KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE``), or
+        empty.
     :param thrown_in: the class of the innermost frame of its stack, or empty.
     """
 
@@ -32,7 +34,9 @@ class Thrown:
     thrown_in: str = ""
 
     def is_a(self, *names: str) -> bool:
-        """Whether its class has one of these names, in whatever package: a vendor's build may have moved it."""
+        """Whether its class has one of these names, in whatever package: a vendor's build may have
+        moved it.
+        """
         return self.kind.rpartition(".")[2] in names
 
     def __str__(self) -> str:
@@ -40,9 +44,11 @@ class Thrown:
 
 
 def thrown_by(error: BaseException) -> tuple[Thrown, ...]:
-    """What the JVM threw behind ``error`` of PySpark's, outermost first; empty where the JVM threw nothing.
+    """What the JVM threw behind ``error`` of PySpark's, outermost first; empty where the JVM threw
+    nothing.
 
-    An exception of a task is among the causes as far as it could be serialised; else the job's own is the last.
+    An exception of a task is among the causes as far as it could be serialised; else the job's own
+    is the last.
     """
     return thrown_from(_java_exception(error))
 
@@ -63,7 +69,9 @@ def of_condition(thrown: Sequence[Thrown], condition: str) -> Thrown | None:
 
 
 def _java_exception(error: BaseException) -> Any:
-    """py4j's exception has it; PySpark's own has it, too, or has replaced py4j's and kept only the text."""
+    """py4j's exception has it; PySpark's own has it, too, or has replaced py4j's and kept only the
+    text.
+    """
     if isinstance(error, CapturedException):
         return error._origin or getattr(error.__context__, "java_exception", None)
     return getattr(error, "java_exception", None)
@@ -74,7 +82,9 @@ def _chain(throwable: Any) -> Iterator[Thrown]:
         if throwable is None:
             return
         following = None
-        with suppress(Exception):  # the JVM is gone, or lacks a class that py4j asks for: what is known will do
+        with suppress(
+            Exception
+        ):  # the JVM is gone, or lacks a class that py4j asks for: what is known will do
             yield _thrown(throwable)
             following = throwable.getCause()
         throwable = following

@@ -1,4 +1,6 @@
-"""What Spark says when its own writers fail, in our words. Driver only; called by what writes files and tables."""
+"""What Spark says when its own writers fail, in our words. Driver only; called by what writes
+files and tables.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def failures_told(how: str, place: str) -> Iterator[None]:
 
     :param how: "as parquet", say.
     :raises BadColumn: the frame does not fit.
-    :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.row_guard`) or the table refuses a row.
+    :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.row_guard`) or the table
+        refuses a row.
     :raises SendFailed: ``place`` cannot be written to.
     :raises Exception: Spark's own, when the job fails for another reason.
     """
@@ -45,29 +48,41 @@ def failures_told(how: str, place: str) -> Iterator[None]:
             raise refused from None  # the rest is a stack trace
         if (broken := of_kind(thrown, *_BROKEN_RULE)) is not None:
             raise RowRefused(
-                f"{place} refuses a row: {broken.message.strip().partition(chr(10))[0].rstrip(':')}",  # not its values
-                next_step="let the query leave such rows out or mend them, or change the table's rule",
+                # not its values
+                f"{place} refuses a row: "
+                f"{broken.message.strip().partition(chr(10))[0].rstrip(':')}",
+                next_step="let the query leave such rows out or mend them, or change the table's "
+                "rule",
             ) from None
-        # A task that is tried again under the name that the first try has mangled says that the file is there.
+        # A task that is tried again under the name that the first try has mangled says that the
+        # file is there.
         unwritable = of_kind(thrown, "InvalidPathException", "FileAlreadyExistsException")
         if unwritable is not None and not _names_are_utf8():
             raise RowRefused(
-                f"a value of a partition column cannot be written in a file's name below {place}: {unwritable.message}",
-                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8); or partition by another text: "
+                f"a value of a partition column cannot be written in a file's name below {place}: "
+                f"{unwritable.message}",
+                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8); or "
+                "partition by another text: "
                 "url_encode or hex in the query makes some of everything",
             ) from None
         cause = thrown[-1] if thrown else None
         if cause is not None and cause.kind.startswith(_OUTSIDE) and cause.kind != _WORKER_DIED:
             raise SendFailed(
                 f"the job that writes to {place} has failed: {cause.kind}: {cause.message}",
-                next_step="nothing, the batch runs again; if it repeats, see that the file system is there, has room, "
+                next_step="nothing, the batch runs again; if it repeats, see that the file system "
+                "is there, has room, "
                 "and lets executors write",
             ) from error
         raise
 
 
 def _names_are_utf8() -> bool:
-    """Can this JVM write any text in a file's name? Where it cannot, neither can those of executors started alike."""
+    """Can this JVM write any text in a file's name? Where it cannot, neither can those of
+    executors started alike.
+    """
     session = SparkSession.getActiveSession()
     jvm: Any = None if session is None else session._jvm
-    return jvm is None or str(jvm.System.getProperty("sun.jnu.encoding")).upper() in ("UTF-8", "UTF8")
+    return jvm is None or str(jvm.System.getProperty("sun.jnu.encoding")).upper() in (
+        "UTF-8",
+        "UTF8",
+    )

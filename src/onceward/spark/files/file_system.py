@@ -1,15 +1,19 @@
-"""The few things that publishing files needs of a file system: on a local disk, on HDFS, in S3. Driver only.
+"""The few things that publishing files needs of a file system: on a local disk, on HDFS, in S3.
+Driver only.
 
-Called by the file sink. Paths are relative to the root of a :class:`Files`, with ``/`` between their parts. What all of
-them owe: a file is there whole or not at all, and whoever lists sees what is there; a name that begins with ``.`` or
-``_`` is hidden, as it is to Spark, Hive and pyarrow, unless it is a partition (``_a=1``). Where files can be renamed
-(not in S3), :meth:`Files.move` is one atomic step which never replaces anything and never moves into it.
+Called by the file sink. Paths are relative to the root of a :class:`Files`, with ``/`` between
+their parts. What all of them owe: a file is there whole or not at all, and whoever lists sees what
+is there; a name that begins with ``.`` or ``_`` is hidden, as it is to Spark, Hive and pyarrow,
+unless it is a partition (``_a=1``). Where files can be renamed (not in S3), :meth:`Files.move` is
+one atomic step which never replaces anything and never moves into it.
 
-On a local disk this is Python's own ``os``: Hadoop's ``FileSystem.rename`` looks first and renames then, moves a folder
-*into* one that is there and says that all is well, and where renaming fails it copies (``RawLocalFileSystem.rename``),
-which is not atomic; and it syncs nothing. On HDFS it is ``FileContext.rename``, which the name node carries out in one
-step or refuses (``ClientProtocol.rename2``). In S3 an object is there when its PUT was answered, and every GET and LIST
-from then on tells of it (*Amazon S3 data consistency model*); S3A's streams put it when they are closed.
+On a local disk this is Python's own ``os``: Hadoop's ``FileSystem.rename`` looks first and renames
+then, moves a folder *into* one that is there and says that all is well, and where renaming fails
+it copies (``RawLocalFileSystem.rename``), which is not atomic; and it syncs nothing. On HDFS it is
+``FileContext.rename``, which the name node carries out in one step or refuses
+(``ClientProtocol.rename2``). In S3 an object is there when its PUT was answered, and every GET and
+LIST from then on tells of it (*Amazon S3 data consistency model*); S3A's streams put it when they
+are closed.
 """
 
 from __future__ import annotations
@@ -59,12 +63,14 @@ def local_path(uri: str) -> str:
 
 def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
     """:param renames: files are published by renaming.
-    :raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which cannot rename; or
-        it is a URI of another machine's files."""
+    :raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which
+        cannot rename; or it is a URI of another machine's files.
+    """
     scheme = scheme_of(path)
     if scheme == "file" and not _OF_THIS_MACHINE.match(path):
         raise ConfigurationError(
-            f"path={path!r} is no URI of a folder of this machine: between file:// and the next slash is a host, and "
+            f"path={path!r} is no URI of a folder of this machine: between file:// and the next "
+            f"slash is a host, and "
             "without slashes the path is relative",
             next_step="pass file:///… with three slashes, or an absolute path",
         )
@@ -72,17 +78,23 @@ def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
         return
     if not renames:
         raise ConfigurationError(
-            f"path={path!r}: of {scheme}: it is not known whether a file is there whole or not at all, and whether "
+            f"path={path!r}: of {scheme}: it is not known whether a file is there whole or not at "
+            f"all, and whether "
             "whoever lists sees it; of file:, hdfs: and s3a: it is",
-            next_step="write to a path on one of those (for S3 by Hadoop's S3A), or to Kafka or a database",
+            next_step="write to a path on one of those (for S3 by Hadoop's S3A), or to Kafka or a "
+            "database",
         )
     raise ConfigurationError(
-        f"path={path!r}: files are published by renaming, of which it is known on local disks (file:) and on HDFS "
+        f"path={path!r}: files are published by renaming, of which it is known on local disks "
+        f"(file:) and on HDFS "
         f"(hdfs:) that it is one step; on {scheme}: it is not"
-        + (", there it is a copy" if scheme.startswith(("s3", "gs", "oss", "cos", "wasb")) else ""),
+        + (
+            ", there it is a copy" if scheme.startswith(("s3", "gs", "oss", "cos", "wasb")) else ""
+        ),
         next_step='pass layout="manifest", which renames nothing'
         if scheme in _STORES
-        else 'write to a path on file: or hdfs:, and copy finished batches from there; or with layout="manifest" to '
+        else "write to a path on file: or hdfs:, and copy finished batches from there; or with "
+        'layout="manifest" to '
         "one on s3a:; or to Kafka or a database",
     )
 
@@ -97,8 +109,9 @@ def _unfinished(name: str) -> str:
 
 
 def finished(name: str) -> str:
-    """What it would have become, of the name of a file that :meth:`Files.kept` has not come to the end with; else
-    empty."""
+    """What it would have become, of the name of a file that :meth:`Files.kept` has not come to the
+    end with; else empty.
+    """
     found = _UNFINISHED.fullmatch(name)
     return found[1] if found else ""
 
@@ -121,8 +134,9 @@ class Files(ABC):
 
     @abstractmethod
     def listed(self, folder: str) -> dict[str, int] | None:
-        """The files in ``folder`` and below that are not hidden, relative to it, with their sizes in bytes; None where
-        there is no such folder."""
+        """The files in ``folder`` and below that are not hidden, relative to it, with their sizes
+        in bytes; None where there is no such folder.
+        """
 
     @abstractmethod
     def size(self, path: str) -> int | None:
@@ -138,8 +152,10 @@ class Files(ABC):
 
     @abstractmethod
     def kept(self, path: str, text: str) -> str:
-        """What the file at ``path`` says: ``text`` where there was none, for good. Of several callers one wins; in S3
-        that is certain only if they do not come at the same moment, or say the same."""
+        """What the file at ``path`` says: ``text`` where there was none, for good. Of several
+        callers one wins; in S3 that is certain only if they do not come at the same moment, or say
+        the same.
+        """
 
     @abstractmethod
     def move(self, source: str, target: str) -> bool:
@@ -159,7 +175,8 @@ class Files(ABC):
 
 
 def files_at(path: str, *, renames: bool = True) -> Files:
-    """The files below ``path``, whose scheme was looked at; a path without one is on Hadoop's default file system.
+    """The files below ``path``, whose scheme was looked at; a path without one is on Hadoop's
+    default file system.
 
     :raises ConfigurationError: that default is none that is known (:func:`refuse_other_schemes`).
     :raises OSError: Hadoop knows no such file system.
@@ -239,8 +256,9 @@ class LocalFiles(Files):
         return place.read_text("utf-8", errors="replace")
 
     def move(self, source: str, target: str) -> bool:
-        # rename(2) replaces a file, or a folder that is empty. Nobody else makes names like ours; whoever publishes the
-        # same batch takes the same source away, and one of two finds it gone.
+        # rename(2) replaces a file, or a folder that is empty. Nobody else makes names like ours;
+        # whoever publishes the same batch takes the same source away, and one of two finds it
+        # gone.
         if os.path.lexists(self._at(target)):
             return False
         try:
@@ -277,8 +295,10 @@ def _raise(error: OSError) -> None:
 
 
 class HadoopFiles(Files):
-    """On HDFS. What the name node has answered outlasts its death (the edit log), and blocks are on as many machines as
-    the file system is told to write at once (``dfs.replication``, ``dfs.namenode.replication.min``)."""
+    """On HDFS. What the name node has answered outlasts its death (the edit log), and blocks are
+    on as many machines as the file system is told to write at once (``dfs.replication``,
+    ``dfs.namenode.replication.min``).
+    """
 
     def __init__(self, context: SparkContext, root: str) -> None:
         assert context._gateway is not None  # noqa: S101 — a classic session has one
@@ -303,7 +323,12 @@ class HadoopFiles(Files):
         return None if top is None or not top.isDirectory() else dict(self._below(folder, ""))
 
     def _below(self, folder: str, within: str) -> Iterator[tuple[str, int]]:
-        for status in self._asked(lambda: self._system.listStatus(self._at(f"{folder}/{within}".rstrip("/")))) or ():
+        for status in (
+            self._asked(
+                lambda: self._system.listStatus(self._at(f"{folder}/{within}".rstrip("/")))
+            )
+            or ()
+        ):
             name = str(status.getPath().getName())
             if hidden(name):
                 continue
@@ -339,7 +364,9 @@ class HadoopFiles(Files):
         def read() -> str:
             stream = self._system.open(self._at(path))
             try:
-                return str(self._gateway.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+                return str(
+                    self._gateway.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+                )
             finally:
                 stream.close()
 
@@ -354,7 +381,9 @@ class HadoopFiles(Files):
             stream.close()
 
     def move(self, source: str, target: str) -> bool:
-        if self.size(target) is not None:  # of a folder over a file the name node says more than that it is there
+        if (
+            self.size(target) is not None
+        ):  # of a folder over a file the name node says more than that it is there
             return False
         no_options = self._gateway.new_array(self._hadoop.Options.Rename, 0)
         try:
@@ -388,13 +417,17 @@ class HadoopFiles(Files):
 
 
 class S3Files(HadoopFiles):
-    """In S3, by Hadoop's S3A. Objects cannot be renamed, and what is put replaces what was there."""
+    """In S3, by Hadoop's S3A. Objects cannot be renamed, and what is put replaces what was
+    there.
+    """
 
     def _put(self, path: str, text: str) -> None:
         self._asked(lambda: self._write(path, text))
 
     def move(self, source: str, target: str) -> bool:
-        raise NotImplementedError("a copy of every object, one by one: nothing that publishes may call it")
+        raise NotImplementedError(
+            "a copy of every object, one by one: nothing that publishes may call it"
+        )
 
 
 def _kind(error: Py4JJavaError) -> str:

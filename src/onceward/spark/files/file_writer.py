@@ -1,15 +1,18 @@
 """A frame into files, by Spark's own writers: one job. Driver only; called by the file sink.
 
-It is what ``frame.write.format(…).mode("append").save(folder)`` does, step by step, for two reasons:
+It is what ``frame.write.format(…).mode("append").save(folder)`` does, step by step, for two
+reasons:
 
 * The rows of the frame's own plan are what is written (:mod:`onceward.spark.batch.planned`).
-* How many rows were written is known to the command that wrote them: each task's result, of which Spark takes one for
-  each partition, brings what it has written along with what it has committed (``WriteTaskResult``,
-  ``BasicWriteJobStatsTracker``). That counts neither attempts that failed nor stages that ran twice, and there is no
-  second reading of the rows. ``DataFrameWriter`` keeps it to itself.
+* How many rows were written is known to the command that wrote them: each task's result, of which
+  Spark takes one for each partition, brings what it has written along with what it has committed
+  (``WriteTaskResult``, ``BasicWriteJobStatsTracker``). That counts neither attempts that failed
+  nor stages that ran twice, and there is no second reading of the rows. ``DataFrameWriter`` keeps
+  it to itself.
 
-A task attempt may publish its files only if the driver lets it (``OutputCommitCoordinator``), one for each partition;
-with version 1 of Hadoop's algorithm they stay below ``_temporary`` until the job commits.
+A task attempt may publish its files only if the driver lets it (``OutputCommitCoordinator``), one
+for each partition; with version 1 of Hadoop's algorithm they stay below ``_temporary`` until the
+job commits.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.jvm_classes import must_have
 
 COMMITTER_OPTIONS = {
-    # Version 2 moves a task's files into the folder while other tasks still run, and leaves them there if they fail.
+    # Version 2 moves a task's files into the folder while other tasks still run, and leaves them
+    # there if they fail.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
@@ -53,7 +57,9 @@ class FileFormat(NamedTuple):
     options: Mapping[str, str]
 
 
-def write(frame: DataFrame, folder: str, how: FileFormat, computation: Computation, lost: job.Lost) -> Written:
+def write(
+    frame: DataFrame, folder: str, how: FileFormat, computation: Computation, lost: job.Lost
+) -> Written:
     """Write ``frame`` into ``folder``, beside what is there, by one job.
 
     :raises BadColumn: the format cannot hold the frame.
@@ -70,7 +76,9 @@ def write(frame: DataFrame, folder: str, how: FileFormat, computation: Computati
 
 
 def guessed_row_bytes(frame: DataFrame) -> float:
-    """What Spark's planner takes a row of ``frame`` for: fixed sizes of types (``StructType.defaultSize``)."""
+    """What Spark's planner takes a row of ``frame`` for: fixed sizes of types
+    (``StructType.defaultSize``).
+    """
     return float(frame._jdf.schema().defaultSize())
 
 
@@ -81,7 +89,8 @@ def must_know(session: SparkSession, format_name: str) -> None:
             session,
             _AVRO,
             'format="avro": this Spark session has no spark-avro',
-            next_step="build the session with ow.spark_conf(), which brings it along, or add the package "
+            next_step="build the session with ow.spark_conf(), which brings it along, or add the "
+            "package "
             "org.apache.spark:spark-avro_2.13 of Spark's version",
         )
 
@@ -93,7 +102,12 @@ def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
         execution = session._jsparkSession.sessionState().executePlan(command, _all(session))
         execution.assertCommandExecuted()
     metrics = _writing(execution.executedPlan()).metrics()
-    return Written(*(int(metrics.apply(f"num{what}").value()) for what in ("OutputRows", "Files", "OutputBytes")))
+    return Written(
+        *(
+            int(metrics.apply(f"num{what}").value())
+            for what in ("OutputRows", "Files", "OutputBytes")
+        )
+    )
 
 
 def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> Any:
@@ -103,7 +117,9 @@ def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> An
     plan = planned_once(frame)._jdf.logicalPlan()
     options = {**how.options, **COMMITTER_OPTIONS, "path": folder}
     if how.partition_by:
-        options["__partition_columns"] = json.dumps(list(how.partition_by))  # DataSourceUtils.PARTITIONING_COLUMNS_KEY
+        options["__partition_columns"] = json.dumps(
+            list(how.partition_by)
+        )  # DataSourceUtils.PARTITIONING_COLUMNS_KEY
     source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
         session._jsparkSession,
         how.name,
@@ -124,7 +140,9 @@ def _has_names_of_sources(session: Any) -> bool:
 
 
 def _all(session: Any) -> Any:
-    return _single(session.sparkContext._jvm.org.apache.spark.sql.execution, "CommandExecutionMode").ALL()
+    return _single(
+        session.sparkContext._jvm.org.apache.spark.sql.execution, "CommandExecutionMode"
+    ).ALL()
 
 
 def _single(package: Any, name: str) -> Any:

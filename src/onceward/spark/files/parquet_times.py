@@ -11,11 +11,15 @@ _SETTING = "spark.sql.parquet.outputTimestampType"
 
 
 def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
-    """:raises ConfigurationError: Parquet files of this session have no microseconds, which columns here may have."""
+    """:raises ConfigurationError: Parquet files of this session have no microseconds, which
+    columns here may have.
+    """
     if str(session.conf.get(_SETTING)).upper() == "TIMESTAMP_MILLIS" and _has_timestamps(schema):
         raise ConfigurationError(
-            f"{_SETTING}=TIMESTAMP_MILLIS cuts the microseconds of timestamps in Parquet files, without a word",
-            next_step=f"set {_SETTING} to TIMESTAMP_MICROS; where milliseconds are wanted, say so in the query: "
+            f"{_SETTING}=TIMESTAMP_MILLIS cuts the microseconds of timestamps in Parquet files, "
+            f"without a word",
+            next_step=f"set {_SETTING} to TIMESTAMP_MICROS; where milliseconds are wanted, say so "
+            f"in the query: "
             "date_trunc('MILLISECOND', …)",
         )
 

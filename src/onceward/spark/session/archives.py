@@ -1,8 +1,9 @@
-"""Turns the Maven coordinates of an archive (a server as a ``tar.gz``, say) into that file on disk.
+"""Turns the Maven coordinates of an archive (a server as a ``tar.gz``, say) into that file on
+disk.
 
-Called by ``onceward_testing``. Runs in a test process. :func:`onceward.spark.session.jars.resolve` takes jars without a
-classifier only, as ``spark.jars.packages`` does; here the same Ivy, with the same mirrors and cache, is asked by its
-own API, and its answer is kept in the same way.
+Called by ``onceward_testing``. Runs in a test process. :func:`onceward.spark.session.jars.resolve`
+takes jars without a classifier only, as ``spark.jars.packages`` does; here the same Ivy, with the
+same mirrors and cache, is asked by its own API, and its answer is kept in the same way.
 """
 
 from __future__ import annotations
@@ -12,13 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from onceward.errors import ConfigurationError
-from onceward.spark.session.jars import IVY_SETTINGS_VARIABLE, answer_of, ivy_settings, kept_as, kept_or_asked
+from onceward.spark.session.jars import (
+    IVY_SETTINGS_VARIABLE,
+    answer_of,
+    ivy_settings,
+    kept_as,
+    kept_or_asked,
+)
 
 
 def archive(coordinate: str) -> Path:
-    """The file of ``group:artifact:version:type:classifier`` (the order of ``mvn dependency:get``), nothing else of it.
+    """The file of ``group:artifact:version:type:classifier`` (the order of ``mvn
+    dependency:get``), nothing else of it.
 
-    The first call starts a JVM and may fetch the file; later ones read a small file. Safe from several processes.
+    The first call starts a JVM and may fetch the file; later ones read a small file. Safe from
+    several processes.
 
     :raises ConfigurationError: the coordinate is malformed, or there is no fit Java.
     :raises ResourceError: the file cannot be found or fetched.
@@ -45,11 +54,17 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
     descriptors = jvm.org.apache.ivy.core.module.descriptor
     ivy = jvm.org.apache.ivy.Ivy.newInstance(_without_poms(gateway, ivy_settings(jvm, settings)))
     new_id = jvm.org.apache.ivy.core.module.id.ModuleRevisionId.newInstance
-    module = descriptors.DefaultModuleDescriptor.newDefaultInstance(new_id("onceward", f"{artifact}-archive", "1"))
-    dependency = descriptors.DefaultDependencyDescriptor(module, new_id(group, artifact, version), True, False, False)
+    module = descriptors.DefaultModuleDescriptor.newDefaultInstance(
+        new_id("onceward", f"{artifact}-archive", "1")
+    )
+    dependency = descriptors.DefaultDependencyDescriptor(
+        module, new_id(group, artifact, version), True, False, False
+    )
     extra = jvm.java.util.HashMap()
     extra.put("m:classifier", classifier)  # as Ivy's own reader of POMs says it
-    wanted = descriptors.DefaultDependencyArtifactDescriptor(dependency, artifact, kind, kind, None, extra)
+    wanted = descriptors.DefaultDependencyArtifactDescriptor(
+        dependency, artifact, kind, kind, None, extra
+    )
     dependency.addDependencyArtifact("default", wanted)
     dependency.addDependencyConfiguration("default", "*")
     module.addDependency(dependency)
@@ -57,7 +72,11 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
     options.setTransitive(False)
     options.setConfs(module.getConfigurationsNames())
     found = ivy.resolve(module, options).getAllArtifactsReports()
-    return [Path(report.getLocalFile().getPath()) for report in found if report.getLocalFile() is not None]
+    return [
+        Path(report.getLocalFile().getPath())
+        for report in found
+        if report.getLocalFile() is not None
+    ]
 
 
 def _without_poms(gateway: Any, settings: Any) -> Any:

@@ -1,9 +1,12 @@
-"""Which jars of Spark's Kafka connector fit the PySpark that is installed, and what had to be put together for it.
+"""Which jars of Spark's Kafka connector fit the PySpark that is installed, and what had to be put
+together for it.
 
-Called by :func:`onceward.spark.session.settings.spark_conf`, ``onceward jars`` and ``onceward doctor``. Driver only.
+Called by :func:`onceward.spark.session.settings.spark_conf`, ``onceward jars`` and ``onceward
+doctor``. Driver only.
 
-Spark publishes its connector with every release, but not every Maven mirror has every part of every release. What is
-missing is replaced by what was run with it (``make matrix``) and never silently: :attr:`Connector.notes` says it.
+Spark publishes its connector with every release, but not every Maven mirror has every part of
+every release. What is missing is replaced by what was run with it (``make matrix``) and never
+silently: :attr:`Connector.notes` says it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceward.errors import ResourceError
-from onceward.spark.session.jars import IVY_SETTINGS_VARIABLE, kept_as, remember, remembered, resolve
+from onceward.spark.session.jars import (
+    IVY_SETTINGS_VARIABLE,
+    kept_as,
+    remember,
+    remembered,
+    resolve,
+)
 from onceward.spark.session.versions import installed_spark, must_have_been_run
 
 _GROUP = "org.apache.spark"
@@ -24,15 +33,22 @@ _TOKEN_PROVIDER = "spark-token-provider-kafka-0-10_2.13"  # noqa: S105 — the n
 _AVRO = "spark-avro_2.13"
 # What stands in for a part that is missing: the newest older one, of those that were run.
 _RUN_CONNECTORS = ("4.2.0", "4.1.3", "4.1.1", "4.0.0")
-# Their own fails the query at the end of a batch that is run again after a start, written as it is (SPARK-57438).
+# Their own fails the query at the end of a batch that is run again after a start, written as it is
+# (SPARK-57438).
 _MENDED_BY = {"4.1.0": "4.1.3", "4.1.1": "4.1.3", "4.1.2": "4.1.3"}
-_RUN_WHOLE = ("4.2.0", "4.1.1", "4.0.0")  # and with Avro functions and a token provider of their own
+_RUN_WHOLE = (
+    "4.2.0",
+    "4.1.1",
+    "4.0.0",
+)  # and with Avro functions and a token provider of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """Jars that belong together, the coordinates that they were resolved from, and every departure from the plain
-    choice, a sentence each; none: all parts have the version of the PySpark installed."""
+    """Jars that belong together, the coordinates that they were resolved from, and every departure
+    from the plain choice, a sentence each; none: all parts have the version of the PySpark
+    installed.
+    """
 
     jars: tuple[Path, ...]
     coordinates: tuple[str, ...]
@@ -40,18 +56,21 @@ class Connector:
 
 
 def connector_to_name(spark_version: str) -> str:
-    """The coordinate of a connector for ``spark_version`` that can be named without asking a repository: the newest one
-    that was run, whole, and is not later."""
+    """The coordinate of a connector for ``spark_version`` that can be named without asking a
+    repository: the newest one that was run, whole, and is not later.
+    """
     if spark_version in _RUN_WHOLE:
         return _named(_CONNECTOR, spark_version)
     return _named(_CONNECTOR, _newest_before(_RUN_WHOLE, spark_version) or spark_version)
 
 
 def spark_connector(*packages: str, spark_version: str | None = None) -> Connector:
-    """Spark's Kafka source and, where they can be had, its Avro functions, together with ``packages``.
+    """Spark's Kafka source and, where they can be had, its Avro functions, together with
+    ``packages``.
 
-    Resolved by :func:`onceward.spark.session.jars.resolve`; the answer is remembered, also when parts were replaced. To ask
-    anew, remove the folder that :func:`onceward.spark.session.jars.cache_folder` names.
+    Resolved by :func:`onceward.spark.session.jars.resolve`; the answer is remembered, also when
+    parts were replaced. To ask anew, remove the folder that
+    :func:`onceward.spark.session.jars.cache_folder` names.
 
     :param packages: further Maven coordinates. Conflicting versions are settled over all of them.
     :param spark_version: default: the PySpark installed.
@@ -70,7 +89,9 @@ def spark_connector(*packages: str, spark_version: str | None = None) -> Connect
 
 
 class _Choice:
-    """Begins with the plain choice and replaces what the resolver says is missing, one part after the other."""
+    """Begins with the plain choice and replaces what the resolver says is missing, one part after
+    the other.
+    """
 
     def __init__(self, version: str, packages: tuple[str, ...]) -> None:
         self._version = version
@@ -83,7 +104,9 @@ class _Choice:
         try:
             return self._resolved()
         except ResourceError as error:
-            missing = {tuple(coordinate.split(":")[1:]) for coordinate in error.details.get("missing", ())}
+            missing = {
+                tuple(coordinate.split(":")[1:]) for coordinate in error.details.get("missing", ())
+            }
             if not self._replaced(missing):
                 raise
         return self.found()
@@ -103,7 +126,9 @@ class _Choice:
         return Connector(tuple(jars), (*wanted, *self._packages), self._notes())
 
     def _replaced(self, missing: set[tuple[str, ...]]) -> bool:
-        """Replace what is missing, if it is one of the parts that can be; False: nothing more can be done."""
+        """Replace what is missing, if it is one of the parts that can be; False: nothing more can
+        be done.
+        """
         before = (self._connector, self._avro, self._token_provider)
         if self._avro is not None and (_AVRO, self._avro) in missing:
             self._avro = _newest_before(_RUN_WHOLE, self._avro)
@@ -118,21 +143,28 @@ class _Choice:
         """Return a sentence for each part that is not the plain choice."""
         notes, lacking = [], "is in none of the repositories"
         if self._avro != self._version:
-            instead = "from_avro and to_avro will be missing" if self._avro is None else f"{self._avro} is taken"
+            instead = (
+                "from_avro and to_avro will be missing"
+                if self._avro is None
+                else f"{self._avro} is taken"
+            )
             notes.append(f"{_AVRO}:{self._version} {lacking}: {instead}")
         if self._connector == _MENDED_BY.get(self._version):
             notes.append(
-                f"the connector {self._connector} is taken for PySpark {self._version}: with its own a query fails "
+                f"the connector {self._connector} is taken for PySpark {self._version}: with its "
+                f"own a query fails "
                 "after a batch that is run again"
             )
         elif self._connector != self._version:
             notes.append(
-                f"{_CONNECTOR}:{self._version} {lacking}: the connector {self._connector} is taken for PySpark "
+                f"{_CONNECTOR}:{self._version} {lacking}: the connector {self._connector} is "
+                f"taken for PySpark "
                 f"{self._version}"
             )
         if self._token_provider is not None:
             notes.append(
-                f"{_TOKEN_PROVIDER}:{self._connector} {lacking}: its {self._token_provider} is taken with the "
+                f"{_TOKEN_PROVIDER}:{self._connector} {lacking}: its {self._token_provider} is "
+                f"taken with the "
                 f"connector {self._connector}"
             )
         return tuple(notes)
@@ -143,7 +175,9 @@ def _named(artifact: str, version: str) -> str:
 
 
 def _newest_before(run_ones: tuple[str, ...], version: str) -> str | None:
-    """Of those that were run the newest one that is older; connectors work on later Sparks, not earlier."""
+    """Of those that were run the newest one that is older; connectors work on later Sparks, not
+    earlier.
+    """
     return next((known for known in run_ones if _numbers(known) < _numbers(version)), None)
 
 

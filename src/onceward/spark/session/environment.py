@@ -1,10 +1,11 @@
-"""Two parts of the driver's ``SparkEnv``, reached without looking at its class. Driver only; called by
-:mod:`onceward.spark.batch.shuffles` and :mod:`onceward.spark.batch.persisted`.
+"""Two parts of the driver's ``SparkEnv``, reached without looking at its class. Driver only;
+called by :mod:`onceward.spark.batch.shuffles` and :mod:`onceward.spark.batch.persisted`.
 
-py4j finds a method by listing all methods of the object's class, for which the JVM loads every class that their
-signatures name. Since Spark 4.3 one of them is ``UDFWorkerSpecification``, which needs protobuf, and no jar of PySpark
-has it: the call dies with ``NoClassDefFoundError: com/google/protobuf/MessageOrBuilder``, in a session whose other jars
-do not happen to bring protobuf. So nobody calls a method of ``SparkEnv`` through py4j.
+py4j finds a method by listing all methods of the object's class, for which the JVM loads every
+class that their signatures name. Since Spark 4.3 one of them is ``UDFWorkerSpecification``, which
+needs protobuf, and no jar of PySpark has it: the call dies with ``NoClassDefFoundError:
+com/google/protobuf/MessageOrBuilder``, in a session whose other jars do not happen to bring
+protobuf. So nobody calls a method of ``SparkEnv`` through py4j.
 """
 
 from __future__ import annotations
@@ -15,19 +16,28 @@ from pyspark import SparkContext
 
 
 def map_output_tracker(context: SparkContext) -> Any:
-    """Return the driver's ``MapOutputTrackerMaster``: ``TaskSchedulerImpl``, the scheduler on every cluster, has it."""
+    """Return the driver's ``MapOutputTrackerMaster``: ``TaskSchedulerImpl``, the scheduler on
+    every cluster, has it.
+    """
     return context._jsc.sc().taskScheduler().mapOutputTracker()
 
 
 def block_manager(context: SparkContext) -> Any:
     """Return the driver's ``BlockManager``, which nothing but ``SparkEnv`` has.
 
-    A method handle is looked up by its exact type, and loads no more than that. It costs a dozen calls into the JVM:
-    not for every batch.
+    A method handle is looked up by its exact type, and loads no more than that. It costs a dozen
+    calls into the JVM: not for every batch.
     """
     jvm: Any = context._jvm
-    invoke, loader = jvm.java.lang.invoke, jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    returned = invoke.MethodType.methodType(loader.loadClass("org.apache.spark.storage.BlockManager"))
+    invoke, loader = (
+        jvm.java.lang.invoke,
+        jvm.java.lang.Thread.currentThread().getContextClassLoader(),
+    )
+    returned = invoke.MethodType.methodType(
+        loader.loadClass("org.apache.spark.storage.BlockManager")
+    )
     owner = loader.loadClass("org.apache.spark.SparkEnv")
     handle = invoke.MethodHandles.publicLookup().findVirtual(owner, "blockManager", returned)
-    return handle.invokeWithArguments(jvm.java.util.Collections.singletonList(context._jsc.sc().env()))
+    return handle.invokeWithArguments(
+        jvm.java.util.Collections.singletonList(context._jsc.sc().env())
+    )

@@ -1,14 +1,17 @@
-"""Turns Maven coordinates into jar files on disk, by Spark's own resolver, and remembers the answer.
+"""Turns Maven coordinates into jar files on disk, by Spark's own resolver, and remembers the
+answer.
 
-Called by :mod:`onceward.spark.session.connector` for Spark's Kafka connector and by ``onceward_testing`` for the broker's
-class path. Runs in the driver or in a test process, never in executors.
+Called by :mod:`onceward.spark.session.connector` for Spark's Kafka connector and by
+``onceward_testing`` for the broker's class path. Runs in the driver or in a test process, never in
+executors.
 
-Why not ``spark.jars.packages``: it puts every resolved jar on the Python workers' path, where each costs a directory
-read per task. Jars given as paths (``spark.jars``) do not. Why Spark's resolver and not one of our own: whoever runs
-Spark has it, with the mirrors and the Ivy cache that are configured for Spark.
+Why not ``spark.jars.packages``: it puts every resolved jar on the Python workers' path, where each
+costs a directory read per task. Jars given as paths (``spark.jars``) do not. Why Spark's resolver
+and not one of our own: whoever runs Spark has it, with the mirrors and the Ivy cache that are
+configured for Spark.
 
-The resolver is a JVM that takes seconds to start, so its answer is kept as JSON in the user's cache folder and used
-again as long as every file it names is still there.
+The resolver is a JVM that takes seconds to start, so its answer is kept as JSON in the user's
+cache folder and used again as long as every file it names is still there.
 """
 
 from __future__ import annotations
@@ -34,20 +37,27 @@ CACHE_VARIABLE = "ONCEWARD_CACHE"
 """Environment variable that moves the cache folder."""
 
 IVY_SETTINGS_VARIABLE = "ONCEWARD_IVY_SETTINGS"
-"""Environment variable with the path of an ``ivysettings.xml``, as ``spark.jars.ivySettings`` takes it: for mirrors."""
+"""Environment variable with the path of an ``ivysettings.xml``, as ``spark.jars.ivySettings``
+takes it: for mirrors.
+"""
 
 SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Environment variable that ``spark-submit`` sets in the Python processes it starts: where their JVM listens."""
+"""Environment variable that ``spark-submit`` sets in the Python processes it starts: where their
+JVM listens.
+"""
 
 _FORMAT = 2
 _OTHERS_SECONDS = 900
 _LOOK_SECONDS = 0.2
 _LOG_TAIL_CHARACTERS = 3_000
-_NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")  # how Ivy sums up what it could not find
+_NOT_FOUND = re.compile(
+    r":: ([^#\s]+)#([^;\s]+);(\S+): not found"
+)  # how Ivy sums up what it could not find
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Where answers are kept: ``$ONCEWARD_CACHE``, else ``$XDG_CACHE_HOME/onceward``, else ``~/.cache/onceward``.
+    """Where answers are kept: ``$ONCEWARD_CACHE``, else ``$XDG_CACHE_HOME/onceward``, else
+    ``~/.cache/onceward``.
 
     :param environment: the variables to look into; None: this process's own.
     """
@@ -60,31 +70,40 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = True) -> list[Path]:
-    """The jars of ``coordinates`` (``group:artifact:version``) and of everything they depend on, as existing files.
+    """The jars of ``coordinates`` (``group:artifact:version``) and of everything they depend on,
+    as existing files.
 
-    Conflicting versions are settled over all coordinates of one call. The first call starts a JVM (2 s when Ivy has
-    the jars, up to minutes when it must fetch them); later calls read a small file. Safe to call from several processes
-    at once: one resolves, the others wait for its answer.
+    Conflicting versions are settled over all coordinates of one call. The first call starts a JVM
+    (2 s when Ivy has the jars, up to minutes when it must fetch them); later calls read a small
+    file. Safe to call from several processes at once: one resolves, the others wait for its
+    answer.
 
     :param without: ``group:artifact`` of dependencies to leave out.
     :param transitive: False: the coordinates themselves only, nothing that they depend on.
     :raises ConfigurationError: a coordinate is malformed, or there is no fit Java.
-    :raises ResourceError: a jar cannot be found or fetched; the message ends with what the resolver printed, and
-        ``details["missing"]`` lists the coordinates that no repository has.
+    :raises ResourceError: a jar cannot be found or fetched; the message ends with what the
+        resolver printed, and ``details["missing"]`` lists the coordinates that no repository has.
     """
     for coordinate in coordinates:
         if len(parts := coordinate.split(":")) != 3 or not all(parts):
             raise ConfigurationError(
-                f"{coordinate!r} is no Maven coordinate", next_step="write it as group:artifact:version"
+                f"{coordinate!r} is no Maven coordinate",
+                next_step="write it as group:artifact:version",
             )
     if not coordinates:
         return []
-    question = Question(coordinates, tuple(without), transitive, os.environ.get(IVY_SETTINGS_VARIABLE))
+    question = Question(
+        coordinates, tuple(without), transitive, os.environ.get(IVY_SETTINGS_VARIABLE)
+    )
     return kept_or_asked(question.answer_file(), coordinates, lambda: _ask_spark(question))
 
 
-def kept_or_asked(answer_file: Path, coordinates: Sequence[str], ask: Callable[[], list[Path]]) -> list[Path]:
-    """The answer that is kept in ``answer_file``, else what ``ask`` finds, which is kept. One asks at a time."""
+def kept_or_asked(
+    answer_file: Path, coordinates: Sequence[str], ask: Callable[[], list[Path]]
+) -> list[Path]:
+    """The answer that is kept in ``answer_file``, else what ``ask`` finds, which is kept. One asks
+    at a time.
+    """
     if (jars := remembered(answer_file)) is not None:
         return jars
     answer_file.parent.mkdir(parents=True, exist_ok=True)
@@ -138,14 +157,18 @@ def remember(answer_file: Path, jars: Sequence[Path], **more: object) -> None:
 
 @contextlib.contextmanager
 def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock. One lock for all coordinates, because they share Ivy's cache, which is not race-free."""
+    """Holds the folder's lock. One lock for all coordinates, because they share Ivy's cache, which
+    is not race-free.
+    """
     path, deadline = folder / "resolver.lock", time.monotonic() + _OTHERS_SECONDS
     with path.open("w") as lock:
         while not _taken(lock):
             if time.monotonic() >= deadline:
                 raise ResourceError(
-                    f"another process has been resolving jars for {_OTHERS_SECONDS} s, and holds {path}",
-                    next_step="see what that process waits for, a repository that does not answer most likely; end it, "
+                    f"another process has been resolving jars for {_OTHERS_SECONDS} s, and holds "
+                    f"{path}",
+                    next_step="see what that process waits for, a repository that does not answer "
+                    "most likely; end it, "
                     "and start again",
                 )
             time.sleep(_LOOK_SECONDS)
@@ -154,7 +177,9 @@ def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
 
 def _taken(lock: IO[str]) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the kernel whenever this process ends
+        fcntl.flock(
+            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # released by the kernel whenever this process ends
     except BlockingIOError:
         return False
     return True
@@ -165,11 +190,14 @@ def _ask_spark(question: Question) -> list[Path]:
 
 
 def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
-    """What ``ask`` finds by a gateway to a JVM of its own, whose chatter goes to a file, shown only if that fails.
+    """What ``ask`` finds by a gateway to a JVM of its own, whose chatter goes to a file, shown
+    only if that fails.
 
     :raises ResourceError: it finds nothing, or fails.
     """
-    must_have_modules(java_executable())  # a clear error now instead of a failed launch script later
+    must_have_modules(
+        java_executable()
+    )  # a clear error now instead of a failed launch script later
     from py4j.protocol import Py4JError
 
     with tempfile.TemporaryFile() as chatter:
@@ -178,7 +206,10 @@ def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) ->
             try:
                 jars = ask(gateway)
             except Py4JError as failure:
-                jars, reason = [], _java_message(failure)  # asked now: the text lives in the JVM that is about to end
+                jars, reason = (
+                    [],
+                    _java_message(failure),
+                )  # asked now: the text lives in the JVM that is about to end
         if not jars or not all(jar.is_file() for jar in jars):
             raise _not_resolvable(coordinates, reason, chatter)
         return jars
@@ -186,8 +217,13 @@ def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) ->
 
 def _java_message(failure: Exception) -> str:
     """The Java exception's own line, without py4j's preamble and the Java stack."""
-    lines = [line for line in str(failure).splitlines() if line and not line.lstrip().startswith("at ")]
-    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else "unknown")
+    lines = [
+        line for line in str(failure).splitlines() if line and not line.lstrip().startswith("at ")
+    ]
+    return next(
+        (line.removeprefix(": ") for line in lines if line.startswith(": ")),
+        lines[0] if lines else "unknown",
+    )
 
 
 @contextlib.contextmanager
@@ -214,8 +250,9 @@ def _spark_gateway(chatter: IO[bytes]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _as_if_not_submitted() -> Iterator[None]:
-    """Inside, PySpark starts a JVM. In a process that ``spark-submit`` started it would answer with the job's own one,
-    which would then be ended together with the resolver."""
+    """Inside, PySpark starts a JVM. In a process that ``spark-submit`` started it would answer
+    with the job's own one, which would then be ended together with the resolver.
+    """
     port = os.environ.pop(SUBMITTED_VARIABLE, None)
     try:
         yield
@@ -226,14 +263,20 @@ def _as_if_not_submitted() -> Iterator[None]:
 
 def ivy_settings(jvm: Any, path: str | None) -> Any:
     """Spark's own settings of Ivy, or those in the file at ``path``."""
-    maven, errors, nothing = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err, jvm.scala.Option.empty()
+    maven, errors, nothing = (
+        jvm.org.apache.spark.util.MavenUtils,
+        jvm.java.lang.System.err,
+        jvm.scala.Option.empty(),
+    )
     if path:
         return maven.loadIvySettings(path, nothing, nothing, errors)
     return maven.buildIvySettings(nothing, nothing, True, errors)
 
 
 def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
-    """``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses, called by its own name."""
+    """``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses, called by its
+    own name.
+    """
     jvm = gateway.jvm
     maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
     settings = ivy_settings(jvm, question.ivy_settings)
@@ -242,18 +285,23 @@ def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
         exclusions = exclusions.prepended(excluded)
     wanted = ",".join(question.coordinates)
     nothing = jvm.scala.Option.empty()
-    found = maven.resolveMavenCoordinates(wanted, settings, nothing, question.transitive, exclusions, False, errors)
+    found = maven.resolveMavenCoordinates(
+        wanted, settings, nothing, question.transitive, exclusions, False, errors
+    )
     return [Path(found.apply(index)) for index in range(found.size())]
 
 
-def _not_resolvable(coordinates: tuple[str, ...], reason: str, chatter: IO[bytes]) -> ResourceError:
+def _not_resolvable(
+    coordinates: tuple[str, ...], reason: str, chatter: IO[bytes]
+) -> ResourceError:
     chatter.seek(0)
     said = chatter.read().decode(errors="replace")
     missing = list(dict.fromkeys(":".join(found) for found in _NOT_FOUND.findall(said)))
     return ResourceError(
         f"cannot resolve {', '.join(coordinates)}: {reason}\n"
         f"--- the resolver's last words ---\n{said[-_LOG_TAIL_CHARACTERS:]}",
-        next_step="check the coordinates and the way to a Maven repository; name a mirror in an ivysettings.xml and "
+        next_step="check the coordinates and the way to a Maven repository; name a mirror in an "
+        "ivysettings.xml and "
         f"set {IVY_SETTINGS_VARIABLE} to its path",
         details={"coordinates": list(coordinates), "missing": missing},
     )

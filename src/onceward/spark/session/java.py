@@ -1,7 +1,9 @@
-"""Finds the Java that Spark and Kafka run on, and refuses one that is too old before anything is started with it.
+"""Finds the Java that Spark and Kafka run on, and refuses one that is too old before anything is
+started with it.
 
-Called by :mod:`onceward.spark.session.jars`, by ``onceward_testing`` before it starts a broker, and by the command line. Runs
-in the driver or in a test process; the only I/O is one ``java -version``.
+Called by :mod:`onceward.spark.session.jars`, by ``onceward_testing`` before it starts a broker,
+and by the command line. Runs in the driver or in a test process; the only I/O is one ``java
+-version``.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def java_executable() -> Path:
-    """The ``java`` that ``JAVA_HOME`` names, else the one on ``PATH``: the order in which Spark's launcher looks.
+    """The ``java`` that ``JAVA_HOME`` names, else the one on ``PATH``: the order in which Spark's
+    launcher looks.
 
-    :raises ConfigurationError: there is none, it does not run, or it is older than :data:`OLDEST_JAVA`.
+    :raises ConfigurationError: there is none, it does not run, or it is older than
+        :data:`OLDEST_JAVA`.
     """
     return java_found()[0]
 
@@ -39,7 +43,8 @@ def java_found() -> tuple[Path, int]:
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no `java` on PATH"
         raise ConfigurationError(
             f"Java is missing: {where}",
-            next_step=f"install a JDK or JRE {OLDEST_JAVA} or newer and set JAVA_HOME, or put `java` on PATH",
+            next_step=f"install a JDK or JRE {OLDEST_JAVA} or newer and set JAVA_HOME, or put "
+            f"`java` on PATH",
         )
     major = java_major_version(_version_text(found))
     if major < OLDEST_JAVA:
@@ -53,7 +58,8 @@ def java_found() -> tuple[Path, int]:
 
 @functools.cache
 def must_have_modules(java: Path) -> None:
-    """Refuse a Java that Spark's launcher cannot start: small runtimes lack a module that it asks for.
+    """Refuse a Java that Spark's launcher cannot start: small runtimes lack a module that it asks
+    for.
 
     PySpark would say JAVA_GATEWAY_EXITED, and no more.
 
@@ -70,7 +76,8 @@ def must_have_modules(java: Path) -> None:
 
 
 def java_major_version(version_text: str) -> int:
-    """The major version in what ``java -version`` prints: 17 for ``"17.0.15"``, 8 for ``"1.8.0_402"``.
+    """The major version in what ``java -version`` prints: 17 for ``"17.0.15"``, 8 for
+    ``"1.8.0_402"``.
 
     :raises ConfigurationError: the text has no version in it.
     """
@@ -86,7 +93,9 @@ def java_major_version(version_text: str) -> int:
 
 def _version_text(java: str) -> str:
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as failure:
         raise ConfigurationError(
             f"{java} does not run: {failure}", next_step="point JAVA_HOME at a Java that runs"

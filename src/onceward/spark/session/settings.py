@@ -1,4 +1,6 @@
-"""Spark settings that suit Onceward. Driver only; called by users, the demo and the tests when they build a session."""
+"""Spark settings that suit Onceward. Driver only; called by users, the demo and the tests when
+they build a session.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +26,40 @@ _WORKER_PYTHON_SETTING = "spark.pyspark.python"
 
 
 def spark_conf(*packages: str) -> dict[str, str]:
-    """Settings for ``SparkSession.builder.config(map=onceward.spark_conf())``. None of them is required.
+    """Settings for ``SparkSession.builder.config(map=onceward.spark_conf())``. None of them is
+    required.
 
-    * ``spark.jars``: Spark's Kafka source and Avro functions, and ``packages`` (Maven coordinates), as resolved paths.
-      ``spark.jars.packages`` would do, but puts every jar on the Python workers' import path, which costs each task
-      150 to 300 ms (see :mod:`onceward.spark.session.zip_importers`).
+    * ``spark.jars``: Spark's Kafka source and Avro functions, and ``packages`` (Maven
+      coordinates), as resolved paths. ``spark.jars.packages`` would do, but puts every jar on the
+      Python workers' import path, which costs each task 150 to 300 ms (see
+      :mod:`onceward.spark.session.zip_importers`).
     * ``spark.python.daemon.module``: Python workers are forked with everything imported.
-    * ``spark.sql.execution.arrow.maxRecordsPerBatch``: fewer, larger Arrow batches from the JVM to the tasks.
+    * ``spark.sql.execution.arrow.maxRecordsPerBatch``: fewer, larger Arrow batches from the JVM to
+      the tasks.
     * ``spark.speculation``: off; the sink refuses it.
-    * ``spark.driver.extraJavaOptions``, ``spark.executor.extraJavaOptions``: what ``spark-defaults.conf`` says, and
-      ``-XX:+UseParallelGC``, unless a collector is chosen there or in ``JDK_JAVA_OPTIONS`` and its kin, and the limits
-      within which Avro reads (``org.apache.avro.limits.…``: texts and bytes of 64 MiB, 4 million items). To choose
-      yourself (for heaps of tens of GB, say, where its pauses are long), set the option after these:
-      ``.config(map=spark_conf()).config("spark.executor.extraJavaOptions", "-XX:+UseG1GC")``.
+    * ``spark.driver.extraJavaOptions``, ``spark.executor.extraJavaOptions``: what
+      ``spark-defaults.conf`` says, and ``-XX:+UseParallelGC``, unless a collector is chosen there
+      or in ``JDK_JAVA_OPTIONS`` and its kin, and the limits within which Avro reads
+      (``org.apache.avro.limits.…``: texts and bytes of 64 MiB, 4 million items). To choose
+      yourself (for heaps of tens of GB, say, where its pauses are long), set the option after
+      these: ``.config(map=spark_conf()).config("spark.executor.extraJavaOptions",
+      "-XX:+UseG1GC")``.
 
-    In a job that ``spark-submit`` started, jars and JVM options come too late: there this returns the rest, and
-    ``spark-submit $(onceward jars --submit) job.py`` sets all of them. The same holds for a session that exists.
+    In a job that ``spark-submit`` started, jars and JVM options come too late: there this returns
+    the rest, and ``spark-submit $(onceward jars --submit) job.py`` sets all of them. The same
+    holds for a session that exists.
 
     Not among them, on purpose: ``spark.sql.streaming.checkpointFileManagerClass``. With
-    ``org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager`` (Spark 4.0: without
-    ``checkpointing.``) a checkpoint on a *local* disk costs 25 ms less a file. But the setting holds for every
-    checkpoint of the session, and on HDFS it would take a check and a rename for what is one atomic step by default.
+    ``org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager``
+    (Spark 4.0: without ``checkpointing.``) a checkpoint on a *local* disk costs 25 ms less a file.
+    But the setting holds for every checkpoint of the session, and on HDFS it would take a check
+    and a rename for what is one atomic step by default.
 
-    Executors must have onceward installed. In local mode they run the driver's interpreter; on a cluster they run
-    ``PYSPARK_PYTHON``, else whatever ``python3`` is on their PATH.
+    Executors must have onceward installed. In local mode they run the driver's interpreter; on a
+    cluster they run ``PYSPARK_PYTHON``, else whatever ``python3`` is on their PATH.
 
-    :raises ConfigurationError: Onceward was never run with this Spark (:mod:`onceward.spark.session.versions`), or there is no
-        fit Java.
+    :raises ConfigurationError: Onceward was never run with this Spark
+        (:mod:`onceward.spark.session.versions`), or there is no fit Java.
     :raises ResourceError: a coordinate cannot be resolved.
     """
     version = installed_spark()
@@ -68,9 +77,13 @@ def spark_conf(*packages: str) -> dict[str, str]:
         for note in connector.notes:
             log.warning("%s", note)
         return {**launch_conf(connector), **settings}
-    # spark.jars would even do harm: executors would fetch it in place of what --jars of spark-submit names.
+    # spark.jars would even do harm: executors would fetch it in place of what --jars of
+    # spark-submit names.
     if packages:
-        log.warning("spark_conf(%s) comes too late in a job of spark-submit: name them with --packages", packages)
+        log.warning(
+            "spark_conf(%s) comes too late in a job of spark-submit: name them with --packages",
+            packages,
+        )
     return settings
 
 
@@ -83,10 +96,12 @@ def launch_conf(connector: Connector) -> dict[str, str]:
 def use_the_drivers_python(context: SparkContext) -> None:
     """In local mode, let workers run the driver's interpreter, unless somebody named another.
 
-    Called before the first plan with Python in it is made: by ``kafka_source``, and by the sink for other sources.
-    PySpark's own default is the ``python3`` on the PATH, which outside an activated environment is another one,
-    without onceward. On a cluster the driver's path need not exist where the executors are, so nothing is changed.
+    Called before the first plan with Python in it is made: by ``kafka_source``, and by the sink
+    for other sources. PySpark's own default is the ``python3`` on the PATH, which outside an
+    activated environment is another one, without onceward. On a cluster the driver's path need not
+    exist where the executors are, so nothing is changed.
     """
     if str(context.master).startswith("local") and not os.environ.get(_WORKER_PYTHON_VARIABLE):
-        # Spark reads this setting in spark-submit only and ignores it elsewhere; whoever set it meant it.
+        # Spark reads this setting in spark-submit only and ignores it elsewhere; whoever set it
+        # meant it.
         context.pythonExec = context._conf.get(_WORKER_PYTHON_SETTING) or sys.executable

@@ -1,8 +1,9 @@
-"""Spark's Python worker daemon with what a task needs already imported, so that forked workers share it.
+"""Spark's Python worker daemon with what a task needs already imported, so that forked workers
+share it.
 
-Named by :func:`onceward.spark.session.settings.spark_conf` as ``spark.python.daemon.module``; Spark starts it once per
-executor (``PythonWorkerFactory``), and it forks a worker per concurrent task. Nothing here opens a socket or starts a
-thread: a fork must not inherit either.
+Named by :func:`onceward.spark.session.settings.spark_conf` as ``spark.python.daemon.module``;
+Spark starts it once per executor (``PythonWorkerFactory``), and it forks a worker per concurrent
+task. Nothing here opens a socket or starts a thread: a fork must not inherit either.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ for _module in TASKS:
 
 if __name__ == "__main__":
     drop_zip_importers()
-    # PySpark's workers collect garbage after every task: 36 ms to look at nothing but what was imported here. Frozen
-    # objects are not looked at, and their pages stay shared with this process.
+    # PySpark's workers collect garbage after every task: 36 ms to look at nothing but what was
+    # imported here. Frozen objects are not looked at, and their pages stay shared with this
+    # process.
     gc.freeze()
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]

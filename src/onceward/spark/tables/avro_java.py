@@ -1,7 +1,8 @@
-"""Avro's Java library in the driver's JVM: what it says of schemas, and the limits within which it reads.
+"""Avro's Java library in the driver's JVM: what it says of schemas, and the limits within which it
+reads.
 
-Called by :mod:`onceward.formats.avro`, in the driver. It is the library that Spark's ``from_avro`` reads with, so what
-it refuses here would fail there.
+Called by :mod:`onceward.formats.avro`, in the driver. It is the library that Spark's ``from_avro``
+reads with, so what it refuses here would fail there.
 """
 
 from __future__ import annotations
@@ -39,35 +40,47 @@ def why_not_a_column(session: SparkSession, text: str) -> str | None:
 
 
 def column_of(session: SparkSession, text: str) -> DataType:
-    """The type that Spark's column has of values of the schema ``text``, against which it has nothing. All in it may be
-    null."""
+    """The type that Spark's column has of values of the schema ``text``, against which it has
+    nothing. All in it may be null.
+    """
     converters = _jvm(session).org.apache.spark.sql.avro.SchemaConverters
     kind = converters.toSqlType(_parsed(session, text)).dataType().asNullable()
     return _parse_datatype_json_string(kind.json())
 
 
 def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str | None:
-    """What Avro says of records written with ``writer`` that shall be read as ``reader``; None: each of them can be.
+    """What Avro says of records written with ``writer`` that shall be read as ``reader``; None:
+    each of them can be.
 
-    Some may be readable all the same: those whose union holds a member that both have, for example.
+    Some may be readable all the same: those whose union holds a member that both have, for
+    example.
     """
     compatibility = _jvm(session).org.apache.avro.SchemaCompatibility
     try:
-        answer = compatibility.checkReaderWriterCompatibility(_parsed(session, reader), _parsed(session, writer))
+        answer = compatibility.checkReaderWriterCompatibility(
+            _parsed(session, reader), _parsed(session, writer)
+        )
         if str(answer.getType().toString()) == "COMPATIBLE":
             return None
         found = answer.getResult().getIncompatibilities()
-        said = [f"{found.get(n).getLocation()}: {found.get(n).getMessage()}" for n in range(found.size())]
+        said = [
+            f"{found.get(n).getLocation()}: {found.get(n).getMessage()}"
+            for n in range(found.size())
+        ]
     except Exception as error:  # noqa: BLE001 — as above
         return _words(error)
     return "; ".join(said) or "their types do not match"
 
 
 def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | None:
-    """What Spark has against writing values of type ``kind`` by the schema ``text``; None: nothing."""
+    """What Spark has against writing values of type ``kind`` by the schema ``text``; None:
+    nothing.
+    """
     jvm = _jvm(session)
     try:
-        jvm.org.apache.spark.sql.avro.AvroSerializer(_of_java(jvm, kind), _parsed(session, text), False)
+        jvm.org.apache.spark.sql.avro.AvroSerializer(
+            _of_java(jvm, kind), _parsed(session, text), False
+        )
     except Exception as error:  # noqa: BLE001 — as above
         return _words(error)
     return None
@@ -83,20 +96,25 @@ def schema_for(session: SparkSession, kind: DataType, name: str, namespace: str)
 def keep_within_limits(session: SparkSession) -> None:
     """Let Avro refuse lengths that no record has, in this JVM; and warn where executors do not.
 
-    Avro makes room for as many bytes as a text says that it has before it looks whether they are there. Five bytes say
-    two billion, and a JVM that runs out of memory ends.
+    Avro makes room for as many bytes as a text says that it has before it looks whether they are
+    there. Five bytes say two billion, and a JVM that runs out of memory ends.
     """
     jvm = _jvm(session)
-    missing = {name: value for name, value in AVRO_LIMITS.items() if jvm.System.getProperty(name) is None}
+    missing = {
+        name: value for name, value in AVRO_LIMITS.items() if jvm.System.getProperty(name) is None
+    }
     for name, value in missing.items():
         jvm.System.setProperty(name, value)
     if missing:
         _read_limits_again(jvm)
     context = session.sparkContext
     options = " ".join(context._conf.get(name) or "" for name in _EXECUTOR_OPTIONS)
-    if not str(context.master).startswith("local") and any(f"-D{name}=" not in options for name in AVRO_LIMITS):
+    if not str(context.master).startswith("local") and any(
+        f"-D{name}=" not in options for name in AVRO_LIMITS
+    ):
         log.warning(
-            "a record that is not what it should be can take the memory of a whole executor: set %s to %s, or build "
+            "a record that is not what it should be can take the memory of a whole executor: set "
+            "%s to %s, or build "
             "the session with ow.spark_conf()",
             _EXECUTOR_OPTIONS[0],
             " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items()),
@@ -112,7 +130,11 @@ def _read_limits_again(jvm: Any) -> None:
         again.setAccessible(True)
         again.invoke(None, None)
     except Exception as error:  # noqa: BLE001 — another Avro than those tried; then the limits hold from the start only
-        log.warning("Avro could not be told its limits in this JVM; build the session with ow.spark_conf(): %s", error)
+        log.warning(
+            "Avro could not be told its limits in this JVM; build the session with "
+            "ow.spark_conf(): %s",
+            error,
+        )
 
 
 def _of_java(jvm: Any, kind: DataType) -> Any:

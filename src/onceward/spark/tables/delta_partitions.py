@@ -1,7 +1,8 @@
-"""Values of a Delta table's partition columns, which Delta's writer changes on their way through text. Driver only.
+"""Values of a Delta table's partition columns, which Delta's writer changes on their way through
+text. Driver only.
 
-It has Spark name a folder for each value, by the session's time zone, and reads that name back in the task, by the
-JVM's: a binary becomes text, the empty text null, and a timestamp another one.
+It has Spark name a folder for each value, by the session's time zone, and reads that name back in
+the task, by the JVM's: a binary becomes text, the empty text null, and a timestamp another one.
 """
 
 from __future__ import annotations
@@ -20,22 +21,28 @@ _ZONE = "spark.sql.session.timeZone"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def kept(frame: DataFrame, partition_by: Sequence[str], session: SparkSession, table: str) -> DataFrame:
-    """``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a value that would become another one.
+def kept(
+    frame: DataFrame, partition_by: Sequence[str], session: SparkSession, table: str
+) -> DataFrame:
+    """``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a value that would
+    become another one.
 
     :param session: that writes.
     :param table: in our words.
     :raises BadColumn: no value of such a column can be told.
-    :raises ConfigurationError: the session's time zone is not the JVM's, and a timestamp would become another one.
+    :raises ConfigurationError: the session's time zone is not the JVM's, and a timestamp would
+        become another one.
     """
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     guards = dict[str, Column]()
     for name in partition_by:
         if isinstance(kinds[name], BinaryType):
             raise BadColumn(
-                f"{table} is partitioned by column {name}, which is binary: Delta writes it as text, and it comes back "
+                f"{table} is partitioned by column {name}, which is binary: Delta writes it as "
+                f"text, and it comes back "
                 "as another value",
-                next_step=f"write to a table that is partitioned by a column of text, hex({name}) for one",
+                next_step=f"write to a table that is partitioned by a column of text, hex({name}) "
+                f"for one",
             )
         if isinstance(kinds[name], TimestampType):
             _must_be_the_jvms_zone(session, name, table)
@@ -43,7 +50,11 @@ def kept(frame: DataFrame, partition_by: Sequence[str], session: SparkSession, t
             guards[name] = _time(name)
         elif isinstance(kinds[name], StringType):
             guards[name] = _text(name)
-    return frame.select(*(guards.get(name, _column(name)).alias(name) for name in frame.columns)) if guards else frame
+    return (
+        frame.select(*(guards.get(name, _column(name)).alias(name) for name in frame.columns))
+        if guards
+        else frame
+    )
 
 
 def _must_be_the_jvms_zone(session: SparkSession, name: str, table: str) -> None:
@@ -52,10 +63,13 @@ def _must_be_the_jvms_zone(session: SparkSession, name: str, table: str) -> None
     rules = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(of_session).getRules()
     if not rules.equals(of_jvm.toZoneId().getRules()):
         raise ConfigurationError(
-            f"{table} is partitioned by column {name}, a timestamp, which Delta writes by the session's time zone "
-            f"({of_session}) and reads by the JVM's ({of_jvm.getID()}): each value would become another one",
+            f"{table} is partitioned by column {name}, a timestamp, which Delta writes by the "
+            f"session's time zone "
+            f"({of_session}) and reads by the JVM's ({of_jvm.getID()}): each value would become "
+            f"another one",
             next_step=f"set {_ZONE} to {of_jvm.getID()}, or start driver and executors with "
-            f"-Duser.timezone={of_session} (spark.driver.extraJavaOptions, spark.executor.extraJavaOptions); "
+            f"-Duser.timezone={of_session} (spark.driver.extraJavaOptions, "
+            f"spark.executor.extraJavaOptions); "
             "or partition the table by a date",
         )
 
@@ -65,9 +79,11 @@ def _time(name: str) -> Column:
     return unless(
         ~value.eqNullSafe(value.cast("string").try_cast("timestamp")),
         value,
-        f"a value of partition column {name} is a time that the clocks of this time zone show twice (or never), and "
+        f"a value of partition column {name} is a time that the clocks of this time zone show "
+        f"twice (or never), and "
         "Delta would store another one",
-        f"set {_ZONE}, and -Duser.timezone of driver and executors, to UTC; or partition the table by a date",
+        f"set {_ZONE}, and -Duser.timezone of driver and executors, to UTC; or partition the "
+        f"table by a date",
     )
 
 
@@ -76,9 +92,11 @@ def _text(name: str) -> Column:
     return unless(
         (value == "") | (value == _NULL) | ~f.is_valid_utf8(value),
         value,
-        f"a value of partition column {name} is the empty text, or {_NULL}, which Delta would store as null, or has "
+        f"a value of partition column {name} is the empty text, or {_NULL}, which Delta would "
+        f"store as null, or has "
         "bytes that are no UTF-8",
-        f"say in the query what such values shall be (NULLIF({name}, '') for null), or write to a table that is not "
+        f"say in the query what such values shall be (NULLIF({name}, '') for null), or write to a "
+        f"table that is not "
         "partitioned by it",
     )
 

@@ -1,12 +1,15 @@
-"""A Delta table, written in two steps: files that no reader sees, then the commit that names them. Driver only.
+"""A Delta table, written in two steps: files that no reader sees, then the commit that names them.
+Driver only.
 
-``DataFrameWriter`` does both in one go. Delta's own transaction has them apart (``OptimisticTransaction.writeFiles``,
-``commit``), and the second one needs not be by the same transaction, or the same process, as the first: what it needs
-of the first is the list of actions, which Delta itself writes as JSON into its log. Readers know a file by the log
-alone. The same methods are there in Delta 4.0 to 4.4.
+``DataFrameWriter`` does both in one go. Delta's own transaction has them apart
+(``OptimisticTransaction.writeFiles``, ``commit``), and the second one needs not be by the same
+transaction, or the same process, as the first: what it needs of the first is the list of actions,
+which Delta itself writes as JSON into its log. Readers know a file by the log alone. The same
+methods are there in Delta 4.0 to 4.4.
 
-What ``DataFrameWriter`` does before ``writeFiles`` is not done here, so that it is asked for instead: columns and their
-types are exactly the table's (:meth:`DeltaTable.fitting`), and no column is computed by the table.
+What ``DataFrameWriter`` does before ``writeFiles`` is not done here, so that it is asked for
+instead: columns and their types are exactly the table's (:meth:`DeltaTable.fitting`), and no
+column is computed by the table.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ def location_of(session: SparkSession, name: str) -> str:
     """The path of the table ``name`` of the session's catalog.
 
     :raises TableMissing: there is none, or it is no Delta table.
-    :raises TargetUnreachable: the catalog does not answer, which Spark tells as an ``AnalysisException``, too
-        (``HiveExternalCatalog.withClient``).
+    :raises TargetUnreachable: the catalog does not answer, which Spark tells as an
+        ``AnalysisException``, too (``HiveExternalCatalog.withClient``).
     """
     try:
         return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
@@ -65,8 +68,10 @@ def location_of(session: SparkSession, name: str) -> str:
             ) from error
         raise TableMissing(
             f"{name} is no Delta table of this session: {str(error).strip().splitlines()[0]}",
-            next_step="if it was renamed, pass the name that it has now; if there was none, create it first "
-            f"(CREATE TABLE {name} (…) USING delta), in a session with Delta's extension and catalog; or pass path=",
+            next_step="if it was renamed, pass the name that it has now; if there was none, "
+            "create it first "
+            f"(CREATE TABLE {name} (…) USING delta), in a session with Delta's extension and "
+            f"catalog; or pass path=",
         ) from error
 
 
@@ -85,7 +90,8 @@ class DeltaTable:
             session,
             _CLASS,
             "this Spark session has no Delta",
-            next_step='build it with ow.spark_conf("io.delta:delta-spark_2.13:4.0.0"), or the version for your Spark, '
+            next_step='build it with ow.spark_conf("io.delta:delta-spark_2.13:4.0.0"), or the '
+            "version for your Spark, "
             'and with spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
             'spark.sql.catalog.spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog"',
         )
@@ -98,33 +104,42 @@ class DeltaTable:
         if not transaction.finds_a_table:
             raise TableMissing(
                 f"there is no Delta table at {self.path}",
-                next_step="if it was moved, pass the path that it has now; if there was none, create it first: "
+                next_step="if it was moved, pass the path that it has now; if there was none, "
+                "create it first: "
                 f"CREATE TABLE delta.`{self.path}` (…) USING delta",
             )
         return transaction
 
     def must_be_plain(self) -> None:
-        """:raises ConfigurationError: columns are more than their types say, or the table forgets who has written."""
+        """:raises ConfigurationError: columns are more than their types say, or the table forgets
+        who has written.
+        """
         shape = self.begin().shape
         for name, column in shape.columns.items():
-            if more := [said for key, said in _MORE_THAN_A_TYPE.items() if key in column["metadata"]]:
+            if more := [
+                said for key, said in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
+            ]:
                 raise ConfigurationError(
-                    f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward does not do",
-                    next_step="do it in the query, and write to a table whose columns have plain types",
+                    f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward "
+                    f"does not do",
+                    next_step="do it in the query, and write to a table whose columns have plain "
+                    "types",
                 )
         forgets = "delta.setTransactionRetentionDuration"
         if forgets in shape.settings:
             raise ConfigurationError(
-                f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that time it has "
+                f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that "
+                f"time it has "
                 "forgotten which batches it has, and could take one twice",
                 next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{forgets}')",
             )
 
     def fitting(self, frame: DataFrame) -> DataFrame:
-        """``frame`` with its columns in the table's order. Its job fails with ``RowRefused`` at a row that the table
-        would have with another value in a partition column.
+        """``frame`` with its columns in the table's order. Its job fails with ``RowRefused`` at a
+        row that the table would have with another value in a partition column.
 
-        :raises BadColumn: it has other columns, or other types; or a partition column of it keeps no value.
+        :raises BadColumn: it has other columns, or other types; or a partition column of it keeps
+            no value.
         :raises ConfigurationError: this session changes values on their way into the table.
         """
         shape = self.begin().shape
@@ -139,32 +154,38 @@ class DeltaTable:
         given = {field.name: field.dataType for field in frame.schema}
         if len(given) != len(frame.columns) or given.keys() != set(wanted.names):
             raise BadColumn(
-                f"the frame has the columns {', '.join(frame.columns)}, and the Delta table {self.path} has "
+                f"the frame has the columns {', '.join(frame.columns)}, and the Delta table "
+                f"{self.path} has "
                 f"{', '.join(wanted.names)}",
-                next_step="select exactly the table's columns in the query, or ALTER TABLE … ADD COLUMN first",
+                next_step="select exactly the table's columns in the query, or ALTER TABLE … ADD "
+                "COLUMN first",
             )
         for field in wanted:
             if not _same(given[field.name].jsonValue(), field.dataType.jsonValue()):
                 raise BadColumn(
                     f"column {field.name} is {given[field.name].simpleString()} in the frame, and "
                     f"{field.dataType.simpleString()} in the Delta table {self.path}",
-                    next_step="cast it in the query: a value that does not fit is yours to decide on",
+                    next_step="cast it in the query: a value that does not fit is yours to decide "
+                    "on",
                 )
         return list(wanted.names)
 
     def write(self, frame: DataFrame) -> tuple[list[str], Shape]:
-        """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON, and what the table was
-        that the files were written for.
+        """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON,
+        and what the table was that the files were written for.
 
         :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
         """
         options = self._delta.DeltaOptions(
-            # It would have a shuffle of its own, behind the frame's plan and out of sight of those who check it.
+            # It would have a shuffle of its own, behind the frame's plan and out of sight of those
+            # who check it.
             self._jvm.PythonUtils.toScalaMap({"optimizeWrite": "false"}),
             self._session._jsparkSession.sessionState().conf(),
         )
         transaction = self.begin()
-        self._must_fit(frame, transaction.shape)  # the table may have changed since the frame was made to fit
+        self._must_fit(
+            frame, transaction.shape
+        )  # the table may have changed since the frame was made to fit
         with failures_told("into a Delta table", self.path):
             return transaction.write(frame, options), transaction.shape
 
@@ -181,7 +202,10 @@ class DeltaTable:
 
     def _paths(self, actions: Sequence[str]) -> list[Any]:
         path, uri = self._jvm.org.apache.hadoop.fs.Path, self._jvm.java.net.URI
-        return [path(path(self.path), path(uri(json.loads(action)["add"]["path"]))) for action in actions]
+        return [
+            path(path(self.path), path(uri(json.loads(action)["add"]["path"])))
+            for action in actions
+        ]
 
     def _system(self) -> Any:
         configuration = self._session._jsparkSession.sessionState().newHadoopConf()
@@ -189,8 +213,9 @@ class DeltaTable:
 
 
 class Transaction:
-    """One of Delta's: the table as it was when it began. It commits only if nobody has changed what it has read
-    (``MetadataChangedException``, ``ConcurrentTransactionException``)."""
+    """One of Delta's: the table as it was when it began. It commits only if nobody has changed
+    what it has read (``MetadataChangedException``, ``ConcurrentTransactionException``).
+    """
 
     def __init__(self, jvm: Any, transaction: Any) -> None:
         self._jvm = jvm
@@ -206,35 +231,49 @@ class Transaction:
         """Of the table."""
         told = json.loads(self._transaction.metadata().json())["metaData"]
         columns = {column["name"]: column for column in json.loads(told["schemaString"])["fields"]}
-        return Shape(told["id"], columns, told["partitionColumns"], told.get("configuration") or {})
+        return Shape(
+            told["id"], columns, told["partitionColumns"], told.get("configuration") or {}
+        )
 
     def newest(self, writer: str) -> int:
-        """The version that ``writer`` (an application id in Delta's words) has committed last; -1: none."""
+        """The version that ``writer`` (an application id in Delta's words) has committed last; -1:
+        none.
+        """
         return int(self._transaction.txnVersion(writer))
 
     def writers(self) -> dict[str, int]:
-        """All that have ever committed by an application id, and the version that each has committed last."""
+        """All that have ever committed by an application id, and the version that each has
+        committed last.
+        """
         found = self._transaction.snapshot().setTransactions()
         every = [found.apply(index) for index in range(found.size())]
         return {str(one.appId()): int(one.version()) for one in every}
 
     def write(self, frame: DataFrame, options: Any) -> list[str]:
         """Into files that it does not commit; the actions that would."""
-        written = self._transaction.writeFiles(planned_once(frame)._jdf, self._jvm.scala.Some(options))
+        written = self._transaction.writeFiles(
+            planned_once(frame)._jdf, self._jvm.scala.Some(options)
+        )
         return [str(written.apply(index).json()) for index in range(written.size())]
 
     def commit(self, actions: Sequence[str], writer: str, version: int, query_id: str) -> None:
-        """``actions``, and ``version`` as the newest of ``writer``. Once, if :meth:`newest` was asked before: of two
-        that have read the same one fails.
+        """``actions``, and ``version`` as the newest of ``writer``. Once, if :meth:`newest` was
+        asked before: of two that have read the same one fails.
 
         :raises Exception: Delta's own; whether it is committed, another transaction tells.
         """
-        delta, some, nothing = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Some, self._jvm.scala.Option.empty
+        delta, some, nothing = (
+            self._jvm.org.apache.spark.sql.delta,
+            self._jvm.scala.Some,
+            self._jvm.scala.Option.empty,
+        )
         read = delta.actions.Action.fromJson
         now = self._jvm.java.lang.Long.valueOf(self._jvm.java.lang.System.currentTimeMillis())
         all_of_it = [*map(read, actions), delta.actions.SetTransaction(writer, version, some(now))]
         append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-        how = getattr(delta, "DeltaOperations$StreamingUpdate")(append, query_id, version, nothing())
+        how = getattr(delta, "DeltaOperations$StreamingUpdate")(
+            append, query_id, version, nothing()
+        )
         self._transaction.commit(self._jvm.PythonUtils.toSeq(all_of_it), how)
 
 
@@ -244,7 +283,9 @@ def rows_in(actions: Sequence[str]) -> int:
     :raises ConfigurationError: the session does not let them count.
     """
     try:
-        return sum(int(json.loads(json.loads(action)["add"]["stats"])["numRecords"]) for action in actions)
+        return sum(
+            int(json.loads(json.loads(action)["add"]["stats"])["numRecords"]) for action in actions
+        )
     except (KeyError, TypeError) as error:
         raise ConfigurationError(
             "Delta has not said how many rows it has written",
@@ -255,7 +296,12 @@ def rows_in(actions: Sequence[str]) -> int:
 def _same(one: Any, other: Any) -> bool:
     """Two types, whatever they say of nulls and however they are commented."""
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = (one.keys() | other.keys()) - {"nullable", "containsNull", "valueContainsNull", "metadata"}
+        keys = (one.keys() | other.keys()) - {
+            "nullable",
+            "containsNull",
+            "valueContainsNull",
+            "metadata",
+        }
         return all(_same(one.get(key), other.get(key)) for key in keys)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))

@@ -1,7 +1,8 @@
-"""What files of an Iceberg table were written for, and whether it can read them still. Driver only.
+"""What files of an Iceberg table were written for, and whether it can read them still. Driver
+only.
 
-``CREATE OR REPLACE TABLE`` leaves the table its id, and a column of the same name the number by which files know it;
-its type may be another one.
+``CREATE OR REPLACE TABLE`` leaves the table its id, and a column of the same name the number by
+which files know it; its type may be another one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def fields_of(schema: str) -> dict[str, str]:
 def _fields(of: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(of, dict):
         return
-    inside = [(of[f"{part}-id"], of[part], False) for part in ("element", "key", "value") if part in of]
+    inside = [
+        (of[f"{part}-id"], of[part], False) for part in ("element", "key", "value") if part in of
+    ]
     inside += [
         (field["id"], field["type"], field["required"] and "initial-default" not in field)
         for field in of.get("fields", [])
@@ -36,11 +39,16 @@ def _fields(of: Any) -> Iterator[tuple[str, str]]:
         name = str(kind["type"] if isinstance(kind, dict) else kind)
         yield str(number), _REQUIRED + name if is_required else name
         # What is inside of something optional is missing together with it.
-        yield from ((one, said if is_required else said.removeprefix(_REQUIRED)) for one, said in _fields(kind))
+        yield from (
+            (one, said if is_required else said.removeprefix(_REQUIRED))
+            for one, said in _fields(kind)
+        )
 
 
 def unreadable(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Why a table with the fields ``now`` cannot read files that were written for ``then``; empty: it can."""
+    """Why a table with the fields ``now`` cannot read files that were written for ``then``; empty:
+    it can.
+    """
     if not then.keys() & now.keys():
         return ["it has none of the fields of then"]
     changed = [
@@ -48,7 +56,11 @@ def unreadable(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         for number, kind in now.items()
         if number in then and not _reads(kind, then[number])
     ]
-    missing = [f"field {number} is {kind}" for number, kind in now.items() if _is_required(kind) and number not in then]
+    missing = [
+        f"field {number} is {kind}"
+        for number, kind in now.items()
+        if _is_required(kind) and number not in then
+    ]
     return changed + missing
 
 

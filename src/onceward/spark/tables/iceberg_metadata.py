@@ -1,5 +1,6 @@
-"""What an Iceberg table's metadata say of its snapshots, as JSON (*Table Metadata* in Iceberg's specification). Driver
-only; asked by :mod:`iceberg_table`."""
+"""What an Iceberg table's metadata say of its snapshots, as JSON (*Table Metadata* in Iceberg's
+specification). Driver only; asked by :mod:`iceberg_table`.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +22,22 @@ class Metadata:
     def __init__(self, said: str) -> None:
         self._said: dict[str, Any] = json.loads(said)
         self._snapshots: dict[int, dict[str, Any]] = {
-            int(snapshot["snapshot-id"]): snapshot for snapshot in self._said.get("snapshots") or []
+            int(snapshot["snapshot-id"]): snapshot
+            for snapshot in self._said.get("snapshots") or []
         }
 
     def staged(self, prefix: str) -> dict[str, int]:
         """The snapshots that were never part of the table, by what they were written as.
 
-        What somebody has rolled back is none of them: it was current once, and can be current again. Nor is what a
-        branch or a tag has.
+        What somebody has rolled back is none of them: it was current once, and can be current
+        again. Nor is what a branch or a tag has.
         """
-        ever_current = {int(entry["snapshot-id"]) for entry in self._said.get("snapshot-log") or []}
+        ever_current = {
+            int(entry["snapshot-id"]) for entry in self._said.get("snapshot-log") or []
+        }
         on_refs = {int(ref["snapshot-id"]) for ref in (self._said.get("refs") or {}).values()}
-        # The log is cut off when somebody expires snapshots. What others were built on was current, or on a branch.
+        # The log is cut off when somebody expires snapshots. What others were built on was
+        # current, or on a branch.
         built_on = {snapshot.get("parent-snapshot-id") for snapshot in self._snapshots.values()}
         published_as = {self._told(one).get(_PUBLISHED_AS) for one in self._snapshots}
         published_from = {self._told(one).get(_PUBLISHED_FROM) for one in self._snapshots}
@@ -46,8 +51,9 @@ class Metadata:
         }
 
     def lack(self, snapshots: Sequence[int]) -> list[int]:
-        """Those of ``snapshots`` that the table has not, whoever was to publish them: neither themselves, nor what was
-        published of them."""
+        """Those of ``snapshots`` that the table has not, whoever was to publish them: neither
+        themselves, nor what was published of them.
+        """
         main = list(self._ancestors(self._said.get("current-snapshot-id")))
         published_as = {self._told(one).get(_PUBLISHED_AS) for one in main}
         published_from = {self._told(one).get(_PUBLISHED_FROM) for one in main}
@@ -56,7 +62,10 @@ class Metadata:
             for one in snapshots
             if one not in main
             and str(one) not in published_from
-            and (one not in self._snapshots or self._told(one).get(_STAGED_AS, "") not in published_as)
+            and (
+                one not in self._snapshots
+                or self._told(one).get(_STAGED_AS, "") not in published_as
+            )
         ]
 
     def _ancestors(self, snapshot: int | None) -> Iterator[int]:

@@ -1,9 +1,10 @@
 """An Iceberg table, written in two steps: a snapshot that is staged, then published. Driver only.
 
-It is what Iceberg calls *write, audit, publish*: with ``write.wap.enabled`` on the table and ``spark.wap.id`` in the
-session a write makes a snapshot which no reader finds (``SnapshotProducer.stageOnly``), and ``cherrypick`` makes it
-part of the table. Iceberg refuses to publish one id twice (``WapUtil.validateWapPublish``), and looks anew whenever
-somebody else has committed in between.
+It is what Iceberg calls *write, audit, publish*: with ``write.wap.enabled`` on the table and
+``spark.wap.id`` in the session a write makes a snapshot which no reader finds
+(``SnapshotProducer.stageOnly``), and ``cherrypick`` makes it part of the table. Iceberg refuses to
+publish one id twice (``WapUtil.validateWapPublish``), and looks anew whenever somebody else has
+committed in between.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onceward.errors import BadColumn, ConfigurationError, ReportMismatch, TableMissing, TargetUnreachable
+from onceward.errors import (
+    BadColumn,
+    ConfigurationError,
+    ReportMismatch,
+    TableMissing,
+    TargetUnreachable,
+)
 from onceward.spark.batch.planned import planned_once
 from onceward.spark.batch.same_values import misfit
 from onceward.spark.batch.thrown import of_kind, thrown_by
@@ -29,30 +36,36 @@ from onceward.spark.tables.iceberg_metadata import Metadata
 _WAP_ENABLED = "write.wap.enabled"
 _WAP_ID = "spark.wap.id"
 _CASTS = "spark.sql.storeAssignmentPolicy"
-"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that, and
-what else it lets through :func:`misfit` does not."""
+"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals;
+STRICT refuses that, and what else it lets through :func:`misfit` does not.
+"""
 
 _STAGED_AS = "wap.id"
 _OPTIONS = {
-    # Else Iceberg sends rows through a shuffle of its own, behind the frame's plan and out of sight of those who check
-    # it; and without the sorting that goes with it a task has a file open for each partition that it meets.
+    # Else Iceberg sends rows through a shuffle of its own, behind the frame's plan and out of
+    # sight of those who check it; and without the sorting that goes with it a task has a file open
+    # for each partition that it meets.
     "use-table-distribution-and-ordering": "false",
     "fanout-enabled": "true",
 }
 
 _NO_SUCH_TABLE = (
-    "NoSuchTableException", "NoSuchNamespaceException", "NoSuchDatabaseException", "NoSuchIcebergTableException",
+    "NoSuchTableException", "NoSuchNamespaceException", "NoSuchDatabaseException",
+    "NoSuchIcebergTableException",
     "CatalogNotFoundException", "ParseException", "IllegalArgumentException",
 )  # fmt: skip
-"""What Spark and Iceberg say of a name that is none of theirs (Iceberg's ``Spark3Util.loadIcebergTable``). All else is
-of a catalog that does not answer as it should: for a time."""
+"""What Spark and Iceberg say of a name that is none of theirs (Iceberg's
+``Spark3Util.loadIcebergTable``). All else is of a catalog that does not answer as it should: for a
+time.
+"""
 
 _TRIES = 5
 _CHANGED_MEANWHILE = "CommitFailedException"
 
 _SELECTS = re.compile(r"branch_|tag_|snapshot_id_\d|at_timestamp_\d")
-"""So begins what a catalog of Spark's takes behind a table's name to mean a part of its history, unless there is a
-table of that name."""
+"""So begins what a catalog of Spark's takes behind a table's name to mean a part of its history,
+unless there is a table of that name.
+"""
 
 _CLASS = "org.apache.iceberg.spark.Spark3Util"
 
@@ -60,7 +73,8 @@ _CLASS = "org.apache.iceberg.spark.Spark3Util"
 class IcebergTable:
     """The table ``name`` of the session's catalogs.
 
-    :raises ConfigurationError: the session has no Iceberg, or the name is that of a branch or a snapshot.
+    :raises ConfigurationError: the session has no Iceberg, or the name is that of a branch or a
+        snapshot.
     :raises TableMissing: there is no such table.
     :raises TargetUnreachable: the catalog, or what is behind it, does not answer.
     """
@@ -74,7 +88,8 @@ class IcebergTable:
             session,
             _CLASS,
             "this Spark session has no Iceberg",
-            next_step='build it with ow.spark_conf("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"), or the '
+            next_step="build it with "
+            'ow.spark_conf("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"), or the '
             "one for your Spark, and with a catalog (spark.sql.catalog.…)",
         )
         self._iceberg = self._jvm.org.apache.iceberg
@@ -87,25 +102,35 @@ class IcebergTable:
             thrown = thrown_by(error)
             if thrown and of_kind(thrown, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
                 raise TargetUnreachable(
-                    f"the catalog of {name} does not say what table that is: {'; '.join(map(str, thrown))}",
-                    next_step="see that the catalog (spark.sql.catalog.…) and the storage of its tables answer",
+                    f"the catalog of {name} does not say what table that is: "
+                    f"{'; '.join(map(str, thrown))}",
+                    next_step="see that the catalog (spark.sql.catalog.…) and the storage of its "
+                    "tables answer",
                 ) from error
             raise TableMissing(
-                f"{name} is no Iceberg table of this session's catalogs: {str(error).strip().splitlines()[0]}",
-                next_step="pass its new name if it was renamed, and a decided batch is published there; or create it "
-                f"first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
+                f"{name} is no Iceberg table of this session's catalogs: "
+                f"{str(error).strip().splitlines()[0]}",
+                next_step="pass its new name if it was renamed, and a decided batch is published "
+                "there; or create it "
+                f"first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES "
+                f"('{_WAP_ENABLED}'='true')",
             ) from error
         if _SELECTS.match(last) and not str(self._table.name()).endswith(last):
             raise ConfigurationError(
-                f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are published to the table",
+                f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are "
+                f"published to the table",
                 next_step=f"pass the name of the table itself, without {last}",
             )
 
     def _names_a_catalog(self) -> bool:
-        """Whether the session has the catalog: of one that it lacks, as of one that is away, Spark asks its own
-        (``REQUIRES_SINGLE_PART_NAMESPACE``)."""
+        """Whether the session has the catalog: of one that it lacks, as of one that is away, Spark
+        asks its own (``REQUIRES_SINGLE_PART_NAMESPACE``).
+        """
         parts = self.name.split(".")
-        return len(parts) < 3 or self._session.conf.get(f"spark.sql.catalog.{parts[0]}", None) is not None
+        return (
+            len(parts) < 3
+            or self._session.conf.get(f"spark.sql.catalog.{parts[0]}", None) is not None
+        )
 
     @property
     def id(self) -> str:
@@ -121,9 +146,11 @@ class IcebergTable:
         """:raises ConfigurationError: what is written to the table is seen at once."""
         if self.properties().get(_WAP_ENABLED) != "true":
             raise ConfigurationError(
-                f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which nothing can be "
+                f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which "
+                f"nothing can be "
                 "written that is not seen at once",
-                next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); it changes nothing "
+                next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); "
+                f"it changes nothing "
                 "for those who do not set spark.wap.id",
             )
 
@@ -145,7 +172,8 @@ class IcebergTable:
             )
 
     def write(self, frame: DataFrame, name: str) -> tuple[int, int]:
-        """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many rows it has.
+        """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many
+        rows it has.
 
         :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
         """
@@ -161,8 +189,10 @@ class IcebergTable:
             if "added-data-files" not in told or "added-records" in told:
                 return int(snapshot.snapshotId()), int(told.get("added-records", 0))
         raise ReportMismatch(
-            f"Iceberg has written to {self.name}, and no staged snapshot with the id {name} says how many rows",
-            next_step=f"see that nobody changes {_WAP_ENABLED} of the table, and look at its newest snapshots: what "
+            f"Iceberg has written to {self.name}, and no staged snapshot with the id {name} says "
+            f"how many rows",
+            next_step=f"see that nobody changes {_WAP_ENABLED} of the table, and look at its "
+            f"newest snapshots: what "
             "was written may be visible",
         )
 
@@ -172,7 +202,11 @@ class IcebergTable:
         of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
         every = self._table.snapshots()
         backwards = range(int(of.size(every)) - 1, -1, -1)
-        found = (one for one in (of.get(every, place) for place in backwards) if one.summary().get(_STAGED_AS) == name)
+        found = (
+            one
+            for one in (of.get(every, place) for place in backwards)
+            if one.summary().get(_STAGED_AS) == name
+        )
         return next(found, None)
 
     def metadata(self) -> Metadata:
@@ -192,7 +226,8 @@ class IcebergTable:
         return [one for one in snapshots if self._table.snapshot(one) is None]
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
-        """One commit, after which all of ``snapshots`` are part of the table, and it has ``properties``.
+        """One commit, after which all of ``snapshots`` are part of the table, and it has
+        ``properties``.
 
         :raises Exception: Iceberg's own: one of them is published already, for instance.
         """
@@ -211,8 +246,8 @@ class IcebergTable:
     def drop(self, snapshots: Sequence[int]) -> None:
         """Those of ``snapshots`` that are staged, with their files, and nothing else.
 
-        Not by ``expireSnapshots``, which at the same time ends all that the settings of the table or of one of its
-        branches call old, other people's branches and tags among it.
+        Not by ``expireSnapshots``, which at the same time ends all that the settings of the table
+        or of one of its branches call old, other people's branches and tags among it.
         """
         operations = self._table.operations()
         for tries_left in reversed(range(_TRIES)):
@@ -223,8 +258,12 @@ class IcebergTable:
                 return
             files = [] if self._is_to_keep_files() else self._files_of(dropped, base)
             try:
-                # Refused if the table is another one by now: whatever is dropped, nobody has published meanwhile.
-                operations.commit(base, self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build())
+                # Refused if the table is another one by now: whatever is dropped, nobody has
+                # published meanwhile.
+                operations.commit(
+                    base,
+                    self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build(),
+                )
             except Exception as error:
                 if not tries_left or of_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
                     raise
@@ -238,8 +277,8 @@ class IcebergTable:
     def _files_of(self, dropped: Sequence[Any], base: Any) -> Any:
         """Those that came with ``dropped``, and no other snapshot has.
 
-        Iceberg publishes by a snapshot of its own if somebody else has committed in between. When that one has expired
-        before what it was made of, nothing tells of it but the table's files.
+        Iceberg publishes by a snapshot of its own if somebody else has committed in between. When
+        that one has expired before what it was made of, nothing tells of it but the table's files.
         """
         io, iceberg, files = self._table.io(), self._iceberg, self._jvm.java.util.HashSet()
         names = {int(one.snapshotId()) for one in dropped}
@@ -250,7 +289,9 @@ class IcebergTable:
             for manifest in one.dataManifests(io):
                 if manifest.snapshotId() in names:
                     files.add(manifest.path())
-        first = min(int(one.sequenceNumber()) for one in dropped)  # what is older names none of these files
+        first = min(
+            int(one.sequenceNumber()) for one in dropped
+        )  # what is older names none of these files
         read = set[str]()
         for other in base.snapshots():
             if int(other.sequenceNumber()) < first or int(other.snapshotId()) in names:

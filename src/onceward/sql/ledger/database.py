@@ -1,5 +1,6 @@
-"""What a ledger's table, and a sink's tables beside it, need of a database server: sessions, and the words in which
-kinds of servers differ. An interface; :mod:`postgresql` and :mod:`mysql` are it. Driver only.
+"""What a ledger's table, and a sink's tables beside it, need of a database server: sessions, and
+the words in which kinds of servers differ. An interface; :mod:`postgresql` and :mod:`mysql` are
+it. Driver only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from onceward.sql.ledger.overdue import Patience
 
 
 class Session(Protocol):
-    """A connection, in psycopg's manner: a transaction begins with the first statement, and parameters are ``%s``."""
+    """A connection, in psycopg's manner: a transaction begins with the first statement, and
+    parameters are ``%s``.
+    """
 
     patience: Patience
     """How long it waits for an answer."""
@@ -63,10 +66,12 @@ class Database(ABC):
 
     @abstractmethod
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
-        """A session whose values mean the same whatever the server, the database or the login has set.
+        """A session whose values mean the same whatever the server, the database or the login has
+        set.
 
         :param name: who asks, for the server's own lists.
-        :param idle_ms: how long it may stand still in a transaction before the server rolls that back.
+        :param idle_ms: how long it may stand still in a transaction before the server rolls that
+            back.
         :param statement_ms: how long a statement may wait.
         """
 
@@ -93,7 +98,8 @@ class Database(ABC):
     def must_be_one_session(self, session: Session) -> None:  # noqa: B027
         """Inside a transaction, where what it does hangs on what was set for the session.
 
-        :raises ConfigurationError: somebody between us and the server has put another one in its place.
+        :raises ConfigurationError: somebody between us and the server has put another one in its
+            place.
         """
 
     def was_there(self, error: Exception) -> bool:
@@ -102,15 +108,21 @@ class Database(ABC):
 
     @abstractmethod
     def ended_before(self, error: Exception) -> bool:
-        """Says the server, or the state of the connection, that the transaction was over before its COMMIT?"""
+        """Says the server, or the state of the connection, that the transaction was over before
+        its COMMIT?
+        """
 
     @abstractmethod
     def has_refused(self, error: Exception) -> bool:
-        """Has the server answered the COMMIT, by a refusal? Else nobody knows what has become of it."""
+        """Has the server answered the COMMIT, by a refusal? Else nobody knows what has become of
+        it.
+        """
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027
-        """What :attr:`for_share` does not do where CREATE and DROP end a transaction: nobody else, who asks for the
-        same, makes or drops staging tables of the pipeline until :meth:`let_go`, or the end of the session."""
+        """What :attr:`for_share` does not do where CREATE and DROP end a transaction: nobody else,
+        who asks for the same, makes or drops staging tables of the pipeline until :meth:`let_go`,
+        or the end of the session.
+        """
 
     def let_go(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027
         """See :meth:`hold`."""

@@ -1,18 +1,21 @@
-"""A MySQL or MariaDB server, for :mod:`table`: addresses, sessions, and what has to be said to them. Driver and
-executors.
+"""A MySQL or MariaDB server, for :mod:`table`: addresses, sessions, and what has to be said to
+them. Driver and executors.
 
 What is not obvious:
 
-* A strict mode is a matter of the session, and what it does not refuse is a *warning*: a text cut to its column, a
-  number that was rounded. So a statement that gave one has failed (:class:`Warned`), whatever it did.
-* CREATE and DROP commit. Who makes or drops staging tables holds a lock of the *session* (``GET_LOCK``), which that
-  does not end, and a session's lock outlives the statement it is in the middle of.
-* A client that is gone without a word holds the row's lock until the server ends its session: MariaDB has
-  ``idle_transaction_timeout`` for that, MySQL only ``wait_timeout``, which also ends sessions between two batches. That
-  is seen on the connection before anything is sent (:attr:`MySQLSession.is_ended`), also before a COMMIT: what was not
-  sent cannot be in doubt.
-* READ COMMITTED, for then only rows that are there get locked: the default, REPEATABLE READ, locks the gaps between
-  them, too, against everybody else who writes to the same tables. Nothing here reads a row twice and trusts it.
+* A strict mode is a matter of the session, and what it does not refuse is a *warning*: a text cut
+  to its column, a number that was rounded. So a statement that gave one has failed
+  (:class:`Warned`), whatever it did.
+* CREATE and DROP commit. Who makes or drops staging tables holds a lock of the *session*
+  (``GET_LOCK``), which that does not end, and a session's lock outlives the statement it is in the
+  middle of.
+* A client that is gone without a word holds the row's lock until the server ends its session:
+  MariaDB has ``idle_transaction_timeout`` for that, MySQL only ``wait_timeout``, which also ends
+  sessions between two batches. That is seen on the connection before anything is sent
+  (:attr:`MySQLSession.is_ended`), also before a COMMIT: what was not sent cannot be in doubt.
+* READ COMMITTED, for then only rows that are there get locked: the default, REPEATABLE READ, locks
+  the gaps between them, too, against everybody else who writes to the same tables. Nothing here
+  reads a row twice and trusts it.
 """
 
 from __future__ import annotations
@@ -41,11 +44,14 @@ _SILENT = ("SET", "CREATE", "DROP", "SHOW")
 """Statements that change no row; their notes ("exists already") are none of ours."""
 
 _OF_WORDS = (1287, 1681, 3719, 3778)
-"""Warnings of MySQL's that a word of a statement will be gone, or mean something else, in a later version."""
+"""Warnings of MySQL's that a word of a statement will be gone, or mean something else, in a later
+version.
+"""
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _OPTIONS = {
-    "ssl_ca": str, "ssl_cert": str, "ssl_key": str, "ssl_verify_cert": bool, "ssl_verify_identity": bool,
+    "ssl_ca": str, "ssl_cert": str, "ssl_key": str, "ssl_verify_cert": bool,
+    "ssl_verify_identity": bool,
     "ssl_disabled": bool, "connect_timeout": int,
 }  # fmt: skip
 """What an address may say behind ``?``, in PyMySQL's words."""
@@ -55,20 +61,25 @@ _PINNED = """SET SESSION
     time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1, sql_notes = 1,
     sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, completion_type = 0, sql_safe_updates = 0,
     sql_big_selects = 1, max_sort_length = {sorted}, {limit} = 0"""  # noqa: E501
-"""What a session's meaning of values hangs on, and what it does not say: a server may have set it in another way.
-NO_AUTO_VALUE_ON_ZERO: else a 0 in an AUTO_INCREMENT column becomes another number. completion_type: else a COMMIT may
-open another transaction. max_sort_length: so many bytes of a text are all that is sorted by."""
+"""What a session's meaning of values hangs on, and what it does not say: a server may have set it
+in another way. NO_AUTO_VALUE_ON_ZERO: else a 0 in an AUTO_INCREMENT column becomes another number.
+completion_type: else a COMMIT may open another transaction. max_sort_length: so many bytes of a
+text are all that is sorted by.
+"""
 
 _WARNINGS = "SET SESSION max_error_count = 64"
-"""Only where the server keeps none at all: newer ones let few logins say that (SESSION_VARIABLES_ADMIN)."""
+"""Only where the server keeps none at all: newer ones let few logins say that
+(SESSION_VARIABLES_ADMIN).
+"""
 
 SORTED_BYTES = 4096
 """More, and some servers have no memory to sort with."""
 
 
 class Warned(Exception):
-    """A statement succeeded with a warning: it may have done something else than it was told to. Number and text, as
-    in PyMySQL's errors."""
+    """A statement succeeded with a warning: it may have done something else than it was told to.
+    Number and text, as in PyMySQL's errors.
+    """
 
 
 class Ended(Exception):
@@ -76,7 +87,8 @@ class Ended(Exception):
 
 
 class MySQL(Database):
-    """At ``mysql://user:password@host:port/database`` or ``mariadb://…``. No error repeats the address.
+    """At ``mysql://user:password@host:port/database`` or ``mariadb://…``. No error repeats the
+    address.
 
     :raises ConfigurationError: no such address, or PyMySQL is not installed.
     """
@@ -93,7 +105,8 @@ CREATE TABLE IF NOT EXISTS {table} (
     changed_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
 ) ENGINE = InnoDB"""
     be_there = (
-        "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', %s) "
+        "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', "
+        "%s) "
         "ON DUPLICATE KEY UPDATE pipeline = pipeline"
     )
     create_batches = """
@@ -110,7 +123,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def __init__(self, url: str) -> None:
         _driver()
-        self.said = said_in(url, "DatabaseLedger(url=…) is no address of a MySQL or MariaDB database")
+        self.said = said_in(
+            url, "DatabaseLedger(url=…) is no address of a MySQL or MariaDB database"
+        )
         """What PyMySQL needs to connect. It may hold a password."""
         self.host = self.said["host"]
 
@@ -139,27 +154,38 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return ".".join(f"`{name}`" for name in table.split("."))
 
     def is_reserved(self, table: str) -> bool:
-        return table.split(".")[0] in ("mysql", "sys", "information_schema", "performance_schema") and "." in table
+        return (
+            table.split(".")[0] in ("mysql", "sys", "information_schema", "performance_schema")
+            and "." in table
+        )
 
     def asked_for(self, table: str) -> tuple[str, tuple[object, ...]]:
         return (
-            "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name "
+            "= %s",
             self._parts(table),
         )
 
     def must_last(self, found: Any, table: str, place: str) -> None:
         if found[0] != "InnoDB":
             raise ConfigurationError(
-                f"the ledger in {place} is kept by the engine {found[0]}, which has no transactions that last",
-                next_step=f"ALTER TABLE {self.quoted(table)} ENGINE = InnoDB; or name another table",
+                f"the ledger in {place} is kept by the engine {found[0]}, which has no "
+                f"transactions that last",
+                next_step=f"ALTER TABLE {self.quoted(table)} ENGINE = InnoDB; or name another "
+                f"table",
             )
 
     def must_be_one_session(self, session: Any) -> None:
-        if session.mark and session.execute("SELECT @onceward_session").fetchone() != (session.mark,):
+        if session.mark and session.execute("SELECT @onceward_session").fetchone() != (
+            session.mark,
+        ):
             raise ConfigurationError(
-                f"behind {self.host} is a proxy that carries out the statements of one session in several of the "
-                "server's (multiplexing): what is set for ours, such as a strict mode, does not hold in them",
-                next_step="let the url lead to the server itself, or have the proxy keep one session of the server for "
+                f"behind {self.host} is a proxy that carries out the statements of one session in "
+                f"several of the "
+                "server's (multiplexing): what is set for ours, such as a strict mode, does not "
+                "hold in them",
+                next_step="let the url lead to the server itself, or have the proxy keep one "
+                "session of the server for "
                 "each of this user's (ProxySQL: multiplex = 0 in mysql_query_rules)",
             )
 
@@ -171,10 +197,13 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return isinstance(number, int) and number >= _SERVERS and number not in _NO_VERDICT
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:
-        (got,) = session.execute("SELECT GET_LOCK(%s, %s)", (self._lock(table, pipeline), _HOLD_SECONDS)).fetchone()
+        (got,) = session.execute(
+            "SELECT GET_LOCK(%s, %s)", (self._lock(table, pipeline), _HOLD_SECONDS)
+        ).fetchone()
         if got != 1:
             raise LedgerUnreachable(
-                f"another copy of pipeline {pipeline} has been making or dropping staging tables for a minute",
+                f"another copy of pipeline {pipeline} has been making or dropping staging tables "
+                f"for a minute",
                 next_step="see in SHOW PROCESSLIST what it waits for; then start the query again",
             )
 
@@ -220,7 +249,9 @@ class MySQLSession:
 
     @property
     def is_ended(self) -> bool:
-        """Has the server said something unasked? That is its farewell, or the end of the connection."""
+        """Has the server said something unasked? That is its farewell, or the end of the
+        connection.
+        """
         sock = self.connection._sock
         if sock is None:
             return True
@@ -235,7 +266,9 @@ class MySQLSession:
         if cursor.warning_count and not statement.lstrip().startswith(_SILENT):
             warned = self.connection.cursor()
             warned.execute("SHOW WARNINGS")
-            said = [(int(code), str(text)) for _, code, text in warned] or [(0, "a warning that is gone")]
+            said = [(int(code), str(text)) for _, code, text in warned] or [
+                (0, "a warning that is gone")
+            ]
             said = [one for one in said if one[0] not in _OF_WORDS]
             if said:
                 raise Warned(*said[0])
@@ -243,10 +276,13 @@ class MySQLSession:
 
     def commit(self) -> None:
         """
-        :raises Ended: the server had ended the session before: nothing was sent, and nothing is committed.
+        :raises Ended: the server had ended the session before: nothing was sent, and nothing is
+            committed.
         """
         if self.is_ended:
-            raise Ended(2013, "the server has ended the session, which stood still in its transaction")
+            raise Ended(
+                2013, "the server has ended the session, which stood still in its transaction"
+            )
         self.patience.begin()
         self.connection.commit()
 
@@ -266,28 +302,33 @@ class MySQLSession:
 def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> MySQLSession:
     """A session with all that is pinned.
 
-    :param patient: its statements are waited for by its ``patience``, and whoever is to be asked meanwhile is; else by
-        PyMySQL alone, for whoever reads a stream of it.
+    :param patient: its statements are waited for by its ``patience``, and whoever is to be asked
+        meanwhile is; else by PyMySQL alone, for whoever reads a stream of it.
     """
     driver = _driver()
     timeout = said.get("connect_timeout", _CONNECT_SECONDS)
     connection = driver.connect(
         **{"read_timeout": timeout, "write_timeout": timeout, **said, "connect_timeout": timeout},
         charset="utf8mb4", program_name=name, defer_connect=True,
-        client_flag=driver.constants.CLIENT.FOUND_ROWS,  # else a row that is set to what it was does not count
+        # else a row that is set to what it was does not count
+        client_flag=driver.constants.CLIENT.FOUND_ROWS,
         local_infile=True,
     )  # fmt: skip
     connection._local_infile = False  # but where we say so: may_load()
     try:
         sock = socket.create_connection((said["host"], said["port"]), timeout)
     except OSError as error:
-        raise driver.OperationalError(2003, f"cannot connect to {said['host']}:{said['port']}: {error}") from error
+        raise driver.OperationalError(
+            2003, f"cannot connect to {said['host']}:{said['port']}: {error}"
+        ) from error
     _notice_silence(sock)
     connection.connect(sock)
     session = MySQLSession(connection)
     if patient:
         connection._rfile = io.BufferedReader(_PatientReader(session))
-        connection._read_timeout = connection._write_timeout = STATEMENT_SECONDS  # of a part of what is read or sent
+        connection._read_timeout = connection._write_timeout = (
+            STATEMENT_SECONDS  # of a part of what is read or sent
+        )
     limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
     session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
     session.execute(_PINNED.replace("{limit}", limit).replace("{sorted}", str(SORTED_BYTES)))
@@ -322,7 +363,9 @@ class _PatientReader(io.RawIOBase):
 
 @contextmanager
 def may_load(session: Any) -> Iterator[None]:
-    """Inside, the server may ask for a file of this process, as LOAD DATA LOCAL does; else never, whatever it asks."""
+    """Inside, the server may ask for a file of this process, as LOAD DATA LOCAL does; else never,
+    whatever it asks.
+    """
     session.connection._local_infile = True
     try:
         yield
@@ -331,7 +374,9 @@ def may_load(session: Any) -> Iterator[None]:
 
 
 def _notice_silence(sock: socket.socket) -> None:
-    """A server that is gone without a word is noticed in half a minute, not in the quarter of an hour of TCP."""
+    """A server that is gone without a word is noticed in half a minute, not in the quarter of an
+    hour of TCP.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
@@ -343,7 +388,8 @@ def _notice_silence(sock: socket.socket) -> None:
 
 
 def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
-    """What PyMySQL needs to connect to ``mysql://user:password@host:port/database``. It may hold a password.
+    """What PyMySQL needs to connect to ``mysql://user:password@host:port/database``. It may hold a
+    password.
 
     :param refusal: what the error says.
     :param database: must one be named?
@@ -351,14 +397,17 @@ def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
     """
     refused = ConfigurationError(
         refusal,
-        next_step=f"pass mysql://user:password@host:port{'/database' if database else ''}; in a password write % as "
-        f"%25, and other special characters in the same way; behind ? there may be {', '.join(_OPTIONS)}",
+        next_step=f"pass mysql://user:password@host:port{'/database' if database else ''}; in a "
+        f"password write % as "
+        f"%25, and other special characters in the same way; behind ? there may be "
+        f"{', '.join(_OPTIONS)}",
     )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 3306
     except (AttributeError, ValueError):
-        parts = None  # not raised in here: the one error would remember the other, which quotes the password
+        # not raised in here: the one error would remember the other, which quotes the password
+        parts = None
     if parts is None:
         raise refused
     name = unquote(parts.path[1:])
@@ -374,7 +423,13 @@ def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
     more: dict[str, Any] = {}
     for option, value in parse_qsl(parts.query, keep_blank_values=True):
         kind = _OPTIONS.get(option)
-        known = _FLAGS.get(value.lower()) if kind is bool else value if kind is str or value.isdecimal() else None
+        known = (
+            _FLAGS.get(value.lower())
+            if kind is bool
+            else value
+            if kind is str or value.isdecimal()
+            else None
+        )
         if kind is None or known is None:
             raise refused
         more[option] = int(value) if kind is int else known
@@ -383,4 +438,6 @@ def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
 
 
 def _driver() -> Any:
-    return library("a ledger in MySQL or MariaDB needs PyMySQL", "mysql", "pymysql", "constants.CLIENT")
+    return library(
+        "a ledger in MySQL or MariaDB needs PyMySQL", "mysql", "pymysql", "constants.CLIENT"
+    )

@@ -1,9 +1,10 @@
-"""How long a session waits for the word of a server that may have none. Driver; executors with MySQL's sessions.
+"""How long a session waits for the word of a server that may have none. Driver; executors with
+MySQL's sessions.
 
-A server that stands still, and a COMMIT that waits for a standby that is gone, keep their connection: the kernel
-answers its keepalives, and no limit of the server's own applies. So whoever waits for an answer looks every moment
-whether it has been long enough, says in the log that it waits, and asks whether anybody waits for it in turn
-(:mod:`onceward.patience`).
+A server that stands still, and a COMMIT that waits for a standby that is gone, keep their
+connection: the kernel answers its keepalives, and no limit of the server's own applies. So whoever
+waits for an answer looks every moment whether it has been long enough, says in the log that it
+waits, and asks whether anybody waits for it in turn (:mod:`onceward.patience`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _ROWS_PER_SECOND = 100
 
 
 class Overdue(Exception):
-    """There is no answer, and no more waiting. The session is of no use any more, and whether the statement is carried
-    out is not known."""
+    """There is no answer, and no more waiting. The session is of no use any more, and whether the
+    statement is carried out is not known.
+    """
 
 
 def seconds_for(rows: int) -> float:

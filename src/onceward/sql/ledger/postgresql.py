@@ -1,14 +1,15 @@
-"""A PostgreSQL server, for :mod:`table`. Driver only; executors pin their transactions with :data:`PINNED`, too.
+"""A PostgreSQL server, for :mod:`table`. Driver only; executors pin their transactions with
+:data:`PINNED`, too.
 
 Three things are not obvious:
 
-* a client that is gone without a word (its machine, its network) holds the row's lock for as long as the server takes
-  it for alive: ``idle_in_transaction_session_timeout`` ends that.
-* ``synchronous_commit`` may be off for a database or a role: whatever changes the row asks for it. A takeover that a
-  crash undoes would give the chain back to an older owner.
-* nothing is set for a session, all of it for one transaction (``SET LOCAL``), in the message that begins it. A pooler
-  for transactions gives each to another session of the server, which other programs get next: what stayed set there
-  would be theirs.
+* a client that is gone without a word (its machine, its network) holds the row's lock for as long
+  as the server takes it for alive: ``idle_in_transaction_session_timeout`` ends that.
+* ``synchronous_commit`` may be off for a database or a role: whatever changes the row asks for it.
+  A takeover that a crash undoes would give the chain back to an older owner.
+* nothing is set for a session, all of it for one transaction (``SET LOCAL``), in the message that
+  begins it. A pooler for transactions gives each to another session of the server, which other
+  programs get next: what stayed set there would be theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from onceward.sql.ledger.overdue import Overdue, Patience
 
 _DEFAULTS = {
     "connect_timeout": "30",
-    # A server that is gone without a word is noticed in half a minute, not in the quarter of an hour of TCP.
+    # A server that is gone without a word is noticed in half a minute, not in the quarter of an
+    # hour of TCP.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
@@ -41,16 +43,20 @@ PINNED = (
     "SET LOCAL DateStyle = 'ISO, YMD'",
     "SET LOCAL IntervalStyle = 'postgres'",
 )
-"""What the meaning of values hangs on, in a transaction: a database, a role or the URL may have set it in another way.
-``client_encoding`` is said when a session begins."""
+"""What the meaning of values hangs on, in a transaction: a database, a role or the URL may have
+set it in another way. ``client_encoding`` is said when a session begins.
+"""
 
-UNLIMITED = "SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'"
+UNLIMITED = (
+    "SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'"
+)
 """From version 17 on; a transaction takes as long as it takes."""
 _HAS_TRANSACTION_TIMEOUT = 170_000
 
 
 class PostgreSQL(Database):
-    """At ``postgresql://…``, as libpq takes it apart. No error repeats the address: it may hold a password.
+    """At ``postgresql://…``, as libpq takes it apart. No error repeats the address: it may hold a
+    password.
 
     :raises ConfigurationError: no such address, or psycopg is not installed.
     """
@@ -67,10 +73,12 @@ CREATE TABLE IF NOT EXISTS {table} (
     changed_at timestamptz NOT NULL DEFAULT now()
 )"""
     be_there = (
-        "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', %s) "
+        "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', "
+        "%s) "
         "ON CONFLICT DO NOTHING"
     )
-    # The server notes with every row which transaction wrote it (xmin). So rows and batches are told apart without us.
+    # The server notes with every row which transaction wrote it (xmin). So rows and batches are
+    # told apart without us.
     create_batches = """
 CREATE TABLE IF NOT EXISTS {batches} (
     pipeline text NOT NULL,
@@ -81,8 +89,10 @@ CREATE TABLE IF NOT EXISTS {batches} (
     PRIMARY KEY (pipeline, sequence, state)
 )"""
     keep = (
-        "INSERT INTO {batches} (pipeline, sequence, state, record) VALUES (%s, %s, %s, %s) ON CONFLICT "
-        "(pipeline, sequence, state) DO UPDATE SET record = excluded.record, transaction = excluded.transaction"
+        "INSERT INTO {batches} (pipeline, sequence, state, record) VALUES (%s, %s, %s, %s) ON "
+        "CONFLICT "
+        "(pipeline, sequence, state) DO UPDATE SET record = excluded.record, transaction = "
+        "excluded.transaction"
     )
     for_share = " FOR SHARE"
     durably = ("SET LOCAL synchronous_commit = on",)
@@ -95,7 +105,8 @@ CREATE TABLE IF NOT EXISTS {batches} (
         if not found or "@" in found.get("host", "") + found.get("dbname", ""):
             raise ConfigurationError(
                 "DatabaseLedger(url=…) is no address of a PostgreSQL database",
-                next_step="pass postgresql://user@host:port/database; in a password write % as %25, and other special "
+                next_step="pass postgresql://user@host:port/database; in a password write % as "
+                "%25, and other special "
                 "characters in the same way",
             )
         self._said = {**_DEFAULTS, **found, "client_encoding": "UTF8"}
@@ -103,7 +114,10 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     @property
     def where(self) -> Hashable:
-        return (self.kind, *(self._said.get(name) for name in ("host", "port", "dbname", "options")))
+        return (
+            self.kind,
+            *(self._said.get(name) for name in ("host", "port", "dbname", "options")),
+        )
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -111,7 +125,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
         said = {"application_name": name[:63], **self._said}
-        connection = _patient(_driver().Connection).connect(**said, prepare_threshold=None, autocommit=True)
+        connection = _patient(_driver().Connection).connect(
+            **said, prepare_threshold=None, autocommit=True
+        )
         begin = [
             "BEGIN ISOLATION LEVEL READ COMMITTED",
             f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}",
@@ -121,7 +137,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
         ]
         if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
             begin.append("SET LOCAL transaction_timeout = 0")
-        return PostgreSQLSession(connection, "; ".join(begin), Patience(f"the database at {self.host}"))
+        return PostgreSQLSession(
+            connection, "; ".join(begin), Patience(f"the database at {self.host}")
+        )
 
     def quoted(self, table: str) -> str:
         return ".".join(f'"{name}"' for name in table.split("."))
@@ -130,7 +148,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return table.startswith("pg_")
 
     def asked_for(self, table: str) -> tuple[str, tuple[object, ...]]:
-        return "SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)", (self.quoted(table),)
+        return "SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)", (
+            self.quoted(table),
+        )
 
     def must_last(self, found: Any, table: str, place: str) -> None:
         if found[0] != "p":
@@ -141,7 +161,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def was_there(self, error: Exception) -> bool:
         there = _driver().errors
-        return isinstance(error, there.UniqueViolation | there.DuplicateObject | there.DuplicateTable)
+        return isinstance(
+            error, there.UniqueViolation | there.DuplicateObject | there.DuplicateTable
+        )
 
     def ended_before(self, error: Exception) -> bool:
         return getattr(error, "sqlstate", None) in _ENDED_BEFORE
@@ -154,7 +176,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
 _ENDED_BEFORE = ("25P03", "25P04")
 """idle_in_transaction_session_timeout, transaction_timeout."""
 _NO_VERDICT = ("08", "40003", "57", "58", "XX")
-"""The connection or the server went away under the COMMIT, or a wait for standbys was cut short."""
+"""The connection or the server went away under the COMMIT, or a wait for standbys was cut
+short.
+"""
 
 
 class PostgreSQLSession:
@@ -191,13 +215,17 @@ class PostgreSQLSession:
         except _driver().Error:
             raise
         except BaseException:  # nobody waits any longer
-            with suppress(Exception):  # else it would hold its locks to its end, with nobody to hear of it
+            with suppress(
+                Exception
+            ):  # else it would hold its locks to its end, with nobody to hear of it
                 self.connection.cancel_safe(timeout=_CANCEL_SECONDS)
             self.close()
             raise
 
     def commit(self) -> None:
-        """One that is overdue is not cancelled: the server would take that for the end of its waiting for standbys."""
+        """One that is overdue is not cancelled: the server would take that for the end of its
+        waiting for standbys.
+        """
         self._end(self.connection.commit)
 
     def rollback(self) -> None:
@@ -222,7 +250,9 @@ def _patient(kind: Any) -> Any:
 
     def wait(self: Any, waiting: Any, *limits: Any, **more: Any) -> Any:
         patience = getattr(self, "patience", None)  # from when it is connected on
-        return kind.wait(self, waiting if patience is None else _looking(waiting, patience), *limits, **more)
+        return kind.wait(
+            self, waiting if patience is None else _looking(waiting, patience), *limits, **more
+        )
 
     return type("PatientConnection", (kind,), {"wait": wait})
 

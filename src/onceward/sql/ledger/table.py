@@ -1,19 +1,22 @@
 """Chains in a table of a database: one row a pipeline, changed by its owner only. Driver only.
 
-``owner`` counts takeovers. Taking the chain is one ``UPDATE`` that raises it; an append is one ``UPDATE`` that asks for
-the owner and the sequence that it knows, and changes no row if somebody else has been there. Not obvious is that a
-``COMMIT`` without an answer may still be carried out *after* somebody has looked. So a doubt is settled by an
-``UPDATE`` of the same row: it waits for the row's lock, sees what became of the commit, and fences it for good. A plain
-``SELECT`` does neither.
+``owner`` counts takeovers. Taking the chain is one ``UPDATE`` that raises it; an append is one
+``UPDATE`` that asks for the owner and the sequence that it knows, and changes no row if somebody
+else has been there. Not obvious is that a ``COMMIT`` without an answer may still be carried out
+*after* somebody has looked. So a doubt is settled by an ``UPDATE`` of the same row: it waits for
+the row's lock, sees what became of the commit, and fences it for good. A plain ``SELECT`` does
+neither.
 
-What the row says lasts as long as the database's own promise. A standby that is promoted and had not all of it has lost
-decisions and takeovers. A query that is running then finds out (``LedgerBehind``, or ``Fenced``); one that starts just
-then may write its last batch again.
+What the row says lasts as long as the database's own promise. A standby that is promoted and had
+not all of it has lost decisions and takeovers. A query that is running then finds out
+(``LedgerBehind``, or ``Fenced``); one that starts just then may write its last batch again.
 
-Beside it a second table keeps the record of each batch, written by the same transaction, for ``onceward verify``.
+Beside it a second table keeps the record of each batch, written by the same transaction, for
+``onceward verify``.
 
-Sessions are used for one transaction at a time and hold nothing in between. Kinds of servers differ
-(:mod:`onceward.sql.ledger.database`): what each needs stands in :mod:`postgresql` and :mod:`mysql`.
+Sessions are used for one transaction at a time and hold nothing in between. Kinds of servers
+differ (:mod:`onceward.sql.ledger.database`): what each needs stands in :mod:`postgresql` and
+:mod:`mysql`.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ Work = Callable[[Session], None]
 Refusal = Callable[[Exception, str], OncewardError]
 
 DEFAULT_TABLE = "onceward_ledger"
-_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,54})?|[a-z_][a-z0-9_]{0,54}")  # "_batches" is added
+_TABLE = re.compile(
+    r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,54})?|[a-z_][a-z0-9_]{0,54}"
+)  # "_batches" is added
 BATCHES = "_batches"
 """Ends the name of the table with the records of batches."""
 BATCHES_KEPT = 10_000
@@ -60,8 +65,13 @@ _STATEMENT_MS = 60_000
 _NOBODY = -1
 # Later ones are of a ledger whose row somebody has removed since.
 _KEEP_NO_OTHER = "DELETE FROM {batches} WHERE pipeline = %s AND (sequence <= %s OR sequence > %s)"
-_KEPT = "SELECT record FROM {batches} WHERE pipeline = %s ORDER BY sequence DESC, state DESC LIMIT %s"
-_TAKE = "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = CURRENT_TIMESTAMP(6) WHERE pipeline = %s"
+_KEPT = (
+    "SELECT record FROM {batches} WHERE pipeline = %s ORDER BY sequence DESC, state DESC LIMIT %s"
+)
+_TAKE = (
+    "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = CURRENT_TIMESTAMP(6) "
+    "WHERE pipeline = %s"
+)
 _TAKE_AGAIN = _TAKE + " AND owner = %s"
 _APPEND = (
     "UPDATE {table} SET sequence = %s, state = %s, record = %s, changed_at = CURRENT_TIMESTAMP(6) "
@@ -79,18 +89,21 @@ _KINDS: dict[str, type[PostgreSQL] | type[MySQL]] = {
 
 @dataclass(frozen=True)
 class DatabaseLedger(Ledger):
-    """Chains in a table of a database, which is created when it is missing: PostgreSQL (12 or later), MySQL (8.0 or
-    later) or MariaDB (10.6 or later).
+    """Chains in a table of a database, which is created when it is missing: PostgreSQL (12 or
+    later), MySQL (8.0 or later) or MariaDB (10.6 or later).
 
-    Beside it is a second one, ``…_batches``, with the records of the last 10,000 batches of each pipeline.
+    Beside it is a second one, ``…_batches``, with the records of the last 10,000 batches of each
+    pipeline.
 
-    Needs the extra ``onceward[postgresql]`` or ``onceward[mysql]``, and for the login the rights to SELECT, INSERT,
-    UPDATE and DELETE; CREATE in the schema (MySQL: the database) where the tables are missing.
+    Needs the extra ``onceward[postgresql]`` or ``onceward[mysql]``, and for the login the rights
+    to SELECT, INSERT, UPDATE and DELETE; CREATE in the schema (MySQL: the database) where the
+    tables are missing.
 
-    :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it. What is not in it comes
-        from libpq's own variables and files (``PGPASSWORD``, ``~/.pgpass``), and ``target_session_attrs`` is
-        ``read-write`` unless it says otherwise, so that several hosts may be named. Or
-        ``mysql://user:password@host:port/database?ssl_ca=…`` or ``mariadb://…``; behind the ``?`` PyMySQL's words.
+    :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it.
+        What is not in it comes from libpq's own variables and files (``PGPASSWORD``,
+        ``~/.pgpass``), and ``target_session_attrs`` is ``read-write`` unless it says otherwise, so
+        that several hosts may be named. Or ``mysql://user:password@host:port/database?ssl_ca=…``
+        or ``mariadb://…``; behind the ``?`` PyMySQL's words.
     :param table: its name, also ``schema.table``: lower case letters, digits and ``_``.
     :raises ConfigurationError: no such URL or name, or the extra is not installed.
     """
@@ -105,7 +118,8 @@ class DatabaseLedger(Ledger):
         if not _TABLE.fullmatch(self.table) or self.database.is_reserved(self.table):
             raise ConfigurationError(
                 f"table={self.table!r} is not a usable name",
-                next_step="use lower case letters, digits and '_', and a schema and '.' before it if need be",
+                next_step="use lower case letters, digits and '_', and a schema and '.' before it "
+                "if need be",
             )
 
     def chain(self, pipeline: PipelineId) -> TableChain:
@@ -122,14 +136,18 @@ def _database_at(url: object) -> Database:
         return _KINDS[scheme](str(url))
     raise ConfigurationError(
         "DatabaseLedger(url=…) is no address of a database",
-        next_step="pass postgresql://user@host:port/database, mysql://user@host:port/database or mariadb://…; in a "
+        next_step="pass postgresql://user@host:port/database, mysql://user@host:port/database or "
+        "mariadb://…; in a "
         "password write % as %25, and other special characters in the same way",
     )
 
 
 def _refused(error: Exception, what: str) -> OncewardError:
     """Of a COMMIT with nothing in it but the ledger's rows."""
-    return SendFailed(f"{what}: {error}", next_step="the batch runs again; if it repeats, see what the server says")
+    return SendFailed(
+        f"{what}: {error}",
+        next_step="the batch runs again; if it repeats, see what the server says",
+    )
 
 
 class TableChain(Chain):
@@ -149,7 +167,9 @@ class TableChain(Chain):
         self._put: LedgerRecord | None = None
         self._refusal: Refusal = _refused
         self.connections = 0
-        """So often a session was opened: whoever has looked at the server's settings looks again."""
+        """So often a session was opened: whoever has looked at the server's settings looks
+        again.
+        """
 
     def peek(self) -> LedgerRecord | None:
         if not self._is_there(self._named):
@@ -165,7 +185,8 @@ class TableChain(Chain):
         with self._talking() as connection:
             self._durably(connection)
             connection.execute(
-                self._sql(self._database.be_there), (self._pipeline, surroundings.random_bytes(16).hex())
+                self._sql(self._database.be_there),
+                (self._pipeline, surroundings.random_bytes(16).hex()),
             )
             connection.execute(self._sql(_TAKE), (new_owner(), self._pipeline))
             found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
@@ -173,7 +194,9 @@ class TableChain(Chain):
         return self._now_ours(found)
 
     def _create(self, statement: str) -> None:
-        with self._talking() as connection:  # of two who create it at once one may be told that it is there
+        with (
+            self._talking() as connection
+        ):  # of two who create it at once one may be told that it is there
             try:
                 connection.execute(self._sql(statement))
                 connection.commit()
@@ -210,8 +233,10 @@ class TableChain(Chain):
         found = self._ours()
         if (int(found[1]), found[3]) != self._known:
             what = (
-                f"ended with sequence {self._known[0]} ({self._known[1] or 'empty'}) and now ends with {found[1]} "
-                f"({found[3] or 'empty'}): the database was restored from an older copy, or a standby was promoted "
+                f"ended with sequence {self._known[0]} ({self._known[1] or 'empty'}) and now ends "
+                f"with {found[1]} "
+                f"({found[3] or 'empty'}): the database was restored from an older copy, or a "
+                f"standby was promoted "
                 "that had not all of it"
             )
             raise cut_off(self._pipeline, self._place, what)
@@ -229,15 +254,18 @@ class TableChain(Chain):
         before: Work = lambda connection: None,
         refusal: Refusal = _refused,
     ) -> None:
-        """The decision, but for its COMMIT. The row is changed first: from now on whoever takes the chain waits.
+        """The decision, but for its COMMIT. The row is changed first: from now on whoever takes
+        the chain waits.
 
         :param before: what is done in the same session, ahead of the transaction.
-        :param work: what becomes true with ``record``, done in the same transaction. What it raises undoes all of it.
+        :param work: what becomes true with ``record``, done in the same transaction. What it
+            raises undoes all of it.
         :param refusal: the error for one of the server's, with which it refuses the COMMIT.
         """
         self._refusal = refusal
         said = (record.sequence, record.state.value, encode(record).decode())
-        self._ours()  # an older copy shall not wait for the lock of its heir's decision only to be refused
+        # an older copy shall not wait for the lock of its heir's decision only to be refused
+        self._ours()
         try:
             with self._talking() as connection:
                 before(connection)
@@ -263,24 +291,30 @@ class TableChain(Chain):
         assert record is not None  # noqa: S101 — put
         assert self._connection is not None  # noqa: S101 — or it would have failed
         try:
-            with self._connection.patience.of(overdue.COMMIT_SECONDS, f"the COMMIT of {record.batch}"):
+            with self._connection.patience.of(
+                overdue.COMMIT_SECONDS, f"the COMMIT of {record.batch}"
+            ):
                 self._connection.commit()
         except self._database.errors as error:
             self._forget_connection()
             if self._database.ended_before(error):  # it is rolled back
                 self._ours()  # whoever waited for the row has it now
                 raise TransactionTimedOut(
-                    f"{record.batch} was not committed: this process stood still for {_IDLE_MS} ms before its COMMIT",
+                    f"{record.batch} was not committed: this process stood still for {_IDLE_MS} "
+                    f"ms before its COMMIT",
                     next_step="nothing; the batch runs again",
                 ) from error
             if self._database.has_refused(error):
-                raise self._refusal(error, f"committing {record.batch} to {self._place}") from error
+                raise self._refusal(
+                    error, f"committing {record.batch} to {self._place}"
+                ) from error
             raise CommitInDoubt(
                 f"whether {record.batch} was written to {self._place} is not known: {error}",
                 next_step="see that the database answers; the next start of the query asks it",
             ) from error
         except BaseException:
-            self._forget_connection()  # nobody waits for the answer, which would pass for that of the next statement
+            # nobody waits for the answer, which would pass for that of the next statement
+            self._forget_connection()
             raise
         self._known = (record.sequence, record.state.value)
 
@@ -289,18 +323,24 @@ class TableChain(Chain):
         if self._connection is not None:
             try:
                 self._connection.rollback()
-            except self._database.errors:  # the server has rolled it back, or does when it sees that nobody is there
+            except (
+                self._database.errors
+            ):  # the server has rolled it back, or does when it sees that nobody is there
                 self._forget_connection()
 
     @contextmanager
     def owned(self) -> Iterator[Session]:
-        """Inside, a transaction that is carried out only if the chain is ours until its end. Where CREATE and DROP are
-        no part of a transaction nobody who asks for this, too, gets in before the end."""
+        """Inside, a transaction that is carried out only if the chain is ours until its end. Where
+        CREATE and DROP are no part of a transaction nobody who asks for this, too, gets in before
+        the end.
+        """
         self._ours()  # as in put(): without waiting, where it is not
         with self._talking() as connection:
             try:
                 self._database.hold(connection, self._named, self._pipeline)
-                found = connection.execute(self._sql(_READ + self._database.for_share), (self._pipeline,)).fetchone()
+                found = connection.execute(
+                    self._sql(_READ + self._database.for_share), (self._pipeline,)
+                ).fetchone()
                 if found is None or int(found[0]) != self._owner:
                     raise self._overtaken()
                 yield connection
@@ -318,9 +358,12 @@ class TableChain(Chain):
             connection.commit()
 
     def settle(self) -> LedgerRecord | None:
-        self._forget_connection()  # its own transaction may still be under way: the update below waits for it
+        # its own transaction may still be under way: the update below waits for it
+        self._forget_connection()
         found = self._row_of(_READ, (self._pipeline,))
-        if found is not None and int(found[0]) != self._owner:  # for good: and shall not wait for the heir's decision
+        if (
+            found is not None and int(found[0]) != self._owner
+        ):  # for good: and shall not wait for the heir's decision
             raise self._overtaken()
         with self._talking() as connection:
             self._durably(connection)
@@ -366,14 +409,19 @@ class TableChain(Chain):
         return self._read(statement, parameters)
 
     def _read(self, statement: str, parameters: tuple[object, ...]) -> Any:
-        with self._talking() as connection, connection.patience.of(overdue.READ_SECONDS, "a look at the ledger"):
+        with (
+            self._talking() as connection,
+            connection.patience.of(overdue.READ_SECONDS, "a look at the ledger"),
+        ):
             found = connection.execute(self._sql(statement), parameters).fetchone()
             connection.commit()
         return found
 
     def _sql(self, statement: str) -> Any:
         quoted = self._database.quoted  # names that were checked
-        return statement.replace("{table}", quoted(self._named)).replace("{batches}", quoted(self._named + BATCHES))
+        return statement.replace("{table}", quoted(self._named)).replace(
+            "{batches}", quoted(self._named + BATCHES)
+        )
 
     def _durably(self, connection: Session) -> None:
         for statement in self._database.durably:
@@ -381,7 +429,11 @@ class TableChain(Chain):
         self._database.must_be_one_session(connection)
 
     def _decoded(self, text: str | None) -> LedgerRecord | None:
-        return None if text is None else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
+        return (
+            None
+            if text is None
+            else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
+        )
 
     def _overtaken(self) -> Fenced:
         return overtaken(self._pipeline, self._place)
@@ -395,12 +447,15 @@ class TableChain(Chain):
             self._forget_connection()
             raise LedgerUnreachable(
                 f"the ledger in {self._place} cannot be used: {error}",
-                next_step="see that the database answers and that this login may SELECT, INSERT, UPDATE and DELETE "
+                next_step="see that the database answers and that this login may SELECT, INSERT, "
+                "UPDATE and DELETE "
                 "there (and CREATE, where the table is missing); then start the query again",
             ) from error
         except BaseException as error:
             self.abort()  # no half of it becomes part of what is done next
-            if isinstance(error, SendFailed):  # it may be this session's fault: of a server that is another's standby
+            if isinstance(
+                error, SendFailed
+            ):  # it may be this session's fault: of a server that is another's standby
                 self._forget_connection()
             raise
 
@@ -408,11 +463,19 @@ class TableChain(Chain):
         if self._connection is None or not self._database.is_usable(self._connection):
             self._forget_connection()
             began = surroundings.monotonic()
-            connection = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
+            connection = self._database.connect(
+                f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS
+            )
             self._connection = connection
             self.connections += 1
-            log.debug("connected to %s in %.0f ms", self._place, 1000 * (surroundings.monotonic() - began))
-            if self._owner != _NOBODY:  # this may be another server, or what it keeps may have been changed
+            log.debug(
+                "connected to %s in %.0f ms",
+                self._place,
+                1000 * (surroundings.monotonic() - began),
+            )
+            if (
+                self._owner != _NOBODY
+            ):  # this may be another server, or what it keeps may have been changed
                 for table in (self._named, self._named + BATCHES):
                     found = connection.execute(*self._database.asked_for(table)).fetchone()
                     if found is not None:

@@ -27,7 +27,10 @@ FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s A
 _REFERENCES = """
 SELECT unique_constraint_schema, referenced_table_name
 FROM information_schema.referential_constraints WHERE constraint_schema = %s AND table_name = %s"""
-_LEFT = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT(table_name, %s) = %s"
+_LEFT = (
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND "
+    "LEFT(table_name, %s) = %s"
+)
 _ENGINE = "InnoDB"
 _SPELLED = {"utf8": "utf8mb3"}  # an alias that will mean another one
 _EVERYTHING = "utf8mb4"  # the character set in which every text has a place
@@ -43,14 +46,16 @@ class _Relation(NamedTuple):
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:
-    """As :func:`table_named`, of a table that cannot be changed until the transaction ends: reading nothing of it takes
-    its metadata lock."""
+    """As :func:`table_named`, of a table that cannot be changed until the transaction ends:
+    reading nothing of it takes its metadata lock.
+    """
     connection.execute(f"SELECT 1 FROM {_relation(connection, name, ledger).sql} LIMIT 0")  # noqa: S608 — quoted
     return table_named(connection, name, ledger)
 
 
 def table_named(connection: Session, name: str, ledger: str) -> Table:
-    """The table that ``name`` means to the server (``table`` or ``database.table``, within ````` where SQL wants it).
+    """The table that ``name`` means to the server (``table`` or ``database.table``, within `````
+    where SQL wants it).
 
     :raises TableMissing: there is none, or it is a view or the like.
     :raises ConfigurationError: it is one that cannot be written to exactly once.
@@ -68,7 +73,13 @@ def table_named(connection: Session, name: str, ledger: str) -> Table:
 
 
 def _column(
-    name: str, kind: str, nullable: str, default: str | None, extra: str, charset: str | None, collation: str | None
+    name: str,
+    kind: str,
+    nullable: str,
+    default: str | None,
+    extra: str,
+    charset: str | None,
+    collation: str | None,
 ) -> Column:
     kind, extra, not_null = kind.lower(), extra.lower(), nullable == "NO"
     generated = "virtual" in extra or "stored" in extra or "persistent" in extra
@@ -89,12 +100,17 @@ def _column(
 
 def _relation(connection: Session, name: str, ledger: str) -> _Relation:
     schema, own_name = _parts(name)
-    found = [row for row in connection.execute(_RELATION, (schema, own_name)) if row[4] != 0 or row[1] == own_name]
+    found = [
+        row
+        for row in connection.execute(_RELATION, (schema, own_name))
+        if row[4] != 0 or row[1] == own_name
+    ]
     if not found or found[0][2] != "BASE TABLE":
         what = "is no plain table, but a view or the like" if found else "does not exist"
         raise TableMissing(
             f"table {name} {what} in the database of the sink's url",
-            next_step="create it, with the columns of the frame; or correct table=, which is spelled as in SQL: "
+            next_step="create it, with the columns of the frame; or correct table=, which is "
+            "spelled as in SQL: "
             "database.table, and odd names as `Name`",
         )
     schema, own_name, _, engine, _, here = found[0]
@@ -103,11 +119,13 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
         own_name in (ledger_name, ledger_name + BATCHES) and schema == (ledger_schema or here)
     ):
         raise ContradictoryOptions(
-            f"table {name} is the sink's own", next_step="write rows to tables with names of their own"
+            f"table {name} is the sink's own",
+            next_step="write rows to tables with names of their own",
         )
     if engine != _ENGINE:
         raise ConfigurationError(
-            f"table {name} is kept by the engine {engine}, and only what {_ENGINE} keeps goes with a transaction",
+            f"table {name} is kept by the engine {engine}, and only what {_ENGINE} keeps goes "
+            f"with a transaction",
             next_step=f"ALTER TABLE … ENGINE = {_ENGINE}; or write to another table",
         )
     return _Relation(str(schema), str(own_name))
@@ -128,7 +146,9 @@ def _parts(name: str) -> tuple[str | None, str]:
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
     """The foreign keys between these tables, those of a table to itself included."""
     known = {table.oid for table in tables if isinstance(table.oid, _Relation)}
-    asked = [(oid, _Relation(*name)) for oid in known for name in connection.execute(_REFERENCES, oid)]
+    asked = [
+        (oid, _Relation(*name)) for oid in known for name in connection.execute(_REFERENCES, oid)
+    ]
     return [Reference(child, parent) for child, parent in asked if parent in known]
 
 

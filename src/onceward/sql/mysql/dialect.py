@@ -42,7 +42,8 @@ class MySQLDialect(Dialect):
         if not allowed:
             raise ConfigurationError(
                 "the server has local_infile = OFF, and rows are loaded by LOAD DATA LOCAL",
-                next_step="SET GLOBAL local_infile = ON (in a managed service: among its parameters)",
+                next_step="SET GLOBAL local_infile = ON (in a managed service: among its "
+                "parameters)",
             )
 
     def staged(self, name: str, kind: DataType) -> str:
@@ -54,16 +55,27 @@ class MySQLDialect(Dialect):
     def named(self, what: str) -> AbstractContextManager[None]:
         return named(what)
 
-    def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
+    def open_staging(
+        self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
+    ) -> OpenWriter:
         return OpenStagingWriter(self._said, quoted_pair(statements, schema, name))
 
     def open_transactions(
-        self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
+        self,
+        session: Session,
+        beside: Beside,
+        staged: Mapping[str, str],
+        table: Table,
+        written: Sequence[Written],
     ) -> Beginner:
         return prepared.landing(self._said, beside, table, written)
 
-    def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:
-        """Into a table of the session's own. With GTIDs some servers make and drop those outside transactions only."""
+    def bring(
+        self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
+    ) -> None:
+        """Into a table of the session's own. With GTIDs some servers make and drop those outside
+        transactions only.
+        """
         connection.execute("SET autocommit = 1")
         try:
             connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
@@ -72,24 +84,32 @@ class MySQLDialect(Dialect):
         finally:
             connection.execute("SET autocommit = 0")
 
-    def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
+    def held_rows(
+        self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
+    ) -> Rows:
         return statements.staged_rows(name, staged, [_OURS], only)
 
     def refusal_of(self, error: Exception, what: str) -> OncewardError:
         return refusal_of(error, what)
 
     def take_time(self, connection: Session, lock_seconds: int) -> None:
-        connection.execute(f"SET SESSION innodb_lock_wait_timeout = {lock_seconds}, lock_wait_timeout = {lock_seconds}")
+        connection.execute(
+            f"SET SESSION innodb_lock_wait_timeout = {lock_seconds}, lock_wait_timeout = "
+            f"{lock_seconds}"
+        )
 
     def in_a_hurry(self, connection: Session) -> None:
         connection.execute("SET SESSION lock_wait_timeout = 1")
 
-    def look_closer(self, rows: Rows, written: Sequence[Written], table: Table, connection: Session) -> None:
+    def look_closer(
+        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
+    ) -> None:
         nulls = [column for column in written if column.never_null]
         for column, number in _asked(connection, statements.nulls, rows, nulls):
             if number:
                 raise RowRefused(
-                    f"{number} rows for table {table.name} have a null in column {column.name!r}, for which the server "
+                    f"{number} rows for table {table.name} have a null in column {column.name!r}, "
+                    f"for which the server "
                     "would put a value of its own",
                     next_step="filter them, or leave the column out with drop(…)",
                 )
@@ -97,41 +117,57 @@ class MySQLDialect(Dialect):
         for column, most in _asked(connection, statements.most_bytes, rows, limited):
             if most is not None and column.most_bytes is not None and most > column.most_bytes:
                 raise RowRefused(
-                    f"a value of column {column.name!r} has {most} bytes, and table {table.name} takes "
+                    f"a value of column {column.name!r} has {most} bytes, and table {table.name} "
+                    f"takes "
                     f"{column.most_bytes}",
-                    next_step="widen the column, or shorten the value in the query; nothing of the batch was written",
+                    next_step="widen the column, or shorten the value in the query; nothing of "
+                    "the batch was written",
                 )
         for column in written:
             if column.charset and _number(connection, statements.no_place(rows, column)):
                 raise RowRefused(
-                    f"rows for table {table.name} have a character in column {column.name!r} that its character set "
+                    f"rows for table {table.name} have a character in column {column.name!r} that "
+                    f"its character set "
                     f"{column.charset} has not",
-                    next_step=f"ALTER TABLE {table.sql} CONVERT TO CHARACTER SET utf8mb4; or mend such rows",
+                    next_step=f"ALTER TABLE {table.sql} CONVERT TO CHARACTER SET utf8mb4; or mend "
+                    f"such rows",
                 )
             if column.labels and _number(connection, statements.no_label(rows, column)):
                 raise RowRefused(
-                    f"rows for table {table.name} have a value in column {column.name!r} that is none of its labels: "
+                    f"rows for table {table.name} have a value in column {column.name!r} that is "
+                    f"none of its labels: "
                     f"{', '.join(map(repr, column.labels))}",
                     next_step="mend or filter such rows in the query, or change the table",
                 )
 
-    def must_tell_keys_apart(self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session) -> None:
+    def must_tell_keys_apart(
+        self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session
+    ) -> None:
         names = (*merge.key, *merge.order_by)
         found = connection.execute(*statements.sorted_bytes(rows, written, merge)).fetchone()
         for name, most in zip(names, found, strict=True):
             if most is not None and most > SORTED_BYTES:
                 raise RowRefused(
-                    f"a value of column {name!r} is sorted by {most} bytes, and servers take the first {SORTED_BYTES} "
+                    f"a value of column {name!r} is sorted by {most} bytes, and servers take the "
+                    f"first {SORTED_BYTES} "
                     "of them: which row of a key is the last would be chance",
-                    next_step="make key= and order_by= of shorter values, such as sha2(…, 256), or of numbers",
+                    next_step="make key= and order_by= of shorter values, such as sha2(…, 256), "
+                    "or of numbers",
                 )
 
 
 def _asked(
-    connection: Session, question: Callable[[Rows, Sequence[Written]], Rows], rows: Rows, columns: list[Written]
+    connection: Session,
+    question: Callable[[Rows, Sequence[Written]], Rows],
+    rows: Rows,
+    columns: list[Written],
 ) -> Iterable[tuple[Written, Any]]:
     """One answer for each of the columns, by one statement, if there are any."""
-    return zip(columns, connection.execute(*question(rows, columns)).fetchone(), strict=True) if columns else ()
+    return (
+        zip(columns, connection.execute(*question(rows, columns)).fetchone(), strict=True)
+        if columns
+        else ()
+    )
 
 
 def _number(connection: Session, question: Rows) -> int:

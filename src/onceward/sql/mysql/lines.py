@@ -1,8 +1,9 @@
 """Arrow columns as the lines that ``LOAD DATA`` reads. Pure: columns in, bytes out.
 
-One line a row, fields between tabs, ``\\`` before what would end a field, ``\\N`` for null: the statement's defaults
-(*LOAD DATA Statement* in MySQL's manual). Texts and binaries are both sent as they are. A float goes with all digits of
-the double that it is, so that it is read back as the same.
+One line a row, fields between tabs, ``\\`` before what would end a field, ``\\N`` for null: the
+statement's defaults (*LOAD DATA Statement* in MySQL's manual). Texts and binaries are both sent as
+they are. A float goes with all digits of the double that it is, so that it is read back as the
+same.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def lines(rows: pa.Table) -> bytes:
     end = pa.scalar(b"", _BYTES)
     ended = pc.binary_join_element_wise(*fields, pa.scalar(b"\t", _BYTES))
     ended = pc.binary_join_element_wise(ended, end, pa.scalar(b"\n", _BYTES))
-    return b"".join(_data(part) for part in (ended.chunks if isinstance(ended, pa.ChunkedArray) else [ended]))
+    return b"".join(
+        _data(part) for part in (ended.chunks if isinstance(ended, pa.ChunkedArray) else [ended])
+    )
 
 
 def _data(column: pa.Array) -> memoryview:
@@ -39,7 +42,9 @@ def _data(column: pa.Array) -> memoryview:
 
 def _field(name: str, column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        column = (
+            pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        )
     return pc.fill_null(_text(name, column), pa.scalar(b"\\N", _BYTES))
 
 
@@ -55,13 +60,16 @@ def _text(name: str, column: pa.Array) -> pa.Array:
         if not pc.all(pc.is_finite(column), skip_nulls=True, min_count=0).as_py():
             raise RowRefused(
                 f"column {name!r} has infinity or NaN, which the server has not",
-                next_step="mend or filter such rows in the query; nullif(x, 'NaN') makes nulls of them",
+                next_step="mend or filter such rows in the query; nullif(x, 'NaN') makes nulls of "
+                "them",
             )
         column = column.cast(pa.float64())
     elif pa.types.is_date32(kind):
         _must_be_within(name, column.cast(pa.int32()), _DAYS)
     elif pa.types.is_timestamp(kind):
-        number = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())  # in UTC, if it is a moment
+        number = column.cast(pa.timestamp("us", kind.tz)).cast(
+            pa.int64()
+        )  # in UTC, if it is a moment
         _must_be_within(name, number, _MICROSECONDS)
         column = number.cast(pa.timestamp("us"))
     return column.cast(pa.string()).cast(pa.large_string()).cast(_BYTES)
@@ -69,9 +77,13 @@ def _text(name: str, column: pa.Array) -> pa.Array:
 
 def _must_be_within(name: str, numbers: pa.Array, limits: tuple[int, int]) -> None:
     found = pc.min_max(numbers)
-    if found["min"].is_valid and not limits[0] <= found["min"].as_py() <= found["max"].as_py() <= limits[1]:
+    if (
+        found["min"].is_valid
+        and not limits[0] <= found["min"].as_py() <= found["max"].as_py() <= limits[1]
+    ):
         raise RowRefused(
-            f"column {name!r} has dates before the year 1 or after the year 9999, which the server has not",
+            f"column {name!r} has dates before the year 1 or after the year 9999, which the "
+            f"server has not",
             next_step="mend or filter such rows in the query",
         )
 

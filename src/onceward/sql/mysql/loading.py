@@ -1,8 +1,8 @@
 """Rows into a table by ``LOAD DATA LOCAL``, from this process's memory. Driver and executors.
 
-LOCAL turns what a strict mode refuses into warnings: 99999 becomes 999.99, a null 0, a row with a key that is there is
-left out, and a stream that was cut short is taken for the whole. So a load has to give no warning
-(:class:`onceward.sql.ledger.mysql.Warned`), and as many rows as were sent.
+LOCAL turns what a strict mode refuses into warnings: 99999 becomes 999.99, a null 0, a row with a
+key that is there is left out, and a stream that was cut short is taken for the whole. So a load
+has to give no warning (:class:`onceward.sql.ledger.mysql.Warned`), and as many rows as were sent.
 """
 
 from __future__ import annotations
@@ -29,19 +29,29 @@ def load(session: Session, sql_name: str, rows: pa.Table, task: int, first: int)
     :raises RowRefused: a value that the server has not.
     """
     numbered = rows.append_column(TASK, pa.repeat(pa.scalar(task, pa.int64()), rows.num_rows))
-    numbered = numbered.append_column(ROW, pa.array(range(first, first + rows.num_rows), pa.int64()))
+    numbered = numbered.append_column(
+        ROW, pa.array(range(first, first + rows.num_rows), pa.int64())
+    )
     load_straight(session, sql_name, numbered)
 
 
-def load_straight(session: Session, sql_name: str, rows: pa.Table, converted: Collection[str] = ()) -> None:
+def load_straight(
+    session: Session, sql_name: str, rows: pa.Table, converted: Collection[str] = ()
+) -> None:
     """``rows`` into columns of the same names.
 
     :param converted: the columns that take texts as such, and no bytes.
     :raises RowRefused: a value that the server has not.
     """
-    places = {name: f"@onceward_{number}" for number, name in enumerate(rows.column_names) if name in converted}
+    places = {
+        name: f"@onceward_{number}"
+        for number, name in enumerate(rows.column_names)
+        if name in converted
+    }
     columns = ", ".join(places.get(name) or quoted(name) for name in rows.column_names)
-    texts = ", ".join(f"{quoted(name)} = CONVERT({place} USING utf8mb4)" for name, place in places.items())
+    texts = ", ".join(
+        f"{quoted(name)} = CONVERT({place} USING utf8mb4)" for name, place in places.items()
+    )
     with _readable(lines(rows)) as path, may_load(session):
         # binary: texts as they are, and the column says whether they are some.
         loaded = session.execute(

@@ -1,10 +1,11 @@
-"""Prepared transactions in MySQL and MariaDB: how the driver ends them, and what it tells tasks. Driver only.
+"""Prepared transactions in MySQL and MariaDB: how the driver ends them, and what it tells tasks.
+Driver only.
 
-Sources: *XA Transactions* in MySQL's manual and in MariaDB's. A name has two parts of up to 64 bytes. What is prepared
-outlasts its session from MySQL 5.7.7 and MariaDB 10.5 on (MDEV-742), so on each server that the ledger's module takes.
-Another session may end it once the one that prepared it is gone: until then it is listed, and yet unknown (XAER_NOTA).
-MySQL lists only for who has XA_RECOVER_ADMIN. Its list is asked for in hexadecimal digits, for names of others may be
-no texts.
+Sources: *XA Transactions* in MySQL's manual and in MariaDB's. A name has two parts of up to 64
+bytes. What is prepared outlasts its session from MySQL 5.7.7 and MariaDB 10.5 on (MDEV-742), so on
+each server that the ledger's module takes. Another session may end it once the one that prepared
+it is gone: until then it is listed, and yet unknown (XAER_NOTA). MySQL lists only for who has
+XA_RECOVER_ADMIN. Its list is asked for in hexadecimal digits, for names of others may be no texts.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ CREATE TABLE IF NOT EXISTS {table} (
 ) ENGINE = InnoDB"""
 
 _LEAST = (8, 0, 30)
-"""Of MySQL, *Restrictions on XA Transactions*. In 8.0.12 a table may be dropped under prepared rows, which XA COMMIT
-then says are committed (bug 79940); 8.0.33 holds its definition, also after a crash."""
+"""Of MySQL, *Restrictions on XA Transactions*. In 8.0.12 a table may be dropped under prepared
+rows, which XA COMMIT then says are committed (bug 79940); 8.0.33 holds its definition, also after
+a crash.
+"""
 _UNKNOWN = 1397  # XAER_NOTA
 _NOT_ALLOWED = (1227, 1401)  # ER_SPECIFIC_ACCESS_DENIED_ERROR, XAER_RMERR
 
 
 def each_by_itself(session: Session) -> None:
-    """From now on each statement is a transaction of its own: XA COMMIT may not be within another one. A marker is
-    not waited for that is locked by what is still prepared."""
+    """From now on each statement is a transaction of its own: XA COMMIT may not be within another
+    one. A marker is not waited for that is locked by what is still prepared.
+    """
     session.execute("SET autocommit = 1, innodb_lock_wait_timeout = 5")
 
 
@@ -52,8 +56,10 @@ def must_keep(session: Any) -> None:
 
     if not session.is_mariadb and session.version < _LEAST:
         raise ConfigurationError(
-            f"the server is MySQL {'.'.join(map(str, session.version))}, and with xa=True tasks prepare transactions: "
-            "before 8.0.30 a crash within an XA statement may leave the binary log with another outcome, and old ones "
+            f"the server is MySQL {'.'.join(map(str, session.version))}, and with xa=True tasks "
+            f"prepare transactions: "
+            "before 8.0.30 a crash within an XA statement may leave the binary log with another "
+            "outcome, and old ones "
             "let anybody change or drop a table for which rows are prepared",
             next_step="use MySQL 8.0.30 or later, or MariaDB; or leave xa= out",
         )
@@ -63,7 +69,8 @@ def must_keep(session: Any) -> None:
         if error.args[0] not in _NOT_ALLOWED:
             raise
         raise AccessDenied(
-            f"the login of the sink's url may not list prepared transactions, and with xa=True each task of a batch "
+            f"the login of the sink's url may not list prepared transactions, and with xa=True "
+            f"each task of a batch "
             f"prepares one: {error.args[1]}",
             next_step="GRANT XA_RECOVER_ADMIN ON *.* to it, or leave xa= out",
         ) from error
@@ -102,13 +109,20 @@ def _ended(session: Session, how: str, name: str) -> bool:
     return True
 
 
-def landing(said: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]) -> Landing:
+def landing(
+    said: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]
+) -> Landing:
     """What tasks are told.
 
     :param said: what PyMySQL needs to connect.
     """
     kinds = {column.name: column.type for column in table.columns}
-    texts = frozenset(column.name for column in written if column.charset or kinds[column.name] == "json")
-    # In another character set a text has other bytes. What does not fit the server warns of, as it converts.
-    looked_at = tuple(replace(column, most_bytes=None) if column.charset else column for column in written)
+    texts = frozenset(
+        column.name for column in written if column.charset or kinds[column.name] == "json"
+    )
+    # In another character set a text has other bytes. What does not fit the server warns of, as it
+    # converts.
+    looked_at = tuple(
+        replace(column, most_bytes=None) if column.charset else column for column in written
+    )
     return Landing(said, table, looked_at, texts, beside.ledger, beside.markers, beside.mark)

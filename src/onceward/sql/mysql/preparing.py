@@ -1,15 +1,18 @@
-"""Tasks write straight into the sink's table, and prepare. Executors; the driver commits or rolls back.
+"""Tasks write straight into the sink's table, and prepare. Executors; the driver commits or rolls
+back.
 
-What if a task runs twice, or dies? Each task attempt has a transaction of its own, and only those that a report names
-are committed. One that ends without having prepared is rolled back by the server. What if it is late, an executor that
-was stopped? Its transaction is named nowhere, and rolled back when it is listed.
+What if a task runs twice, or dies? Each task attempt has a transaction of its own, and only those
+that a report names are committed. One that ends without having prepared is rolled back by the
+server. What if it is late, an executor that was stopped? Its transaction is named nowhere, and
+rolled back when it is listed.
 
-Rows go by ``LOAD DATA LOCAL`` (:mod:`loading`), which makes warnings of errors: a warning is an error here. What these
-servers change without one is looked at before (:mod:`onceward.sql.sink.unchanged`), in the types that the driver
-has seen: the transaction locks the table's definition, and compares it.
+Rows go by ``LOAD DATA LOCAL`` (:mod:`loading`), which makes warnings of errors: a warning is an
+error here. What these servers change without one is looked at before
+(:mod:`onceward.sql.sink.unchanged`), in the types that the driver has seen: the transaction locks
+the table's definition, and compares it.
 
-The transaction is open while the plan computes the task's rows, and holds its locks until the batch is decided. Its
-session is closed once it is prepared, for only then may another one end it.
+The transaction is open while the plan computes the task's rows, and holds its locks until the
+batch is decided. Its session is closed once it is prepared, for only then may another one end it.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ FORMAT = 1_330_528_069
 """Of our names; others may be of another."""
 
 _SESSION = "SET autocommit = 1, innodb_lock_wait_timeout = 60, lock_wait_timeout = 60"
-"""XA START may not be within another transaction. Of tasks that wait for each other one gives up."""
+"""XA START may not be within another transaction. Of tasks that wait for each other one gives
+up.
+"""
 
 
 def xid(name: str) -> str:
@@ -52,7 +57,8 @@ class Landing:
     """Where the rows of a frame go. Pickled into the job's closure.
 
     :param said: what PyMySQL needs to connect; it may hold a password.
-    :param texts: the columns that take texts as such, and no bytes: of documents, and of other character sets.
+    :param texts: the columns that take texts as such, and no bytes: of documents, and of other
+        character sets.
     """
 
     said: Mapping[str, Any] = field(repr=False)
@@ -115,5 +121,7 @@ class TransactionWriter(PieceWriter):
 
     def close(self) -> None:
         session, self._session = self._session, None
-        if session is not None:  # what is not prepared the server rolls back; what nobody knows of will be listed
+        if (
+            session is not None
+        ):  # what is not prepared the server rolls back; what nobody knows of will be listed
             session.give_up()

@@ -1,10 +1,12 @@
-"""What errors of a MySQL or MariaDB server mean for a batch, by their numbers. Driver and executors.
+"""What errors of a MySQL or MariaDB server mean for a batch, by their numbers. Driver and
+executors.
 
-Source: *Server Error Message Reference* of MySQL 8.0, *MariaDB Error Codes*. What the rows or the table are known to be
-to blame for stops the query. Anything else may pass by itself (a lost connection, a deadlock, a server that restarts,
-has no connection left, or takes no writes), and lets the batch run again: of a number that is not known here nobody
-knows that it will never pass. Nothing of the batch is visible: the server has refused a statement, or the COMMIT.
-A lock that was waited for in vain (1205) undoes only its statement; who waited rolls the transaction back.
+Source: *Server Error Message Reference* of MySQL 8.0, *MariaDB Error Codes*. What the rows or the
+table are known to be to blame for stops the query. Anything else may pass by itself (a lost
+connection, a deadlock, a server that restarts, has no connection left, or takes no writes), and
+lets the batch run again: of a number that is not known here nobody knows that it will never pass.
+Nothing of the batch is visible: the server has refused a statement, or the COMMIT. A lock that was
+waited for in vain (1205) undoes only its statement; who waited rolls the transaction back.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onceward.errors import AccessDenied, ConfigurationError, OncewardError, RowRefused, SendFailed, TableMissing
+from onceward.errors import (
+    AccessDenied,
+    ConfigurationError,
+    OncewardError,
+    RowRefused,
+    SendFailed,
+    TableMissing,
+)
 from onceward.sql.ledger.mysql import Ended, Warned
 from onceward.sql.ledger.overdue import Overdue
 
@@ -24,17 +33,23 @@ _LOCKED = (1205, 3572)
 _NO_LOADING = (1148, 3948, 4166)
 _BY_STATEMENT = 1665
 _ROWS = (
-    1048, 1062, 1118, 1169, 1216, 1217, 1263, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1406, 1411, 1441, 1451, 1452,
+    1048, 1062, 1118, 1169, 1216, 1217, 1263, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1406, 1411,
+    1441, 1451, 1452,
     1526, 1557, 1586, 1644, 1690, 1748, 3140, 3141, 3144, 3156, 3157, 3158, 3819, 3903, 4025, 4038,
 )  # fmt: skip
 _TABLES = (
-    1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785, 3098, 3750,
+    1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785, 3098,
+    3750,
 )  # fmt: skip
 """A trigger or the table's definition makes a statement that the server will never carry out."""
 _TOO_LARGE = (1197, 1705)
 _WITH_SIZES = (1105, 1180, 3100)
-_SIZES = re.compile(r"Transaction of size \d+ exceeds specified limit \d+|Maximum writeset size exceeded")
-"""Words of Group Replication and of Galera, whose numbers mean many things. No word of a row is in their messages."""
+_SIZES = re.compile(
+    r"Transaction of size \d+ exceeds specified limit \d+|Maximum writeset size exceeded"
+)
+"""Words of Group Replication and of Galera, whose numbers mean many things. No word of a row is in
+their messages.
+"""
 _NEXT = {
     1040: "raise max_connections, or close what holds them (SHOW PROCESSLIST)",
     1203: "raise max_user_connections, or close what holds them (SHOW PROCESSLIST)",
@@ -56,28 +71,45 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
     """
     said = f"{what}: ({number}) {' '.join(text.split())}"
     mend = (
-        "mend or filter such rows in the query, or change the table, and start the query again; nothing of the batch "
+        "mend or filter such rows in the query, or change the table, and start the query again; "
+        "nothing of the batch "
         "was written"
     )
     if warned:
-        return RowRefused(f"{said}; the server would have stored something else than it was given", next_step=mend)
+        return RowRefused(
+            f"{said}; the server would have stored something else than it was given",
+            next_step=mend,
+        )
     if number in _DENIED:
-        return AccessDenied(said, next_step="grant it to the login of the sink's url; then start the query again")
+        return AccessDenied(
+            said, next_step="grant it to the login of the sink's url; then start the query again"
+        )
     if number in _MISSING:
-        if _OURS.search(text):  # a newer copy has dropped it, or the session that it was in is gone
+        if _OURS.search(
+            text
+        ):  # a newer copy has dropped it, or the session that it was in is gone
             return SendFailed(said, next_step="nothing; the batch runs again")
-        return TableMissing(said, next_step="see whether the table was dropped or changed while the query was running")
+        return TableMissing(
+            said,
+            next_step="see whether the table was dropped or changed while the query was running",
+        )
     if number in _NO_LOADING:
-        return ConfigurationError(said, next_step="SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL")
+        return ConfigurationError(
+            said, next_step="SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL"
+        )
     if number == _BY_STATEMENT:
         return ConfigurationError(
-            said, next_step="set binlog_format = ROW, which READ COMMITTED wants; then start the query again"
+            said,
+            next_step="set binlog_format = ROW, which READ COMMITTED wants; then start the query "
+            "again",
         )
     if number in _TOO_LARGE or (number in _WITH_SIZES and _SIZES.search(text)):
         return RowRefused(
             f"{said}; the batch is one transaction, and larger than the server lets one be",
-            next_step="raise that limit on the server (max_binlog_cache_size, group_replication_transaction_size_limit "
-            "or wsrep_max_ws_size) and start the query again; max_offsets_per_trigger keeps the batches after this one "
+            next_step="raise that limit on the server (max_binlog_cache_size, "
+            "group_replication_transaction_size_limit "
+            "or wsrep_max_ws_size) and start the query again; max_offsets_per_trigger keeps the "
+            "batches after this one "
             "smaller",
         )
     if number in _ROWS:
@@ -85,11 +117,14 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
     if number in _TABLES:
         return RowRefused(
             said,
-            next_step="change the table or its trigger, and start the query again; nothing of the batch was written",
+            next_step="change the table or its trigger, and start the query again; nothing of the "
+            "batch was written",
         )
     if number in _LOCKED:
         said = f"{said}; somebody holds a lock that this waited for"
-        return SendFailed(said, next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock")
+        return SendFailed(
+            said, next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock"
+        )
     then = _NEXT.get(number, "see that the database answers")
     return SendFailed(said, next_step=f"the batch runs again; if it repeats, {then}")
 

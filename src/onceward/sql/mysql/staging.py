@@ -1,10 +1,12 @@
-"""Tasks load their rows into the attempt's staging table. Executors; the driver makes and drops the table.
+"""Tasks load their rows into the attempt's staging table. Executors; the driver makes and drops
+the table.
 
-What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and only those of the
-attempts that a report names are moved. What if it is late, an executor that was stopped? Its table is gone.
+What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and
+only those of the attempts that a report names are moved. What if it is late, an executor that was
+stopped? Its table is gone.
 
-A piece is a transaction of its own, so that a slow plan leaves none open. A worker keeps its connection for the next
-task.
+A piece is a transaction of its own, so that a slow plan leaves none open. A worker keeps its
+connection for the next task.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""The SQL of a batch, for MySQL and MariaDB. Pure: text and parameters, in PyMySQL's manner (``%s``).
+"""The SQL of a batch, for MySQL and MariaDB. Pure: text and parameters, in PyMySQL's manner
+(``%s``).
 
-Each statement reads the rows once: a temporary table cannot be opened twice by one. Names of tables and ``op`` are
-compared as bytes, for in a collation 'd' and 'd ' may be the same; keys by the collation of the table's own column.
+Each statement reads the rows once: a temporary table cannot be opened twice by one. Names of
+tables and ``op`` are compared as bytes, for in a collation 'd' and 'd ' may be the same; keys by
+the collation of the table's own column.
 
-An upsert is an UPDATE of the rows that are there, and an INSERT of the others. ``ON DUPLICATE KEY UPDATE`` would take
-*any* unique index of the table for the key, and replace another row where a value of it comes twice; so that is an
-error of the server's here.
+An upsert is an UPDATE of the rows that are there, and an INSERT of the others. ``ON DUPLICATE KEY
+UPDATE`` would take *any* unique index of the table for the key, and replace another row where a
+value of it comes twice; so that is an error of the server's here.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from onceward.sql.sink.columns import Table, Written
 from onceward.sql.sink.rows import TASK, Merge, Rows
 
 ROW = "onceward_row"
-"""Column of a staging table: the row's number in its task attempt. With it every row has a key, which some servers
-require, and tasks do not wait for each other's."""
+"""Column of a staging table: the row's number in its task attempt. With it every row has a key,
+which some servers require, and tasks do not wait for each other's.
+"""
 
 _TYPES = {TEXT: "longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", MOMENT: "datetime(6)"}
 
@@ -32,12 +35,22 @@ def quoted(name: str) -> str:
 def staging_table(sql_name: str, staged: Mapping[str, str], temporary: bool = False) -> str:
     """Makes it; a temporary one is the session's own."""
     columns = [f"{quoted(name)} {_TYPES.get(kind, kind)} NULL" for name, kind in staged.items()]
-    columns += [f"{TASK} bigint NOT NULL", f"{ROW} bigint NOT NULL", f"PRIMARY KEY ({TASK}, {ROW})"]
-    return f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {sql_name} ({', '.join(columns)}) ENGINE = InnoDB"
+    columns += [
+        f"{TASK} bigint NOT NULL",
+        f"{ROW} bigint NOT NULL",
+        f"PRIMARY KEY ({TASK}, {ROW})",
+    ]
+    return (
+        f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {sql_name} ({', '.join(columns)}) "
+        f"ENGINE = InnoDB"
+    )
 
 
 def staged_rows(
-    sql_name: str, staged: Mapping[str, str], tasks: Sequence[int], only: tuple[str, str] | None = None
+    sql_name: str,
+    staged: Mapping[str, str],
+    tasks: Sequence[int],
+    only: tuple[str, str] | None = None,
 ) -> Rows:
     """What these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
@@ -56,7 +69,10 @@ def count(rows: Rows) -> Rows:
 def by_table(rows: Rows, column: str) -> Rows:
     """How many there are of each value of ``column``, which names tables."""
     name = quoted(column)
-    return Rows(f"SELECT MIN({name}), COUNT(*) FROM ({rows.sql}) AS staged GROUP BY {_bytes(name)}", rows.parameters)
+    return Rows(
+        f"SELECT MIN({name}), COUNT(*) FROM ({rows.sql}) AS staged GROUP BY {_bytes(name)}",
+        rows.parameters,
+    )
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
@@ -81,43 +97,53 @@ def no_label(rows: Rows, column: Written) -> Rows:
     """How many values are none of the column's labels, letter by letter."""
     known = ", ".join(_bytes("%s") for _ in column.labels)
     return Rows(
-        f"SELECT COUNT(*) FROM (SELECT {_bytes(quoted(column.name))} AS label FROM ({rows.sql}) AS staged) AS labels "
+        f"SELECT COUNT(*) FROM (SELECT {_bytes(quoted(column.name))} AS label FROM ({rows.sql}) "
+        f"AS staged) AS labels "
         f"WHERE label NOT IN ({known})",
         (*rows.parameters, *column.labels),
     )
 
 
 def no_place(rows: Rows, column: Written) -> Rows:
-    """How many texts have a character that the column's character set has not; a server would make ``?`` of it."""
+    """How many texts have a character that the column's character set has not; a server would make
+    ``?`` of it.
+    """
     name = quoted(column.name)
     back = f"CONVERT(CONVERT({name} USING {column.charset}) USING utf8mb4)"
-    return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged WHERE {_bytes(back)} <> {_bytes(name)}", rows.parameters)
+    return Rows(
+        f"SELECT COUNT(*) FROM ({rows.sql}) AS staged WHERE {_bytes(back)} <> {_bytes(name)}",
+        rows.parameters,
+    )
 
 
 def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
     """Add them all."""
     names = ", ".join(quoted(column.name) for column in written)
     return Rows(
-        f"INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM ({rows.sql}) AS staged", rows.parameters
+        f"INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM ({rows.sql}) AS staged",
+        rows.parameters,
     )
 
 
 def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that nobody knows, that are
-    the last of their key, such keys, and of the last those that delete."""
+    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that
+    nobody knows, that are the last of their key, such keys, and of the last those that delete.
+    """
     null = " OR ".join(f"{_key(number)} IS NULL" for number in range(len(merge.key)))
     keys = ", ".join(_key(number) for number in range(len(merge.key)))
     return Rows(
         f"SELECT COUNT(*), COALESCE(SUM({null}), 0), COALESCE(SUM(onceward_odd), 0), "
         f"COALESCE(SUM(onceward_late = 1), 0), COUNT(DISTINCT {keys}), "
-        f"COALESCE(SUM(onceward_late = 1 AND {_DELETED}), 0) FROM ({_ranked(rows, written, merge)}) AS ranked",
+        f"COALESCE(SUM(onceward_late = 1 AND {_DELETED}), 0) FROM "
+        f"({_ranked(rows, written, merge)}) AS ranked",
         rows.parameters,
     )
 
 
 def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of the key's columns, as the table compares them, and of those that order: by how many bytes the longest value is
-    sorted; null for what is no text."""
+    """Of the key's columns, as the table compares them, and of those that order: by how many bytes
+    the longest value is sorted; null for what is no text.
+    """
     columns = {column.name: column for column in written}
     values = [*(_compared(columns[name]) for name in merge.key), *map(quoted, merge.order_by)]
     asked = ", ".join(f"MAX(OCTET_LENGTH(WEIGHT_STRING({value})))" for value in values)
@@ -127,28 +153,36 @@ def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
     """The rows whose last change says so."""
     return Rows(
-        f"DELETE target FROM {_in_statement(table)} AS target JOIN ({_last(rows, written, merge)} AND {_DELETED}) "
+        f"DELETE target FROM {_in_statement(table)} AS target JOIN ({_last(rows, written, merge)} "
+        f"AND {_DELETED}) "
         f"AS latest ON {_same(merge)}",
         rows.parameters,
     )
 
 
 def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
-    """The last row of each key, but for those that delete: those that are there, then the others."""
+    """The last row of each key, but for those that delete: those that are there, then the
+    others.
+    """
     names = [quoted(column.name) for column in written]
     first_key = f"target.{quoted(merge.key[0])}"
     news = [quoted(column.name) for column in written if column.name not in merge.key]
-    values = ", ".join(f"target.{name} = latest.{name}" for name in news) or f"{first_key} = {first_key}"
+    values = (
+        ", ".join(f"target.{name} = latest.{name}" for name in news)
+        or f"{first_key} = {first_key}"
+    )
     latest = f"({_last(rows, written, merge)} AND NOT {_DELETED}) AS latest"
     return [
         Rows(
-            f"UPDATE {_in_statement(table)} AS target JOIN {latest} ON {_same(merge)} SET {values}",
+            f"UPDATE {_in_statement(table)} AS target JOIN {latest} ON {_same(merge)} SET "
+            f"{values}",
             rows.parameters,
         ),
         Rows(
             f"INSERT INTO {_in_statement(table)} ({', '.join(names)}) "
             f"SELECT {', '.join(f'latest.{name}' for name in names)} FROM {latest} "
-            f"LEFT JOIN {_in_statement(table)} AS target ON {_same(merge)} WHERE {first_key} IS NULL "
+            f"LEFT JOIN {_in_statement(table)} AS target ON {_same(merge)} WHERE {first_key} IS "
+            f"NULL "
             "ORDER BY latest.onceward_place",
             rows.parameters,
         ),
@@ -159,7 +193,8 @@ def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) 
     """Of the keys whose last change deletes, and of the others: how many the table has."""
     return Rows(
         f"SELECT COALESCE(SUM({_DELETED}), 0), COALESCE(SUM(NOT {_DELETED}), 0) "
-        f"FROM ({_last(rows, written, merge)}) AS latest JOIN {_in_statement(table)} AS target ON {_same(merge)}",
+        f"FROM ({_last(rows, written, merge)}) AS latest JOIN {_in_statement(table)} AS target ON "
+        f"{_same(merge)}",
         rows.parameters,
     )
 
@@ -183,7 +218,9 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
 
 
 def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
-    """The rows with their keys, as the table compares them, and how far from the last of its key each is."""
+    """The rows with their keys, as the table compares them, and how far from the last of its key
+    each is.
+    """
     columns = {column.name: column for column in written}
     keys = [_compared(columns[name]) for name in merge.key]
     named = [f"{key} AS {_key(number)}" for number, key in enumerate(keys)]
@@ -199,7 +236,10 @@ def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
         odd = f"({op} IS NULL OR {op} NOT IN ({_words((*DELETES, *WRITES))}))"
         deletes = f"COALESCE({op} IN ({_words(DELETES)}), 0)"
     said = [f"{deletes} AS {_DELETED}", f"{odd} AS onceward_odd", f"{late} AS onceward_late"]
-    return f"SELECT {', '.join([*values, *named, *said])}, {place} AS onceward_place FROM ({rows.sql}) AS staged"
+    return (
+        f"SELECT {', '.join([*values, *named, *said])}, {place} AS onceward_place FROM "
+        f"({rows.sql}) AS staged"
+    )
 
 
 def _compared(column: Written) -> str:
@@ -208,7 +248,11 @@ def _compared(column: Written) -> str:
 
 
 def _kept(column: Written) -> str:
-    return f"CONVERT({quoted(column.name)} USING {column.charset})" if column.charset else quoted(column.name)
+    return (
+        f"CONVERT({quoted(column.name)} USING {column.charset})"
+        if column.charset
+        else quoted(column.name)
+    )
 
 
 def _words(words: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
 """Which types of Spark fit which of MySQL and MariaDB. Pure.
 
-Without a word, whatever the strict mode, these servers pad a `char(n)` and a `binary(n)`, round a `datetime(3)`, a
-`float(7,4)` and a `time(0)`, take '1' for the first label of an `enum`, and make an empty `tinytext` of 256 bytes (it
-is copied from another kind of text, and its length in one byte is 0): such types are refused, or looked at before.
+Without a word, whatever the strict mode, these servers pad a `char(n)` and a `binary(n)`, round a
+`datetime(3)`, a `float(7,4)` and a `time(0)`, take '1' for the first label of an `enum`, and make
+an empty `tinytext` of 256 bytes (it is copied from another kind of text, and its length in one
+byte is 0): such types are refused, or looked at before.
 
 ===================  ==========================  ===================================================================
 column of the frame  staged as                   may become
@@ -14,15 +15,16 @@ decimal(p,s)         decimal(p,s), s up to 30    decimal with room; integers of 
 float, double        float, double               the same or wider; infinity and NaN are refused by name
 boolean              boolean                     boolean, tinyint
 string               longtext                    varchar, the four kinds of text (too long a value is refused by
-                                                 name), enum; json (which keeps numbers as doubles, and of a
-                                                 name that is there twice the last value)
+                                                 name), enum; json (which keeps numbers as doubles,
+                                                 and of a name that is there twice the last value)
 binary               longblob                    varbinary, the four kinds of blob
 date                 date                        date, datetime
 timestamp            datetime(6), in UTC         timestamp(6)
 timestamp_ntz        datetime(6)                 datetime(6)
 ===================  ==========================  ===================================================================
 
-Others (array, struct, map, variant, intervals) are refused by name: ``to_json`` makes a string of them, for ``json``.
+Others (array, struct, map, variant, intervals) are refused by name: ``to_json`` makes a string of
+them, for ``json``.
 """
 
 from __future__ import annotations
@@ -68,8 +70,19 @@ _STAGED: dict[type[DataType], str] = {
     TimestampNTZType: "datetime(6)",
 }
 _BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "integer": 4, "bigint": 8}
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}  # that a decimal needs for all values
-_HOLDS_DIGITS = {"tinyint": 2, "smallint": 4, "mediumint": 6, "int": 9, "bigint": 18}  # that all fit
+_DIGITS = {
+    "tinyint": 3,
+    "smallint": 5,
+    "int": 10,
+    "bigint": 19,
+}  # that a decimal needs for all values
+_HOLDS_DIGITS = {
+    "tinyint": 2,
+    "smallint": 4,
+    "mediumint": 6,
+    "int": 9,
+    "bigint": 18,
+}  # that all fit
 _WIDER = {
     "tinyint": ("float", "double"),
     "smallint": ("float", "double"),
@@ -102,8 +115,10 @@ def staged(name: str, kind: DataType) -> str:
         if isinstance(kind, known):
             return found
     raise BadColumn(
-        f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold without loss",
-        next_step="make a string of it with to_json(…), for a column of type json, or CAST(… AS STRING); or leave it "
+        f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold "
+        f"without loss",
+        next_step="make a string of it with to_json(…), for a column of type json, or CAST(… AS "
+        "STRING); or leave it "
         "out with drop(…)",
     )
 
@@ -117,17 +132,23 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
         )
     base, mods = parsed(column.type)
     if staged == TEXT and base == "enum":
-        return Written(name, labels=tuple(label.replace("''", "'") for label in _LABEL.findall(mods)))
+        return Written(
+            name, labels=tuple(label.replace("''", "'") for label in _LABEL.findall(mods))
+        )
     if not _fits(staged, base, mods):
         raise BadColumn(
-            f"column {name!r} does not fit: the frame's becomes {staged}, and table {table.name} has {column.type}, "
+            f"column {name!r} does not fit: the frame's becomes {staged}, and table {table.name} "
+            f"has {column.type}, "
             "which cannot hold all of its values as they are",
-            next_step="cast it in the frame to a type that fits, so that what to do with the others is said there; or "
+            next_step="cast it in the frame to a type that fits, so that what to do with the "
+            "others is said there; or "
             "change the table's",
         )
     longest = int(mods) if base == "varchar" else None
     most_bytes = int(mods) if base == "varbinary" else _MOST_BYTES.get(base)
-    return Written(name, None, longest, most_bytes, (), column.replaces_null, column.collation, column.charset)
+    return Written(
+        name, None, longest, most_bytes, (), column.replaces_null, column.collation, column.charset
+    )
 
 
 def _fits(staged: str, base: str, mods: str) -> bool:
@@ -141,7 +162,11 @@ def _fits(staged: str, base: str, mods: str) -> bool:
         return scale == 0 and precision <= _HOLDS_DIGITS.get(base, -1)
     if base in ("float", "double") and mods:
         return False  # rounded to so many digits
-    return f"{base}({mods})" == staged if ours in ("timestamp", "datetime") else base in _WIDER.get(ours, ())
+    return (
+        f"{base}({mods})" == staged
+        if ours in ("timestamp", "datetime")
+        else base in _WIDER.get(ours, ())
+    )
 
 
 def _has_room(ours: str, our_mods: str, mods: str) -> bool:

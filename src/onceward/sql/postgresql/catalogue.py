@@ -1,7 +1,8 @@
 """What the server says of a table. Driver only; one question for the columns, one for the keys.
 
-Of a partitioned table nothing is asked or locked in a way that locks each of its partitions (``LOCK TABLE`` without
-``ONLY`` does, and ``pg_partition_tree``): there may be thousands, and a server has room for 64 locks a connection.
+Of a partitioned table nothing is asked or locked in a way that locks each of its partitions
+(``LOCK TABLE`` without ``ONLY`` does, and ``pg_partition_tree``): there may be thousands, and a
+server has room for 64 locks a connection.
 """
 
 from __future__ import annotations
@@ -65,14 +66,18 @@ _TABLES = ("r", "p")  # relkind: also partitioned ones
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:
-    """As :func:`table_named`, of a table that cannot be changed until the transaction ends: not between what is found
-    out about it and what is done with it."""
-    connection.execute(f"LOCK TABLE ONLY {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE")
+    """As :func:`table_named`, of a table that cannot be changed until the transaction ends: not
+    between what is found out about it and what is done with it.
+    """
+    connection.execute(
+        f"LOCK TABLE ONLY {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE"
+    )
     return table_named(connection, name, ledger)
 
 
 def table_named(connection: Session, name: str, ledger: str) -> Table:
-    """The table that ``name`` means to the server (``table`` or ``schema.table``, quoted where SQL wants it).
+    """The table that ``name`` means to the server (``table`` or ``schema.table``, quoted where SQL
+    wants it).
 
     :raises TableMissing: there is none, or it is a view or the like.
     :raises ConfigurationError: it is one that cannot be written to exactly once.
@@ -81,7 +86,8 @@ def table_named(connection: Session, name: str, ledger: str) -> Table:
     told = connection.execute(_COLUMNS, (relation.oid,))
     columns = [
         Column(
-            column, kind, required=not_null and not default and not generated, not_null=not_null, generated=generated,
+            column, kind, required=not_null and not default and not generated, not_null=not_null,
+            generated=generated,
             enum=enum, own_equality=own_equality,
         )
         for column, kind, not_null, default, generated, enum, own_equality in told
@@ -106,23 +112,42 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
         what = "does not exist" if found is None else "is no table, but a view or the like"
         raise TableMissing(
             f"table {name} {what} in the database of the sink's url",
-            next_step="create it, with the columns of the frame; or correct table=, which is spelled as in SQL: "
+            next_step="create it, with the columns of the frame; or correct table=, which is "
+            "spelled as in SQL: "
             'schema.table, and names with capital letters as "Name"',
         )
-    oid, sql, _, own_name, persistence, has_children, instead, frail_part, is_ledger, encoding, hides_rows = found
+    (
+        oid,
+        sql,
+        _,
+        own_name,
+        persistence,
+        has_children,
+        instead,
+        frail_part,
+        is_ledger,
+        encoding,
+        hides_rows,
+    ) = found
     if is_ledger or own_name.startswith("onceward_"):
         raise ContradictoryOptions(
-            f"table {name} is the sink's own", next_step="write rows to tables with names of their own"
+            f"table {name} is the sink's own",
+            next_step="write rows to tables with names of their own",
         )
     why = (
-        "is not logged, or has a partition that is not or that lies elsewhere: a crash may take what is decided"
+        "is not logged, or has a partition that is not or that lies elsewhere: a crash may take "
+        "what is decided"
         if persistence != "p" or frail_part
-        else "has a rule that does something INSTEAD, so that what is written may not be there" if instead
-        else "is in a database without an encoding (SQL_ASCII), so that texts are but bytes" if encoding == "SQL_ASCII"
+        else "has a rule that does something INSTEAD, so that what is written may not be "
+             "there" if instead
+        else "is in a database without an encoding (SQL_ASCII), so that texts are but "
+             "bytes" if encoding == "SQL_ASCII"
         else ""
     )  # fmt: skip
     if why:
-        raise ConfigurationError(f"table {name} {why}", next_step="write to another table, or change this one")
+        raise ConfigurationError(
+            f"table {name} {why}", next_step="write to another table, or change this one"
+        )
     return _Relation(oid, sql, has_children, hides_rows)
 
 
@@ -135,7 +160,8 @@ def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
 def schema_of(connection: Session, table: str) -> tuple[str, int]:
     """The schema that has a table, and what the table is to the server."""
     found = connection.execute(
-        "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = "
+        "c.relnamespace "
         "WHERE c.oid = to_regclass(%s)",
         (table,),
     ).fetchone()

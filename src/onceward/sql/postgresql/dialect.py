@@ -44,21 +44,34 @@ class PostgreSQLDialect(Dialect):
     def named(self, what: str) -> AbstractContextManager[None]:
         return named(what, psycopg.Error, Overdue)
 
-    def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
+    def open_staging(
+        self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
+    ) -> OpenWriter:
         return OpenStagingWriter(connection_words(connection), schema, name)
 
     def open_transactions(
-        self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
+        self,
+        session: Session,
+        beside: Beside,
+        staged: Mapping[str, str],
+        table: Table,
+        written: Sequence[Written],
     ) -> Beginner:
         return prepared.landing(session, connection_words(session), beside, staged, table, written)
 
-    def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:
+    def bring(
+        self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
+    ) -> None:
         """They go with the statements; here they are looked at, as tasks look at theirs."""
         must_be_storable(rows)
 
-    def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
+    def held_rows(
+        self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
+    ) -> Rows:
         mine = rows if only is None else rows.filter(pc.equal(rows.column(only[0]), only[1]))
-        values = {column: values_of(_without_limits(mine.column(column)), column) for column in staged}
+        values = {
+            column: values_of(_without_limits(mine.column(column)), column) for column in staged
+        }
         return statements.held_rows(staged, values)
 
     def refusal_of(self, error: Exception, what: str) -> OncewardError:
@@ -84,8 +97,14 @@ def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def connection_words(connection: Any) -> str:
-    """What libpq was told to connect with, its variables and password file included: for processes elsewhere."""
+    """What libpq was told to connect with, its variables and password file included: for processes
+    elsewhere.
+    """
     from psycopg.conninfo import make_conninfo
 
-    told = {word.keyword.decode(): word.val.decode() for word in connection.connection.pgconn.info if word.val}
+    told = {
+        word.keyword.decode(): word.val.decode()
+        for word in connection.connection.pgconn.info
+        if word.val
+    }
     return make_conninfo(**{**told, "application_name": "onceward"})

@@ -1,8 +1,10 @@
-"""Prepared transactions in PostgreSQL: how the driver ends them, and what it tells tasks. Driver only.
+"""Prepared transactions in PostgreSQL: how the driver ends them, and what it tells tasks. Driver
+only.
 
-Sources: PREPARE TRANSACTION, COMMIT PREPARED and ``pg_prepared_xacts`` in PostgreSQL's manual. A name has fewer than
-200 bytes, and is one for the whole server; only who has prepared it may end it, in the same database. What is prepared
-outlasts session and server, synchronous_commit or not. COMMIT PREPARED shows the rows before it forgets the name.
+Sources: PREPARE TRANSACTION, COMMIT PREPARED and ``pg_prepared_xacts`` in PostgreSQL's manual. A
+name has fewer than 200 bytes, and is one for the whole server; only who has prepared it may end
+it, in the same database. What is prepared outlasts session and server, synchronous_commit or not.
+COMMIT PREPARED shows the rows before it forgets the name.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from onceward.sql.sink.dialect import Beside
 
 _MOST_BYTES = 199
 _BEHIND_THE_MARK = 91
-"""Of a name: owner, attempt, frame, partition, task attempt, the transaction's number, as large as they may be."""
+"""Of a name: owner, attempt, frame, partition, task attempt, the transaction's number, as large as
+they may be.
+"""
 
 longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH - _BEHIND_THE_MARK
 
@@ -61,8 +65,10 @@ SELECT n.nspname::text, c.relname::text,
         SELECT 1 FROM pg_trigger t WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 7 = 7
         AND t.tgrelid IN (SELECT oid FROM tree)))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {}"""
-"""Schema and name; all that has to stay as it is until rows are written; and whether COPY would do as INSERT does: it
-leaves rules aside, and does not say how many rows a trigger BEFORE each row (of tgtype bits 1, 2 and 4) left out."""
+"""Schema and name; all that has to stay as it is until rows are written; and whether COPY would do
+as INSERT does: it leaves rules aside, and does not say how many rows a trigger BEFORE each row (of
+tgtype bits 1, 2 and 4) left out.
+"""
 
 
 def each_by_itself(session: Any) -> None:
@@ -72,19 +78,26 @@ def each_by_itself(session: Any) -> None:
 
 def must_keep(session: Session) -> None:
     """:raises ConfigurationError: by its settings the server keeps no prepared transactions."""
-    (most,) = session.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+    (most,) = session.execute(
+        "SELECT current_setting('max_prepared_transactions')::int"
+    ).fetchone()
     if most < 1:
         raise ConfigurationError(
-            f"the server has max_prepared_transactions = {most}, and with xa=True each task of a batch prepares one",
-            next_step="set it to at least the number of tasks of a batch, for all pipelines together (ALTER SYSTEM SET "
-            "max_prepared_transactions = 100; it holds from the server's next start on), or leave xa= out",
+            f"the server has max_prepared_transactions = {most}, and with xa=True each task of a "
+            f"batch prepares one",
+            next_step="set it to at least the number of tasks of a batch, for all pipelines "
+            "together (ALTER SYSTEM SET "
+            "max_prepared_transactions = 100; it holds from the server's next start on), or leave "
+            "xa= out",
         )
 
 
 def listed(session: Session, beginning: str) -> list[str]:
     """The names of those that are prepared in this database, and begin so."""
     found = session.execute(
-        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)", (beginning,)
+        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND "
+        "starts_with(gid, %s)",
+        (beginning,),
     )
     return [str(name) for (name,) in found]
 
@@ -126,9 +139,12 @@ def landing(
     :raises ConfigurationError: the table has rules.
     """
     literal = table.sql.replace("'", "''")
-    if session.execute(f"SELECT 1 FROM pg_rewrite WHERE ev_class = '{literal}'::regclass").fetchone():  # noqa: S608
+    if session.execute(
+        f"SELECT 1 FROM pg_rewrite WHERE ev_class = '{literal}'::regclass"  # noqa: S608
+    ).fetchone():
         raise ConfigurationError(
-            f"table {table.name} has rules, and with xa=True tasks write in a way that rules do not take part in, or "
+            f"table {table.name} has rules, and with xa=True tasks write in a way that rules do "
+            f"not take part in, or "
             "that PostgreSQL does not carry out beside them",
             next_step="drop the rules (a trigger may do what they do), or leave xa= out",
         )
@@ -138,14 +154,17 @@ def landing(
     sent = {column.name: sent_as(staged[column.name], kinds[column.name]) for column in written}
     straight = {name: kind for name, kind in sent.items() if kind is not None}
     return Landing(
-        connection, table, schema, name, asked, shape, staged, tuple(written), beside.markers, beside.mark,
+        connection, table, schema, name, asked, shape, staged, tuple(written), beside.markers,
+        beside.mark,
         straight=straight if copies and len(straight) == len(sent) else None, home=beside.home,
     )  # fmt: skip
 
 
 def sent_as(ours: str, theirs: str) -> str | None:
-    """As what Arrow type a column goes straight into the table's, by a binary COPY, which converts nothing: "" for the
-    one that it has, None where only the server can make the table's values of it."""
+    """As what Arrow type a column goes straight into the table's, by a binary COPY, which converts
+    nothing: "" for the one that it has, None where only the server can make the table's values of
+    it.
+    """
     base, _, array = parsed(ours)
     their_base, _, their_array = parsed(theirs)
     if array != their_array:

@@ -1,16 +1,20 @@
-"""Tasks write straight into the sink's table, and prepare. Executors; the driver commits or rolls back.
+"""Tasks write straight into the sink's table, and prepare. Executors; the driver commits or rolls
+back.
 
-What if a task runs twice, or dies? Each task attempt has a transaction of its own, and only those that a report names
-are committed. One that ends without having prepared is rolled back by the server. What if it is late, an executor that
-was stopped? Its transaction is named nowhere, and rolled back when it is listed.
+What if a task runs twice, or dies? Each task attempt has a transaction of its own, and only those
+that a report names are committed. One that ends without having prepared is rolled back by the
+server. What if it is late, an executor that was stopped? Its transaction is named nowhere, and
+rolled back when it is listed.
 
-Rows go by ADBC's binary COPY, from Arrow, which does not convert: where widths agree and types differ it would store
-other values without a word. So the task locks the table, so that nobody changes it any more, and compares it with what
-the driver has seen. Where the table has other types than the frame, and Arrow cannot widen to them, rows go into a
-table that the same transaction makes and drops, and the server casts them from there. (A temporary one may not be
-touched by a transaction that is prepared.)
+Rows go by ADBC's binary COPY, from Arrow, which does not convert: where widths agree and types
+differ it would store other values without a word. So the task locks the table, so that nobody
+changes it any more, and compares it with what the driver has seen. Where the table has other types
+than the frame, and Arrow cannot widen to them, rows go into a table that the same transaction
+makes and drops, and the server casts them from there. (A temporary one may not be touched by a
+transaction that is prepared.)
 
-The transaction is open while the plan computes the task's rows, and holds its locks until the batch is decided.
+The transaction is open while the plan computes the task's rows, and holds its locks until the
+batch is decided.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ class Landing:
 
     :param connection: what libpq needs to connect, as ``key=value`` words; it may hold a password.
     :param asked: the query for ``schema``, ``name`` and ``shape`` of the table.
-    :param straight: as what Arrow type each column goes into the table; None: rows are staged, and the server casts.
+    :param straight: as what Arrow type each column goes into the table; None: rows are staged, and
+        the server casts.
     :param home: the schema in which they are.
     """
 
@@ -91,15 +96,28 @@ class TransactionWriter(PieceWriter):
                 self._begin()
             if landing.straight is None:
                 own = pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows)
-                staging.copy(self._connection, landing.home, self._rows_table, table.append_column(TASK, own))
+                staging.copy(
+                    self._connection,
+                    landing.home,
+                    self._rows_table,
+                    table.append_column(TASK, own),
+                )
             else:
-                staging.copy(self._connection, landing.schema, landing.name, _as(landing.straight, table))
+                staging.copy(
+                    self._connection, landing.schema, landing.name, _as(landing.straight, table)
+                )
         self._sent += table.num_rows
 
     def _begin(self) -> None:
         landing = self._landing
-        self._connection = staging.sessions.lent(landing.connection, lambda: staging.connect(landing.connection))
-        staging.begin(self._connection, *_SETTINGS, f"LOCK TABLE ONLY {landing.table.sql} IN ROW EXCLUSIVE MODE")
+        self._connection = staging.sessions.lent(
+            landing.connection, lambda: staging.connect(landing.connection)
+        )
+        staging.begin(
+            self._connection,
+            *_SETTINGS,
+            f"LOCK TABLE ONLY {landing.table.sql} IN ROW EXCLUSIVE MODE",
+        )
         found = staging.execute(self._connection, landing.asked)
         if found is None or found[:3] != (landing.schema, landing.name, landing.shape):
             raise SendFailed(
@@ -121,10 +139,13 @@ class TransactionWriter(PieceWriter):
             if self._landing.straight is None:
                 self._cast()
             (number,) = staging.execute(self._connection, "SELECT txid_current()")
-            self._name = with_number(self._name, number)  # who looks for its rows finds the lower half in their xmin
+            self._name = with_number(
+                self._name, number
+            )  # who looks for its rows finds the lower half in their xmin
             staging.run(
                 self._connection,
-                f"INSERT INTO {self._landing.markers} (pipeline, name) "  # noqa: S608 — of letters that are known
+                f"INSERT INTO "  # noqa: S608
+                f"{self._landing.markers} (pipeline, name) "
                 f"VALUES ('{self._pipeline}', '{self._name}')".replace("%%", "%"),
             )
         with named("preparing the transaction of a task", *staging.errors()):
@@ -135,12 +156,15 @@ class TransactionWriter(PieceWriter):
 
     def _cast(self) -> None:
         rows = Rows(f"SELECT * FROM {self._rows_sql()}", ())  # noqa: S608 — quoted
-        insert = statements.append(rows, self._landing.table, self._landing.written).sql.replace("%%", "%")
+        insert = statements.append(rows, self._landing.table, self._landing.written).sql.replace(
+            "%%", "%"
+        )
         counted = f"WITH taken AS ({insert} RETURNING 1) SELECT count(*) FROM taken"  # noqa: S608 — quoted
         (taken,) = staging.execute(self._connection, counted, seconds_for(self._sent))
         if taken != self._sent:
             raise RowRefused(
-                f"of {self._sent} rows for table {self._landing.table.name} the server took {taken}: a trigger or a "
+                f"of {self._sent} rows for table {self._landing.table.name} the server took "
+                f"{taken}: a trigger or a "
                 "rule of the table leaves some out",
                 next_step="filter them in the query, or write to a table without it",
             )
@@ -148,7 +172,9 @@ class TransactionWriter(PieceWriter):
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:  # not prepared, and the server rolls back; or nobody knows, and it will be listed
+        if (
+            connection is not None
+        ):  # not prepared, and the server rolls back; or nobody knows, and it will be listed
             staging.sessions.give_up(connection)
 
 

@@ -1,10 +1,10 @@
 """What a PostgreSQL server's errors mean for a batch, by their SQLSTATE. Driver and executors.
 
-Source: *PostgreSQL Error Codes*, appendix A of its documentation. What the rows or the table are known to be to blame
-for stops the query. Anything else may pass by itself (a lost connection, a deadlock, a lock that somebody held, a
-server that restarts, has no connection left, or takes no writes), and lets the batch run again: of a code that is not
-known here nobody knows that it will never pass. Nothing of the batch is visible: the server has refused a statement, or
-the COMMIT.
+Source: *PostgreSQL Error Codes*, appendix A of its documentation. What the rows or the table are
+known to be to blame for stops the query. Anything else may pass by itself (a lost connection, a
+deadlock, a lock that somebody held, a server that restarts, has no connection left, or takes no
+writes), and lets the batch run again: of a code that is not known here nobody knows that it will
+never pass. Nothing of the batch is visible: the server has refused a statement, or the COMMIT.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ _CLIENTS_DATA = "22000"
 _ROWS = ("21", "22", "23", "44")
 """Cardinality, data, integrity constraints, WITH CHECK OPTION."""
 _TABLES = ("0A", "42", "54", "P0")
-"""Not supported, syntax and rules of access, limits of the program, PL/pgSQL: a trigger or the table's definition."""
+"""Not supported, syntax and rules of access, limits of the program, PL/pgSQL: a trigger or the
+table's definition.
+"""
 _NEXT = {
     "25006": "see that the url leads to a server that takes writes (SELECT pg_is_in_recovery())",
     "28": "see that the login and the password of the sink's url are still right, and pg_hba.conf",
     "53100": "make room on the server's disk",
-    "53200": "see in the server's log what it has no room for: shared memory for locks (max_locks_per_transaction), "
-    "memory, or with xa=True prepared transactions (max_prepared_transactions must be at least the tasks of a batch, "
+    "53200": "see in the server's log what it has no room for: shared memory for locks "
+    "(max_locks_per_transaction), "
+    "memory, or with xa=True prepared transactions (max_prepared_transactions must be at least "
+    "the tasks of a batch, "
     "for all pipelines together; see pg_prepared_xacts for who has them)",
     "53300": "raise max_connections, or close what holds them (pg_stat_activity)",
 }
@@ -45,25 +49,36 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
     said = f"{what}: {f'({state}) ' if state else ''}{' '.join(text.split())}"
     code = state or ""
     if code == _DENIED:
-        return AccessDenied(said, next_step="grant it to the login of the sink's url; then start the query again")
+        return AccessDenied(
+            said, next_step="grant it to the login of the sink's url; then start the query again"
+        )
     if code in _MISSING:
-        if _OURS.search(text):  # a newer copy has dropped it, or a crash has taken it that nobody waited for
+        if _OURS.search(
+            text
+        ):  # a newer copy has dropped it, or a crash has taken it that nobody waited for
             return SendFailed(said, next_step="nothing; the batch runs again")
-        return TableMissing(said, next_step="see whether the table was dropped or changed while the query was running")
+        return TableMissing(
+            said,
+            next_step="see whether the table was dropped or changed while the query was running",
+        )
     if code.startswith(_ROWS):
         return RowRefused(
             said,
-            next_step="mend or filter such rows in the query, or change the table, and start the query again; nothing "
+            next_step="mend or filter such rows in the query, or change the table, and start the "
+            "query again; nothing "
             "of the batch was written",
         )
     if code.startswith(_TABLES):
         return RowRefused(
             said,
-            next_step="change the table or its trigger, and start the query again; nothing of the batch was written",
+            next_step="change the table or its trigger, and start the query again; nothing of the "
+            "batch was written",
         )
     if code == _LOCKED:
         said = f"{said}; somebody holds a lock that this waited for"
-        return SendFailed(said, next_step="the batch runs again; see pg_stat_activity for who holds the lock")
+        return SendFailed(
+            said, next_step="the batch runs again; see pg_stat_activity for who holds the lock"
+        )
     then = _NEXT.get(code) or _NEXT.get(code[:2]) or "see that the database answers"
     return SendFailed(said, next_step=f"the batch runs again; if it repeats, {then}")
 

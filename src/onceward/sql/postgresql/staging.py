@@ -1,15 +1,18 @@
-"""Tasks copy their rows into the attempt's staging table. Executors; the driver makes and drops the table.
+"""Tasks copy their rows into the attempt's staging table. Executors; the driver makes and drops
+the table.
 
-What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and only those of the
-attempts that a report names are moved. What if it is late, an executor that was stopped? Its table is gone. What if the
-server crashes? The table is empty then (it is not logged), and the decision counts.
+What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and
+only those of the attempts that a report names are moved. What if it is late, an executor that was
+stopped? Its table is gone. What if the server crashes? The table is empty then (it is not logged),
+and the decision counts.
 
-Rows go by ADBC's binary COPY, from Arrow. It does not convert: where widths agree and types differ it would store other
-values without a word, so the staging table has the frame's types, and the move from there casts.
+Rows go by ADBC's binary COPY, from Arrow. It does not convert: where widths agree and types differ
+it would store other values without a word, so the staging table has the frame's types, and the
+move from there casts.
 
-A piece is a transaction of its own, so that a slow plan leaves none open; all that is set is set for it alone
-(:mod:`onceward.sql.ledger.postgresql` says why). A worker keeps its connection for the next task; opening one costs some
-50 ms.
+A piece is a transaction of its own, so that a slow plan leaves none open; all that is set is set
+for it alone (:mod:`onceward.sql.ledger.postgresql` says why). A worker keeps its connection for
+the next task; opening one costs some 50 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from onceward import patience, surroundings
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import ConfigurationError
 from onceward.ids import TaskAttempt
-from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, seconds_for
+from onceward.sql.ledger.overdue import (
+    LOOKS_EVERY_SECONDS,
+    STATEMENT_SECONDS,
+    Overdue,
+    seconds_for,
+)
 from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
 from onceward.sql.postgresql.refusals import named
 from onceward.sql.postgresql.values import storable
@@ -58,29 +66,49 @@ class StagingWriter(PieceWriter):
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches([storable(part) for part in rows])
-        table = table.append_column(TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows))
+        table = table.append_column(
+            TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows)
+        )
         if self._connection is None:
             with named("connecting to the database from a task", *errors()):
-                self._connection = sessions.of(self._spec.connection, lambda: connect(self._spec.connection))
+                self._connection = sessions.of(
+                    self._spec.connection, lambda: connect(self._spec.connection)
+                )
         try:
             with named("copying rows to the staging table", *errors()):
                 # Whether a piece outlives a crash is found out when it is moved.
-                begin(self._connection, "SET LOCAL statement_timeout = 0", "SET LOCAL synchronous_commit = off")
+                begin(
+                    self._connection,
+                    "SET LOCAL statement_timeout = 0",
+                    "SET LOCAL synchronous_commit = off",
+                )
                 copy(self._connection, self._spec.schema, self._spec.table, table)
                 run(self._connection, "COMMIT")
         except BaseException:
-            sessions.forget(self._spec.connection)  # it may be in the middle of a COPY, with a lock on the table
+            sessions.forget(
+                self._spec.connection
+            )  # it may be in the middle of a COPY, with a lock on the table
             raise
 
 
 def connect(said: str) -> Any:
-    """libpq has a limit of its own for the connection, and none for the questions with which ADBC begins."""
-    return in_time(None, lambda: _driver().connect(said, autocommit=True), STATEMENT_SECONDS, "a new connection")
+    """libpq has a limit of its own for the connection, and none for the questions with which ADBC
+    begins.
+    """
+    return in_time(
+        None,
+        lambda: _driver().connect(said, autocommit=True),
+        STATEMENT_SECONDS,
+        "a new connection",
+    )
 
 
 def begin(connection: Any, *settings: str) -> None:
     """A transaction with all that is pinned, and these besides."""
-    run(connection, "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED", *PINNED, UNLIMITED, *settings)))
+    run(
+        connection,
+        "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED", *PINNED, UNLIMITED, *settings)),
+    )
 
 
 def copy(connection: Any, schema: str, name: str, rows: pa.Table) -> None:
@@ -94,8 +122,10 @@ def copy(connection: Any, schema: str, name: str, rows: pa.Table) -> None:
 
 
 def run(connection: Any, statements: str) -> None:
-    """In one message, of which no rows are wanted. What has two, for it is prepared first, may come to two sessions of
-    the server behind a pooler for transactions, as long as no transaction is open."""
+    """In one message, of which no rows are wanted. What has two, for it is prepared first, may
+    come to two sessions of the server behind a pooler for transactions, as long as no transaction
+    is open.
+    """
 
     def tell() -> None:
         with connection.cursor() as cursor:
@@ -116,10 +146,13 @@ def execute(connection: Any, statement: str, seconds: float = STATEMENT_SECONDS)
 
 
 def in_time(connection: Any, call: Callable[[], Any], seconds: float, what: str) -> Any:
-    """What ``call`` returns. ADBC waits in C, for as long as it takes: so somebody else waits for it.
+    """What ``call`` returns. ADBC waits in C, for as long as it takes: so somebody else waits for
+    it.
 
-    :raises Overdue: it is waiting still. The connection is of no use any more, and may not be closed under it.
-    :raises Exception: what those raise who are asked meanwhile (:mod:`onceward.patience`). The same.
+    :raises Overdue: it is waiting still. The connection is of no use any more, and may not be
+        closed under it.
+    :raises Exception: what those raise who are asked meanwhile (:mod:`onceward.patience`). The
+        same.
     """
     answer: list[Any] = []
     failure: list[BaseException] = []

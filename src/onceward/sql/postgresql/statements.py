@@ -25,7 +25,10 @@ def staging_table(sql_name: str, staged: Mapping[str, str]) -> str:
 
 
 def staged_rows(
-    sql_name: str, staged: Mapping[str, str], tasks: Sequence[int], only: tuple[str, str] | None = None
+    sql_name: str,
+    staged: Mapping[str, str],
+    tasks: Sequence[int],
+    only: tuple[str, str] | None = None,
 ) -> Rows:
     """What these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
@@ -50,17 +53,24 @@ def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) ->
             parameters.append(numbers)
         made.append(column if time is None else f"{time.format(column, columns[-1])} AS {column}")
     chosen = ", ".join(made) if any(kind in _TIMES for kind in staged.values()) else "*"
-    return Rows(f"SELECT {chosen} FROM unnest({', '.join(arrays)}) AS held({', '.join(columns)})", tuple(parameters))
+    return Rows(
+        f"SELECT {chosen} FROM unnest({', '.join(arrays)}) AS held({', '.join(columns)})",
+        tuple(parameters),
+    )
 
 
 _DAY_US = 86_400_000_000
 _TIMES = {
     "date": "(date '1970-01-01' + {0})",
-    "timestamp without time zone": "((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond')",
-    "timestamp with time zone": "(((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond') "
+    "timestamp "
+    "without time zone": "((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond')",
+    "timestamp "
+    "with time zone": "(((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond') "
     "AT TIME ZONE 'UTC')",
 }
-"""Of a day's number, and of the microseconds in it: an interval is multiplied as a double, which has room for those."""
+"""Of a day's number, and of the microseconds in it: an interval is multiplied as a double, which
+has room for those.
+"""
 
 
 def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
@@ -81,12 +91,16 @@ def count(rows: Rows) -> Rows:
 def by_table(rows: Rows, column: str) -> Rows:
     """How many there are of each value of ``column``, which names tables."""
     named_in = quoted(column)
-    return Rows(f"SELECT {named_in}, count(*) FROM ({rows.sql}) AS rows GROUP BY {named_in}", rows.parameters)
+    return Rows(
+        f"SELECT {named_in}, count(*) FROM ({rows.sql}) AS rows GROUP BY {named_in}",
+        rows.parameters,
+    )
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
-    """The length of the longest value of each of these columns. A server cuts spaces beyond a limit, and says
-    nothing."""
+    """The length of the longest value of each of these columns. A server cuts spaces beyond a
+    limit, and says nothing.
+    """
     asked = ", ".join(f"max(char_length({quoted(column.name)}))" for column in limited)
     return Rows(f"SELECT {asked} FROM ({rows.sql}) AS rows", rows.parameters)
 
@@ -95,22 +109,29 @@ def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
     """Add them all."""
     names = ", ".join(quoted(column.name) for column in written)
     return Rows(
-        f"INSERT INTO {_in_statement(table)} ({names}) SELECT {_values(written)} FROM ({rows.sql}) AS rows",
+        f"INSERT INTO {_in_statement(table)} ({names}) SELECT {_values(written)} FROM "
+        f"({rows.sql}) AS rows",
         rows.parameters,
     )
 
 
 def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that nobody knows, that are
-    the last of their key, such keys, and of the last those that delete."""
+    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that
+    nobody knows, that are the last of their key, such keys, and of the last those that delete.
+    """
     null = " OR ".join(f"{quoted(name)} IS NULL" for name in merge.key)
     keys = ", ".join(quoted(name) for name in merge.key)
     op = "NULL" if merge.op_column is None else quoted(merge.op_column)
     known = ", ".join(f"'{word}'" for word in (*DELETES, *WRITES))
-    odd = "max(0)" if merge.op_column is None else f"count(*) FILTER (WHERE {op} IS NULL OR {op} NOT IN ({known}))"
+    odd = (
+        "max(0)"
+        if merge.op_column is None
+        else f"count(*) FILTER (WHERE {op} IS NULL OR {op} NOT IN ({known}))"
+    )
     return Rows(
         f"{_last(rows, written, merge)} SELECT "
-        f"(SELECT count(*) FROM rows), (SELECT count(*) FROM rows WHERE {null}), (SELECT {odd} FROM rows), "
+        f"(SELECT count(*) FROM rows), (SELECT count(*) FROM rows WHERE {null}), (SELECT {odd} "
+        f"FROM rows), "
         f"count(*), count(DISTINCT ({keys})), count(*) FILTER (WHERE {_DELETED}) FROM last",
         rows.parameters,
     )
@@ -129,11 +150,15 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
     """The last row of each key, but for those that delete."""
     names = ", ".join(quoted(column.name) for column in written)
     keys = ", ".join(quoted(name) for name in merge.key)
-    # Where there is nothing but a key, that: DO NOTHING would leave the row another batch's, and not count it.
-    news = [quoted(column.name) for column in written if column.name not in merge.key] or [quoted(merge.key[0])]
+    # Where there is nothing but a key, that: DO NOTHING would leave the row another batch's, and
+    # not count it.
+    news = [quoted(column.name) for column in written if column.name not in merge.key] or [
+        quoted(merge.key[0])
+    ]
     then = ", ".join(f"{name} = excluded.{name}" for name in news)
     sql = (
-        f"{_last(rows, written, merge)} INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM last "
+        f"{_last(rows, written, merge)} INSERT INTO {_in_statement(table)} ({names}) SELECT "
+        f"{names} FROM last "
         f"WHERE NOT {_DELETED} ORDER BY onceward_place ON CONFLICT ({keys}) DO UPDATE SET {then}"
     )
     return [Rows(sql, rows.parameters)]
@@ -143,7 +168,8 @@ def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) 
     """Of the keys whose last change deletes, and of the others: how many the table has."""
     return Rows(
         f"{_last(rows, written, merge)} SELECT count(*) FILTER (WHERE {_DELETED}), "
-        f"count(*) FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target ON {_same(merge)}",
+        f"count(*) FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target "
+        f"ON {_same(merge)}",
         rows.parameters,
     )
 
@@ -157,8 +183,9 @@ def _same(merge: Merge) -> str:
 
 
 def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
-    """Two CTEs: ``rows``, and of them the ``last`` of each key, in the table's types. Of equally late ones all, so that
-    it can be seen that nobody knows which is the last."""
+    """Two CTEs: ``rows``, and of them the ``last`` of each key, in the table's types. Of equally
+    late ones all, so that it can be seen that nobody knows which is the last.
+    """
     values = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in written)
     casts = {column.name: column for column in written}
     keys = ", ".join(_value(casts[name]) for name in merge.key)
@@ -167,9 +194,18 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     place = f"rank() OVER ({'ORDER BY ' if first else ''}{first}) AS onceward_place"
     late = f"rank() OVER (PARTITION BY {keys}{order if merge.order_by else ''})"
     words = ", ".join(f"'{word}'" for word in DELETES)
-    deletes = "false" if merge.op_column is None else f"coalesce({quoted(merge.op_column)} IN ({words}), false)"
-    ranked = f"SELECT {values}, {deletes} AS {_DELETED}, {late} AS onceward_late, {place} FROM rows"
-    return f"WITH rows AS ({rows.sql}), ranked AS ({ranked}), last AS (SELECT * FROM ranked WHERE onceward_late = 1)"
+    deletes = (
+        "false"
+        if merge.op_column is None
+        else f"coalesce({quoted(merge.op_column)} IN ({words}), false)"
+    )
+    ranked = (
+        f"SELECT {values}, {deletes} AS {_DELETED}, {late} AS onceward_late, {place} FROM rows"
+    )
+    return (
+        f"WITH rows AS ({rows.sql}), ranked AS ({ranked}), last AS (SELECT * FROM ranked WHERE "
+        f"onceward_late = 1)"
+    )
 
 
 def _values(written: Sequence[Written]) -> str:
@@ -177,7 +213,11 @@ def _values(written: Sequence[Written]) -> str:
 
 
 def _value(column: Written) -> str:
-    return quoted(column.name) if column.cast is None else f"{quoted(column.name)}::{column.cast.replace('%', '%%')}"
+    return (
+        quoted(column.name)
+        if column.cast is None
+        else f"{quoted(column.name)}::{column.cast.replace('%', '%%')}"
+    )
 
 
 def _in_statement(table: Table) -> str:

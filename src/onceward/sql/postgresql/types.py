@@ -1,7 +1,8 @@
 """Which types of Spark fit which of PostgreSQL. Pure.
 
-What depends on the value and is not refused by the server is looked at here: a `numeric` is rounded, a `timestamp` of
-lower precision too, an explicit cast to `varchar(3)` cuts, and a plain one cuts spaces.
+What depends on the value and is not refused by the server is looked at here: a `numeric` is
+rounded, a `timestamp` of lower precision too, an explicit cast to `varchar(3)` cuts, and a plain
+one cuts spaces.
 
 ===================  ==========================  ===================================================================
 column of the frame  staged as                   may become
@@ -14,8 +15,8 @@ float                real                        real, double precision
 double               double precision            double precision
 boolean              boolean                     boolean
 string               text                        text, varchar (too long a value is refused by name), citext; json,
-                                                 jsonb, uuid, xml, inet, cidr, macaddr, enums; interval and time, in
-                                                 microseconds
+                                                 jsonb, uuid, xml, inet, cidr, macaddr, enums;
+                                                 interval and time, in microseconds
 binary               bytea                       bytea
 date                 date                        date, timestamp
 timestamp            timestamp with time zone    the same, in microseconds
@@ -24,7 +25,8 @@ array of one of      …[]                         an array of just that type
 these
 ===================  ==========================  ===================================================================
 
-Others (struct, map, variant, intervals) are refused by name: ``to_json`` makes a string of them, for ``jsonb``.
+Others (struct, map, variant, intervals) are refused by name: ``to_json`` makes a string of them,
+for ``jsonb``.
 """
 
 from __future__ import annotations
@@ -76,9 +78,12 @@ _WIDER = {
 }
 _TEXTS = ("text", "character varying", "citext")
 _PARSED = (
-    "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval", "time without time zone",
+    "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval",
+    "time without time zone",
 )  # fmt: skip
-_TYPE = re.compile(r"(?P<name>[^(\[]*?)\s*(?:\((?P<mods>[\d,-]+)\)(?P<rest>[^\[]*))?(?P<array>(?:\[\])*)")
+_TYPE = re.compile(
+    r"(?P<name>[^(\[]*?)\s*(?:\((?P<mods>[\d,-]+)\)(?P<rest>[^\[]*))?(?P<array>(?:\[\])*)"
+)
 
 
 def staged(name: str, kind: DataType) -> str:
@@ -94,8 +99,10 @@ def staged(name: str, kind: DataType) -> str:
         if isinstance(kind, known):
             return found
     raise BadColumn(
-        f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold without loss",
-        next_step="make a string of it with to_json(…), for a column of type jsonb; or leave it out with drop(…)",
+        f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold "
+        f"without loss",
+        next_step="make a string of it with to_json(…), for a column of type jsonb; or leave it "
+        "out with drop(…)",
     )
 
 
@@ -125,9 +132,11 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
         fits = (base == ours or base in _WIDER.get(ours, ())) and (not mods or mods == (6,))
     if not fits:
         raise BadColumn(
-            f"column {name!r} does not fit: the frame's becomes {staged}, and table {table.name} has {column.type}, "
+            f"column {name!r} does not fit: the frame's becomes {staged}, and table {table.name} "
+            f"has {column.type}, "
             "which cannot hold all of its values as they are",
-            next_step="cast it in the frame to a type that fits, so that what to do with the others is said there; or "
+            next_step="cast it in the frame to a type that fits, so that what to do with the "
+            "others is said there; or "
             "change the table's",
         )
     return Written(name, cast, longest)

@@ -1,9 +1,10 @@
 """One batch as one transaction of the database. Driver only; made by :mod:`target`.
 
-In reading order: each frame is fetched by the driver where it is small, and else staged by tasks (:meth:`write`); then
-one transaction changes the ledger's row, which fences, and moves the rows of all frames into their tables
-(:meth:`stage`); its COMMIT is the decision. Staging tables are dropped afterwards, and are no part of it: whoever has
-the weakest lock on one, a dump of the database, would hold the decision up.
+In reading order: each frame is fetched by the driver where it is small, and else staged by tasks
+(:meth:`write`); then one transaction changes the ledger's row, which fences, and moves the rows of
+all frames into their tables (:meth:`stage`); its COMMIT is the decision. Staging tables are
+dropped afterwards, and are no part of it: whoever has the weakest lock on one, a dump of the
+database, would hold the decision up.
 
 Tables that refer to each other are written in the order of their foreign keys (:mod:`order`).
 """
@@ -76,28 +77,44 @@ class DatabaseAttempt(Attempt):
             results = self._staged(write.frame, staged, table)
             return sum(result.rows for result in results)
 
-    def _fetched(self, frame: DataFrame, staged: Mapping[str, str], running: RunningBatch) -> pa.Table | None:
-        arrays = any(kind.endswith("[]") for kind in staged.values())  # an array of arrays would lose its shape
+    def _fetched(
+        self, frame: DataFrame, staged: Mapping[str, str], running: RunningBatch
+    ) -> pa.Table | None:
+        arrays = any(
+            kind.endswith("[]") for kind in staged.values()
+        )  # an array of arrays would lose its shape
         turn = self._kept.driver_turn
         if arrays or not staged or not turn.takes(running):
             return None
         return driver_rows.fetch(
-            frame, _row_bytes(staged, self._dialect.wide), running, turn, self._computation, self._limit.passed
+            frame,
+            _row_bytes(staged, self._dialect.wide),
+            running,
+            turn,
+            self._computation,
+            self._limit.passed,
         )
 
-    def _staged(self, frame: DataFrame, staged: Mapping[str, str], table: str | None) -> list[TaskResult]:
+    def _staged(
+        self, frame: DataFrame, staged: Mapping[str, str], table: str | None
+    ) -> list[TaskResult]:
         name = self._kept.staging_name(self.id, len(self._frames))
         self._staging.append(name)
         opening = self._kept.create_staging(name, staged)
         results: list[TaskResult] = []
         task_job.run(frame, opening, self._computation, self._limit, results)
-        self._frames.append(StagedFrame(self._dialect, staged, table, self._kept.in_schema(name), results))
+        self._frames.append(
+            StagedFrame(self._dialect, staged, table, self._kept.in_schema(name), results)
+        )
         return results
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
         if self._frames:
-            with self._kept.chain.session() as connection, self._dialect.named("counting staged rows"):
+            with (
+                self._kept.chain.session() as connection,
+                self._dialect.named("counting staged rows"),
+            ):
                 if self._staging:
                     self._dialect.take_time(connection, _LOCK_SECONDS)
                 with connection.patience.of(self._seconds(), "the count of staged rows"):
@@ -114,7 +131,8 @@ class DatabaseAttempt(Attempt):
         counts = frame.counts(connection)
         if not all(counts):
             raise BadColumn(
-                f"column {TABLE_COLUMN!r} is null or empty in {sum(n for name, n in counts.items() if not name)} rows",
+                f"column {TABLE_COLUMN!r} is null or empty in "
+                f"{sum(n for name, n in counts.items() if not name)} rows",
                 next_step="say there into which table a row goes, or pass table= to the sink",
             )
         return {name: number for name, number in counts.items() if name}
@@ -125,7 +143,10 @@ class DatabaseAttempt(Attempt):
         with events.step(events.LEDGER, **self._ids(running)):
             try:
                 self._kept.chain.put(
-                    record, lambda connection: self._move(connection, running), self._bring, self._dialect.refusal_of
+                    record,
+                    lambda connection: self._move(connection, running),
+                    self._bring,
+                    self._dialect.refusal_of,
                 )
             except LedgerUnreachable as error:  # before the COMMIT: nothing has happened
                 again = f"the batch runs again; if it repeats, {error.next_step}"
@@ -148,20 +169,30 @@ class DatabaseAttempt(Attempt):
                 for name, expected in counts.items()
             ]
             many = self._settings.mode != "append" or len({part.table.oid for part in parts}) > 1
-            references = self._dialect.catalogue.references(connection, [p.table for p in parts]) if many else ()
+            references = (
+                self._dialect.catalogue.references(connection, [p.table for p in parts])
+                if many
+                else ()
+            )
             try:
                 self._write_all(parents_first(parts, references), references, running, connection)
                 self._dialect.end_move(connection)
             except RowRefused as refused:
                 if circle(references) and self._dialect.can_defer:
                     refused.next_step += (
-                        "; if it is a foreign key: these tables refer to each other in a circle, which is written if "
-                        "one of the keys is DEFERRABLE (ALTER TABLE … ALTER CONSTRAINT … DEFERRABLE)"
+                        "; if it is a foreign key: these tables refer to each other in a circle, "
+                        "which is written if "
+                        "one of the keys is DEFERRABLE (ALTER TABLE … ALTER CONSTRAINT … "
+                        "DEFERRABLE)"
                     )
                 raise
 
     def _write_all(
-        self, parts: Sequence[Part], references: Sequence[Reference], running: RunningBatch, connection: Session
+        self,
+        parts: Sequence[Part],
+        references: Sequence[Reference],
+        running: RunningBatch,
+        connection: Session,
     ) -> None:
         """:param parts: parents before their children."""
         if self._settings.mode == "append":
@@ -175,7 +206,11 @@ class DatabaseAttempt(Attempt):
     @contextmanager
     def _writing(self, part: Part, running: RunningBatch) -> Iterator[None]:
         name = part.table.name
-        step = events.step(events.MOVE, **self._ids(running), table=name) if part.expected else nullcontext()
+        step = (
+            events.step(events.MOVE, **self._ids(running), table=name)
+            if part.expected
+            else nullcontext()
+        )
         with step, self._dialect.named(f"writing to table {name}"):
             yield
 
@@ -199,26 +234,36 @@ class DatabaseAttempt(Attempt):
         return Part(rows, table, written, merge, expected)
 
     def _append(self, part: Part, connection: Session) -> None:
-        moved = connection.execute(*self._statements.append(part.rows, part.table, part.written)).rowcount
+        moved = connection.execute(
+            *self._statements.append(part.rows, part.table, part.written)
+        ).rowcount
         if moved != part.expected:
             raise not_all(self._statements, part, part.expected, moved, connection)
 
     def _fit(self, staged: Mapping[str, str], table: Table) -> tuple[Written, ...]:
         settings = self._settings
         # A frame that was handed over for one table need not name it in each row.
-        control = [column for column in settings.control_columns if column in staged or column != TABLE_COLUMN]
+        control = [
+            column
+            for column in settings.control_columns
+            if column in staged or column != TABLE_COLUMN
+        ]
         if settings.mode == "changes":
             must_show_all(table)
         return fit(staged, table, control, settings.order_by, settings.key, self._dialect.fitting)
 
-    def _must_not_be_cut(self, rows: Rows, limited: Sequence[Written], table: Table, connection: Session) -> None:
+    def _must_not_be_cut(
+        self, rows: Rows, limited: Sequence[Written], table: Table, connection: Session
+    ) -> None:
         longest = connection.execute(*self._statements.longest(rows, limited)).fetchone() or ()
         for column, length in zip(limited, longest, strict=True):
             if length is not None and column.longest is not None and length > column.longest:
                 raise RowRefused(
-                    f"a value of column {column.name!r} has {length} characters, and table {table.name} takes "
+                    f"a value of column {column.name!r} has {length} characters, and table "
+                    f"{table.name} takes "
                     f"{column.longest}",
-                    next_step="widen the column, or shorten the value in the query; nothing of the batch was written",
+                    next_step="widen the column, or shorten the value in the query; nothing of "
+                    "the batch was written",
                 )
 
     def commit(self) -> None:
@@ -244,5 +289,9 @@ _LOCK_SECONDS = 60
 
 def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:
     """SQL of Spark's for the payload bytes of a row."""
-    columns = ("`" + name.replace("`", "``") + "`" for name, kind in staged.items() if kind in wide)
-    return " + ".join([f"{8 * len(staged)}", *(f"COALESCE(OCTET_LENGTH({name}), 0)" for name in columns)])
+    columns = (
+        "`" + name.replace("`", "``") + "`" for name, kind in staged.items() if kind in wide
+    )
+    return " + ".join(
+        [f"{8 * len(staged)}", *(f"COALESCE(OCTET_LENGTH({name}), 0)" for name in columns)]
+    )

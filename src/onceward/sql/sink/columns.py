@@ -1,8 +1,9 @@
 """Does a frame fit a table? Pure: values in, values out, and errors that name the column.
 
-A column fits if *every* value of its type can be stored in the table's and read back the same. Whatever depends on the
-value is left to the server where it refuses what does not fit, and looked at before where it would not. Which types fit
-which is a matter of the server: :mod:`postgresql.types`, :mod:`mysql.types`.
+A column fits if *every* value of its type can be stored in the table's and read back the same.
+Whatever depends on the value is left to the server where it refuses what does not fit, and looked
+at before where it would not. Which types fit which is a matter of the server:
+:mod:`postgresql.types`, :mod:`mysql.types`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Column:
     generated: bool = False
     """The server writes it, and refuses whoever else does."""
     own_equality: bool = False
-    """Values that differ may be the same to the table: another case, or a collation that is not deterministic."""
+    """Values that differ may be the same to the table: another case, or a collation that is not
+    deterministic.
+    """
     enum: bool = False
     replaces_null: bool = False
     """The server may put a value of its own in the place of a null."""
@@ -58,7 +61,9 @@ class Table:
     quote: str = '"'
     """Around a column's name in SQL, for advice."""
     hides_rows: bool = False
-    """A policy of the table may keep rows from this login: a DELETE passes over them without a word."""
+    """A policy of the table may keep rows from this login: a DELETE passes over them without a
+    word.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,9 @@ def staged_columns(schema: StructType, staged: Callable[[str, DataType], str]) -
             raise BadColumn(
                 f"column {field.name!r} cannot be written: "
                 + (
-                    "there are two of that name" if field.name in found else "names with 'onceward_' are the sink's own"
+                    "there are two of that name"
+                    if field.name in found
+                    else "names with 'onceward_' are the sink's own"
                 ),
                 next_step="rename it (withColumnRenamed)",
             )
@@ -128,7 +135,8 @@ def fit(
     for name in (*control, *ordering, *key):
         if name not in staged:
             raise BadColumn(
-                f"the frame has no column {name!r}", next_step=f"add it; the frame has {', '.join(map(repr, staged))}"
+                f"the frame has no column {name!r}",
+                next_step=f"add it; the frame has {', '.join(map(repr, staged))}",
             )
     written = []
     for name, kind in staged.items():
@@ -137,12 +145,14 @@ def fit(
         if name not in theirs:
             raise BadColumn(
                 f"table {table.name} has no column {name!r}",
-                next_step=_alike(name, theirs) or f"add it to the table, or leave it out with drop({name!r})",
+                next_step=_alike(name, theirs)
+                or f"add it to the table, or leave it out with drop({name!r})",
             )
         written.append(fitting(name, kind, theirs[name], table))
     if not written:
         raise BadColumn(
-            f"the frame has no column for table {table.name}", next_step="add the columns that are to be written"
+            f"the frame has no column for table {table.name}",
+            next_step="add the columns that are to be written",
         )
     for column in table.columns:
         if column.required and column.name not in {one.name for one in written}:
@@ -166,31 +176,39 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
     if frozenset(key) not in table.unique:
         named = ", ".join(f"{table.quote}{name}{table.quote}" for name in key)
         raise BadColumn(
-            f"table {table.name} has no unique index on just the columns of key=({named}), by which the server could "
+            f"table {table.name} has no unique index on just the columns of key=({named}), by "
+            f"which the server could "
             "tell that a row is there",
-            next_step=f"ALTER TABLE {table.sql} ADD UNIQUE ({named}); or pass the columns of an index that it has",
+            next_step=f"ALTER TABLE {table.sql} ADD UNIQUE ({named}); or pass the columns of an "
+            f"index that it has",
         )
     if table.has_children:
         raise BadColumn(
-            f"other tables inherit from table {table.name}, and no unique index holds over all of them",
+            f"other tables inherit from table {table.name}, and no unique index holds over all of "
+            f"them",
             next_step="use a partitioned table, or one that stands alone",
         )
     for column in table.columns:
         if column.name in key and column.own_equality:
             raise BadColumn(
-                f"column {column.name!r} of table {table.name} is part of the key, and to its type or collation values "
+                f"column {column.name!r} of table {table.name} is part of the key, and to its "
+                f"type or collation values "
                 "that differ are the same",
-                next_step="use a column of type text or varchar with a deterministic collation as the key, such as a "
+                next_step="use a column of type text or varchar with a deterministic collation as "
+                "the key, such as a "
                 "lower-cased copy",
             )
         if column.name in key and column.no_key:
             raise BadColumn(
-                f"column {column.name!r} of table {table.name} is part of the key, and {column.no_key}",
-                next_step="use a column of integers, varchar in utf8mb4, varbinary, decimal or date as the key",
+                f"column {column.name!r} of table {table.name} is part of the key, and "
+                f"{column.no_key}",
+                next_step="use a column of integers, varchar in utf8mb4, varbinary, decimal or "
+                "date as the key",
             )
         if column.name in key and not column.not_null:
             raise BadColumn(
-                f"column {column.name!r} of table {table.name} is part of the key and may be null, and a null is "
+                f"column {column.name!r} of table {table.name} is part of the key and may be "
+                f"null, and a null is "
                 "never the same as another",
                 next_step=f"declare it NOT NULL, by an ALTER TABLE {table.sql}",
             )
@@ -200,7 +218,9 @@ def must_show_all(table: Table) -> None:
     """:raises ConfigurationError: rows that are to be deleted may be there, and not seen."""
     if table.hides_rows:
         raise ConfigurationError(
-            f"table {table.name} has row-level security for this login, so that a row that it may not see would stay "
+            f"table {table.name} has row-level security for this login, so that a row that it may "
+            f"not see would stay "
             "where it is to be deleted, without an error",
-            next_step="ALTER ROLE … BYPASSRLS for the login of the sink's url; or CREATE POLICY … USING (true) for it",
+            next_step="ALTER ROLE … BYPASSRLS for the login of the sink's url; or CREATE POLICY … "
+            "USING (true) for it",
         )

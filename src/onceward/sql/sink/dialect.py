@@ -1,4 +1,6 @@
-"""What the sink asks of a kind of database server. An interface; :mod:`postgresql` and :mod:`mysql` are it."""
+"""What the sink asks of a kind of database server. An interface; :mod:`postgresql` and
+:mod:`mysql` are it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from onceward.sql.sink.rows import Merge, Rows
 
 
 class Statements(Protocol):
-    """The SQL of a batch: text and parameters (``%s``). Pure. Rows come from a staging table or from the driver; what
-    is done with them is the same."""
+    """The SQL of a batch: text and parameters (``%s``). Pure. Rows come from a staging table or
+    from the driver; what is done with them is the same.
+    """
 
     def quoted(self, name: str) -> str:
         """``name`` as SQL has it, inside a statement with parameters."""
@@ -30,7 +33,11 @@ class Statements(Protocol):
         """Makes it."""
 
     def staged_rows(
-        self, sql_name: str, staged: Mapping[str, str], tasks: Sequence[int], only: tuple[str, str] | None = None
+        self,
+        sql_name: str,
+        staged: Mapping[str, str],
+        tasks: Sequence[int],
+        only: tuple[str, str] | None = None,
     ) -> Rows:
         """What these task attempts have staged; ``only`` where a column has a value."""
 
@@ -47,14 +54,19 @@ class Statements(Protocol):
         """Add them all."""
 
     def looked_at(self, rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-        """Of rows with a key: how many there are, and how many without a key, with an ``op`` that nobody knows, that
-        are the last of their key, such keys, and of the last those that delete."""
+        """Of rows with a key: how many there are, and how many without a key, with an ``op`` that
+        nobody knows, that are the last of their key, such keys, and of the last those that delete.
+        """
 
     def delete(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
         """The rows whose last change says so."""
 
-    def upsert(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
-        """The last row of each key, but for those that delete: statements whose counts add up to that."""
+    def upsert(
+        self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge
+    ) -> list[Rows]:
+        """The last row of each key, but for those that delete: statements whose counts add up to
+        that.
+        """
 
     def present(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
         """Of the keys whose last change deletes, and of the others: how many the table has."""
@@ -71,8 +83,9 @@ class Catalogue(Protocol):
         """
 
     def locked(self, connection: Session, name: str, ledger: str) -> Table:
-        """The same, of a table that cannot be changed until the transaction ends: not between what is found out about
-        it and what is done with it."""
+        """The same, of a table that cannot be changed until the transaction ends: not between what
+        is found out about it and what is done with it.
+        """
 
     def schema_of(self, connection: Session, table: str) -> tuple[str, object]:
         """The schema that has a table, and what the table is to the server."""
@@ -85,10 +98,14 @@ class Catalogue(Protocol):
 
 
 class PreparedWords(Protocol):
-    """How transactions are ended that tasks have prepared. Sessions are those of :meth:`each_by_itself`."""
+    """How transactions are ended that tasks have prepared. Sessions are those of
+    :meth:`each_by_itself`.
+    """
 
     longest_pipeline: int
-    """How long a pipeline's id may be, so that all its transactions have names that the server takes."""
+    """How long a pipeline's id may be, so that all its transactions have names that the server
+    takes.
+    """
     create_markers: str
     """The table of markers, ``{table}``, if it is missing."""
 
@@ -142,7 +159,9 @@ class Dialect(ABC):
     """A foreign key may be declared so that it is checked at the end of the transaction."""
 
     def must_serve(self, connection: Session) -> None:  # noqa: B027
-        """:raises ConfigurationError: by its settings the server cannot be written to in this way."""
+        """:raises ConfigurationError: by its settings the server cannot be written to in this
+        way.
+        """
 
     @abstractmethod
     def staged(self, name: str, kind: DataType) -> str:
@@ -160,20 +179,35 @@ class Dialect(ABC):
         """Inside, an error of the server's is raised as ours, with what was being done."""
 
     @abstractmethod
-    def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
+    def open_staging(
+        self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
+    ) -> OpenWriter:
         """For tasks: with the address, login and password of ``connection``."""
 
     @abstractmethod
     def open_transactions(
-        self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
+        self,
+        session: Session,
+        beside: Beside,
+        staged: Mapping[str, str],
+        table: Table,
+        written: Sequence[Written],
     ) -> Beginner:
-        """For tasks, each of which writes straight into ``table``, in a transaction of its own, and prepares it."""
+        """For tasks, each of which writes straight into ``table``, in a transaction of its own,
+        and prepares it.
+        """
 
-    def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:  # noqa: B027
-        """Ahead of the transaction that decides: rows that the driver has, for :meth:`held_rows`."""
+    def bring(  # noqa: B027
+        self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
+    ) -> None:
+        """Ahead of the transaction that decides: rows that the driver has, for
+        :meth:`held_rows`.
+        """
 
     @abstractmethod
-    def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
+    def held_rows(
+        self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
+    ) -> Rows:
         """Those of ``rows``, which the driver has; ``only`` where a column has a value.
 
         :param name: nobody else's in this session.
@@ -185,19 +219,25 @@ class Dialect(ABC):
 
     @abstractmethod
     def take_time(self, connection: Session, lock_seconds: int) -> None:
-        """Inside a transaction: from here on statements may take as long as they take, and wait for a lock for so
-        long. What the tables let be checked at the end is checked in :meth:`end_move`."""
+        """Inside a transaction: from here on statements may take as long as they take, and wait
+        for a lock for so long. What the tables let be checked at the end is checked in
+        :meth:`end_move`.
+        """
 
     def end_move(self, connection: Session) -> None:  # noqa: B027
         """Check what the tables would leave to the COMMIT."""
 
-    def look_closer(self, rows: Rows, written: Sequence[Written], table: Table, connection: Session) -> None:  # noqa: B027
+    def look_closer(  # noqa: B027
+        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
+    ) -> None:
         """At values that the server would store as others without a word.
 
         :raises RowRefused: there are some.
         """
 
-    def must_tell_keys_apart(self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session) -> None:  # noqa: B027
+    def must_tell_keys_apart(  # noqa: B027
+        self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session
+    ) -> None:
         """:raises RowRefused: the server would sort some of them as if they were the same."""
 
     @abstractmethod

@@ -1,4 +1,6 @@
-"""The rows of one frame of a batch, on their way: in the driver's memory, or in a staging table. Driver only."""
+"""The rows of one frame of a batch, on their way: in the driver's memory, or in a staging table.
+Driver only.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,12 @@ class HeldFrame(Frame):
     """
 
     def __init__(
-        self, dialect: Dialect, staged: Mapping[str, str], table: str | None, name: str, rows: pa.Table
+        self,
+        dialect: Dialect,
+        staged: Mapping[str, str],
+        table: str | None,
+        name: str,
+        rows: pa.Table,
     ) -> None:
         super().__init__(dialect, staged, table)
         self._name = name
@@ -74,7 +81,12 @@ class StagedFrame(Frame):
     """In a staging table."""
 
     def __init__(
-        self, dialect: Dialect, staged: Mapping[str, str], table: str | None, name: str, results: list[TaskResult]
+        self,
+        dialect: Dialect,
+        staged: Mapping[str, str],
+        table: str | None,
+        name: str,
+        results: list[TaskResult],
     ) -> None:
         super().__init__(dialect, staged, table)
         self._name = name
@@ -93,7 +105,10 @@ class StagedFrame(Frame):
             return {self.table: self.number}
         statements = self._dialect.statements
         rows = statements.staged_rows(self._name, self.staged, self._tasks)
-        return {table: int(n) for table, n in connection.execute(*statements.by_table(rows, TABLE_COLUMN))}
+        return {
+            table: int(n)
+            for table, n in connection.execute(*statements.by_table(rows, TABLE_COLUMN))
+        }
 
     def rows(self, table: str) -> Rows:
         only = None if self.table is not None else (TABLE_COLUMN, table)

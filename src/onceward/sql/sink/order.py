@@ -1,7 +1,8 @@
 """The order in which the tables of a batch are written. Pure.
 
-A foreign key wants the row that it points at to be there: parents are written before their children, and rows are
-deleted the other way round. In a circle somebody has to be first; then it takes keys that are checked at the end.
+A foreign key wants the row that it points at to be there: parents are written before their
+children, and rows are deleted the other way round. In a circle somebody has to be first; then it
+takes keys that are checked at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from onceward.sql.sink.columns import Table
 
 
 class Reference(NamedTuple):
-    """A table and one that a foreign key of it points at, as the server knows them (``Table.oid``).
+    """A table and one that a foreign key of it points at, as the server knows them
+    (``Table.oid``).
 
     :cvar waits: the key is checked at the end of the transaction, so that no order has to be kept.
     """
@@ -34,7 +36,9 @@ P = TypeVar("P", bound=Written)
 
 
 def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P]:
-    """``parts`` in the order of their tables' foreign keys; else, and within a table, as they came."""
+    """``parts`` in the order of their tables' foreign keys; else, and within a table, as they
+    came.
+    """
     parts = list(parts)
     tables = dict.fromkeys(part.table.oid for part in parts)
     parents: dict[object, list[object]] = {oid: [] for oid in tables}
@@ -43,7 +47,8 @@ def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P
             parents[child].append(parent)
     places: dict[object, int] = {}
     for oid in tables:
-        # Without recursion: a chain of references may be long. A table is left once all that it points at have been.
+        # Without recursion: a chain of references may be long. A table is left once all that it
+        # points at have been.
         waiting, seen = [oid], set(places)
         while waiting:
             table = waiting[-1]
@@ -57,8 +62,12 @@ def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P
 
 
 def circle(references: Sequence[Reference]) -> bool:
-    """Do foreign keys between different tables, none of which waits, lead back to where they began?"""
-    left = {(child, parent) for child, parent, waits in references if child != parent and not waits}
+    """Do foreign keys between different tables, none of which waits, lead back to where they
+    began?
+    """
+    left = {
+        (child, parent) for child, parent, waits in references if child != parent and not waits
+    }
     while left:
         pointing = {child for child, _ in left}
         rest = {(child, parent) for child, parent in left if parent in pointing}

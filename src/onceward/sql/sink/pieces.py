@@ -1,5 +1,5 @@
-"""What tasks share whatever the dialect: rows wait until they are worth sending, and a worker keeps its connection for
-the next task. Executors.
+"""What tasks share whatever the dialect: rows wait until they are worth sending, and a worker
+keeps its connection for the next task. Executors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class PieceWriter(TaskWriter):
 
 
 class KeptSessions(Generic[S]):
-    """The connections of this worker, by what they were made with: one, as a rule. The last one used comes last.
+    """The connections of this worker, by what they were made with: one, as a rule. The last one
+    used comes last.
 
     :param answers: is it still of use?
     :param give_up: close it, whatever state it is in. Never raises.
@@ -70,8 +71,9 @@ class KeptSessions(Generic[S]):
         return self.kept[said]
 
     def lent(self, said: str, connect: Callable[[], S]) -> S:
-        """The same, and nobody else gets it before :meth:`give_back`: a task that was left in the middle of a
-        transaction shall not share it with the next one."""
+        """The same, and nobody else gets it before :meth:`give_back`: a task that was left in the
+        middle of a transaction shall not share it with the next one.
+        """
         session = self.of(said, connect)
         del self.kept[said]
         return session

@@ -1,12 +1,15 @@
-"""Transactions that tasks have prepared, as the driver ends them. Driver only; a ``Committer`` of the engine's.
+"""Transactions that tasks have prepared, as the driver ends them. Driver only; a ``Committer`` of
+the engine's.
 
-What if an answer is lost, or the process dies before it notes that a transaction is committed? It is asked to commit
-again, and the server does not know the transaction any more: because it was committed, or because somebody has rolled
-it back. Each transaction therefore adds a row with its own name to a table beside the ledger's, its *marker*, which is
-seen once it is committed. Neither prepared nor marked is lost. It is first looked whether it is prepared, and then for
-the marker: what is committed in between is marked.
+What if an answer is lost, or the process dies before it notes that a transaction is committed? It
+is asked to commit again, and the server does not know the transaction any more: because it was
+committed, or because somebody has rolled it back. Each transaction therefore adds a row with its
+own name to a table beside the ledger's, its *marker*, which is seen once it is committed. Neither
+prepared nor marked is lost. It is first looked whether it is prepared, and then for the marker:
+what is committed in between is marked.
 
-Markers are removed when the ledger says that their batch is finished, and nobody who may commit asks for it again.
+Markers are removed when the ledger says that their batch is finished, and nobody who may commit
+asks for it again.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ _STATEMENT_MS = 60_000
 _PAUSE_SECONDS = 0.01
 _COMMIT_PAUSES = 20
 _ABORT_PAUSES = 500
-"""MySQL and MariaDB end a prepared transaction for another session once the one that prepared it is gone, which they
-notice a moment after it was closed."""
+"""MySQL and MariaDB end a prepared transaction for another session once the one that prepared it
+is gone, which they notice a moment after it was closed.
+"""
 
 
 class PreparedTransactions:
@@ -53,7 +57,9 @@ class PreparedTransactions:
     # what the engine asks for
 
     def begin(self, task: Task) -> TaskWriter:
-        """Each frame has what opens its writers: :class:`onceward.sql.sink.prepared_target.PreparedAttempt`."""
+        """Each frame has what opens its writers:
+        :class:`onceward.sql.sink.prepared_target.PreparedAttempt`.
+        """
         raise AssertionError("a transaction belongs to a frame")
 
     def commit(self, name: str) -> CommitResult:
@@ -62,7 +68,11 @@ class PreparedTransactions:
                 if self._words.commit(session, name):
                     return CommitResult.DONE
                 if name not in self._words.listed(session, name):
-                    return CommitResult.ALREADY_DONE if self._is_marked(session, name) else CommitResult.LOST
+                    return (
+                        CommitResult.ALREADY_DONE
+                        if self._is_marked(session, name)
+                        else CommitResult.LOST
+                    )
             surroundings.sleep(_PAUSE_SECONDS)
         return CommitResult.RETRY_LATER
 
@@ -70,7 +80,9 @@ class PreparedTransactions:
         """:raises TargetUnreachable: it is still there."""
         for _ in range(_ABORT_PAUSES):
             with self.talking(f"rolling back {name}") as session:
-                if self._words.roll_back(session, name) or name not in self._words.listed(session, name):
+                if self._words.roll_back(session, name) or name not in self._words.listed(
+                    session, name
+                ):
                     return
             surroundings.sleep(_PAUSE_SECONDS)
         raise TargetUnreachable(
@@ -84,7 +96,8 @@ class PreparedTransactions:
 
     def upgrade(self, committable: Any, version: int) -> Any:
         raise LedgerUnreadable(
-            f"the ledger has a prepared transaction of version {version}, which nobody has ever written",
+            f"the ledger has a prepared transaction of version {version}, which nobody has ever "
+            f"written",
             next_step="start with the version of Onceward that wrote it",
         )
 
@@ -96,7 +109,10 @@ class PreparedTransactions:
         :raises TableMissing, ConfigurationError: …
         """
         name = str(self._settings.table)
-        with self.talking(f"looking at table {name}") as session, self._dialect.named(f"looking at table {name}"):
+        with (
+            self.talking(f"looking at table {name}") as session,
+            self._dialect.named(f"looking at table {name}"),
+        ):
             return self._dialect.catalogue.table_named(session, name, self._settings.ledger.table)
 
     def landing(self, schema: StructType, mark: str) -> Beginner:
@@ -152,11 +168,13 @@ class PreparedTransactions:
 
     @contextmanager
     def talking(self, what: str) -> Iterator[Session]:
-        """With a session in which each statement is a transaction of its own, of a server that keeps what is prepared.
-        That is asked of each session: the next one may lead to another server.
+        """With a session in which each statement is a transaction of its own, of a server that
+        keeps what is prepared. That is asked of each session: the next one may lead to another
+        server.
 
         :raises TargetUnreachable: the server's error.
-        :raises ConfigurationError, AccessDenied: the server keeps no prepared transactions, or not for this login.
+        :raises ConfigurationError, AccessDenied: the server keeps no prepared transactions, or not
+            for this login.
         """
         try:
             yield self._connected()
@@ -164,7 +182,8 @@ class PreparedTransactions:
             self.close()  # whatever state it is in
             raise TargetUnreachable(
                 f"{what} in the database at {self._database.host}: {error}",
-                next_step="see that the database answers, and what this login may do there; then start the query again",
+                next_step="see that the database answers, and what this login may do there; then "
+                "start the query again",
             ) from error
 
     def _connected(self) -> Session:

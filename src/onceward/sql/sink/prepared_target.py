@@ -1,18 +1,21 @@
-"""The database sink's side of a pipeline whose tasks prepare transactions (``xa=True``). Driver only.
+"""The database sink's side of a pipeline whose tasks prepare transactions (``xa=True``). Driver
+only.
 
-On top of what every two-phase target does (:mod:`onceward.engine.two_phase`), in the order of a batch:
+On top of what every two-phase target does (:mod:`onceward.engine.two_phase`), in the order of a
+batch:
 
-1. At the start: does the server keep prepared transactions, does the table fit? What is prepared and was never decided
-   is rolled back before the first attempt, of this chain: what another ledger's pipeline of the same id has prepared
-   may be decided there, and is told of in the log.
-2. Each task writes straight into the table, in a transaction of its own, with the row that marks it, and prepares it.
+1. At the start: does the server keep prepared transactions, does the table fit? What is prepared
+   and was never decided is rolled back before the first attempt, of this chain: what another
+   ledger's pipeline of the same id has prepared may be decided there, and is told of in the log.
+2. Each task writes straight into the table, in a transaction of its own, with the row that marks
+   it, and prepares it.
 3. The ledger record names the transactions: the decision. Then each is committed.
 4. Markers of a finished batch are removed before the next attempt.
 
-What if a task that was given up prepares its transaction late, when its attempt is aborted, or decided without it?
-Nothing names it. It holds locks until it is rolled back: by the attempt's abort, once the batch is finished, before the
-run's next attempt, or by the next start. Where the ledger's owners grow, a run's next attempt finds those of older
-copies, too.
+What if a task that was given up prepares its transaction late, when its attempt is aborted, or
+decided without it? Nothing names it. It holds locks until it is rolled back: by the attempt's
+abort, once the batch is finished, before the run's next attempt, or by the next start. Where the
+ledger's owners grow, a run's next attempt finds those of older copies, too.
 """
 
 from __future__ import annotations
@@ -39,11 +42,14 @@ from onceward.sql.sink.settings import DatabaseSinkSettings
 log = logging.getLogger(__name__)
 
 KIND = "prepared"
-"""Of a ledger record's output: as of ``two_phase``, with the ``table``; its committables are names of prepared
-transactions."""
+"""Of a ledger record's output: as of ``two_phase``, with the ``table``; its committables are names
+of prepared transactions.
+"""
 
 _REMEMBERED = 16
-"""Attempts of a run whose tasks are looked for when they may have come late; those of all others at the next start."""
+"""Attempts of a run whose tasks are looked for when they may have come late; those of all others
+at the next start.
+"""
 
 
 class PreparedTarget(TwoPhaseTarget):
@@ -70,7 +76,9 @@ class PreparedTarget(TwoPhaseTarget):
         try:
             self.transactions.table()
         except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
-            raise TargetUnreachable(error.message, next_step="see that the database answers") from error
+            raise TargetUnreachable(
+                error.message, next_step="see that the database answers"
+            ) from error
         self.transactions.make_markers()
         return super().look()
 
@@ -86,23 +94,39 @@ class PreparedTarget(TwoPhaseTarget):
             self._drop_what_came_late(attempt_id.owner if self.chain.owners_grow else None)
             self._remove_markers(newest)
         self._begun.append(attempt_id)
-        attempt = PreparedAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
-        attempt.transactions, attempt.mark, attempt.table = self.transactions, self._mark, str(self._settings.table)
+        attempt = PreparedAttempt(
+            self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
+        )
+        attempt.transactions, attempt.mark, attempt.table = (
+            self.transactions,
+            self._mark,
+            str(self._settings.table),
+        )
         return attempt
 
     def _drop_what_came_late(self, owner: int | None = None) -> None:
-        """Tasks of this run's earlier attempts, each of which is finished or aborted, may have gone on.
+        """Tasks of this run's earlier attempts, each of which is finished or aborted, may have
+        gone on.
 
-        :param owner: tasks of older owners, too. Nothing of theirs is decided and not finished, and nothing ever will
-            be: but they may have prepared it when this run had looked through what was there, and not taken the chain.
+        :param owner: tasks of older owners, too. Nothing of theirs is decided and not finished,
+            and nothing ever will be: but they may have prepared it when this run had looked
+            through what was there, and not taken the chain.
         """
-        late = tuple(names.of_attempt(self._policy.pipeline, self._mark, attempt) for attempt in self._begun)
+        late = tuple(
+            names.of_attempt(self._policy.pipeline, self._mark, attempt) for attempt in self._begun
+        )
         if not late and owner is None:
             return
         try:
-            found = [name for name in self.committer.recover() if name.startswith(late) or self._is_older(name, owner)]
+            found = [
+                name
+                for name in self.committer.recover()
+                if name.startswith(late) or self._is_older(name, owner)
+            ]
         except OncewardError as error:
-            log.warning("%s: whether a task came late is not known: %s", self._policy.pipeline, error)
+            log.warning(
+                "%s: whether a task came late is not known: %s", self._policy.pipeline, error
+            )
             return
         for name in found:
             drop(self.committer, name, self._policy.pipeline)
@@ -112,8 +136,9 @@ class PreparedTarget(TwoPhaseTarget):
         return owner is not None and theirs is not None and theirs < owner
 
     def _remove_markers(self, newest: LedgerRecord | None) -> None:
-        """No earlier than the ledger says *finished*, and no others than it names: what an heir of ours may commit by
-        now, and has not finished, needs its own."""
+        """No earlier than the ledger says *finished*, and no others than it names: what an heir of
+        ours may commit by now, and has not finished, needs its own.
+        """
         if newest is None or newest.sequence == self._unmarked:
             return
         outputs = (output for output in newest.outputs.values() if output.kind == self.kind)
@@ -122,7 +147,12 @@ class PreparedTarget(TwoPhaseTarget):
             if finished:
                 self.transactions.remove_markers(finished)
         except OncewardError as error:
-            log.warning("%s: markers of %s are left for now: %s", self._policy.pipeline, newest.batch, error)
+            log.warning(
+                "%s: markers of %s are left for now: %s",
+                self._policy.pipeline,
+                newest.batch,
+                error,
+            )
             return
         self._unmarked = newest.sequence
 
@@ -130,10 +160,13 @@ class PreparedTarget(TwoPhaseTarget):
         try:
             finished = super().finish(record)
         except TargetLost:
-            # A newer copy that has finished the batch has removed its markers, and then it is for Fenced to say so.
+            # A newer copy that has finished the batch has removed its markers, and then it is for
+            # Fenced to say so.
             self.chain.progress(record)
             raise
-        if not self.branch:  # of a fan-out, others may have prepared in the same attempt, and publish later
+        if (
+            not self.branch
+        ):  # of a fan-out, others may have prepared in the same attempt, and publish later
             self._drop_what_came_late()
         return finished
 
@@ -164,7 +197,12 @@ class PreparedAttempt(TwoPhaseAttempt):
         try:
             found = [name for name in self._committer.recover() if name.startswith(beginning)]
         except OncewardError as error:
-            log.warning("%s: what tasks of %s have prepared is not known: %s", self._policy.pipeline, self.id, error)
+            log.warning(
+                "%s: what tasks of %s have prepared is not known: %s",
+                self._policy.pipeline,
+                self.id,
+                error,
+            )
         else:
             self._results = []
             for name in found:

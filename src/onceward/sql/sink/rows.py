@@ -9,11 +9,15 @@ import pyarrow as pa
 from onceward.errors import RowRefused
 
 TASK = "onceward_task"
-"""Column of a staging table: the task attempt that wrote the row. Those that no report names do not count."""
+"""Column of a staging table: the task attempt that wrote the row. Those that no report names do
+not count.
+"""
 
 
 class Rows(NamedTuple):
-    """A query for the rows of a frame, or of it those for one table; or any statement, with its parameters."""
+    """A query for the rows of a frame, or of it those for one table; or any statement, with its
+    parameters.
+    """
 
     sql: str
     parameters: tuple[Any, ...]

@@ -1,8 +1,9 @@
-"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by :mod:`target`.
+"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by
+:mod:`target`.
 
-The chain with its session, and the staging tables. A staging table belongs to one attempt, whose name it has: it is
-made by the owner of the pipeline only, and is dropped once the attempt is decided or aborted. What a crash leaves, the
-next start drops, when no older copy can make another.
+The chain with its session, and the staging tables. A staging table belongs to one attempt, whose
+name it has: it is made by the owner of the pipeline only, and is dropped once the attempt is
+decided or aborted. What a crash leaves, the next start drops, when no older copy can make another.
 """
 
 from __future__ import annotations
@@ -57,13 +58,17 @@ class DatabaseRun:
             try:
                 table = self.table_named(name)
             except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
-                raise LedgerUnreachable(error.message, next_step="see that the database answers") from error
+                raise LedgerUnreachable(
+                    error.message, next_step="see that the database answers"
+                ) from error
             must_be_a_key(self.settings.key, table)
             if self.settings.mode == "changes":
                 must_show_all(table)
 
     def look_again(self) -> None:
-        """At the server, if this is another session: it may be another server, or one that was set up anew."""
+        """At the server, if this is another session: it may be another server, or one that was set
+        up anew.
+        """
         if self.chain.connections != self._looked_at:
             self._must_serve()
 
@@ -85,16 +90,24 @@ class DatabaseRun:
         return f"{self._prefix}{attempt.owner}_{attempt.number}_{frame}"
 
     def in_schema(self, name: str) -> str:
-        """``name`` with the ledger's schema, where this login may create tables; for statements with parameters."""
+        """``name`` with the ledger's schema, where this login may create tables; for statements
+        with parameters.
+        """
         return quoted_pair(self.dialect.statements, self.schema, name)
 
     def create_staging(self, name: str, staged: Mapping[str, str]) -> OpenWriter:
-        """As the owner, who has to be it until the table is there; what the tasks write to it with.
+        """As the owner, who has to be it until the table is there; what the tasks write to it
+        with.
 
         :raises Fenced: somebody newer has the pipeline, and drops what they find.
         """
-        with self.chain.owned() as connection, self.dialect.named(f"creating the staging table {name}"):
-            connection.execute(self.dialect.statements.staging_table(self.in_schema(name), staged), ())
+        with (
+            self.chain.owned() as connection,
+            self.dialect.named(f"creating the staging table {name}"),
+        ):
+            connection.execute(
+                self.dialect.statements.staging_table(self.in_schema(name), staged), ()
+            )
             return self.dialect.open_staging(connection, self.schema, name, staged)
 
     def drop_later(self, names: Iterable[str]) -> None:
@@ -102,8 +115,9 @@ class DatabaseRun:
         self._over |= set(names)
 
     def drop_staging(self) -> None:
-        """Those of attempts that are over. What somebody holds a lock on is tried again, less and less often, or left
-        to the next start: no batch waits for a dump of the database to end."""
+        """Those of attempts that are over. What somebody holds a lock on is tried again, less and
+        less often, or left to the next start: no batch waits for a dump of the database to end.
+        """
         now, over = surroundings.monotonic(), self._over
         self._over = set()
         if self._left and now >= self._drop_at:
@@ -125,17 +139,26 @@ class DatabaseRun:
             raise
         except OncewardError as error:
             why = error.__cause__ or error
-            log.warning("%s: the staging table %s is left for now: %s", self.settings.policy.pipeline, name, why)
+            log.warning(
+                "%s: the staging table %s is left for now: %s",
+                self.settings.policy.pipeline,
+                name,
+                why,
+            )
             return False
         return True
 
     def drop_what_is_left(self) -> None:
-        """At the start: whatever is there was never decided. As the owner, who has to be it all the while: what is
-        there later may be a newer copy's. Also to look: whoever was it may be making one just now, and is waited for.
+        """At the start: whatever is there was never decided. As the owner, who has to be it all
+        the while: what is there later may be a newer copy's. Also to look: whoever was it may be
+        making one just now, and is waited for.
         """
         with self.chain.owned() as connection:
-            self.schema, ledger = self.dialect.catalogue.schema_of(connection, self.settings.ledger.table)
-            # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in the same schema.
+            self.schema, ledger = self.dialect.catalogue.schema_of(
+                connection, self.settings.ledger.table
+            )
+            # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in
+            # the same schema.
             named_by = f"{ledger}/{self.settings.policy.pipeline}".encode()
             self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
             found = self.dialect.catalogue.staging_left(connection, self.schema, self._prefix)

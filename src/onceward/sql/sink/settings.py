@@ -1,4 +1,6 @@
-"""The settings of a :class:`~onceward.sql.sink.sink.DatabaseSink`, checked and immutable. Driver only."""
+"""The settings of a :class:`~onceward.sql.sink.sink.DatabaseSink`, checked and immutable. Driver
+only.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Mode = Literal["append", "upsert", "changes"]
 TABLE_COLUMN = "table"
 
 MARKERS = "onceward_prepared"
-"""A table with the name of each prepared transaction that was committed, until its batch is finished."""
+"""A table with the name of each prepared transaction that was committed, until its batch is
+finished.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class DatabaseSinkSettings:
         whole_number("driver_bytes", self.driver_bytes, 0)
         if self.table is not None and not self.table:
             raise ConfigurationError(
-                "table='' names no table", next_step="pass table= or schema.table, or leave it out for the column"
+                "table='' names no table",
+                next_step="pass table= or schema.table, or leave it out for the column",
             )
         if self.mode == "append" and (self.key or self.order_by):
             raise ContradictoryOptions(
@@ -55,24 +60,29 @@ class DatabaseSinkSettings:
             )
         if self.mode != "append" and not self.key:
             raise ContradictoryOptions(
-                f'mode="{self.mode}" needs to know which rows are the same', next_step="pass key=, a column or several"
+                f'mode="{self.mode}" needs to know which rows are the same',
+                next_step="pass key=, a column or several",
             )
         if set(self.control_columns) & set(self.key):
             raise ContradictoryOptions(
-                f"key={list(self.key)} names a column that says what to do with a row, and is not written",
+                f"key={list(self.key)} names a column that says what to do with a row, and is not "
+                f"written",
                 next_step="leave it out of the key",
             )
         if self.mode == "changes" and not self.order_by:
             raise ContradictoryOptions(
-                'mode="changes" applies the changes of a key in their order, which rows of a frame have not',
-                next_step="pass order_by=, a column or several that grow from change to change of one key, such as the "
+                'mode="changes" applies the changes of a key in their order, which rows of a '
+                "frame have not",
+                next_step="pass order_by=, a column or several that grow from change to change of "
+                "one key, such as the "
                 "source's offset",
             )
         if self.xa:
             self._must_be_prepared()
         elif self.another_ledger is not None:
             raise ContradictoryOptions(
-                "ledger= is for xa=True; else the ledger is a table of the same database, for it becomes true with the "
+                "ledger= is for xa=True; else the ledger is a table of the same database, for it "
+                "becomes true with the "
                 "rows",
                 next_step="leave it out, and name the ledger's table by ledger_table= if need be",
             )
@@ -80,7 +90,8 @@ class DatabaseSinkSettings:
     def _must_be_prepared(self) -> None:
         if self.mode != "append":
             raise ContradictoryOptions(
-                f'xa=True adds rows, and mode="{self.mode}" replaces some: tasks that meet one key would wait for each '
+                f'xa=True adds rows, and mode="{self.mode}" replaces some: tasks that meet one '
+                f"key would wait for each "
                 "other until the batch is decided, which waits for them",
                 next_step='use mode="append" with it, or leave xa= out',
             )
@@ -94,7 +105,8 @@ class DatabaseSinkSettings:
         longest = self.dialect.prepared.longest_pipeline
         if len(self.policy.pipeline) > longest:
             raise ConfigurationError(
-                f"pipeline_id has {len(self.policy.pipeline)} characters; with xa=True it is in the names of "
+                f"pipeline_id has {len(self.policy.pipeline)} characters; with xa=True it is in "
+                f"the names of "
                 f"transactions, where there is room for {longest}",
                 next_step="choose a shorter one, or leave xa= out",
             )

@@ -22,52 +22,63 @@ from onceward.sql.sink.target import DatabaseTarget
 
 
 class DatabaseSink(ForeachBatchSink):
-    """Writes each micro-batch as one transaction of a database: rows, source offsets, progress in one step.
+    """Writes each micro-batch as one transaction of a database: rows, source offsets, progress in
+    one step.
 
     Columns of the frame go to the table's columns of the same names; which types fit is said in
     :mod:`onceward.sql.postgresql.types` and :mod:`onceward.sql.mysql.types`. What does not fit is
     named before anything is written.
 
-    Guarantee: after any crash the tables hold every micro-batch exactly once; whoever reads sees all of a batch, over
-    all its tables, or nothing of it. The ledger is a table of the same database, changed by the same transaction.
+    Guarantee: after any crash the tables hold every micro-batch exactly once; whoever reads sees
+    all of a batch, over all its tables, or nothing of it. The ledger is a table of the same
+    database, changed by the same transaction.
 
-    Tasks copy their rows into a staging table of the attempt, in parallel (COPY from Arrow, or LOAD DATA LOCAL); the
-    driver moves them in one transaction, which also changes the ledger's row and so fences older copies of the
-    pipeline. Rows of a small batch go from the driver without staging.
+    Tasks copy their rows into a staging table of the attempt, in parallel (COPY from Arrow, or
+    LOAD DATA LOCAL); the driver moves them in one transaction, which also changes the ledger's row
+    and so fences older copies of the pipeline. Rows of a small batch go from the driver without
+    staging.
 
-    :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it; also what executors
-        connect with; or ``mysql://…``, ``mariadb://…``, as :class:`onceward.DatabaseLedger` says. PostgreSQL 12,
-        MySQL 8.0, MariaDB 10.6 or later. The login needs SELECT and INSERT on the table (for ``upsert`` and ``changes``
-        UPDATE and DELETE, too) and CREATE in the schema of the ledger's table, for staging tables (MySQL: also DROP and
-        CREATE TEMPORARY TABLES).
-    :param table: where rows go, spelled as in SQL (``table``, ``schema.table``, ``"Name"``); leave it out to follow the
-        column ``table``, which must not be null then.
-    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
-        takes over.
-    :param mode: ``"append"``: add every row. ``"upsert"``: add it, or replace the columns of the row with the same key;
-        of several rows of one key in a batch the last by ``order_by`` stays. ``"changes"``: apply the changes of a
-        change stream in order per key; the column ``op`` says what a row is (``c``, ``r``, ``u``, ``insert``,
-        ``update``, ``upsert``; or ``d``, ``delete``).
-    :param key: the columns by which rows are the same; the table needs a unique index on just these, and no nulls.
-    :param order_by: columns that grow from change to change of one key (the first counts most; nulls come first). They
-        are written, too, if the table has them.
+    :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it;
+        also what executors connect with; or ``mysql://…``, ``mariadb://…``, as
+        :class:`onceward.DatabaseLedger` says. PostgreSQL 12, MySQL 8.0, MariaDB 10.6 or later. The
+        login needs SELECT and INSERT on the table (for ``upsert`` and ``changes`` UPDATE and
+        DELETE, too) and CREATE in the schema of the ledger's table, for staging tables (MySQL:
+        also DROP and CREATE TEMPORARY TABLES).
+    :param table: where rows go, spelled as in SQL (``table``, ``schema.table``, ``"Name"``); leave
+        it out to follow the column ``table``, which must not be null then.
+    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per
+        id; a second one takes over.
+    :param mode: ``"append"``: add every row. ``"upsert"``: add it, or replace the columns of the
+        row with the same key; of several rows of one key in a batch the last by ``order_by``
+        stays. ``"changes"``: apply the changes of a change stream in order per key; the column
+        ``op`` says what a row is (``c``, ``r``, ``u``, ``insert``, ``update``, ``upsert``; or
+        ``d``, ``delete``).
+    :param key: the columns by which rows are the same; the table needs a unique index on just
+        these, and no nulls.
+    :param order_by: columns that grow from change to change of one key (the first counts most;
+        nulls come first). They are written, too, if the table has them.
     :param op_column: the name of the column ``op``.
     :param ledger_table: the ledger, created when missing.
     :param resume: as for :class:`onceward.KafkaSink`.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
-    :param batch_timeout_s: abort an attempt whose Spark job runs longer, in seconds; None: no limit.
-    :param driver_records: a batch of a query without state that spans at most so many source records is written by the
-        driver, without Python workers and staging. 0: never. With ``xa`` tasks write all batches.
-    :param driver_bytes: the driver goes on to do so as long as batches have at most so many bytes. 0: never.
-    :param xa: each task writes straight into the table, in a transaction of its own, and prepares it; the ledger record
-        decides, and then each is committed. Rows are written once, and seen task by task. Only for ``mode="append"``
-        into one ``table``. PostgreSQL must have ``max_prepared_transactions`` of at least the tasks of a batch; on
-        MySQL the login needs XA_RECOVER_ADMIN.
-    :param ledger: with ``xa``: where decisions are kept, ``ow.DatabaseLedger``, ``ow.KafkaLedger``,
-        ``ow.FolderLedger``; None: ``ledger_table`` of the same database.
-    :param commit_timeout_s: with ``xa``: how long transactions are tried to be committed without progress before the
-        query fails with :class:`~onceward.errors.Unfinished`; started again it goes on with them first.
+    :param batch_timeout_s: abort an attempt whose Spark job runs longer, in seconds; None: no
+        limit.
+    :param driver_records: a batch of a query without state that spans at most so many source
+        records is written by the driver, without Python workers and staging. 0: never. With ``xa``
+        tasks write all batches.
+    :param driver_bytes: the driver goes on to do so as long as batches have at most so many bytes.
+        0: never.
+    :param xa: each task writes straight into the table, in a transaction of its own, and prepares
+        it; the ledger record decides, and then each is committed. Rows are written once, and seen
+        task by task. Only for ``mode="append"`` into one ``table``. PostgreSQL must have
+        ``max_prepared_transactions`` of at least the tasks of a batch; on MySQL the login needs
+        XA_RECOVER_ADMIN.
+    :param ledger: with ``xa``: where decisions are kept, ``ow.DatabaseLedger``,
+        ``ow.KafkaLedger``, ``ow.FolderLedger``; None: ``ledger_table`` of the same database.
+    :param commit_timeout_s: with ``xa``: how long transactions are tried to be committed without
+        progress before the query fails with :class:`~onceward.errors.Unfinished`; started again it
+        goes on with them first.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -125,15 +136,18 @@ class DatabaseSink(ForeachBatchSink):
         staged = staged_columns(frame.schema, dialect.staged)
         if self.settings.xa and where not in (None, self.settings.table):
             raise UnsupportedQuery(
-                f"batch.write(…, table={where!r}): with xa=True a sink writes to its own table, {self.settings.table}",
-                next_step="leave table= out, and write to several tables by several sinks in an ow.FanOut; or leave "
+                f"batch.write(…, table={where!r}): with xa=True a sink writes to its own table, "
+                f"{self.settings.table}",
+                next_step="leave table= out, and write to several tables by several sinks in an "
+                "ow.FanOut; or leave "
                 "xa= out",
             )
         table = self.settings.table if where is None else where
         if table is None and staged.get(TABLE_COLUMN) != dialect.text:
             raise BadColumn(
                 f"the sink has no table=, and the frame no column {TABLE_COLUMN!r} of type string",
-                next_step=f"pass table= to the sink or to batch.write, or add the column {TABLE_COLUMN!r}",
+                next_step=f"pass table= to the sink or to batch.write, or add the column "
+                f"{TABLE_COLUMN!r}",
             )
         return Write(frame, table)
 
@@ -144,4 +158,7 @@ class DatabaseSink(ForeachBatchSink):
     def __repr__(self) -> str:
         where, policy = self.settings.table or f"column {TABLE_COLUMN!r}", self.settings.policy
         xa = ", xa=True" if self.settings.xa else ""
-        return f"DatabaseSink(pipeline_id={policy.pipeline!r}, table={where}, mode={self.settings.mode!r}{xa})"
+        return (
+            f"DatabaseSink(pipeline_id={policy.pipeline!r}, table={where}, "
+            f"mode={self.settings.mode!r}{xa})"
+        )

@@ -1,8 +1,9 @@
 """The database sink's side of a pipeline. Driver only; called by ``engine.micro_batch``.
 
 One batch is one :class:`~onceward.sql.sink.attempt.DatabaseAttempt`; what they share is a
-:class:`~onceward.sql.sink.run.DatabaseRun`. The chain of the ledger is in the same database as the tables
-(:mod:`onceward.sql.ledger.table`), so that its owner, its session and its COMMIT are the target's.
+:class:`~onceward.sql.sink.run.DatabaseRun`. The chain of the ledger is in the same database as the
+tables (:mod:`onceward.sql.ledger.table`), so that its owner, its session and its COMMIT are the
+target's.
 """
 
 from __future__ import annotations

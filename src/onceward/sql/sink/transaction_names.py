@@ -1,11 +1,11 @@
 """What prepared transactions are called. Pure; executors, and the driver.
 
-``<pipeline>@<mark>-<owner>.<number>-<frame>-<partition>.<task attempt>``, and behind it, where the server tells a
-transaction its number, ``.x<that>``: no two task attempts share a name, for an attempt at a batch has one that no other
-of its chain has. No pipeline's id has an ``@``, so that all of a pipeline
-begin alike and nobody else's do. The mark tells chains apart: what another ledger's pipeline of the same id has
-prepared is not ours to drop. Servers take names of some length only, so that a pipeline's id that is too long for that
-is refused when the sink is built.
+``<pipeline>@<mark>-<owner>.<number>-<frame>-<partition>.<task attempt>``, and behind it, where the
+server tells a transaction its number, ``.x<that>``: no two task attempts share a name, for an
+attempt at a batch has one that no other of its chain has. No pipeline's id has an ``@``, so that
+all of a pipeline begin alike and nobody else's do. The mark tells chains apart: what another
+ledger's pipeline of the same id has prepared is not ours to drop. Servers take names of some
+length only, so that a pipeline's id that is too long for that is refused when the sink is built.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def of_attempt(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
 
 
 def owner_of(name: str, pipeline: PipelineId, mark: str) -> int | None:
-    """Whose attempt at a batch a transaction of this chain is of; None: of another chain, or of nobody's that is
-    known."""
+    """Whose attempt at a batch a transaction of this chain is of; None: of another chain, or of
+    nobody's that is known.
+    """
     beginning = names_of_chain(pipeline, mark)
     owner = name[len(beginning) :].partition(".")[0]
     return int(owner) if name.startswith(beginning) and owner.isdecimal() else None

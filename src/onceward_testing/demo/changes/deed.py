@@ -1,4 +1,6 @@
-"""One transaction of the demo's writer: what it says to the server, and which changes it comes to. Pure."""
+"""One transaction of the demo's writer: what it says to the server, and which changes it comes to.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ Op = Literal["c", "u", "d"]
 
 
 class Change(NamedTuple):
-    """Of one row: ``before`` is None for ``c``, ``after`` for ``d``. ``not_before_ms``: when it was asked to be
-    committed, in milliseconds since the epoch: it was not there any earlier."""
+    """Of one row: ``before`` is None for ``c``, ``after`` for ``d``. ``not_before_ms``: when it
+    was asked to be committed, in milliseconds since the epoch: it was not there any earlier.
+    """
 
     op: Op
     before: Row | None
@@ -30,8 +33,10 @@ class Done(NamedTuple):
 
 @dataclass
 class Deed:
-    """``statements``: with their parameters, as the client takes them. ``alone``: no other transaction may be open, for
-    it may come across rows of others. ``regretted``: it ends with ROLLBACK, and comes to nothing."""
+    """``statements``: with their parameters, as the client takes them. ``alone``: no other
+    transaction may be open, for it may come across rows of others. ``regretted``: it ends with
+    ROLLBACK, and comes to nothing.
+    """
 
     statements: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)

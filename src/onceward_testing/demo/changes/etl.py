@@ -1,4 +1,5 @@
-"""The job of the demo that reads MySQL: what a user would write. Nothing here knows that it will be killed.
+"""The job of the demo that reads MySQL: what a user would write. Nothing here knows that it will
+be killed.
 
 Runs in the driver of the job's process (:mod:`onceward_testing.demo.job`).
 """
@@ -24,7 +25,11 @@ _PEOPLE = """
 
 def start(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
     """The query, into topics or into a table."""
-    frame, sink = _into_topics(spark, settings) if settings.sink == "kafka" else _into_a_table(spark, settings)
+    frame, sink = (
+        _into_topics(spark, settings)
+        if settings.sink == "kafka"
+        else _into_a_table(spark, settings)
+    )
     return (
         frame.writeStream.queryName("town-changes")
         .option("checkpointLocation", settings.checkpoint)
@@ -38,7 +43,9 @@ Sink = Callable[[DataFrame, int], None]
 
 
 def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame, Sink]:
-    """Each table's changes into a topic of its own, in Debezium's envelope, in the order of each key."""
+    """Each table's changes into a topic of its own, in Debezium's envelope, in the order of each
+    key.
+    """
     changes = ow.mysql_changes(
         spark,
         url=settings.source_address,
@@ -48,7 +55,9 @@ def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame,
     )
     records = ow.debezium.encode(changes, prefix=CHANGES_TOPICS.rstrip("."))
     sink = ow.KafkaSink(
-        bootstrap_servers=settings.bootstrap_servers, pipeline_id=CHANGES_PIPELINE_ID, order_by="position"
+        bootstrap_servers=settings.bootstrap_servers,
+        pipeline_id=CHANGES_PIPELINE_ID,
+        order_by="position",
     )
     return records, sink
 
@@ -56,11 +65,16 @@ def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame,
 def _into_a_table(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame, Sink]:
     """The same table in PostgreSQL: each batch applies its changes, in one transaction."""
     changes = ow.mysql_changes(
-        spark, url=settings.source_address, tables=[f"{DATABASE}.{PEOPLE.name}"], starting="initial"
+        spark,
+        url=settings.source_address,
+        tables=[f"{DATABASE}.{PEOPLE.name}"],
+        starting="initial",
     )
     people = ow.debezium.rows(changes, table=f"{DATABASE}.{PEOPLE.name}", schema=_PEOPLE)
     people = people.withColumn("notes", F.to_json("notes"))  # for jsonb
-    people = people.fillna({"email": EMAIL_UNSAID})  # what was written before the table had the column
+    people = people.fillna(
+        {"email": EMAIL_UNSAID}
+    )  # what was written before the table had the column
     sink = ow.DatabaseSink(
         url=settings.address,
         table=PEOPLE.name,

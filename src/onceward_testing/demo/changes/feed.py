@@ -1,7 +1,8 @@
-"""Writes to the demo's MySQL while the job runs, in a thread of the supervisor, and keeps the model of what it wrote.
+"""Writes to the demo's MySQL while the job runs, in a thread of the supervisor, and keeps the
+model of what it wrote.
 
-Two sessions, whose transactions lie across each other and commit in either order. In the middle a column is added, and
-now and then the server goes on to its next binlog.
+Two sessions, whose transactions lie across each other and commit in either order. In the middle a
+column is added, and now and then the server goes on to its next binlog.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _PORTION_SECONDS = 0.1
 _STEPS = 5
 _MANY = 5_000
 _IDLE_SECONDS = 1.0
-_SESSION = "SET time_zone = '+00:00', transaction_isolation = 'READ-COMMITTED', innodb_lock_wait_timeout = 20"
+_SESSION = (
+    "SET time_zone = '+00:00', transaction_isolation = 'READ-COMMITTED', "
+    "innodb_lock_wait_timeout = 20"
+)
 _COMPRESSED = "SET SESSION binlog_transaction_compression = ON"
 
 
@@ -40,7 +44,8 @@ class PeopleOfATown(WrittenByAThread):
     """See the module.
 
     :param url: of the server.
-    :param first: how many changes of rows come before the job's first start: what its snapshot is of.
+    :param first: how many changes of rows come before the job's first start: what its snapshot is
+        of.
     :param pace: of the others.
     :param shown: what is counted on the other side, and goes into the bar there.
     """
@@ -61,7 +66,9 @@ class PeopleOfATown(WrittenByAThread):
         self._towns = [Town(number, seed) for number in range(_SESSIONS)]
         self._sessions = [connected(url) for _ in self._towns]
         self.compressed = _compresses(self._sessions[-1])
-        """Whether one of the sessions writes its transactions compressed: servers before 8.0.20 cannot."""
+        """Whether one of the sessions writes its transactions compressed: servers before 8.0.20
+        cannot.
+        """
         self._records = 0
         self._steps = [pace.records * step // (_STEPS + 1) for step in range(1, _STEPS + 1)]
         self._end: tuple[str, int] | None = None
@@ -85,17 +92,23 @@ class PeopleOfATown(WrittenByAThread):
 
     @property
     def to_be_seen(self) -> int:
-        """Not more: of a row that changes again before the snapshot comes to it, only the last is seen."""
+        """Not more: of a row that changes again before the snapshot comes to it, only the last is
+        seen.
+        """
         if self.visible_words == "rows visible":
             return sum(town.people for town in self._towns)
         return self._records
 
     def is_through(self, checkpoint: Path) -> bool:
-        """A batch is finished that reaches to where the binlog ended after the last transaction."""
+        """A batch is finished that reaches to where the binlog ended after the last
+        transaction.
+        """
         newest = newest_batch(checkpoint / "commits") if self._end is not None else None
         if self._end is None or newest is None:
             return False
-        position = json.loads((checkpoint / "offsets" / str(newest)).read_text().splitlines()[2])["position"]
+        position = json.loads((checkpoint / "offsets" / str(newest)).read_text().splitlines()[2])[
+            "position"
+        ]
         return not position.get("snapshot") and (position["file"], position["pos"]) >= self._end
 
     def rows(self) -> dict[Where, Row]:
@@ -129,7 +142,10 @@ class PeopleOfATown(WrittenByAThread):
         if self._steps and self._written >= self._first + self._steps[0]:
             self._step(len(self._steps))
             del self._steps[0]
-        both = [(session, town.deed()) for session, town in zip(self._sessions, self._towns, strict=True)]
+        both = [
+            (session, town.deed())
+            for session, town in zip(self._sessions, self._towns, strict=True)
+        ]
         if any(deed.alone for _, deed in both):
             for one in both:
                 self._do([one])
@@ -166,7 +182,9 @@ class PeopleOfATown(WrittenByAThread):
             for table, key, change in deed.done:
                 self.histories[table, key].append(change._replace(not_before_ms=now_ms))
             self._written += len(deed.done)
-            self._records += sum(1 + (done.change.op == "d") for done in deed.done)  # a deletion has a tombstone, too
+            self._records += sum(
+                1 + (done.change.op == "d") for done in deed.done
+            )  # a deletion has a tombstone, too
 
 
 def connected(url: str) -> Any:

@@ -1,4 +1,6 @@
-"""Where the changes of the demo go, and what is there in the end: topics, or a table of PostgreSQL."""
+"""Where the changes of the demo go, and what is there in the end: topics, or a table of
+PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class ChangesInKafka(OutputOfChanges):
         """The cluster lives on."""
 
     def make(self) -> None:
-        """The broker's clock says when each record came: it is the verdict's, and not the job's."""
+        """The broker's clock says when each record came: it is the verdict's, and not the
+        job's.
+        """
         for topic in self._topics.values():
             create_topic(self._servers, topic, {"message.timestamp.type": "LogAppendTime"})
 
@@ -58,7 +62,9 @@ class ChangesInKafka(OutputOfChanges):
                 try:
                     key, change = told_by(table, record)
                 except (ValueError, KeyError, TypeError) as error:
-                    unreadable.append(f"{topic}-{record.partition}@{record.offset}: {error!r}: {record.value!r}")
+                    unreadable.append(
+                        f"{topic}-{record.partition}@{record.offset}: {error!r}: {record.value!r}"
+                    )
                     continue
                 told[table.name, key].append(change)
         found = compare(town.histories, told, town.rows())
@@ -72,7 +78,8 @@ class ChangesInKafka(OutputOfChanges):
 def told_by(table: Table, record: ReadRecord) -> tuple[Key, Told]:
     """Key and change of a record in Debezium's form.
 
-    :raises ValueError: it has another one, or says of itself what is not so. (Also KeyError, TypeError.)
+    :raises ValueError: it has another one, or says of itself what is not so. (Also KeyError,
+        TypeError.)
     """
     key_document = json.loads(record.key or b"null")
     columns = [column.name for column in table.columns[: table.key]]
@@ -81,7 +88,9 @@ def told_by(table: Table, record: ReadRecord) -> tuple[Key, Told]:
         return key, Told("tombstone", None, None, record.partition, record.timestamp_ms)
     value = json.loads(record.value)
     before, after = (value[name] and table.row_told(value[name]) for name in ("before", "after"))
-    if key_document.keys() != set(columns) or any(table.key_of(row) != key for row in (before, after) if row):
+    if key_document.keys() != set(columns) or any(
+        table.key_of(row) != key for row in (before, after) if row
+    ):
         raise ValueError(f"key {key_document} is not that of the row")
     if (value["source"]["db"], value["source"]["table"]) != (DATABASE, table.name):
         raise ValueError(f"source {value['source']} is not this topic's table")

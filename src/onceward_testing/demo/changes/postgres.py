@@ -45,12 +45,20 @@ class RowsInPostgres(OnAServer, OutputOfChanges):
         """The rows of both tables, as the two servers' own clients give them."""
         source = [repr(row) for (table, _), row in town.rows().items() if table == PEOPLE.name]
         with self._connected() as connection:
-            target = [repr(_plain(row)) for row in connection.execute("SELECT * FROM people").fetchall()]
+            target = [
+                repr(_plain(row)) for row in connection.execute("SELECT * FROM people").fetchall()
+            ]
             left = left_over(connection)
         return OutputFacts(exactly_once(source, target), left_over=left)
 
     def ask_the_checker(self) -> CheckerFacts:
-        where = ["--database-url", self.address, "--what-is-left", "--bootstrap-servers", self._servers]
+        where = [
+            "--database-url",
+            self.address,
+            "--what-is-left",
+            "--bootstrap-servers",
+            self._servers,
+        ]
         return ask("--pipeline-id", CHANGES_PIPELINE_ID, *where)
 
     def _connected(self) -> psycopg.Connection[Any]:
@@ -59,7 +67,9 @@ class RowsInPostgres(OnAServer, OutputOfChanges):
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """As :mod:`rows` has it."""
-    identity, version, name, number, born, balance, kind, notes, photo, registered, seen, email = row
+    identity, version, name, number, born, balance, kind, notes, photo, registered, seen, email = (
+        row
+    )
     return (
         identity,
         version,

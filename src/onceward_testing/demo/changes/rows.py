@@ -1,7 +1,9 @@
-"""The tables of the demo, and their rows as MySQL's client has them and as Debezium writes them. Pure.
+"""The tables of the demo, and their rows as MySQL's client has them and as Debezium writes them.
+Pure.
 
-A row is a tuple of plain values, in the order of the columns, the same from wherever it was read; so that two can be
-compared, the one that was written, the one that came out, and the one that a ``SELECT`` shows.
+A row is a tuple of plain values, in the order of the columns, the same from wherever it was read;
+so that two can be compared, the one that was written, the one that came out, and the one that a
+``SELECT`` shows.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ def _micros_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``declared``: in SQL. ``selected`` and ``told``: what the client, and what Debezium's JSON has, as a plain value;
-    null stays null."""
+    """``declared``: in SQL. ``selected`` and ``told``: what the client, and what Debezium's JSON
+    has, as a plain value; null stays null.
+    """
 
     name: str
     declared: str
@@ -97,12 +100,19 @@ PEOPLE = Table(
         Column("balance", "DECIMAL(12,2) NOT NULL", str, lambda text: str(Decimal(text))),
         Column("kind", "ENUM('guest','member','friend') NOT NULL"),
         Column("notes", "JSON", _json_text, _json_text),
-        Column("photo", "VARBINARY(16)", bytes.hex, lambda text: base64.b64decode(text, validate=True).hex()),
+        Column(
+            "photo",
+            "VARBINARY(16)",
+            bytes.hex,
+            lambda text: base64.b64decode(text, validate=True).hex(),
+        ),
         Column(
             "registered",
             "DATETIME(6) NOT NULL",
             lambda moment: moment.isoformat(" ", "microseconds"),
-            lambda micros: (_EPOCH + datetime.timedelta(microseconds=micros)).isoformat(" ", "microseconds"),
+            lambda micros: (_EPOCH + datetime.timedelta(microseconds=micros)).isoformat(
+                " ", "microseconds"
+            ),
         ),
         Column(
             "seen",

@@ -1,4 +1,6 @@
-"""The scenario: changes of a MySQL's tables, beginning with the rows that are there, into Kafka or PostgreSQL."""
+"""The scenario: changes of a MySQL's tables, beginning with the rows that are there, into Kafka or
+PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _FIRST_SHARE = 4
 
 
 class ChangesOfMySQL(Scenario):
-    """See the module. The cluster is its caller's; the MySQL is made here, writes binlogs, and is never killed."""
+    """See the module. The cluster is its caller's; the MySQL is made here, writes binlogs, and is
+    never killed.
+    """
 
     feed: PeopleOfATown
     _mysql: LocalMySQL
@@ -27,16 +31,29 @@ class ChangesOfMySQL(Scenario):
         with ExitStack() as opened:
             self._screen.say("starting MySQL, with binlogs (the first time it is fetched)")
             home = self._settings.mysql_home
-            self._mysql = opened.enter_context(LocalMySQL(binlog=True, home=Path(home) if home else None))
+            self._mysql = opened.enter_context(
+                LocalMySQL(binlog=True, home=Path(home) if home else None)
+            )
             self._output = self._made_output()
             opened.enter_context(self._output)
             self._output.make()
             first = self._settings.records // _FIRST_SHARE
-            pace = Pace(self._settings.records - first, self._settings.produce_seconds, self._settings.kills or 0)
+            pace = Pace(
+                self._settings.records - first,
+                self._settings.produce_seconds,
+                self._settings.kills or 0,
+            )
             shown: Shown = "changes" if self._settings.sink == "kafka" else "rows"
             self.feed = PeopleOfATown(self._mysql.url, first, pace, self._settings.seed, shown)
-            how = "compressed" if self.feed.compressed else "not compressed, which this server cannot"
-            self._screen.say(f"people come, before there is a job; the transactions of one of two sessions are {how}")
+            how = (
+                "compressed"
+                if self.feed.compressed
+                else "not compressed, which this server cannot"
+            )
+            self._screen.say(
+                f"people come, before there is a job; the transactions of one of two sessions are "
+                f"{how}"
+            )
             self.feed.make()
             self.tail = self._output.tail()
             self._open = opened.pop_all()

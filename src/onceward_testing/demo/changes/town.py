@@ -1,7 +1,8 @@
-"""Who writes what: a town's people come, change, move, leave and come back. Pure, and the same for the same seed.
+"""Who writes what: a town's people come, change, move, leave and come back. Pure, and the same for
+the same seed.
 
-Each session of the writer has a town of its own, with keys of its own: so the order of the changes of a key is that of
-its session, however two transactions lie across each other.
+Each session of the writer has a town of its own, with keys of its own: so the order of the changes
+of a key is that of its session, however two transactions lie across each other.
 """
 
 from __future__ import annotations
@@ -14,9 +15,30 @@ from decimal import Decimal
 from typing import Any
 
 from onceward_testing.demo.changes.deed import Deed
-from onceward_testing.demo.changes.rows import EMAIL_UNSAID, HOMES, PEOPLE, PEOPLE_LATER, Key, Row, Table
+from onceward_testing.demo.changes.rows import (
+    EMAIL_UNSAID,
+    HOMES,
+    PEOPLE,
+    PEOPLE_LATER,
+    Key,
+    Row,
+    Table,
+)
 
-_NAMES = ("Ada", "Bo", "Dilnoza", "Émile", "Grace", "Hiroshi", "João", "李娜", "O’Neill", 'a "b" \\ c', "😀", "")
+_NAMES = (
+    "Ada",
+    "Bo",
+    "Dilnoza",
+    "Émile",
+    "Grace",
+    "Hiroshi",
+    "João",
+    "李娜",
+    "O’Neill",
+    'a "b" \\ c',
+    "😀",
+    "",
+)
 _CITIES = ("Oslo", "Łódź", "İzmir", "São Paulo", "大阪", "Nuuk")
 _KINDS = ("guest", "member", "friend")
 _PLACES = ("post", "work", "été")
@@ -96,14 +118,20 @@ class Town:
         """Some people, and the homes of some of them: two tables."""
         people = [self._newcomer() for _ in range(self._rng.randint(1, 20))]
         self._insert(deed, self._table, people)
-        homes = [(row[0], self._rng.choice(_PLACES), 1, self._rng.choice(_CITIES)) for row in people[::2]]
+        homes = [
+            (row[0], self._rng.choice(_PLACES), 1, self._rng.choice(_CITIES))
+            for row in people[::2]
+        ]
         self._insert(deed, HOMES, homes)
 
     def _rename(self, deed: Deed) -> None:
         before = self._somebody()
-        after = self._later(before, {_NAME: self._name(), _NOTES: self._notes(), _KIND: self._rng.choice(_KINDS)})
+        after = self._later(
+            before, {_NAME: self._name(), _NOTES: self._notes(), _KIND: self._rng.choice(_KINDS)}
+        )
         deed.say(
-            "UPDATE people SET version = version + 1, name = %s, notes = %s, kind = %s WHERE id = %s",
+            "UPDATE people SET version = version + 1, name = %s, notes = %s, kind = %s WHERE id = "
+            "%s",
             after[_NAME], after[_NOTES], after[_KIND], before[0],
         )  # fmt: skip
         self._update(deed, before, after)
@@ -114,7 +142,8 @@ class Town:
         amount, seen = Decimal(self._rng.randint(-9_999, 9_999)) / 100, self._seen()
         many = {row[0]: row for row in (self._somebody() for _ in range(self._rng.randint(2, 40)))}
         deed.say(
-            "UPDATE people SET version = version + 1, balance = balance + %s, seen = %s WHERE id IN %s",
+            "UPDATE people SET version = version + 1, balance = balance + %s, seen = %s WHERE id "
+            "IN %s",
             amount, seen, tuple(many),
         )  # fmt: skip
         for before in many.values():
@@ -129,7 +158,9 @@ class Town:
         version = self._left_homes.get(key, 0) if before is None else before[2]
         after = (*key, version + 1, self._rng.choice(_CITIES))
         deed.say(
-            "INSERT INTO homes VALUES %s ON DUPLICATE KEY UPDATE version = VALUES(version), city = VALUES(city)", after
+            "INSERT INTO homes VALUES %s ON DUPLICATE KEY UPDATE version = VALUES(version), city "
+            "= VALUES(city)",
+            after,
         )
         if before is None:
             deed.came(HOMES, after)
@@ -140,7 +171,9 @@ class Town:
 
     def _leave(self, deed: Deed) -> None:
         deed.alone = True
-        leaving = {row[0]: row for row in (self._somebody() for _ in range(self._rng.randint(1, 8)))}
+        leaving = {
+            row[0]: row for row in (self._somebody() for _ in range(self._rng.randint(1, 8)))
+        }
         homes = [key for identity in leaving for key in self._homes_of(identity)]
         for key in homes:  # MySQL 8.0.12 finds no 'été' in a list of pairs
             deed.say("DELETE FROM homes WHERE person = %s AND place = %s", *key)
@@ -154,7 +187,9 @@ class Town:
         """Another primary key, in two tables."""
         before = self._somebody()
         after = (self._drawn_id(), before[1] + 1, *before[2:])
-        deed.say("UPDATE people SET id = %s, version = version + 1 WHERE id = %s", after[0], before[0])
+        deed.say(
+            "UPDATE people SET id = %s, version = version + 1 WHERE id = %s", after[0], before[0]
+        )
         del self._people[before[0]]
         self._left[before[0]] = before[1]
         deed.became(self._table, before, after)
@@ -162,7 +197,8 @@ class Town:
         for key in self._homes_of(before[0]):
             home = self._homes.pop(key)
             moved = (after[0], key[1], home[2] + 1, home[3])
-            deed.say("UPDATE homes SET person = %s, version = version + 1 WHERE person = %s AND place = %s",
+            deed.say("UPDATE homes SET person = %s, version = version + 1 WHERE person = %s AND "
+                     "place = %s",
                      after[0], *key)  # fmt: skip
             deed.became(HOMES, home, moved)
             self._left_homes[key] = home[2]
@@ -173,13 +209,19 @@ class Town:
         if not self._left:
             return self._register(deed)
         identity = self._rng.choice(list(self._left)[-50:])
-        return self._insert(deed, self._table, [self._person(identity, self._left.pop(identity) + 1)])
+        return self._insert(
+            deed, self._table, [self._person(identity, self._left.pop(identity) + 1)]
+        )
 
     def _change_ones_mind(self, deed: Deed) -> None:
         """One row several times in a transaction."""
         self._insert(deed, self._table, [stays := self._newcomer(), leaves := self._newcomer()])
         after = self._later(stays, {_NAME: self._name()})
-        deed.say("UPDATE people SET version = version + 1, name = %s WHERE id = %s", after[_NAME], stays[0])
+        deed.say(
+            "UPDATE people SET version = version + 1, name = %s WHERE id = %s",
+            after[_NAME],
+            stays[0],
+        )
         self._update(deed, stays, after)
         deed.say("DELETE FROM people WHERE id = %s", leaves[0])
         self._delete(deed, leaves)
@@ -188,7 +230,10 @@ class Town:
 
     def _regret(self, deed: Deed) -> None:
         deed.regretted = True
-        deed.say("UPDATE people SET version = version + 1, name = 'never' WHERE id = %s", self._somebody()[0])
+        deed.say(
+            "UPDATE people SET version = version + 1, name = 'never' WHERE id = %s",
+            self._somebody()[0],
+        )
         never = self._person(-1, 1)
         _say_insert(deed, self._table, [never])
 
@@ -229,7 +274,10 @@ class Town:
         deed.went(HOMES, home)
 
     def _later(self, row: Row, values: dict[int, Any]) -> Row:
-        return tuple(row[1] + 1 if place == 1 else values.get(place, value) for place, value in enumerate(row))
+        return tuple(
+            row[1] + 1 if place == 1 else values.get(place, value)
+            for place, value in enumerate(row)
+        )
 
     def _homes_of(self, identity: int) -> list[Key]:
         return [key for place in _PLACES if (key := (identity, place)) in self._homes]
@@ -254,13 +302,17 @@ class Town:
 
     def _person(self, identity: int, version: int) -> Row:
         rng = self._rng
-        moment = _FIRST_DAY + datetime.timedelta(days=rng.randrange(_DAYS), microseconds=rng.randrange(86_400_000_000))
+        moment = _FIRST_DAY + datetime.timedelta(
+            days=rng.randrange(_DAYS), microseconds=rng.randrange(86_400_000_000)
+        )
         row = (
             identity,
             version,
             self._name(),
             f"{rng.randrange(10**17, 10**18)}" if rng.random() < 0.9 else None,
-            str((_FIRST_DAY + datetime.timedelta(days=rng.randrange(_DAYS))).date()) if rng.random() < 0.9 else None,
+            str((_FIRST_DAY + datetime.timedelta(days=rng.randrange(_DAYS))).date())
+            if rng.random() < 0.9
+            else None,
             str(Decimal(rng.randrange(-(10**8), 10**8)) / 100 + Decimal("0.00")),
             rng.choice(_KINDS),
             self._notes(),
@@ -277,7 +329,12 @@ class Town:
         if self._rng.random() < 0.5:
             return None
         draw = self._rng.randrange(1 << 40)
-        notes = {"seen": draw, "by": self._rng.choice(_NAMES), "tags": [draw % 7, None, True, -1.5], "of": {"a": {}}}
+        notes = {
+            "seen": draw,
+            "by": self._rng.choice(_NAMES),
+            "tags": [draw % 7, None, True, -1.5],
+            "of": {"a": {}},
+        }
         return json.dumps(notes, sort_keys=True, ensure_ascii=False)
 
     def _seen(self) -> str:
@@ -287,10 +344,13 @@ class Town:
 
 def _say_insert(deed: Deed, table: Table, rows: Iterable[Row]) -> None:
     """One statement for them all."""
-    binary = next((place for place, column in enumerate(table.columns) if column.name == "photo"), None)
+    binary = next(
+        (place for place, column in enumerate(table.columns) if column.name == "photo"), None
+    )
     values = [
         tuple(
-            bytes.fromhex(value) if place == binary and value is not None else value for place, value in enumerate(row)
+            bytes.fromhex(value) if place == binary and value is not None else value
+            for place, value in enumerate(row)
         )
         for row in rows
     ]

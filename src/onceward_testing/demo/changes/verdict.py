@@ -1,11 +1,13 @@
 """What must have come out of a topic of changes, beside what did. Pure.
 
-Of each key we know every change that the writer made, and see a list of records in the order of their offsets. It must
-be one row of the snapshot (``r``), as the row was at some moment, and then every later change once; or every change
-from an insert on, if at the moment of the snapshot there was no such row; and a tombstone behind each deletion. Which
-moment the snapshot's was the job alone knows. So of a key that had changes before the first one that we see we ask no
-more than this: what was committed after the last row of the snapshot came out must be there. And whatever the model
-says, ``before`` must be the ``after`` of the record in front of it, and the last ``after`` what a ``SELECT`` shows.
+Of each key we know every change that the writer made, and see a list of records in the order of
+their offsets. It must be one row of the snapshot (``r``), as the row was at some moment, and then
+every later change once; or every change from an insert on, if at the moment of the snapshot there
+was no such row; and a tombstone behind each deletion. Which moment the snapshot's was the job
+alone knows. So of a key that had changes before the first one that we see we ask no more than
+this: what was committed after the last row of the snapshot came out must be there. And whatever
+the model says, ``before`` must be the ``after`` of the record in front of it, and the last
+``after`` what a ``SELECT`` shows.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ Where = tuple[str, Key]
 
 
 class Told(NamedTuple):
-    """One record. ``tombstone``: it has a key and no value. ``at_ms``: when the broker got it, in milliseconds since
-    the epoch."""
+    """One record. ``tombstone``: it has a key and no value. ``at_ms``: when the broker got it, in
+    milliseconds since the epoch.
+    """
 
     op: Literal["r", "c", "u", "d", "tombstone"]
     before: Row | None
@@ -36,8 +39,9 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Findings:
-    """``verdict``: each change that had to come out against each that did, by their names. ``broken``: where a key's
-    records are no chain, in words; the first few."""
+    """``verdict``: each change that had to come out against each that did, by their names.
+    ``broken``: where a key's records are no chain, in words; the first few.
+    """
 
     verdict: Verdict[str]
     snapshot_rows: int
@@ -48,15 +52,23 @@ _BROKEN_NAMED = 5
 
 
 def compare(
-    histories: Mapping[Where, Sequence[Change]], told: Mapping[Where, Sequence[Told]], rows: Mapping[Where, Row]
+    histories: Mapping[Where, Sequence[Change]],
+    told: Mapping[Where, Sequence[Told]],
+    rows: Mapping[Where, Row],
 ) -> Findings:
     """
     :param histories: every change of each key, in the order of their commits.
     :param told: the records of each key, in the order of their offsets.
     :param rows: what a ``SELECT`` shows when all is done.
     """
-    snapshot = [record.at_ms for records in told.values() for record in records if record.op == "r"]
-    broken = [] if snapshot else ["INVALID: no row of a snapshot came out, so nothing shows how changes join it"]
+    snapshot = [
+        record.at_ms for records in told.values() for record in records if record.op == "r"
+    ]
+    broken = (
+        []
+        if snapshot
+        else ["INVALID: no row of a snapshot came out, so nothing shows how changes join it"]
+    )
     expected: list[str] = []
     visible: list[str] = []
     for where in {**histories, **told, **rows}:
@@ -66,14 +78,20 @@ def compare(
         visible += [f"{name}: {what}" for what in key.visible()]
         broken += [f"{name}: {what}" for what in key.breaks(rows.get(where))]
     unnamed = len(broken) - _BROKEN_NAMED
-    told_broken = broken if unnamed <= 0 else [*broken[:_BROKEN_NAMED], f"and {unnamed} more like these"]
+    told_broken = (
+        broken if unnamed <= 0 else [*broken[:_BROKEN_NAMED], f"and {unnamed} more like these"]
+    )
     return Findings(exactly_once(expected, visible), len(snapshot), told_broken)
 
 
 class _OneKey:
-    """Versions grow from change to change of a key, over its deletion, too: so no two changes of it are alike."""
+    """Versions grow from change to change of a key, over its deletion, too: so no two changes of
+    it are alike.
+    """
 
-    def __init__(self, history: Sequence[Change], records: Sequence[Told], snapshot_over_ms: int) -> None:
+    def __init__(
+        self, history: Sequence[Change], records: Sequence[Told], snapshot_over_ms: int
+    ) -> None:
         self._history = history
         self._records = records
         self._snapshot_over_ms = snapshot_over_ms
@@ -94,7 +112,11 @@ class _OneKey:
         """The names of what did."""
         for number, (place, record) in enumerate(zip(self._places, self._records, strict=True)):
             if record.op == "tombstone":
-                yield _tombstone(self._records[number - 1]) if number else "a tombstone, first of all"
+                yield (
+                    _tombstone(self._records[number - 1])
+                    if number
+                    else "a tombstone, first of all"
+                )
                 continue
             never = f", which never was: {record.before} → {record.after}" if place is None else ""
             yield f"{_name(record)}{never}"
@@ -104,7 +126,10 @@ class _OneKey:
         if len({record.partition for record in self._records}) > 1:
             yield "its records are in several partitions"
         records = [record for record in self._records if record.op != "tombstone"]
-        if any(one >= other for one, other in pairwise(place for place in self._places if place is not None)):
+        if any(
+            one >= other
+            for one, other in pairwise(place for place in self._places if place is not None)
+        ):
             yield f"not in order: {', '.join(map(_name, records))}"
         was: Row | None = None
         for number, record in enumerate(records):
@@ -113,7 +138,10 @@ class _OneKey:
             if record.op in ("c", "r") and was is not None:
                 yield f"{_name(record)}, of a row that is there"
             elif record.op in ("u", "d") and not _is_seen_as(was, record.before):
-                yield f"{_name(record)} has before={record.before}, and the record in front of it after={was}"
+                yield (
+                    f"{_name(record)} has before={record.before}, and the record in front of it "
+                    f"after={was}"
+                )
             was = record.after
         if not _is_seen_as(was, row):
             yield f"a SELECT shows {row}, and the last record {was}"
@@ -122,9 +150,15 @@ class _OneKey:
         return [change for change in changes if change.not_before_ms > self._snapshot_over_ms]
 
     def _place_of(self, record: Told) -> int | None:
-        """Which change of the history this record is; of a row of the snapshot: after which it was read."""
+        """Which change of the history this record is; of a row of the snapshot: after which it was
+        read.
+        """
         for place, change in enumerate(self._history):
-            if record.op == "r" and change.after is not None and _is_seen_as(change.after, record.after):
+            if (
+                record.op == "r"
+                and change.after is not None
+                and _is_seen_as(change.after, record.after)
+            ):
                 return place
             if (record.op, record.before, record.after) == change[:3]:
                 return place
@@ -138,7 +172,11 @@ def _is_seen_as(row: Row | None, later: Row | None) -> bool:
 
 def _names(changes: Sequence[Change]) -> list[str]:
     """With what Debezium writes behind deletions."""
-    return [name for change in changes for name in (_name(change), *([_tombstone(change)] if change.op == "d" else []))]
+    return [
+        name
+        for change in changes
+        for name in (_name(change), *([_tombstone(change)] if change.op == "d" else []))
+    ]
 
 
 def _tombstone(behind: Change | Told) -> str:

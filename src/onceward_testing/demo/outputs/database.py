@@ -1,4 +1,6 @@
-"""A table of a database that is started for the demo: what PostgreSQL and MySQL have in common, by Python's DB-API."""
+"""A table of a database that is started for the demo: what PostgreSQL and MySQL have in common, by
+Python's DB-API.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from onceward_testing.local_mysql import LocalMySQL
 from onceward_testing.local_postgres import LocalPostgres
 from onceward_testing.verdict import exactly_once
 
-_STAGING = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'onceward\\_staging%'"
+_STAGING = (
+    "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'onceward\\_staging%'"
+)
 
 
 class OnAServer(Output):
@@ -38,8 +42,9 @@ class OnAServer(Output):
 
     @abstractmethod
     def _connected(self) -> Any:
-        """A new connection, by the server's own client, in which each statement is a transaction. It is closed at the
-        end of its ``with`` block."""
+        """A new connection, by the server's own client, in which each statement is a transaction.
+        It is closed at the end of its ``with`` block.
+        """
 
 
 class DatabaseOutput(OnAServer, OutputOfNumbers):
@@ -52,11 +57,15 @@ class DatabaseOutput(OnAServer, OutputOfNumbers):
         """Nothing in the table is unique: a row that comes twice is to be seen, not refused."""
         columns = f"number text NOT NULL, id bigint, name text, from_time {self.instant} NOT NULL"
         with self._connected() as connection:
-            connection.cursor().execute(f"CREATE TABLE {OUTPUT_TABLE} ({columns}, to_time {self.instant} NOT NULL)")
+            connection.cursor().execute(
+                f"CREATE TABLE {OUTPUT_TABLE} ({columns}, to_time {self.instant} NOT NULL)"
+            )
 
     def tail(self) -> CountingTail:
         connection = self._connected()
-        return CountingTail(lambda: int(asked(connection, f"SELECT count(*) FROM {OUTPUT_TABLE}")[0]))  # noqa: S608
+        return CountingTail(
+            lambda: int(asked(connection, f"SELECT count(*) FROM {OUTPUT_TABLE}")[0])  # noqa: S608
+        )
 
     def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
         with self._connected() as connection:

@@ -37,13 +37,21 @@ class FilesOutput(OutputOfNumbers):
 
     def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
         rows = self._seen()
-        numbers = rows.to_table(columns=["number"]).column("number").to_pylist() if rows.files else []
+        numbers = (
+            rows.to_table(columns=["number"]).column("number").to_pylist() if rows.files else []
+        )
         prepared = self._folder / "_onceward" / "prepared"
-        left = [f"prepared folder {path.name}" for path in sorted(prepared.iterdir())] if prepared.is_dir() else []
+        left = (
+            [f"prepared folder {path.name}" for path in sorted(prepared.iterdir())]
+            if prepared.is_dir()
+            else []
+        )
         return OutputFacts(exactly_once(expected, numbers), left_over=left)
 
     def ask_the_checker(self) -> CheckerFacts:
-        return ask("--pipeline-id", PIPELINE_ID, "--files", str(self._folder), "--expect-caught-up")
+        return ask(
+            "--pipeline-id", PIPELINE_ID, "--files", str(self._folder), "--expect-caught-up"
+        )
 
     def _seen(self) -> dataset.FileSystemDataset:
         """What a reader lists; names that begin with ``_`` or ``.`` are passed over."""

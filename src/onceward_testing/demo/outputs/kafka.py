@@ -45,15 +45,22 @@ class KafkaOutput(OutputOfNumbers):
         letters: Verdict[bytes] | None = None
         if DEAD_LETTER_TOPIC in self._topics:
             read = read_topic(self._kafka.bootstrap_servers, DEAD_LETTER_TOPIC, "read_committed")
-            letters = exactly_once(set(poison), [(record.key or b"") + b":" + (record.value or b"") for record in read])
+            letters = exactly_once(
+                set(poison),
+                [(record.key or b"") + b":" + (record.value or b"") for record in read],
+            )
         return OutputFacts(verdict, len(uncommitted) - len(committed), letters)
 
     def ask_the_checker(self) -> CheckerFacts:
         return ask_about_topics(self._kafka, PIPELINE_ID, self._topics, "--expect-caught-up")
 
 
-def ask_about_topics(kafka: LocalKafka, pipeline_id: str, topics: Sequence[str], *expectations: str) -> CheckerFacts:
-    """Is it exactly once, as far as is expected, and does every record on the brokers' disks say so?"""
+def ask_about_topics(
+    kafka: LocalKafka, pipeline_id: str, topics: Sequence[str], *expectations: str
+) -> CheckerFacts:
+    """Is it exactly once, as far as is expected, and does every record on the brokers' disks say
+    so?
+    """
     folders = [part for node in kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
     options = [part for topic in topics for part in ("--topic", topic)]
     where = ["--bootstrap-servers", kafka.bootstrap_servers, *options]
@@ -63,6 +70,8 @@ def ask_about_topics(kafka: LocalKafka, pipeline_id: str, topics: Sequence[str],
 def create_topic(bootstrap_servers: str, topic: str, config: dict[str, str] | None = None) -> None:
     """A new topic with the demo's number of partitions; returns when it is there."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
-    created = admin.create_topics([NewTopic(topic, PARTITIONS, config=config or {})], request_timeout=_CREATE_SECONDS)
+    created = admin.create_topics(
+        [NewTopic(topic, PARTITIONS, config=config or {})], request_timeout=_CREATE_SECONDS
+    )
     for answer in created.values():
         answer.result(_CREATE_SECONDS)

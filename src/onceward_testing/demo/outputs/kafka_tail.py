@@ -1,5 +1,6 @@
-"""Follows the output topics while the demo runs and counts what a ``read_committed`` reader sees. Progress only: the
-verdict is read afterwards, from the beginning, by another reader."""
+"""Follows the output topics while the demo runs and counts what a ``read_committed`` reader sees.
+Progress only: the verdict is read afterwards, from the beginning, by another reader.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,16 @@ class KafkaTail(Tail):
     def __init__(self, bootstrap_servers: str, topics: Sequence[str] = (OUTPUT_TOPIC,)) -> None:
         super().__init__()
         self._topics = topics
-        settings = reader_settings(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
+        settings = reader_settings(bootstrap_servers, "read_committed") | {
+            "fetch.wait.max.ms": 100
+        }
         self._consumer = Consumer(settings)
 
     def _follow(self) -> None:
         parts = [(topic, number) for topic in self._topics for number in range(PARTITIONS)]
-        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in parts])
+        self._consumer.assign(
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in parts]
+        )
         try:
             while not self._stop.is_set():
                 messages = self._consumer.consume(5_000, 0.05)

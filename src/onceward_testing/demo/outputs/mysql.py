@@ -22,6 +22,7 @@ class MySQLOutput(DatabaseOutput):
     def _connected(self) -> Any:
         said = urlsplit(self.address)
         return pymysql.connect(
-            host=said.hostname, port=said.port or 0, user=said.username, password=said.password or "",
+            host=said.hostname, port=said.port or 0, user=said.username,
+            password=said.password or "",
             database=said.path.strip("/"), charset="utf8mb4", ssl_disabled=True, autocommit=True,
         )  # fmt: skip

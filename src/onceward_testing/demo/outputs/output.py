@@ -1,4 +1,6 @@
-"""What the demo asks of a place that its job writes to. Implemented beside this module; runs in the supervisor."""
+"""What the demo asks of a place that its job writes to. Implemented beside this module; runs in
+the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ _LOOK_SECONDS = 0.3
 
 
 class Tail(ABC):
-    """Follows the output while the job runs, in a thread of its own. Progress only: the verdict is read afterwards,
-    from the beginning."""
+    """Follows the output while the job runs, in a thread of its own. Progress only: the verdict is
+    read afterwards, from the beginning.
+    """
 
     visible = 0
     """Rows seen so far."""
@@ -65,7 +68,8 @@ class OutputOfNumbers(Output):
 
     @abstractmethod
     def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
-        """All that a reader sees, beside ``expected``; read by a client that shares no code with the sink.
+        """All that a reader sees, beside ``expected``; read by a client that shares no code with
+        the sink.
 
         :param poison: records that had to become dead letters, each ``key:value``; all different.
         """

@@ -1,4 +1,6 @@
-"""In the place of Arrow where rows go to a database: rows of the simulation, and columns that are added to them."""
+"""In the place of Arrow where rows go to a database: rows of the simulation, and columns that are
+added to them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ class Columns:
 
     __slots__ = ("made_by", "names", "types")
 
-    def __init__(self, names: Sequence[str], types: Sequence[str], made_by: Callable[[Any], tuple[Any, ...]]) -> None:
+    def __init__(
+        self, names: Sequence[str], types: Sequence[str], made_by: Callable[[Any], tuple[Any, ...]]
+    ) -> None:
         self.names = tuple(names)
         self.types = tuple(types)
         """As staged."""
@@ -25,7 +29,9 @@ class RowsTable:
 
     __slots__ = ("_columns", "_more", "_rows", "nbytes")
 
-    def __init__(self, rows: Iterable[Any], columns: Columns, more: tuple[tuple[str, Any], ...] = ()) -> None:
+    def __init__(
+        self, rows: Iterable[Any], columns: Columns, more: tuple[tuple[str, Any], ...] = ()
+    ) -> None:
         self._rows = rows if isinstance(rows, list) else list(rows)
         self._columns = columns
         self._more = more
@@ -48,14 +54,21 @@ class RowsTable:
         return [self._columns.made_by(row)[place] for row in self._rows]
 
     def filter(self, mask: list[bool]) -> RowsTable:
-        return RowsTable([row for row, kept in zip(self._rows, mask, strict=True) if kept], self._columns, self._more)
+        return RowsTable(
+            [row for row, kept in zip(self._rows, mask, strict=True) if kept],
+            self._columns,
+            self._more,
+        )
 
     def rows_of(self, table: ServersTable) -> list[tuple[Any, ...]]:
         """As rows of ``table``."""
         made_by, names, more = self._columns.made_by, self._columns.names, self._more
         if more and isinstance(more[-1][1], range):  # MySQL's staging numbers its rows
             (_, task), (_, numbers) = more
-            return [(*made_by(row), task, number) for row, number in zip(self._rows, numbers, strict=True)]
+            return [
+                (*made_by(row), task, number)
+                for row, number in zip(self._rows, numbers, strict=True)
+            ]
         if more:
             task = more[0][1]
             return [(*made_by(row), task) for row in self._rows]

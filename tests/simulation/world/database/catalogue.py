@@ -1,4 +1,6 @@
-"""What a server says of its tables: the questions of the product's ledgers and of its two catalogues."""
+"""What a server says of its tables: the questions of the product's ledgers and of its two
+catalogues.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,15 @@ from simulation.world.database.tables import Table
 Asked = Callable[[Any, Any, Sequence[Any]], Any]
 
 
-def _answer(asked: Callable[[Any, Any, Sequence[Any]], Sequence[Any]]) -> Callable[[Any, Any], Understood]:
+def _answer(
+    asked: Callable[[Any, Any, Sequence[Any]], Sequence[Any]],
+) -> Callable[[Any, Any], Understood]:
     """What ``asked`` says, for server, transaction and parameters."""
 
     def make(server: Any, found: re.Match[str]) -> Understood:
-        return Understood(lambda session, transaction, parameters: Result(asked(server, transaction, parameters)))
+        return Understood(
+            lambda session, transaction, parameters: Result(asked(server, transaction, parameters))
+        )
 
     return make
 
@@ -39,13 +45,30 @@ def _relation(server: Any, transaction: Any, parameters: Sequence[Any]) -> Seque
     schema, _, own = table.name.partition(".")
     is_ledger = table.name in (server.name_of(ledger), server.name_of(batches))
     persistence = "p" if table.logged else "u"
-    return [(table.name, f'"{schema}"."{own}"', "r", own, persistence, False, False, False, is_ledger, "UTF8", False)]
+    return [
+        (
+            table.name,
+            f'"{schema}"."{own}"',
+            "r",
+            own,
+            persistence,
+            False,
+            False,
+            False,
+            is_ledger,
+            "UTF8",
+            False,
+        )
+    ]
 
 
 def _columns(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequence[Any]:
     table = server.table(parameters[0], transaction)
     types = server.types_of(table)
-    return [(name, kind, True, False, False, False, False) for name, kind in zip(table.columns, types, strict=True)]
+    return [
+        (name, kind, True, False, False, False, False)
+        for name, kind in zip(table.columns, types, strict=True)
+    ]
 
 
 def _unique(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequence[Any]:
@@ -92,7 +115,11 @@ def _engine(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequenc
 def _relation_of_mysql(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequence[Any]:
     schema = parameters[0] or server.default_schema
     table = _found(server, transaction, f"{schema}.{parameters[1]}")
-    return [] if table is None else [(schema, parameters[1], "BASE TABLE", "InnoDB", 0, server.default_schema)]
+    return (
+        []
+        if table is None
+        else [(schema, parameters[1], "BASE TABLE", "InnoDB", 0, server.default_schema)]
+    )
 
 
 def _columns_of_mysql(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequence[Any]:
@@ -120,17 +147,24 @@ def _shaped(text: str) -> re.Pattern[str]:
 
 
 SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = (
-    (_shaped("SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)$"), _answer(_persistence)),
+    (
+        _shaped("SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)$"),
+        _answer(_persistence),
+    ),
     (_shaped("SELECT c.oid, format("), _answer(_relation)),
     (_shaped("SELECT a.attname, CASE WHEN"), _answer(_columns)),
     (_shaped("SELECT array_agg(a.attname::text)"), _answer(_unique)),
     (_shaped("SELECT n.nspname::text, c.oid FROM pg_class"), _answer(_schema_of)),
     (_shaped("SELECT relname FROM pg_class c JOIN"), _answer(_left)),
-    (_shaped("SELECT DISTINCT conrelid, confrelid, condeferrable FROM pg_constraint"), _answer(_no_references)),
+    (
+        _shaped("SELECT DISTINCT conrelid, confrelid, condeferrable FROM pg_constraint"),
+        _answer(_no_references),
+    ),
     (_shaped("SELECT unique_constraint_schema, referenced_table_name"), _answer(_no_references)),
     (
         re.compile(
-            r"WITH RECURSIVE tree.* SELECT n\.nspname::text, c\.relname::text, md5.* WHERE c\.oid = '(.+)'::regclass$"
+            r"WITH RECURSIVE tree.* SELECT n\.nspname::text, c\.relname::text, md5.* WHERE c\.oid "
+            r"= '(.+)'::regclass$"
         ),
         _shape,
     ),
@@ -140,7 +174,9 @@ SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = (
     (_shaped("SELECT column_name, column_type, is_nullable,"), _answer(_columns_of_mysql)),
     (_shaped("SELECT index_name, column_name, sub_part"), _answer(_unique_of_mysql)),
     (
-        _shaped("SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT("),
+        _shaped(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT("
+        ),
         _answer(_left_of_mysql),
     ),
 )

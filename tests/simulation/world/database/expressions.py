@@ -1,4 +1,5 @@
-"""SQL's conditions and values as functions of a row and the statement's parameters: as much as the product writes.
+"""SQL's conditions and values as functions of a row and the statement's parameters: as much as the
+product writes.
 
 A text is turned into Python once. What is not understood raises :class:`Unknown`: a model that
 guesses is worth nothing.

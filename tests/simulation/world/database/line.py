@@ -1,4 +1,6 @@
-"""Between a client and the server: how long it takes, what gets lost, and in which order it happens."""
+"""Between a client and the server: how long it takes, what gets lost, and in which order it
+happens.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from simulation.world.database.trouble import Trouble
 FAULTS = {
     "db:refused": "a client cannot connect to the database",
     "db:broken": "a connection breaks before a statement gets to the server, which rolls back",
-    "db:lingers": "the server does not notice for up to a minute that a client is gone, and its locks stay",
+    "db:lingers": "the server does not notice for up to a minute that a client is gone, and its "
+    "locks stay",
     "db:answer lost": "a statement is carried out, and its answer is lost with the connection",
     "db:slow": "a statement takes seconds",
     "db:commit lost": "a COMMIT never gets to the server, and has no answer",
     "db:commit held": "a COMMIT gets to the server late, when its client has given it up",
     "db:commit unanswered": "a COMMIT is carried out, and its answer is lost",
-    "db:crash": "the server crashes: sessions end, unlogged tables are empty, what is prepared stays",
+    "db:crash": "the server crashes: sessions end, unlogged tables are empty, what is prepared "
+    "stays",
     "db:read only": "the server crashes, and takes no writes for a while when it is there again",
     "db:session ended": "the server ends a session (pg_terminate_backend, KILL, a pooler)",
     "db:deadlock": "a statement is refused for a deadlock with somebody else",
@@ -31,7 +35,9 @@ FAULTS = {
 }
 _LATENCY = 0.0004
 _STEPS = 0.3
-"""How many of the statements of a client that is alone take any time at all: who is alone is in nobody's way."""
+"""How many of the statements of a client that is alone take any time at all: who is alone is in
+nobody's way.
+"""
 _SLOW, _HELD, _STILL, _LOCKED = 8.0, 40.0, 60.0, 120.0
 
 
@@ -48,7 +54,8 @@ def connect(server: Server, name: str) -> Session:
 
 
 def arrives(session: Session, what: str, *, writes: bool = False) -> None:
-    """A statement of the client's gets to the server; afterwards it is carried out, unless this raises.
+    """A statement of the client's gets to the server; afterwards it is carried out, unless this
+    raises.
 
     :raises Trouble: it does not.
     """
@@ -135,7 +142,8 @@ def execute(session: Session, sql: str, parameters: Any) -> Any:
 
 
 def end(session: Session, what: str, carry_out: Callable[[], Any]) -> Any:
-    """A message that makes something true: it is carried out by the server itself, whatever becomes of its client.
+    """A message that makes something true: it is carried out by the server itself, whatever
+    becomes of its client.
 
     :param carry_out: what the server does; what it answers.
     :raises Trouble: there is no answer.
@@ -144,7 +152,11 @@ def end(session: Session, what: str, carry_out: Callable[[], Any]) -> Any:
     server = session.server
     sim, lots, transaction = server.sim, server.sim.lots, session.transaction
     if session.faults:
-        if server.prepared and what.startswith(("COMMIT PREPARED", "XA COMMIT")) and lots.fires("db:ended by hand"):
+        if (
+            server.prepared
+            and what.startswith(("COMMIT PREPARED", "XA COMMIT"))
+            and lots.fires("db:ended by hand")
+        ):
             _tell(session, what, "somebody rolls it back before")
             for prepared in [one for one in server.prepared.values() if one.session is None]:
                 server.roll_back(prepared)
@@ -237,8 +249,8 @@ def tell(session: Session, what: str, fate: Any) -> None:
 
 
 def copy(session: Session, name: str, rows: Any, mode: int) -> None:
-    """Rows into a table, sent as they go: who stands still, or dies, in the middle has done nothing, and holds the lock
-    of the table for so long.
+    """Rows into a table, sent as they go: who stands still, or dies, in the middle has done
+    nothing, and holds the lock of the table for so long.
 
     :raises Trouble: …
     """

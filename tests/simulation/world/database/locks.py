@@ -1,9 +1,10 @@
 """Locks of rows, of tables and of names, and who waits for them. First come, first served.
 
-Shared ones (``FOR SHARE`` of a row, ``ROW EXCLUSIVE`` of a table) go together; an exclusive one goes with nobody.
-Sources: *Explicit Locking* in PostgreSQL's manual, *InnoDB Locking* and *Metadata Locking* in MySQL's. Who waits does
-so until ``lock_timeout`` or ``statement_timeout`` (``innodb_lock_wait_timeout``, ``lock_wait_timeout``); whoever stands
-still in a transaction for longer than it may is ended by the server when somebody waits for it.
+Shared ones (``FOR SHARE`` of a row, ``ROW EXCLUSIVE`` of a table) go together; an exclusive one
+goes with nobody. Sources: *Explicit Locking* in PostgreSQL's manual, *InnoDB Locking* and
+*Metadata Locking* in MySQL's. Who waits does so until ``lock_timeout`` or ``statement_timeout``
+(``innodb_lock_wait_timeout``, ``lock_wait_timeout``); whoever stands still in a transaction for
+longer than it may is ended by the server when somebody waits for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Rows on their way: what is said of them, how they get into a table, and how rows of one key become one."""
+"""Rows on their way: what is said of them, how they get into a table, and how rows of one key
+become one.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,17 @@ def _count(server: Any, found: re.Match[str]) -> Understood:
 
 def _longest(server: Any, found: re.Match[str]) -> Understood:
     source = Source(found["rows"], server.name_of)
-    asked = [unquoted(name) for name in re.findall(r"LENGTH\(([\"`]\w+[\"`])\)", found["asked"], re.IGNORECASE)]
+    asked = [
+        unquoted(name)
+        for name in re.findall(r"LENGTH\(([\"`]\w+[\"`])\)", found["asked"], re.IGNORECASE)
+    ]
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
         rows = source.find(session, transaction, parameters)
         places = [source.columns.index(name) for name in asked]
-        return Result([tuple([max((len(row[place]) for row in rows), default=None) for place in places])])
+        return Result(
+            [tuple([max((len(row[place]) for row in rows), default=None) for place in places])]
+        )
 
     return Understood(run)
 
@@ -60,7 +67,9 @@ def _append(server: Any, found: re.Match[str]) -> Understood:
     return Understood(run, writes=True)
 
 
-def projected(rows: Sequence[Row], given: Sequence[str], names: Sequence[str], table: Table) -> list[Row]:
+def projected(
+    rows: Sequence[Row], given: Sequence[str], names: Sequence[str], table: Table
+) -> list[Row]:
     """``rows`` with columns ``given``: of them ``names``, as rows of ``table``."""
     if tuple(given) == tuple(names) == table.columns:
         return list(rows)
@@ -71,7 +80,9 @@ def projected(rows: Sequence[Row], given: Sequence[str], names: Sequence[str], t
 def _merged(server: Any, found: re.Match[str]) -> Understood:
     sql = found.string
     merge = Merge(sql, server.name_of)
-    target = re.search(r"(?:INSERT INTO|DELETE FROM|DELETE target FROM|JOIN|UPDATE) ([\"`][^ (]+[\"`])", sql)
+    target = re.search(
+        r"(?:INSERT INTO|DELETE FROM|DELETE target FROM|JOIN|UPDATE) ([\"`][^ (]+[\"`])", sql
+    )
     insert = re.search(r"INSERT INTO \S+ \((.+?)\) SELECT", sql)
     update = sql.startswith("UPDATE ")
     if target is None:
@@ -87,12 +98,16 @@ def _merged(server: Any, found: re.Match[str]) -> Understood:
         there = table.visible(transaction)
         keys = [tuple([row[columns.index(column)] for column in merge.key]) for row in last]
         if "DELETE " in sql[: sql.find(target[1])]:
-            gone = [key for key, deleted in zip(keys, deletes, strict=True) if deleted and key in there]
+            gone = [
+                key for key, deleted in zip(keys, deletes, strict=True) if deleted and key in there
+            ]
             for key in gone:
                 transaction.set(table, key, None)
             return Result(touched=len(gone))
         if not insert and not update:
-            found_there = [deleted for key, deleted in zip(keys, deletes, strict=True) if key in there]
+            found_there = [
+                deleted for key, deleted in zip(keys, deletes, strict=True) if key in there
+            ]
             return Result([(sum(found_there), len(found_there) - sum(found_there))])
         kept = [
             (key, row) for key, row, deleted in zip(keys, last, deletes, strict=True)
@@ -114,14 +129,17 @@ SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = (
     (re.compile(r"(?:UPDATE|DELETE target FROM|INSERT INTO) \S+ .*onceward_late"), _merged),
     (
         re.compile(
-            r"(?P<counted>WITH taken AS \()?INSERT INTO (?P<table>\S+) \((?P<columns>.+?)\) SELECT (?P<values>.+?) "
-            r"FROM \((?P<rows>SELECT .+)\) AS (?:rows|staged)(?: RETURNING 1\) SELECT count\(\*\) FROM taken)?$"
+            r"(?P<counted>WITH taken AS \()?INSERT INTO (?P<table>\S+) \((?P<columns>.+?)\) "
+            r"SELECT (?P<values>.+?) "
+            r"FROM \((?P<rows>SELECT .+)\) AS (?:rows|staged)(?: RETURNING 1\) SELECT count\(\*\) "
+            r"FROM taken)?$"
         ),
         _append,
     ),
     (
         re.compile(
-            r"SELECT (?:(?:MIN\()?(?P<by>[\"`]\w+[\"`])\)?, )?(?:count|COUNT)\(\*\) FROM \((?P<rows>SELECT .+)\) AS "
+            r"SELECT (?:(?:MIN\()?(?P<by>[\"`]\w+[\"`])\)?, )?(?:count|COUNT)\(\*\) FROM "
+            r"\((?P<rows>SELECT .+)\) AS "
             r"(?:rows|staged)(?: GROUP BY .+)?$"
         ),
         _count,

@@ -1,4 +1,6 @@
-"""The server as PyMySQL speaks of it, behind the product's own :class:`~onceward.sql.ledger.mysql.MySQLSession`."""
+"""The server as PyMySQL speaks of it, behind the product's own
+:class:`~onceward.sql.ledger.mysql.MySQLSession`.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ class _Cursor:
 
 
 class SimulatedSession(MySQLSession):
-    """The product's session: what it sends, what it takes for a warning, and when it commits, are its own."""
+    """The product's session: what it sends, what it takes for a warning, and when it commits, are
+    its own.
+    """
 
     @property
     def is_ended(self) -> bool:

@@ -1,8 +1,10 @@
-"""What is peculiar to PostgreSQL or to MySQL and MariaDB: settings of a session, locks by name, what is prepared.
+"""What is peculiar to PostgreSQL or to MySQL and MariaDB: settings of a session, locks by name,
+what is prepared.
 
-Sources: *SET*, *LOCK*, *PREPARE TRANSACTION*, *COMMIT PREPARED*, ``pg_prepared_xacts`` in PostgreSQL's manual; *Locking
-Functions*, *XA Transactions*, *LOAD DATA Statement* in MySQL's. ``XA RECOVER`` lists what is prepared from then on, and
-yet another session that would end it hears XAER_NOTA as long as the session that prepared it is there.
+Sources: *SET*, *LOCK*, *PREPARE TRANSACTION*, *COMMIT PREPARED*, ``pg_prepared_xacts`` in
+PostgreSQL's manual; *Locking Functions*, *XA Transactions*, *LOAD DATA Statement* in MySQL's. ``XA
+RECOVER`` lists what is prepared from then on, and yet another session that would end it hears
+XAER_NOTA as long as the session that prepared it is there.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def _set(session: Any, where: Any, name: str, value: str) -> None:
     if name == "synchronous_commit":
         where.durable = value == "on"
     elif name == "lock_timeout":
-        where.lock_s = float(value[:-2]) / 1000 if value.endswith("ms") else float(value.rstrip("s"))
+        where.lock_s = (
+            float(value[:-2]) / 1000 if value.endswith("ms") else float(value.rstrip("s"))
+        )
     elif name == "statement_timeout":
         where.statement_s = float(value) / 1000
     elif name == "idle_in_transaction_session_timeout":
@@ -67,7 +71,9 @@ def _settings_of_mysql(text: str) -> Understood:
 
 
 def _begin(server: Any, found: re.Match[str]) -> Understood:
-    settings = [part.removeprefix("SET LOCAL ").split(" = ", 1) for part in found.string.split("; ")[1:]]
+    settings = [
+        part.removeprefix("SET LOCAL ").split(" = ", 1) for part in found.string.split("; ")[1:]
+    ]
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
         session.transaction = transaction
@@ -93,7 +99,9 @@ def _number(server: Any, found: re.Match[str]) -> Understood:
 
 
 def _room(server: Any, found: re.Match[str]) -> Understood:
-    return Understood(lambda session, transaction, parameters: Result([(server.room,)]), begins=False)
+    return Understood(
+        lambda session, transaction, parameters: Result([(server.room,)]), begins=False
+    )
 
 
 def _prepare(server: Any, found: re.Match[str]) -> Understood:
@@ -108,7 +116,8 @@ def _prepare(server: Any, found: re.Match[str]) -> Understood:
         except Trouble as trouble:
             if server.is_mysql:
                 transaction.failed = True
-            else:  # "PREPARE TRANSACTION … fails for any reason: the current transaction is canceled"
+            else:
+                # "PREPARE TRANSACTION … fails for any reason: the current transaction is canceled"
                 server.roll_back(transaction)
             return trouble
         session.transaction = None
@@ -129,15 +138,22 @@ def _prepared(server: Any, found: re.Match[str]) -> Understood:
 
 
 def _end_prepared(server: Any, found: re.Match[str]) -> Understood:
-    commits, name = found["how"] == "COMMIT", found["name"] if "name" in found.re.groupindex else name_of(found)
+    commits, name = (
+        found["how"] == "COMMIT",
+        found["name"] if "name" in found.re.groupindex else name_of(found),
+    )
 
     def act(session: Any) -> Trouble | None:
         prepared = server.prepared.get(name)
         if server.is_read_only:
             return Trouble("read only", "cannot execute it during recovery")
         if prepared is None:
-            return Trouble("unknown", f'prepared transaction with identifier "{name}" does not exist')
-        if prepared.session is not None:  # MySQL: of the session that has prepared it, until that has ended
+            return Trouble(
+                "unknown", f'prepared transaction with identifier "{name}" does not exist'
+            )
+        if (
+            prepared.session is not None
+        ):  # MySQL: of the session that has prepared it, until that has ended
             return Trouble("unknown", "XAER_NOTA: Unknown XID")
         if commits:
             prepared.durable = True
@@ -193,7 +209,9 @@ def _xa_recover(server: Any, found: re.Match[str]) -> Understood:
         for gid in sorted(server.prepared):
             first, _, second = gid.partition("\n")
             data: Any = (first + second).encode()
-            rows.append((_FORMAT, len(first), len(second), f"0x{data.hex()}" if found["hex"] else data))
+            rows.append(
+                (_FORMAT, len(first), len(second), f"0x{data.hex()}" if found["hex"] else data)
+            )
         return Result(rows)
 
     return Understood(run, begins=False)
@@ -218,13 +236,21 @@ def _load(server: Any, found: re.Match[str]) -> Understood:
 _XID = r"X'(?P<first>[0-9a-f]*)', X'(?P<second>[0-9a-f]*)', \d+$"
 SHAPES: tuple[tuple[re.Pattern[str], Make], ...] = (
     (
-        re.compile(r"SET (?:SESSION )?(?P<local>LOCAL )?(?P<name>(?!sql_mode)\w+) = (?P<value>\S+)(?:, \w+ = \d+)*$"),
+        re.compile(
+            r"SET (?:SESSION )?(?P<local>LOCAL )?(?P<name>(?!sql_mode)\w+) = (?P<value>\S+)(?:, "
+            r"\w+ = \d+)*$"
+        ),
         _setting,
     ),
     (re.compile(r"SET CONSTRAINTS ALL (?:IMMEDIATE|DEFERRED)$"), _says()),
     (re.compile(r"SELECT set_config\(name, '0', true\) FROM pg_settings"), _says()),
     (re.compile(r"SET (?:LOCAL DateStyle|SESSION TRANSACTION|NAMES) "), _says()),
-    (re.compile(r"(?:BEGIN(?: ISOLATION LEVEL READ COMMITTED(?:; SET LOCAL .+)?)?|START TRANSACTION)$"), _begin),
+    (
+        re.compile(
+            r"(?:BEGIN(?: ISOLATION LEVEL READ COMMITTED(?:; SET LOCAL .+)?)?|START TRANSACTION)$"
+        ),
+        _begin,
+    ),
     (re.compile(r"LOCK TABLE ONLY (?P<table>\S+) IN ROW EXCLUSIVE MODE$"), _lock_table),
     (re.compile(r"SELECT 1 FROM (?P<table>\S+) LIMIT 0$"), _lock_table),
     (re.compile(r"SELECT 1$"), _says(1)),
@@ -243,5 +269,8 @@ SHAPES: tuple[tuple[re.Pattern[str], Make], ...] = (
     (re.compile(r"XA (?P<how>COMMIT|ROLLBACK) " + _XID), _end_prepared),
     (re.compile(r"XA RECOVER(?P<hex> CONVERT XID)?$"), _xa_recover),
     (re.compile(r"SELECT MAX\(OCTET_LENGTH\(WEIGHT_STRING"), _says(8, 8, 8)),
-    (re.compile(r"LOAD DATA LOCAL INFILE %s INTO TABLE (?P<table>\S+) CHARACTER SET binary "), _load),
+    (
+        re.compile(r"LOAD DATA LOCAL INFILE %s INTO TABLE (?P<table>\S+) CHARACTER SET binary "),
+        _load,
+    ),
 )

@@ -1,5 +1,6 @@
-"""The server as psycopg (the driver) and ADBC (tasks) speak of it. Errors are psycopg's own, and of ADBC one with its
-``sqlstate``."""
+"""The server as psycopg (the driver) and ADBC (tasks) speak of it. Errors are psycopg's own, and
+of ADBC one with its ``sqlstate``.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Connection:
 
     def __init__(self, said: dict[str, Any]) -> None:
         try:
-            self._session = line.connect(current().world.database, str(said.get("application_name", "psycopg")))
+            self._session = line.connect(
+                current().world.database, str(said.get("application_name", "psycopg"))
+            )
         except Trouble as trouble:
             raise _ERRORS[trouble.kind](trouble.text) from None
         self._session.autocommit = True
@@ -163,7 +166,9 @@ class _Cursor:
         return self._result.fetchone()
 
     def adbc_ingest(self, name: str, rows: RowsTable, *, mode: str, db_schema_name: str) -> None:
-        """A binary COPY, which is sent as it goes: who stands still in its middle holds the table's lock."""
+        """A binary COPY, which is sent as it goes: who stands still in its middle holds the
+        table's lock.
+        """
         try:
             line.copy(self._session, f"{db_schema_name}.{name}", rows, SHARED)
         except Trouble as trouble:

@@ -39,14 +39,15 @@ Plan = Callable[[Any, Any, Sequence[Any]], Result]
 
 
 class Understood:
-    """A statement: it is run by whoever has sent it, who may have to wait; or it is a message, upon which the server
-    acts by itself, whatever becomes of its sender.
+    """A statement: it is run by whoever has sent it, who may have to wait; or it is a message,
+    upon which the server acts by itself, whatever becomes of its sender.
 
     :param act: of a message; what it gives, or the trouble.
     :param writes: it changes rows of tables.
     :param begins: MySQL: it is part of a transaction, and begins one.
     :param opens: it begins one, also where each statement is one of its own.
-    :param commits: what is open, and then itself (MySQL's *Statements That Cause an Implicit Commit*).
+    :param commits: what is open, and then itself (MySQL's *Statements That Cause an Implicit
+        Commit*).
     """
 
     __slots__ = ("act", "begins", "commits", "opens", "run", "writes")

@@ -1,4 +1,6 @@
-"""Where a statement's rows come from: a staging table, or arrays that the driver has sent along."""
+"""Where a statement's rows come from: a staging table, or arrays that the driver has sent
+along.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,12 @@ from typing import Any
 from simulation.world.database.expressions import Expression, Row, Unknown, column_names, parts
 from simulation.world.database.locks import SHARED
 
-_STAGED = re.compile(r"SELECT (?P<columns>[^()]+?) FROM (?P<table>\S+)(?: WHERE (?P<condition>.+))?", re.DOTALL)
-_HELD = re.compile(r"SELECT \* FROM unnest\((?P<arrays>.+)\) AS held\((?P<columns>.+)\)", re.DOTALL)
+_STAGED = re.compile(
+    r"SELECT (?P<columns>[^()]+?) FROM (?P<table>\S+)(?: WHERE (?P<condition>.+))?", re.DOTALL
+)
+_HELD = re.compile(
+    r"SELECT \* FROM unnest\((?P<arrays>.+)\) AS held\((?P<columns>.+)\)", re.DOTALL
+)
 
 Find = Callable[[Any, Any, Sequence[Any]], list[Row]]
 """For session, transaction and parameters: the rows."""
@@ -51,7 +57,9 @@ class Source:
         table = session.server.table(self._table, transaction)
         rows = table.all_rows(transaction)
         if not self.columns:
-            self.columns = tuple(column for column in table.columns if not column.startswith("onceward_"))
+            self.columns = tuple(
+                column for column in table.columns if not column.startswith("onceward_")
+            )
         if self._condition:
             rows = _compiled(self._condition, table.columns)(rows, parameters)
         if self.columns == table.columns[: len(self.columns)]:

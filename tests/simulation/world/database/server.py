@@ -1,18 +1,23 @@
-"""A database server: sessions, transactions, locks, what is prepared, what a crash takes. PostgreSQL's or MySQL's kind.
+"""A database server: sessions, transactions, locks, what is prepared, what a crash takes.
+PostgreSQL's or MySQL's kind.
 
-What a statement means is :mod:`statements`; how client libraries speak of it, :mod:`postgresql` and :mod:`mysql`.
-Rules:
+What a statement means is :mod:`statements`; how client libraries speak of it, :mod:`postgresql`
+and :mod:`mysql`. Rules:
 
-* READ COMMITTED: a statement sees what is committed when it begins, and its own transaction's changes. An UPDATE that
-  had to wait for a row looks at it again (*Transaction Isolation*, 13.2.1, PostgreSQL's manual; *Consistent Nonlocking
-  Reads*, MySQL's: semi-consistent reads).
-* A COMMIT is a message: once sent it is carried out, whatever becomes of its client; it may come late, or never.
-* A session whose client is gone is ended when the server sees that, and its transaction is rolled back; a cable that
-  was pulled is not seen (``tcp_keepalives``), and locks stay. Who stands still in a transaction is ended after
-  ``idle_in_transaction_session_timeout`` (MySQL: ``wait_timeout``, MariaDB: ``idle_transaction_timeout``).
-* A crash ends all sessions, empties unlogged tables, and takes the last commits that nobody waited for
-  (``synchronous_commit = off``, *Asynchronous Commit*). A commit that is waited for makes those before it last, too.
-* What is prepared outlasts session and server (*PREPARE TRANSACTION*; *XA Transactions*), with its locks.
+* READ COMMITTED: a statement sees what is committed when it begins, and its own transaction's
+  changes. An UPDATE that had to wait for a row looks at it again (*Transaction Isolation*, 13.2.1,
+  PostgreSQL's manual; *Consistent Nonlocking Reads*, MySQL's: semi-consistent reads).
+* A COMMIT is a message: once sent it is carried out, whatever becomes of its client; it may come
+  late, or never.
+* A session whose client is gone is ended when the server sees that, and its transaction is rolled
+  back; a cable that was pulled is not seen (``tcp_keepalives``), and locks stay. Who stands still
+  in a transaction is ended after ``idle_in_transaction_session_timeout`` (MySQL: ``wait_timeout``,
+  MariaDB: ``idle_transaction_timeout``).
+* A crash ends all sessions, empties unlogged tables, and takes the last commits that nobody waited
+  for (``synchronous_commit = off``, *Asynchronous Commit*). A commit that is waited for makes
+  those before it last, too.
+* What is prepared outlasts session and server (*PREPARE TRANSACTION*; *XA Transactions*), with its
+  locks.
 """
 
 from __future__ import annotations
@@ -24,7 +29,14 @@ from typing import Any
 from simulation.kernel.scheduler import Process, Sim
 from simulation.world.database.expressions import Unknown
 from simulation.world.database.locks import Lock
-from simulation.world.database.session import COMMITTED, OPEN, PREPARED, ROLLED_BACK, Session, Transaction
+from simulation.world.database.session import (
+    COMMITTED,
+    OPEN,
+    PREPARED,
+    ROLLED_BACK,
+    Session,
+    Transaction,
+)
 from simulation.world.database.statements import understand
 from simulation.world.database.tables import Change, Table
 from simulation.world.database.trouble import Trouble
@@ -39,7 +51,9 @@ _NUMBERS = re.compile(r"onceward_task IN \((NULL|[\d, ]+)\)")
 
 
 class Heir:
-    """A process that has taken the chain: when, how many faults there had been, and whether it has decided a batch."""
+    """A process that has taken the chain: when, how many faults there had been, and whether it has
+    decided a batch.
+    """
 
     __slots__ = ("faults", "has_decided", "process", "taken_at")
 
@@ -111,7 +125,9 @@ class Server:
     def has(self, name: str, transaction: Transaction) -> bool:
         if name == _STAGING:
             name = transaction.session.meant  # type: ignore[union-attr]
-        return name in transaction.made or (name in self.tables and name not in transaction.dropped)
+        return name in transaction.made or (
+            name in self.tables and name not in transaction.dropped
+        )
 
     def table(self, name: str, transaction: Transaction) -> Table:
         """:raises Trouble: there is none."""
@@ -134,7 +150,9 @@ class Server:
         return table.types or ("text",) * len(table.columns)
 
     def understood(self, session: Session, sql: str, parameters: Any) -> tuple[Any, Any]:
-        """What ``sql`` means, and its parameters: what differs from batch to batch in its text is taken out of it."""
+        """What ``sql`` means, and its parameters: what differs from batch to batch in its text is
+        taken out of it.
+        """
         known = self._understood.get(sql)
         if known is not None:
             return known, parameters or ()
@@ -146,7 +164,9 @@ class Server:
         if "onceward_task IN (" in sql:
             numbers = _NUMBERS.search(sql)
             assert numbers is not None
-            tasks = [] if numbers[1] == "NULL" else [int(number) for number in numbers[1].split(",")]
+            tasks = (
+                [] if numbers[1] == "NULL" else [int(number) for number in numbers[1].split(",")]
+            )
             sql = sql.replace(numbers[0], "onceward_task = ANY(%s)")
             parameters = (tasks, *(parameters or ()))
         known = self._understood.get(sql)
@@ -205,13 +225,19 @@ class Server:
             self.tables[name] = table
             table.made_at = self.sim.now
             table.made_by = transaction.session and transaction.session.process
-            if table.made_for == "staging" and self.heirs and table.made_by is not self.heirs[-1].process:
+            if (
+                table.made_for == "staging"
+                and self.heirs
+                and table.made_by is not self.heirs[-1].process
+            ):
                 self._made_by_an_older(table)
             if change is not None:
                 change.made.append(name)
         if change is None:
             self._unflushed.clear()
-        elif transaction.changed or transaction.appended or transaction.made or transaction.dropped:
+        elif (
+            transaction.changed or transaction.appended or transaction.made or transaction.dropped
+        ):
             self._unflushed.append(change)
         if transaction.ledger_row is not None:
             self._ledger_changed(transaction)
@@ -219,9 +245,13 @@ class Server:
 
     def _made_by_an_older(self, table: Table) -> None:
         heir = self.heirs[-1]
-        opened = [start.opened_at for start in self.sim.world.starts if start.process is heir.process]
+        opened = [
+            start.opened_at for start in self.sim.world.starts if start.process is heir.process
+        ]
         if any(when >= heir.taken_at for when in opened):
-            self.too_late.append(f"{table.made_by} made {table.name}, and its heir {heir.process} had opened")
+            self.too_late.append(
+                f"{table.made_by} made {table.name}, and its heir {heir.process} had opened"
+            )
 
     def _ledger_changed(self, transaction: Transaction) -> None:
         before, now = transaction.ledger_row
@@ -232,11 +262,14 @@ class Server:
             if not self.heirs or self.heirs[-1].process is not session.process:
                 self.heirs.append(Heir(session.process, self.sim.now, len(self.sim.lots.fired)))
         elif self.heirs and self.heirs[-1].process is session.process:
-            self.heirs[-1].has_decided |= before[2] != now[2]  # not only finished what it has inherited
+            self.heirs[-1].has_decided |= (
+                before[2] != now[2]
+            )  # not only finished what it has inherited
         elif self.heirs:
             who, then = self.heirs[-1].process, self.heirs[-1].taken_at
             self.overruled.append(
-                f"{session.process} has decided sequence {now[2]} at {self.sim.now:.3f} s, and {who} had taken the "
+                f"{session.process} has decided sequence {now[2]} at {self.sim.now:.3f} s, and "
+                f"{who} had taken the "
                 f"chain at {then:.3f} s"
             )
 
@@ -271,12 +304,18 @@ class Server:
     def crash(self, seconds: float = _RESTART, read_only: bool = False) -> None:
         """Power failure, or ``kill -9`` of the postmaster; it is there again so much later.
 
-        :param read_only: what is there then takes no writes for a while: a standby that is not promoted yet."""
+        :param read_only: what is there then takes no writes for a while: a standby that is not
+            promoted yet.
+        """
         sim = self.sim
         if not self.up:
             return
         if sim.tell is not None:
-            sim.tell(sim.now, "database", f"⚡ crashes, and is back in {seconds:.1f} s" + (", read only" * read_only))
+            sim.tell(
+                sim.now,
+                "database",
+                f"⚡ crashes, and is back in {seconds:.1f} s" + (", read only" * read_only),
+            )
         self.up = False
         for session in list(self.sessions):
             session.end("gone")
@@ -307,16 +346,22 @@ class Server:
         self.sim.after(seconds, session.end, "ended")
 
     def left(self) -> list[str]:
-        """What is left that should be gone: what was there when the last heir took the chain, or what an older copy has
-        made since. (A drop may fail, and is left to the next start; so nothing is said where something befell it.)"""
+        """What is left that should be gone: what was there when the last heir took the chain, or
+        what an older copy has made since. (A drop may fail, and is left to the next start; so
+        nothing is said where something befell it.)
+        """
         if not self.heirs or not self.heirs[-1].has_decided:
             return []
         heir = self.heirs[-1]
-        since = [kind for kind, _ in self.sim.lots.fired[heir.faults :] if kind != "db:client dies"]
+        since = [
+            kind for kind, _ in self.sim.lots.fired[heir.faults :] if kind != "db:client dies"
+        ]
         if any(kind.startswith(("db:", "pause:")) for kind in since):
             return []
         staging = [
             table.name for table in self.tables.values()
             if table.made_for == "staging" and (table.made_at < heir.taken_at or table.made_by is not heir.process)
         ]  # fmt: skip
-        return staging + [gid for gid, prepared in self.prepared.items() if prepared.prepared_at < heir.taken_at]
+        return staging + [
+            gid for gid, prepared in self.prepared.items() if prepared.prepared_at < heir.taken_at
+        ]

@@ -1,4 +1,6 @@
-"""A connection on the server's side, and its transaction: what it has set, locked and changed, and how both end."""
+"""A connection on the server's side, and its transaction: what it has set, locked and changed, and
+how both end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Transaction:
     """What it has changed is its own until it is carried out."""
 
     __slots__ = (
-        "appended", "changed", "dropped", "durable", "failed", "gid", "in_flight", "ledger_row", "lock_s", "locks",
+        "appended", "changed", "dropped", "durable", "failed", "gid", "in_flight", "ledger_row",
+        "lock_s", "locks",
         "made", "name", "number", "prepared_at", "session", "state", "statement_s",
     )  # fmt: skip
 
@@ -58,8 +61,10 @@ class Session:
     """One connection, on the server's side."""
 
     __slots__ = (
-        "attached", "autocommit", "busy", "closed", "durable", "ended", "faults", "idle_s", "idle_since",
-        "lingers_until", "lock_s", "locks", "meant", "name", "own_tables", "process", "server", "statement_s",
+        "attached", "autocommit", "busy", "closed", "durable", "ended", "faults", "idle_s",
+        "idle_since",
+        "lingers_until", "lock_s", "locks", "meant", "name", "own_tables", "process", "server",
+        "statement_s",
         "transaction",
     )  # fmt: skip
 
@@ -105,7 +110,10 @@ class Session:
             if alone or understood.begins or not server.is_mysql:
                 self.transaction = transaction
         elif transaction.failed:
-            raise Trouble("failed", "current transaction is aborted, commands ignored until end of transaction block")
+            raise Trouble(
+                "failed",
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
         else:
             alone = False
         self.busy = True
@@ -189,17 +197,25 @@ class Session:
             server.sim.after(server.sim.lots.time.random() * _NOTICED, _detached, prepared)
 
     def client_is_gone(self) -> None:
-        """Its process has died, or it has closed the connection. A COMMIT that is on its way comes first."""
+        """Its process has died, or it has closed the connection. A COMMIT that is on its way comes
+        first.
+        """
         if self.ended:
             return
         sim = self.server.sim
         if self.transaction is not None and self.transaction.in_flight:
             return
-        if (self.transaction is not None or self.locks or self.attached) and sim.lots.fires("db:lingers"):
+        if (self.transaction is not None or self.locks or self.attached) and sim.lots.fires(
+            "db:lingers"
+        ):
             seconds = sim.lots.below("db:lingers", 1000) / 1000 * 50
             self.lingers_until = sim.now + seconds
             if sim.tell is not None:
-                sim.tell(sim.now, "database", f"⚡ does not notice for {seconds:.1f} s that {self.name} is gone")
+                sim.tell(
+                    sim.now,
+                    "database",
+                    f"⚡ does not notice for {seconds:.1f} s that {self.name} is gone",
+                )
             sim.after(seconds, self.end, "gone")
             return
         self.end("gone")

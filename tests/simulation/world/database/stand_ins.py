@@ -1,6 +1,8 @@
-"""Where the simulated database goes: names in the product's modules, and what stands there while a simulation runs.
+"""Where the simulated database goes: names in the product's modules, and what stands there while a
+simulation runs.
 
-Sessions of tasks are kept for each Python worker, of which there is one for each task that runs at a time.
+Sessions of tasks are kept for each Python worker, of which there is one for each task that runs at
+a time.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def _columns() -> Columns:
 
 
 class _Workers:
-    """A worker's :class:`KeptSessions`, whichever worker asks: each process has as many as tasks ran at a time."""
+    """A worker's :class:`KeptSessions`, whichever worker asks: each process has as many as tasks
+    ran at a time.
+    """
 
     def __init__(self, kind: str, new: Callable[[], KeptSessions[Any]]) -> None:
         self._kind = kind
@@ -87,18 +91,27 @@ STAND_INS: list[tuple[str, str, Any]] = [
     (f"{_DATABASE}.mysql.staging", "connected", mysql.connected),
     (f"{_DATABASE}.mysql.preparing", "connected", mysql.connected),
     (f"{_DATABASE}.postgresql.staging", "_driver", lambda: postgresql.TASKS_DRIVER),
-    (f"{_DATABASE}.postgresql.dialect", "connection_words", lambda connection: "host=database dbname=app"),
+    (
+        f"{_DATABASE}.postgresql.dialect",
+        "connection_words",
+        lambda connection: "host=database dbname=app",
+    ),
     (
         f"{_DATABASE}.postgresql.staging",
         "sessions",
-        _Workers("postgresql", lambda: KeptSessions(postgresql_staging._answers, postgresql_staging._give_up)),
+        _Workers(
+            "postgresql",
+            lambda: KeptSessions(postgresql_staging._answers, postgresql_staging._give_up),
+        ),
     ),
     (
         f"{_DATABASE}.mysql.staging",
         "sessions",
         _Workers(
             "mysql",
-            lambda: KeptSessions(lambda session: not session.closed and not session.is_ended, MySQLSession.give_up),
+            lambda: KeptSessions(
+                lambda session: not session.closed and not session.is_ended, MySQLSession.give_up
+            ),
         ),
     ),
     # rows, without Arrow
@@ -119,7 +132,11 @@ STAND_INS: list[tuple[str, str, Any]] = [
     (f"{_DATABASE}.postgresql.dialect", "must_be_storable", lambda rows: None),
     (f"{_DATABASE}.postgresql.dialect", "_without_limits", lambda column: column),
     (f"{_DATABASE}.postgresql.preparing", "pa", _ARROW),
-    (f"{_DATABASE}.postgresql.preparing", "must_stay_as_they_are", lambda rows, written, table: None),
+    (
+        f"{_DATABASE}.postgresql.preparing",
+        "must_stay_as_they_are",
+        lambda rows, written, table: None,
+    ),
     (f"{_DATABASE}.mysql.staging", "pa", _ARROW),
     (f"{_DATABASE}.mysql.loading", "pa", _ARROW),
     (f"{_DATABASE}.mysql.loading", "lines", lambda rows: rows),

@@ -1,7 +1,7 @@
 """What statements mean: those that the product's dialects write, by their shape. Any other raises.
 
-Each is understood once, as a function of session, transaction and parameters. What a catalogue says is
-:mod:`catalogue`, what is peculiar to a kind of server :mod:`own_words`.
+Each is understood once, as a function of session, transaction and parameters. What a catalogue
+says is :mod:`catalogue`, what is peculiar to a kind of server :mod:`own_words`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulation.world.database import catalogue, moves, own_words
-from simulation.world.database.expressions import Expression, Unknown, column_names, parts, unquoted
+from simulation.world.database.expressions import (
+    Expression,
+    Unknown,
+    column_names,
+    parts,
+    unquoted,
+)
 from simulation.world.database.locks import EXCLUSIVE, SHARED, Lock
 from simulation.world.database.results import DONE, Result, Understood
 from simulation.world.database.tables import Table
@@ -53,14 +59,18 @@ def _create(server: Any, found: re.Match[str]) -> Understood:
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
         name = session.meant if is_staging else called
-        made = Table(name, made_for, tuple(columns), () if made_for == "staging" else key, logged=logged)
+        made = Table(
+            name, made_for, tuple(columns), () if made_for == "staging" else key, logged=logged
+        )
         if found["kind"] == "TEMPORARY ":
             session.own_tables[name] = made
             return DONE
         if if_missing and server.has(name, transaction):
             return DONE
         session.lock(server.making.setdefault(name, Lock()), transaction, EXCLUSIVE)
-        if server.has(name, transaction):  # made while we waited: PostgreSQL says so although IF NOT EXISTS is asked
+        if server.has(
+            name, transaction
+        ):  # made while we waited: PostgreSQL says so although IF NOT EXISTS is asked
             if if_missing and server.is_mysql:
                 return DONE
             raise Trouble("unique", f'relation "{name}" already exists')
@@ -113,8 +123,15 @@ def _insert_values(server: Any, found: re.Match[str]) -> Understood:
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
         table = server.table(name, transaction)
-        given = {column: value((), parameters) for column, value in zip(columns, values, strict=True)}
-        row = tuple([given.get(c, transaction.number if c == "transaction" else None) for c in table.columns])
+        given = {
+            column: value((), parameters) for column, value in zip(columns, values, strict=True)
+        }
+        row = tuple(
+            [
+                given.get(c, transaction.number if c == "transaction" else None)
+                for c in table.columns
+            ]
+        )
         key = table.key_of(row)
         if looks and not server.is_mysql and key in table.rows:
             return Result(touched=0)
@@ -124,7 +141,9 @@ def _insert_values(server: Any, found: re.Match[str]) -> Understood:
             if looks:
                 return Result(touched=0)
             if not update:
-                raise Trouble("unique", f"duplicate key value violates unique constraint of {name}")
+                raise Trouble(
+                    "unique", f"duplicate key value violates unique constraint of {name}"
+                )
             news = dict(zip(table.columns, there, strict=True)) | {
                 column: row[table.place[column]] for column in update
             }
@@ -157,10 +176,14 @@ def _update(server: Any, found: re.Match[str]) -> Understood:
         table = server.table(name, transaction)
         condition, made = compiled_for(table)
         touched = 0
-        for key in [key for key, row in table.visible(transaction).items() if condition(row, parameters)]:
+        for key in [
+            key for key, row in table.visible(transaction).items() if condition(row, parameters)
+        ]:
             session.lock_row(table, key, transaction, EXCLUSIVE)
             row = table.visible(transaction).get(key)
-            if row is not None and condition(row, parameters):  # it may have had to wait, and is another one now
+            if row is not None and condition(
+                row, parameters
+            ):  # it may have had to wait, and is another one now
                 transaction.set(table, key, made(row, parameters))
                 touched += 1
         return Result(touched=touched)
@@ -177,7 +200,9 @@ def _delete(server: Any, found: re.Match[str]) -> Understood:
         if not compiled:
             compiled.append(Expression(found["condition"], table.place).function())
         condition = compiled[0]
-        keys = [key for key, row in table.visible(transaction).items() if condition(row, parameters)]
+        keys = [
+            key for key, row in table.visible(transaction).items() if condition(row, parameters)
+        ]
         for key in keys:
             session.lock_row(table, key, transaction, EXCLUSIVE)
             transaction.set(table, key, None)
@@ -187,14 +212,21 @@ def _delete(server: Any, found: re.Match[str]) -> Understood:
 
 
 def _select(server: Any, found: re.Match[str]) -> Understood:
-    name, share, newest_first = server.name_of(found["table"]), bool(found["share"]), bool(found["order"])
+    name, share, newest_first = (
+        server.name_of(found["table"]),
+        bool(found["share"]),
+        bool(found["order"]),
+    )
     compiled: list[Any] = []
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
         table = server.table(name, transaction)
         if not compiled:
             condition = Expression(found["condition"], table.place)
-            texts = [Expression(part, table.place, condition.parameters).source for part in parts(found["columns"])]
+            texts = [
+                Expression(part, table.place, condition.parameters).source
+                for part in parts(found["columns"])
+            ]
             compiled.append(condition.function())
             compiled.append(eval(f"lambda r: ({', '.join(texts)},)", {}))  # noqa: S307 — of tokens that are known
         condition, chosen = compiled
@@ -202,10 +234,14 @@ def _select(server: Any, found: re.Match[str]) -> Understood:
         if share:
             for key in [table.key_of(row) for row in rows]:
                 session.lock_row(table, key, transaction, SHARED)
-            rows = [row for row in table.visible(transaction).values() if condition(row, parameters)]
+            rows = [
+                row for row in table.visible(transaction).values() if condition(row, parameters)
+            ]
         if newest_first:  # ORDER BY sequence DESC, state DESC LIMIT %s
             by = (table.place["sequence"], table.place["state"])
-            rows = sorted(rows, key=lambda row: (row[by[0]], row[by[1]]), reverse=True)[: parameters[-1]]
+            rows = sorted(rows, key=lambda row: (row[by[0]], row[by[1]]), reverse=True)[
+                : parameters[-1]
+            ]
         return Result([chosen(row) for row in rows])
 
     return Understood(run)
@@ -222,12 +258,16 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = 
     (re.compile(r"DROP (?P<kind>TEMPORARY )?TABLE (?P<if>IF EXISTS )?(?P<name>\S+)$"), _drop),
     (
         re.compile(
-            r"(?P<verb>INSERT|REPLACE) INTO (?P<table>\S+) \((?P<columns>.+?)\) VALUES \((?P<values>.+?)\)"
+            r"(?P<verb>INSERT|REPLACE) INTO (?P<table>\S+) \((?P<columns>.+?)\) VALUES "
+            r"\((?P<values>.+?)\)"
             r"(?P<then> ON .+)?$"
         ),
         _insert_values,
     ),
-    (re.compile(r"UPDATE (?P<table>\S+) SET (?P<assignments>.+) WHERE (?P<condition>.+)$"), _update),
+    (
+        re.compile(r"UPDATE (?P<table>\S+) SET (?P<assignments>.+) WHERE (?P<condition>.+)$"),
+        _update,
+    ),
     (re.compile(r"DELETE FROM (?P<table>\S+) WHERE (?P<condition>.+)$"), _delete),
     (
         re.compile(

@@ -31,7 +31,13 @@ class Table:
     )
 
     def __init__(
-        self, name: str, made_for: str, columns: tuple[str, ...], key: tuple[str, ...] = (), *, logged: bool = True
+        self,
+        name: str,
+        made_for: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...] = (),
+        *,
+        logged: bool = True,
     ) -> None:
         self.name = name
         self.made_for = made_for
@@ -71,8 +77,10 @@ class Table:
 
 
 class Change:
-    """What a commit did, for a crash that undoes it: where commits are not waited for (``synchronous_commit = off``)
-    the last ones before it are gone (at most three times ``wal_writer_delay``)."""
+    """What a commit did, for a crash that undoes it: where commits are not waited for
+    (``synchronous_commit = off``) the last ones before it are gone (at most three times
+    ``wal_writer_delay``).
+    """
 
     __slots__ = ("at", "changed", "dropped", "lengths", "made")
 

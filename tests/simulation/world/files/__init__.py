@@ -1,8 +1,9 @@
-"""Files: a local disk, HDFS and an object store, as the product reaches them by ``os`` and by Hadoop's API.
+"""Files: a local disk, HDFS and an object store, as the product reaches them by ``os`` and by
+Hadoop's API.
 
-:mod:`tree` folders, files, what befalls them, and what is left of a disk when its machine loses power; :mod:`hadoop`
-the same as the product asks for it through py4j; :mod:`posix` as it asks ``os`` and ``pathlib``; :mod:`stand_ins` what
-is put where.
+:mod:`tree` folders, files, what befalls them, and what is left of a disk when its machine loses
+power; :mod:`hadoop` the same as the product asks for it through py4j; :mod:`posix` as it asks
+``os`` and ``pathlib``; :mod:`stand_ins` what is put where.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Files:
         return self.disk if scheme == "file" else self.hdfs if scheme == "hdfs" else self.objects
 
     def session_for(self, checkpoint: str = "") -> Session:
-        """As much of a Spark session as ``spark.checkpoint_files`` asks of one. Any path will do: its scheme says where
-        it lies."""
+        """As much of a Spark session as ``spark.checkpoint_files`` asks of one. Any path will do:
+        its scheme says where it lies.
+        """
         return Session(self.hadoop)

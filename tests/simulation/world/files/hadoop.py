@@ -1,8 +1,10 @@
 # ruff: noqa: N802 — Java's names
-"""Hadoop's ``FileSystem`` and ``FileContext`` as the product calls them through py4j, over a :class:`Tree`.
+"""Hadoop's ``FileSystem`` and ``FileContext`` as the product calls them through py4j, over a
+:class:`Tree`.
 
-What is missing is an exception of Java's (``java.io.FileNotFoundException``), as ``DistributedFileSystem.listStatus``
-and ``open`` throw it; everything else that fails is a ``java.io.IOException``.
+What is missing is an exception of Java's (``java.io.FileNotFoundException``), as
+``DistributedFileSystem.listStatus`` and ``open`` throw it; everything else that fails is a
+``java.io.IOException``.
 """
 
 from __future__ import annotations
@@ -98,7 +100,11 @@ class Path:
     def toString(self) -> str:
         if not self.scheme:
             return self.path
-        return f"{self.scheme}:{self.path}" if self.scheme == "file" else f"{self.scheme}://host{self.path}"
+        return (
+            f"{self.scheme}:{self.path}"
+            if self.scheme == "file"
+            else f"{self.scheme}://host{self.path}"
+        )
 
     def child(self, name: str) -> Path:
         return self._beside(f"{self.path}/{name}")
@@ -221,7 +227,9 @@ class FileSystem:
 
 
 class Output:
-    """``FSDataOutputStream``: what was written is there when it is closed; of HDFS, perhaps some of it before."""
+    """``FSDataOutputStream``: what was written is there when it is closed; of HDFS, perhaps some
+    of it before.
+    """
 
     __slots__ = ("_data", "_file", "_path", "_tree")
 
@@ -240,7 +248,8 @@ class Output:
                 tree.put(path, data)
             elif data:
                 if tree.at(path) is not self._file:
-                    # LeaseExpiredException (FSNamesystem.checkLease): somebody has replaced or removed it
+                    # LeaseExpiredException (FSNamesystem.checkLease): somebody has replaced or
+                    # removed it
                     raise OSError(f"No lease on {path}: the file does not exist or is another one")
                 tree.write(self._file, data, path)
         except OSError as error:
@@ -271,7 +280,9 @@ class Context:
         self._tree = tree
 
     def rename(self, source: Path, target: Path, options: Any) -> None:
-        """``ClientProtocol.rename2``: one step or refused (``FSDirRenameOp.validateRenameDestination``)."""
+        """``ClientProtocol.rename2``: one step or refused
+        (``FSDirRenameOp.validateRenameDestination``).
+        """
         try:
             self._tree.rename(source.path, target.path, replace=False)
         except OSError as error:
@@ -305,18 +316,24 @@ class Jvm:
         self.java = SimpleNamespace(lang=SimpleNamespace(Thread=thread))
         utils = SimpleNamespace(toString=lambda stream, charset: stream.data.decode(charset))
         commons = SimpleNamespace(io=SimpleNamespace(IOUtils=utils))
-        self.org = SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=hadoop), commons=commons))
+        self.org = SimpleNamespace(
+            apache=SimpleNamespace(hadoop=SimpleNamespace(fs=hadoop), commons=commons)
+        )
 
 
 class Session:
-    """``SparkSession``, with a context: what ``spark.checkpoint_files`` and ``spark.file_system`` take of one."""
+    """``SparkSession``, with a context: what ``spark.checkpoint_files`` and ``spark.file_system``
+    take of one.
+    """
 
     __slots__ = ("_gateway", "_jsc", "_jsparkSession", "_jvm", "sparkContext")
 
     def __init__(self, hadoop: Hadoop) -> None:
         self.sparkContext = self
         self._jvm = Jvm(hadoop)
-        self._gateway = SimpleNamespace(jvm=self._jvm, new_array=lambda kind, length: [None] * length)
+        self._gateway = SimpleNamespace(
+            jvm=self._jvm, new_array=lambda kind, length: [None] * length
+        )
         self._jsc = self._jsparkSession = self
 
     def sessionState(self) -> Session:

@@ -1,5 +1,6 @@
-"""The local disk as the product's modules reach it: in the place of ``os``, ``pathlib.Path``, ``shutil`` and of pools
-of threads that sync. As much of them as is used, over the simulated world's disk.
+"""The local disk as the product's modules reach it: in the place of ``os``, ``pathlib.Path``,
+``shutil`` and of pools of threads that sync. As much of them as is used, over the simulated
+world's disk.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Opened:
             self._tree.write(self.node, data, self._path)
 
     def read(self, size: int = -1) -> bytes:
-        data = self.node.data[self._at :] if size < 0 else self.node.data[self._at : self._at + size]
+        data = (
+            self.node.data[self._at :] if size < 0 else self.node.data[self._at : self._at + size]
+        )
         self._at += len(data)
         return data
 
@@ -186,7 +189,9 @@ def _fsync(descriptor: Descriptor) -> None:
     disk().sync_node(descriptor.node, descriptor.path)
 
 
-def _walk(top: str, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, list[str], list[str]]]:
+def _walk(
+    top: str, onerror: Callable[[OSError], None]
+) -> Iterator[tuple[str, list[str], list[str]]]:
     """From above, as ``os.walk`` does it: who takes a folder out of the list is not shown it."""
     tree = disk()
     try:

@@ -1,6 +1,7 @@
 """What stands in the place of names in the product's modules, where these reach for files.
 
-Each entry is a module, a name in it, and what the name means in the simulation; installed once in an OS process.
+Each entry is a module, a name in it, and what the name means in the simulation; installed once in
+an OS process.
 """
 
 from __future__ import annotations

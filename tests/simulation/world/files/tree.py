@@ -1,13 +1,16 @@
 """One file system: folders, files, and what befalls them. What each operation promises:
 
-* ``link``, ``rename``, ``mkdir`` and creating a file that must not be there are one step each, of which one caller wins
-  (POSIX: ``link`` fails with EEXIST; ``rename`` is atomic for whoever looks).
-* On a disk, a file's bytes outlast a power failure from its ``fsync`` on, and its name from the ``fsync`` of its folder
-  on (``fsync(2)``). Of what was not synced any part may be left, in no order that was promised (Pillai et al., OSDI
-  2014, *All File Systems Are Not Created Equal*); only a rename is there as a whole or not at all. HDFS and object
-  stores have what they have answered: the edit log is synced before the answer (``FSEditLog.logSync``).
-* A name that comes or goes while somebody lists the folder may be listed or not (POSIX ``readdir``; HDFS lists 1,000
-  names at a time, ``dfs.ls.limit``): here a listing may be halted between two halves.
+* ``link``, ``rename``, ``mkdir`` and creating a file that must not be there are one step each, of
+  which one caller wins (POSIX: ``link`` fails with EEXIST; ``rename`` is atomic for whoever
+  looks).
+* On a disk, a file's bytes outlast a power failure from its ``fsync`` on, and its name from the
+  ``fsync`` of its folder on (``fsync(2)``). Of what was not synced any part may be left, in no
+  order that was promised (Pillai et al., OSDI 2014, *All File Systems Are Not Created Equal*);
+  only a rename is there as a whole or not at all. HDFS and object stores have what they have
+  answered: the edit log is synced before the answer (``FSEditLog.logSync``).
+* A name that comes or goes while somebody lists the folder may be listed or not (POSIX
+  ``readdir``; HDFS lists 1,000 names at a time, ``dfs.ls.limit``): here a listing may be halted
+  between two halves.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ FAULTS = {
     "fs:torn listing": "a folder is listed in two halves, with seconds between them",
     "fs:error": "an operation fails (EIO), carried out or not",
     "fs:no space": "the file system is full for up to half a minute (ENOSPC)",
-    "fs:power failure": "the machine loses power: its processes, and what was not synced on its disk",
+    "fs:power failure": "the machine loses power: its processes, and what was not synced on its "
+    "disk",
 }
 _LONGEST_PAUSE, _SLOW, _FULL = 120.0, 10.0, 30.0
 
@@ -59,13 +63,15 @@ class Folder:
 class Tree:
     """See the module. Paths are absolute, with ``/`` between their parts.
 
-    Each operation is a door: its process may die, stop or wait there, and nothing happens for a dead one.
+    Each operation is a door: its process may die, stop or wait there, and nothing happens for a
+    dead one.
 
     :param durable: what was answered is there for good.
     :param whole: a file is there when its writer closes it, and not before.
     """
 
-    __slots__ = ("_full_until", "_lossy", "_sim", "_undisturbed", "_unsynced", "_users", "_written", "name", "root",
+    __slots__ = ("_full_until", "_lossy", "_sim", "_undisturbed", "_unsynced", "_users",
+        "_written", "name", "root",
                  "whole")  # fmt: skip
 
     def __init__(self, sim: Any, name: str, *, durable: bool = False, whole: bool = False) -> None:
@@ -83,7 +89,9 @@ class Tree:
     # ── looking ──
 
     def at(self, path: str) -> Node:
-        """What is there now; None without. For judges and models: no operation, nothing happens to it."""
+        """What is there now; None without. For judges and models: no operation, nothing happens to
+        it.
+        """
         node: Node = self.root
         for part in path.split("/"):
             if part:
@@ -160,7 +168,9 @@ class Tree:
             raise late
 
     def make(self, path: str, *, parents: bool = False) -> None:
-        """A folder. :raises FileExistsError: something is there; with ``parents``: something else."""
+        """A folder. :raises FileExistsError: something is there; with ``parents``: something
+        else.
+        """
         late = self.door("make", path, writes=True)
         parent, name = self._place(path, parents)
         there = parent.entries.get(name)
@@ -262,7 +272,9 @@ class Tree:
     # ── what befalls it ──
 
     def door(self, what: str, path: str, *, writes: bool = False) -> OSError | None:
-        """Each operation passes here. An error that is returned is to be raised when it has been carried out."""
+        """Each operation passes here. An error that is returned is to be raised when it has been
+        carried out.
+        """
         sim = self._sim
         sim.alive()
         if self._undisturbed:
@@ -308,7 +320,9 @@ class Tree:
         undone: list[tuple[Change, ...]] = []
         for changes in self._unsynced.values():
             # What builds on a name that is lost is lost.
-            if any((folder, name) in lost for folder, name, _, _ in changes) or lot("fs:power failure", 2):
+            if any((folder, name) in lost for folder, name, _, _ in changes) or lot(
+                "fs:power failure", 2
+            ):
                 undone.append(changes)
                 lost.update((folder, name) for folder, name, _, _ in changes)
         for changes in reversed(undone):
@@ -324,7 +338,11 @@ class Tree:
         for file in self._written:
             left = lot("fs:power failure", 3)
             if left < 2:
-                file.data = file.synced if left else file.data[: max(len(file.synced), len(file.data) // 2)]
+                file.data = (
+                    file.synced
+                    if left
+                    else file.data[: max(len(file.synced), len(file.data) // 2)]
+                )
             file.synced = file.data
         self._written.clear()
         here = sim.here

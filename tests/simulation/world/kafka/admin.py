@@ -1,9 +1,9 @@
-"""Requests about the cluster itself: ``Metadata``, ``FindCoordinator``, ``ApiVersions``, ``CreateTopics``,
-``DescribeConfigs``.
+"""Requests about the cluster itself: ``Metadata``, ``FindCoordinator``, ``ApiVersions``,
+``CreateTopics``, ``DescribeConfigs``.
 
 Sources: ``KafkaApis.handleTopicMetadataRequest``, ``KRaftMetadataCache.getTopicMetadata``,
-``KafkaApis.handleFindCoordinatorRequest``, ``SimpleApiVersionManager``, ``ReplicationControlManager.createTopics``,
-``ConfigHelper.handleDescribeConfigsRequest``.
+``KafkaApis.handleFindCoordinatorRequest``, ``SimpleApiVersionManager``,
+``ReplicationControlManager.createTopics``, ``ConfigHelper.handleDescribeConfigsRequest``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,29 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC, _BROKER = 2, 4
 
 
-def metadata(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def metadata(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """Topics as ``broker`` has heard of them."""
-    names = sorted(cluster.topics) if request.topics is None else [topic.name for topic in request.topics]
+    names = (
+        sorted(cluster.topics)
+        if request.topics is None
+        else [topic.name for topic in request.topics]
+    )
     if cluster.health.well and not cluster.late and not cluster.unheard:
         reply(_known_to_all(cluster, broker, names))
         return
-    reply(_answer(cluster, _brokers(cluster, broker), [_topic(cluster, broker, name) for name in names]))
+    reply(
+        _answer(
+            cluster, _brokers(cluster, broker), [_topic(cluster, broker, name) for name in names]
+        )
+    )
 
 
 def _known_to_all(cluster: Cluster, broker: Broker, names: list[str]) -> Answer:
-    """While every node has heard of everything, the same is said of each topic until something changes."""
+    """While every node has heard of everything, the same is said of each topic until something
+    changes.
+    """
     told = cluster.health.told
     topics = []
     for name in names:
@@ -75,7 +87,9 @@ def _topic(cluster: Cluster, broker: Broker, name: str) -> Answer:
     topic = cluster.topics.get(name)
     if topic is None or cluster.unheard_of(name, broker.node):
         code = UNKNOWN_TOPIC if _is_legal(name) else INVALID_TOPIC
-        return Answer(error_code=code, name=name, topic_id=cluster.no_id, is_internal=False, partitions=[])
+        return Answer(
+            error_code=code, name=name, topic_id=cluster.no_id, is_internal=False, partitions=[]
+        )
     partitions = []
     for partition in topic.partitions:
         leader = cluster.leader_seen_by(broker, partition)
@@ -87,10 +101,18 @@ def _topic(cluster: Cluster, broker: Broker, name: str) -> Answer:
                 leader_epoch=partition.epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
-                offline_replicas=[node for node in partition.replicas if not cluster.brokers[node].up],
+                offline_replicas=[
+                    node for node in partition.replicas if not cluster.brokers[node].up
+                ],
             )
         )
-    return Answer(error_code=0, name=name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions)
+    return Answer(
+        error_code=0,
+        name=name,
+        topic_id=topic.id,
+        is_internal=topic.internal,
+        partitions=partitions,
+    )
 
 
 def _is_legal(name: str) -> bool:
@@ -114,30 +136,47 @@ def find_coordinator(
     reply(Answer(throttle_time_ms=0, coordinators=found))
 
 
-def api_versions(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def api_versions(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """What this broker speaks, and the features that the cluster has finalised."""
     keys = [
-        Answer(api_key=API_KEYS[api], min_version=0, max_version=newest) for api, newest in cluster.versions.items()
+        Answer(api_key=API_KEYS[api], min_version=0, max_version=newest)
+        for api, newest in cluster.versions.items()
     ]
     features = [Answer(name="metadata.version", max_version_level=1, min_version_level=1)]
     if cluster.transaction_version >= 1 and not cluster.old:
         level = cluster.transaction_version
-        features.append(Answer(name="transaction.version", max_version_level=level, min_version_level=level))
+        features.append(
+            Answer(name="transaction.version", max_version_level=level, min_version_level=level)
+        )
     reply(Answer(error_code=0, api_keys=keys, finalized_features=features, throttle_time_ms=0))
 
 
-def create_topics(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def create_topics(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """Brokers hand the request on to the controller (KIP-590)."""
     if broker.isolated:
         cluster.silent(broker, reply)
         return
-    reply(Answer(throttle_time_ms=0, topics=[_created(cluster, topic) for topic in request.topics]))
+    reply(
+        Answer(throttle_time_ms=0, topics=[_created(cluster, topic) for topic in request.topics])
+    )
 
 
 def _created(cluster: Cluster, topic: Any) -> Answer:
     # ``StripedReplicaPlacer``: fenced brokers count, as long as one is not
-    able = len(cluster.brokers) if any(not broker.fenced for broker in cluster.brokers.values()) else 0
-    replicas = topic.replication_factor if topic.replication_factor != -1 else min(3, len(cluster.brokers))
+    able = (
+        len(cluster.brokers)
+        if any(not broker.fenced for broker in cluster.brokers.values())
+        else 0
+    )
+    replicas = (
+        topic.replication_factor
+        if topic.replication_factor != -1
+        else min(3, len(cluster.brokers))
+    )
     settings = {config.name: config.value for config in topic.configs}
     code = 0
     if not _is_legal(topic.name):
@@ -151,7 +190,9 @@ def _created(cluster: Cluster, topic: Any) -> Answer:
     elif set(settings) - set(cluster.topic_defaults):
         code = INVALID_CONFIG
     if code == 0:
-        cluster.create_topic(topic.name, max(1, topic.num_partitions), replicas=replicas, settings=settings)
+        cluster.create_topic(
+            topic.name, max(1, topic.num_partitions), replicas=replicas, settings=settings
+        )
     return Answer(name=topic.name, error_code=code, error_message=None)
 
 

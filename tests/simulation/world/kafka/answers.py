@@ -1,4 +1,6 @@
-"""What brokers answer: light objects with the attributes that Onceward reads of kafka-python's responses."""
+"""What brokers answer: light objects with the attributes that Onceward reads of kafka-python's
+responses.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,14 @@ class Fetched:
     """``FetchResponse.PartitionData``."""
 
     __slots__ = (
-        "aborted_transactions", "error_code", "high_watermark", "last_stable_offset", "log_start_offset",
+        "aborted_transactions", "error_code", "high_watermark", "last_stable_offset",
+        "log_start_offset",
         "partition_index", "records",
     )  # fmt: skip
 
-    def __init__(self, index: int, error_code: int, high_watermark: int = -1, last_stable_offset: int = -1) -> None:
+    def __init__(
+        self, index: int, error_code: int, high_watermark: int = -1, last_stable_offset: int = -1
+    ) -> None:
         self.partition_index = index
         self.error_code = error_code
         self.high_watermark = high_watermark
@@ -122,7 +127,14 @@ class FetchAnswer:
 class OfPartition:
     """A partition's part of an answer: an error code, and an offset for those that tell one."""
 
-    __slots__ = ("committed_offset", "error_code", "metadata", "offset", "partition_error_code", "partition_index")
+    __slots__ = (
+        "committed_offset",
+        "error_code",
+        "metadata",
+        "offset",
+        "partition_error_code",
+        "partition_index",
+    )
 
     def __init__(self, index: int, error_code: int, offset: int = -1, metadata: str = "") -> None:
         self.partition_index = index
@@ -147,7 +159,9 @@ class OfTopic:
 
 
 class OfTopics:
-    """An answer that goes by topics: ``TxnOffsetCommit``, ``ListOffsets``, ``AddPartitionsToTxn``."""
+    """An answer that goes by topics: ``TxnOffsetCommit``, ``ListOffsets``,
+    ``AddPartitionsToTxn``.
+    """
 
     __slots__ = ("throttle_time_ms", "topics")
 

@@ -11,7 +11,16 @@ from simulation.world.kafka.around import Surroundings
 class Broker:
     """One node."""
 
-    __slots__ = ("fenced", "held", "isolated", "life", "next_producer", "node", "producers_end", "up")
+    __slots__ = (
+        "fenced",
+        "held",
+        "isolated",
+        "life",
+        "next_producer",
+        "node",
+        "producers_end",
+        "up",
+    )
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -29,8 +38,10 @@ class Broker:
 
 
 class Health:
-    """What all partitions ask all the time. ``quick``: nothing but a follower's fetch, at once, lies between an append
-    and its acknowledgement; ``well``: every node is; ``told``: what metadata have said, until anything changes."""
+    """What all partitions ask all the time. ``quick``: nothing but a follower's fetch, at once,
+    lies between an append and its acknowledgement; ``well``: every node is; ``told``: what
+    metadata have said, until anything changes.
+    """
 
     __slots__ = ("lags", "told", "well")
 

@@ -1,7 +1,8 @@
-"""The way in: a cluster that answers Onceward's own requests, and the truth about it for judges. See the package.
+"""The way in: a cluster that answers Onceward's own requests, and the truth about it for judges.
+See the package.
 
-``receive`` takes the very objects that the product's code has built. Nothing waits here: what takes time is asked of
-the :class:`~simulation.world.kafka.around.Surroundings`, which call back.
+``receive`` takes the very objects that the product's code has built. Nothing waits here: what
+takes time is asked of the :class:`~simulation.world.kafka.around.Surroundings`, which call back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from typing import Any
 from uuid import UUID
 
 import kafka.errors as kafka_errors
-from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest, DescribeTransactionsRequest
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeTransactionsRequest,
+)
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import (
@@ -69,7 +74,8 @@ _PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
 class Cluster(Nodes, Topics, Truth):
     """See the module.
 
-    :param transaction_version: the finalised level of ``transaction.version``; 3.9.1 has none but speaks version 1.
+    :param transaction_version: the finalised level of ``transaction.version``; 3.9.1 has none but
+        speaks version 1.
     """
 
     def __init__(
@@ -99,7 +105,9 @@ class Cluster(Nodes, Topics, Truth):
         self.unheard: dict[str, dict[int, int]] = {}
         """Topic → node → until when (ms) it has not heard of it."""
         self.late: dict[Where, dict[int, tuple[int, int]]] = {}
-        """Partition → node → until when (ms) it has not heard of the new leader, and whom it believes in."""
+        """Partition → node → until when (ms) it has not heard of the new leader, and whom it
+        believes in.
+        """
         self.coordinators: dict[Led, Coordinator] = {}
         self.group_coordinators: dict[Led, GroupCoordinator] = {}
         self._homes: dict[str, Partition] = {}
@@ -137,13 +145,17 @@ class Cluster(Nodes, Topics, Truth):
         newest = self.versions[api]
         version = newest if highest is None or highest > newest else highest
         if version < lowest:
-            raise kafka_errors.IncompatibleBrokerVersion(f"{api}: {lowest} is needed, and {newest} is the newest here")
+            raise kafka_errors.IncompatibleBrokerVersion(
+                f"{api}: {lowest} is needed, and {newest} is the newest here"
+            )
         return int(version)
 
     def receive(self, node: int | str, client: str, request: Any, reply: Reply) -> None:
-        """A request arrives at a node. ``reply`` is called once, with the answer or None: the connection broke.
+        """A request arrives at a node. ``reply`` is called once, with the answer or None: the
+        connection broke.
 
-        :raises kafka.errors.IncompatibleBrokerVersion: before anything else, as kafka-python does at the client's side.
+        :raises kafka.errors.IncompatibleBrokerVersion: before anything else, as kafka-python does
+            at the client's side.
         """
         api, handler = HANDLERS[request.__class__]
         asked = (request.__class__, request._min_version, request._max_version)
@@ -152,7 +164,9 @@ class Cluster(Nodes, Topics, Truth):
             version = self._negotiated[asked] = self.negotiate(request)
         broker = self.brokers.get(node)  # type: ignore[arg-type]
         if broker is None:
-            broker = self.brokers[int(str(node).rpartition("-")[2])]  # a bootstrap server, by its number
+            broker = self.brokers[
+                int(str(node).rpartition("-")[2])
+            ]  # a bootstrap server, by its number
         if not broker.up:
             reply(None)
             return
@@ -182,7 +196,9 @@ class Cluster(Nodes, Topics, Truth):
         home = self._group_homes.get(group)
         if home is None:
             count = self.settings.offsets_partitions
-            home = self._group_homes[group] = self.partitions[OFFSETS_TOPIC, java_hash(group) % count]
+            home = self._group_homes[group] = self.partitions[
+                OFFSETS_TOPIC, java_hash(group) % count
+            ]
         return home
 
     def coordinator_at(self, name: str, broker: Broker) -> Coordinator | None:
@@ -195,7 +211,9 @@ class Cluster(Nodes, Topics, Truth):
         return None if led is None else self.group_coordinators[led]
 
     def coordinator_for(self, name: str, asking: Broker) -> Coordinator | int:
-        """The coordinator of an id as another broker finds it, or the error with which it comes back."""
+        """The coordinator of an id as another broker finds it, or the error with which it comes
+        back.
+        """
         home = self.home_of(name)
         if self.health.well and not self.late:
             led = home.led
@@ -210,15 +228,25 @@ class Cluster(Nodes, Topics, Truth):
         return 16 if led is None else self.coordinators[led]
 
     def _coordinators_move(self, partition: Partition) -> None:
-        """``onElection`` and ``onResignation``. Whoever does not know that he is deposed goes on."""
+        """``onElection`` and ``onResignation``. Whoever does not know that he is deposed goes
+        on.
+        """
         transactions = partition.topic == STATE_TOPIC
         known: dict[Led, Any] = self.coordinators if transactions else self.group_coordinators  # type: ignore[assignment]
         current = [partition.led, *partition.stale.values()]
-        for led in [led for led, each in known.items() if each.partition is partition and led not in current]:
+        for led in [
+            led
+            for led, each in known.items()
+            if each.partition is partition and led not in current
+        ]:
             known.pop(led).resign()
         led = partition.led
         if led is not None and led not in known:
-            made = Coordinator(self, partition, led) if transactions else GroupCoordinator(self, partition, led)
+            made = (
+                Coordinator(self, partition, led)
+                if transactions
+                else GroupCoordinator(self, partition, led)
+            )
             known[led] = made
             made.load()
 
@@ -235,33 +263,51 @@ class Cluster(Nodes, Topics, Truth):
         return broker.next_producer - 1
 
     def forgets(self, state: ProducerState) -> bool:
-        """Has a producer been silent for so long that partitions forget it (``isProducerExpired``)?"""
+        """Has a producer been silent for so long that partitions forget it
+        (``isProducerExpired``)?
+        """
         return self.around.now_ms() - state.last_ms >= self.settings.producer_id_expiration_ms
 
     def write_marker(
-        self, where: Where, producer: int, epoch: int, commit: bool, coordinator_epoch: int, version: int
+        self,
+        where: Where,
+        producer: int,
+        epoch: int,
+        commit: bool,
+        coordinator_epoch: int,
+        version: int,
     ) -> int | tuple[Partition, Led]:
-        """``WriteTxnMarkers`` to the leader of one partition: how it went, or whose acknowledgement is awaited."""
+        """``WriteTxnMarkers`` to the leader of one partition: how it went, or whose
+        acknowledgement is awaited.
+        """
         partition = self.partitions.get(where)
         if partition is None:
-            return 0  # deleted meanwhile: there is nothing to mark (``addTxnMarkersToBrokerQueue``)
+            return (
+                0  # deleted meanwhile: there is nothing to mark (``addTxnMarkersToBrokerQueue``)
+            )
         led = partition.led
         if led is None or not (self.health.well or self.brokers[led.node].well):
             return 6
         if len(partition.isr) < partition.min_isr:
             return 19
         log = led.log
-        refused = marker_refused(log.producers.get(producer), epoch, coordinator_epoch, version, self.old)
+        refused = marker_refused(
+            log.producers.get(producer), epoch, coordinator_epoch, version, self.old
+        )
         if refused:
             return refused
-        entry = log.end_transaction(producer, epoch, commit, coordinator_epoch, led.epoch, self.around.now_ms())
+        entry = log.end_transaction(
+            producer, epoch, commit, coordinator_epoch, led.epoch, self.around.now_ms()
+        )
         if where[0] == OFFSETS_TOPIC:
             self.group_coordinators[led].marked(entry)
         return 0 if partition.appended(led) else (partition, led)
 
     def known_groups(self) -> Iterable[str]:
         """Groups that have committed anything."""
-        return sorted({group for each in self.group_coordinators.values() for group in each.offsets})
+        return sorted(
+            {group for each in self.group_coordinators.values() for group in each.offsets}
+        )
 
 
 def java_hash(text: str) -> int:

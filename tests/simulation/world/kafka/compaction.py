@@ -1,8 +1,8 @@
 """The log cleaner: of each key the newest committed record stays, at its offset.
 
 Sources: ``Cleaner.cleanInto`` and ``shouldRetainRecord``, ``CleanedTransactionMetadata``,
-``LogCleanerManager.cleanableOffsets`` (nothing from the first open transaction on, nor above the high watermark),
-``RecordBatch.deleteHorizonMs`` (KIP-534).
+``LogCleanerManager.cleanableOffsets`` (nothing from the first open transaction on, nor above the
+high watermark), ``RecordBatch.deleteHorizonMs`` (KIP-534).
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from simulation.world.kafka.record_bytes import records, rewritten
 
 
 def compacted(log: Log, *, markers: bool) -> None:
-    """Clean ``log``, all of it as far as it is decided (real cleaners leave the newest segment alone).
+    """Clean ``log``, all of it as far as it is decided (real cleaners leave the newest segment
+    alone).
 
-    Aborted records go, and records whose key comes again. A producer's newest batch stays, without records if need be,
-    because its sequences are in it (``retainRecordsFromBatch``). A marker goes when ``markers`` says that its time is
-    over, and this pass has met no batch of its transaction (``CleanedTransactionMetadata.onControlBatchRead``).
+    Aborted records go, and records whose key comes again. A producer's newest batch stays, without
+    records if need be, because its sequences are in it (``retainRecordsFromBatch``). A marker goes
+    when ``markers`` says that its time is over, and this pass has met no batch of its transaction
+    (``CleanedTransactionMetadata.onControlBatchRead``).
     """
     end = log.stable()
     cleaned = [entry for entry in log.entries if entry.last < end]
@@ -27,7 +29,11 @@ def compacted(log: Log, *, markers: bool) -> None:
             for delta, _, (key, _) in records(entry.head, entry.body):
                 if key is not None:
                     newest[key] = (entry.base, delta)
-    last_of = {producer: state.batches[-1][2] for producer, state in log.producers.items() if state.batches}
+    last_of = {
+        producer: state.batches[-1][2]
+        for producer, state in log.producers.items()
+        if state.batches
+    }
     kept: list[Entry] = []
     met: set[int] = set()
     for entry in cleaned:
@@ -77,8 +83,20 @@ def _rewritten(entry: Entry, newest: dict[bytes, tuple[int, int]]) -> Entry | No
 
 def _with(entry: Entry, kept: list[bytes]) -> Entry:
     """The batch with these of its records."""
-    left = Entry(entry.base, entry.last, entry.kind, entry.producer, entry.epoch, entry.leader_epoch, entry.time_ms)
-    left.first, left.transactional, left.coordinator_epoch = entry.first, entry.transactional, entry.coordinator_epoch
+    left = Entry(
+        entry.base,
+        entry.last,
+        entry.kind,
+        entry.producer,
+        entry.epoch,
+        entry.leader_epoch,
+        entry.time_ms,
+    )
+    left.first, left.transactional, left.coordinator_epoch = (
+        entry.first,
+        entry.transactional,
+        entry.coordinator_epoch,
+    )
     assert entry.head is not None
     left.head, left.body = rewritten(entry.head, kept)
     left.count = len(kept)

@@ -1,8 +1,10 @@
-"""A transaction coordinator: one partition of ``__transaction_state``, on the node that leads it, or believes so.
+"""A transaction coordinator: one partition of ``__transaction_state``, on the node that leads it,
+or believes so.
 
 Sources: ``TransactionCoordinator``, ``TransactionStateManager`` (``appendTransactionToLog``,
-``timedOutTransactions``, ``loadTransactionsForTxnTopicPartition``, ``removeExpiredTransactionalIds``),
-``TransactionMarkerChannelManager`` and ``TransactionMarkerRequestCompletionHandler``, of 3.9.1 and 4.3.1.
+``timedOutTransactions``, ``loadTransactionsForTxnTopicPartition``,
+``removeExpiredTransactionalIds``), ``TransactionMarkerChannelManager`` and
+``TransactionMarkerRequestCompletionHandler``, of 3.9.1 and 4.3.1.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ Ended = Callable[[int, int, int], None]
 
 
 class Coordinator:
-    """See the module. ``known`` is the cache; what the log says is true, and what an isolated node has is stale."""
+    """See the module. ``known`` is the cache; what the log says is true, and what an isolated node
+    has is stale.
+    """
 
     __slots__ = ("cluster", "known", "led", "loading", "partition", "resigned")
 
@@ -74,10 +78,14 @@ class Coordinator:
             elif state is rules.PREPARE_COMMIT or state is rules.PREPARE_ABORT:
                 self._send_markers(held, rules.completed(held, self.cluster.around.now_ms()))
 
-    def _append(self, held: Metadata, new: Facts, done: Callable[[int], None], *, insist: bool = False) -> None:
-        """``appendTransactionToLog``: done with 0 once it is replicated and true, or with why it is not.
+    def _append(
+        self, held: Metadata, new: Facts, done: Callable[[int], None], *, insist: bool = False
+    ) -> None:
+        """``appendTransactionToLog``: done with 0 once it is replicated and true, or with why it
+        is not.
 
-        :param insist: the transition stays pending after a failure that may pass; whoever asked asks again.
+        :param insist: the transition stays pending after a failure that may pass; whoever asked
+            asks again.
         """
         partition, led = self.partition, self.led
         if len(partition.isr) < partition.min_isr and led is partition.led:
@@ -89,7 +97,8 @@ class Coordinator:
         replicated_now = partition.appended(led)
         cluster = self.cluster
         if cluster.slow_state_log and not insist and cluster.around.fires("kafka:state log slow"):
-            # ``appendTransactionToLog``: REQUEST_TIMED_OUT. What is known here stays as it was; the log goes on.
+            # ``appendTransactionToLog``: REQUEST_TIMED_OUT. What is known here stays as it was;
+            # the log goes on.
             late = partial(self._too_late, held, done)
             cluster.around.later(cluster.settings.request_timeout_ms, late, "state log")
             return
@@ -134,14 +143,19 @@ class Coordinator:
         facts = held.facts
         if facts.state is not rules.ONGOING and held.pending is None:
             age = self.cluster.around.now_ms() - facts.updated_ms
-            if age >= self.cluster.settings.transactional_id_expiration_ms and self._expire(held, age):
+            if age >= self.cluster.settings.transactional_id_expiration_ms and self._expire(
+                held, age
+            ):
                 return 0
         return held
 
     def _expire(self, held: Metadata, age: int) -> bool:
         """``removeExpiredTransactionalIds``: hourly, so that it may not have come round yet."""
         cluster, partition = self.cluster, self.partition
-        if held.facts.state in (rules.PREPARE_COMMIT, rules.PREPARE_ABORT) or not partition.enough():
+        if (
+            held.facts.state in (rules.PREPARE_COMMIT, rules.PREPARE_ABORT)
+            or not partition.enough()
+        ):
             return False
         lately = age < cluster.settings.transactional_id_expiration_ms + _HOURLY_MS
         if lately and cluster.around.fires("kafka:expired id lingers"):
@@ -168,8 +182,12 @@ class Coordinator:
             return
         now_ms = cluster.around.now_ms()
         if not isinstance(held, Metadata):
-            held = self.known[name] = rules.created(name, cluster.new_producer(node), timeout_ms, now_ms)
-        new = rules.begin_again(held, timeout_ms, expected, lambda: cluster.new_producer(node), now_ms)
+            held = self.known[name] = rules.created(
+                name, cluster.new_producer(node), timeout_ms, now_ms
+            )
+        new = rules.begin_again(
+            held, timeout_ms, expected, lambda: cluster.new_producer(node), now_ms
+        )
         if isinstance(new, int):
             done(new, -1, -1)
         elif new.state is rules.FENCE:
@@ -181,10 +199,18 @@ class Coordinator:
             self._end(node, held, new.producer, new.epoch, False, False, version, aborted)
         else:
             producer, epoch = new.producer, new.epoch
-            self._append(held, new, lambda code: done(code, -1, -1) if code else done(0, producer, epoch))
+            self._append(
+                held, new, lambda code: done(code, -1, -1) if code else done(0, producer, epoch)
+            )
 
     def add(
-        self, name: str, producer: int, epoch: int, partitions: list[Where], version: int, done: Callable[[int], None]
+        self,
+        name: str,
+        producer: int,
+        epoch: int,
+        partitions: list[Where],
+        version: int,
+        done: Callable[[int], None],
     ) -> None:
         """``handleAddPartitionsToTransaction``."""
         held = self.find(name)
@@ -192,7 +218,9 @@ class Coordinator:
             done(held or rules.INVALID_MAPPING)  # type: ignore[arg-type]
             return
         cluster = self.cluster
-        new = rules.add(held, producer, epoch, partitions, version, cluster.around.now_ms(), cluster.old)  # type: ignore[arg-type]
+        new = rules.add(
+            held, producer, epoch, partitions, version, cluster.around.now_ms(), cluster.old
+        )  # type: ignore[arg-type]
         if new.__class__ is int:
             done(new)  # type: ignore[arg-type]
             return
@@ -201,8 +229,12 @@ class Coordinator:
         if fresh:
             self._watch(held, new.started_ms)  # type: ignore[union-attr, arg-type]
 
-    def verify(self, name: str, producer: int, epoch: int, partitions: list[Where]) -> int | dict[Where, int]:
-        """``handleVerifyPartitionsInTransaction``: a code for all, or one for each that is not part of it."""
+    def verify(
+        self, name: str, producer: int, epoch: int, partitions: list[Where]
+    ) -> int | dict[Where, int]:
+        """``handleVerifyPartitionsInTransaction``: a code for all, or one for each that is not
+        part of it.
+        """
         held = self.find(name)
         if not isinstance(held, Metadata):
             return held or rules.INVALID_MAPPING
@@ -212,7 +244,16 @@ class Coordinator:
         known = held.facts.partitions
         return {partition: rules.ABORTABLE for partition in partitions if partition not in known}
 
-    def end(self, node: int, name: str, producer: int, epoch: int, commit: bool, version: int, done: Ended) -> None:
+    def end(
+        self,
+        node: int,
+        name: str,
+        producer: int,
+        epoch: int,
+        commit: bool,
+        version: int,
+        done: Ended,
+    ) -> None:
         """``handleEndTransaction``."""
         held = self.find(name)
         if not isinstance(held, Metadata):
@@ -235,7 +276,9 @@ class Coordinator:
         fencing = held.pending is rules.FENCE
         now_ms = cluster.around.now_ms()
         if version >= 2:
-            new = rules.end_v2(held, producer, epoch, commit, client, lambda: cluster.new_producer(node), now_ms)
+            new = rules.end_v2(
+                held, producer, epoch, commit, client, lambda: cluster.new_producer(node), now_ms
+            )
         else:
             new = rules.end_v1(held, producer, epoch, commit, client, now_ms)
         if isinstance(new, int):
@@ -255,8 +298,8 @@ class Coordinator:
                 return
             complete = rules.completed(held, cluster.around.now_ms())
             if version >= 2:
-                # The answer comes before the markers, with the identity of the next transaction: at overflow a new
-                # producer's.
+                # The answer comes before the markers, with the identity of the next transaction:
+                # at overflow a new producer's.
                 done(0, complete.producer, complete.epoch)
             else:
                 done(0, -1, -1)
@@ -267,7 +310,9 @@ class Coordinator:
     # ── markers ──
 
     def _send_markers(self, held: Metadata, complete: Facts) -> None:
-        """``addTxnMarkersToSend``: each partition by itself, until all have it; then the log learns of it."""
+        """``addTxnMarkersToSend``: each partition by itself, until all have it; then the log
+        learns of it.
+        """
         markers = held.markers = held.facts.partitions.copy()
         if not markers:
             self._completed(held, complete)
@@ -288,14 +333,23 @@ class Coordinator:
             self._marker_written(held, complete, where, 13)
             return
         commit = facts.state is rules.PREPARE_COMMIT
-        code = cluster.write_marker(where, facts.producer, facts.epoch, commit, led.epoch, facts.client_version)
+        code = cluster.write_marker(
+            where, facts.producer, facts.epoch, commit, led.epoch, facts.client_version
+        )
         if code.__class__ is int:
             self._marker_written(held, complete, where, code)  # type: ignore[arg-type]
         else:
             partition, leader = code  # type: ignore[misc]
             written = partial(self._marker_written, held, complete, where)
-            # a leader that dies is asked again (``TransactionMarkerRequestCompletionHandler``: disconnected)
-            partition.wait(leader, leader.log.end, cluster.settings.request_timeout_ms, written, from_afar=True)
+            # a leader that dies is asked again (``TransactionMarkerRequestCompletionHandler``:
+            # disconnected)
+            partition.wait(
+                leader,
+                leader.log.end,
+                cluster.settings.request_timeout_ms,
+                written,
+                from_afar=True,
+            )
 
     def _marker_written(self, held: Metadata, complete: Facts, where: Where, code: int) -> None:
         """``TransactionMarkerRequestCompletionHandler.onComplete``."""
@@ -313,16 +367,22 @@ class Coordinator:
     def _completed(self, held: Metadata, complete: Facts) -> None:
         """``writeTxnCompletion``."""
         if not self.resigned:
-            self._append(held, complete, partial(self._logged_completion, held, complete), insist=True)
+            self._append(
+                held, complete, partial(self._logged_completion, held, complete), insist=True
+            )
 
     def _logged_completion(self, held: Metadata, complete: Facts, code: int) -> None:
         if code == NOT_AVAILABLE and not self.resigned:
-            self.cluster.around.later(_RETRY_MS, partial(self._completed, held, complete), "completion")
+            self.cluster.around.later(
+                _RETRY_MS, partial(self._completed, held, complete), "completion"
+            )
 
     # ── transactions that take too long ──
 
     def _watch(self, held: Metadata, started_ms: int) -> None:
-        """Look at it when it will be overdue: the coordinator looks at all of them every so often."""
+        """Look at it when it will be overdue: the coordinator looks at all of them every so
+        often.
+        """
         around = self.cluster.around
         now_ms = around.now_ms()
         due = started_ms + held.facts.timeout_ms + 1
@@ -330,10 +390,16 @@ class Coordinator:
             return  # that look will see to the next one
         due = max(due, now_ms + (_AGAIN_MS if due <= now_ms else 0))
         held.watched_until = due
-        around.later(due - now_ms + around.lag("expire"), partial(self._look_at, held, due), "transaction timeout")
+        around.later(
+            due - now_ms + around.lag("expire"),
+            partial(self._look_at, held, due),
+            "transaction timeout",
+        )
 
     def _look_at(self, held: Metadata, due: int) -> None:
-        """``abortTimedOutTransactions``: ended under the next epoch, which fences whoever is still at work."""
+        """``abortTimedOutTransactions``: ended under the next epoch, which fences whoever is still
+        at work.
+        """
         if self.resigned or self.known.get(held.name) is not held or held.watched_until != due:
             return
         held.watched_until = -1
@@ -341,7 +407,10 @@ class Coordinator:
             if held.pending is rules.ONGOING:
                 self._watch(held, self.cluster.around.now_ms())
             return
-        if held.pending is not None or self.cluster.around.now_ms() - held.facts.started_ms <= held.facts.timeout_ms:
+        if (
+            held.pending is not None
+            or self.cluster.around.now_ms() - held.facts.started_ms <= held.facts.timeout_ms
+        ):
             self._watch(held, held.facts.started_ms)
             return
         new = rules.fence(held)

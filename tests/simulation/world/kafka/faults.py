@@ -1,8 +1,9 @@
-"""What else a broker may answer, and what may befall the cluster: the faults that the model does not come to by itself.
+"""What else a broker may answer, and what may befall the cluster: the faults that the model does
+not come to by itself.
 
-Every row of Onceward's error table is in one of three lists: :data:`ANSWERS` (given at the odds of the story),
-``GIVEN`` (the state machine comes to it by itself; some are in both, because the chance that it does so is small),
-``NEVER`` (no broker can answer so to Onceward, and why).
+Every row of Onceward's error table is in one of three lists: :data:`ANSWERS` (given at the odds of
+the story), ``GIVEN`` (the state machine comes to it by itself; some are in both, because the
+chance that it does so is small), ``NEVER`` (no broker can answer so to Onceward, and why).
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from collections.abc import Mapping
 
 FAULTS: dict[str, str] = {
     "kafka:follower lags": "a follower misses a round of fetches: in sync still, and behind",
-    "kafka:expired id lingers": "a transactional id has expired, and the hourly look has not come round yet",
-    "kafka:state log slow": "a coordinator's append is acknowledged when its time is over: COORDINATOR_NOT_AVAILABLE, "
+    "kafka:expired id lingers": "a transactional id has expired, and the hourly look has not come "
+    "round yet",
+    "kafka:state log slow": "a coordinator's append is acknowledged when its time is over: "
+    "COORDINATOR_NOT_AVAILABLE, "
     "and all the same in the log, for whoever reads it next",
-    "kafka:partitions added": "somebody adds partitions to the ledger's topic, and keys are at home elsewhere now",
-    "kafka:short fetch": "a Fetch ends after one batch: a segment of the log does, or there was a limit",
+    "kafka:partitions added": "somebody adds partitions to the ledger's topic, and keys are at "
+    "home elsewhere now",
+    "kafka:short fetch": "a Fetch ends after one batch: a segment of the log does, or there was a "
+    "limit",
 }
 """Kinds of faults inside the cluster; those of :data:`ANSWERS` are added below."""
 
@@ -26,8 +31,15 @@ _SERVER: _Answers = {
     -1: (False, "an exception that has no code of its own (KafkaApis.handleError)"),
 }
 _COORDINATOR: _Answers = {
-    14: (False, "it reads its log first (loadTransactionsForTxnTopicPartition, CoordinatorRuntime)"),
-    15: (False, "its log cannot be appended to: too few replicas, or no answer from them (appendTransactionToLog)"),
+    14: (
+        False,
+        "it reads its log first (loadTransactionsForTxnTopicPartition, CoordinatorRuntime)",
+    ),
+    15: (
+        False,
+        "its log cannot be appended to: too few replicas, or no answer from them "
+        "(appendTransactionToLog)",
+    ),
     16: (False, "another node leads the partition of the internal topic"),
 }
 _TRANSACTION: _Answers = {
@@ -42,7 +54,10 @@ _LEADER: _Answers = {
     3: (False, "the broker has not heard of a new topic (getPartitionOrError)"),
     6: (False, "the leader has moved, and the client's metadata have not"),
     9: (False, "a replica that is being assigned (getPartitionOrException)"),
-    56: (False, "the disk of this log has failed, and another replica leads (KAFKA_STORAGE_ERROR)"),
+    56: (
+        False,
+        "the disk of this log has failed, and another replica leads (KAFKA_STORAGE_ERROR)",
+    ),
     **_SERVER,
     **_TOPIC,
 }
@@ -58,7 +73,8 @@ ANSWERS: Mapping[str, _Answers] = {
         **_SERVER, **_TOPIC,
     },
     "FindCoordinator": {
-        15: (False, "the internal topic is not created yet, or has no leader (handleFindCoordinatorRequest)"),
+        15: (False, "the internal topic is not created yet, or has no leader "
+                    "(handleFindCoordinatorRequest)"),
         30: (False, "Describe on the group was taken away"),
         53: (False, "Describe on the transactional id was taken away"),
         120: (False, "from version 5 on it may say so (KIP-890); no release does"),
@@ -66,12 +82,14 @@ ANSWERS: Mapping[str, _Answers] = {
     },
     "InitProducerId": {
         **_TRANSACTION,
-        31: (False, "IdempotentWrite on the cluster was taken away, of a producer without transactional id"),
+        31: (False, "IdempotentWrite on the cluster was taken away, of a producer without "
+                    "transactional id"),
         120: (False, "from version 5 on it may say so (KIP-890)"),
     },
     "AddPartitionsToTxn": {
         **_TRANSACTION, **_TOPIC,
-        52: (False, "TRANSACTION_COORDINATOR_FENCED: a newer coordinator has written (ProducerAppendInfo)"),
+        52: (False, "TRANSACTION_COORDINATOR_FENCED: a newer coordinator has written "
+                    "(ProducerAppendInfo)"),
         120: (False, "from version 5 on it may say so (KIP-890)"),
     },
     "AddOffsetsToTxn": {
@@ -81,7 +99,8 @@ ANSWERS: Mapping[str, _Answers] = {
     "TxnOffsetCommit": {
         **_TRANSACTION, **_GROUP, **_TOPIC,
         3: (False, "the broker has not heard of a new topic"),
-        22: (False, "a group that is gone, of a commit that names a generation (validateTransactionalOffsetCommit)"),
+        22: (False, "a group that is gone, of a commit that names a generation "
+                    "(validateTransactionalOffsetCommit)"),
         25: (False, "a member that the group does not have (validateMember)"),
         28: (False, "INVALID_COMMIT_OFFSET_SIZE: above max.message.bytes of the offsets' topic"),
         59: (False, "the producer's state is gone: brokers before 2.4"),
@@ -167,21 +186,32 @@ UNASKED = ("ListGroups", "DescribeGroups")
 """Requests of ``onceward doctor`` alone, which no pipeline sends: they are not in the model."""
 
 _LEADERS = ("Produce", "Fetch", "ListOffsets")
-_OF_TRANSACTIONS = ("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn")
+_OF_TRANSACTIONS = (
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "AddOffsetsToTxn",
+    "TxnOffsetCommit",
+    "EndTxn",
+)
 _COORDINATED = (*_OF_TRANSACTIONS, "OffsetFetch", "DescribeTransactions")
 
 NEVER: Mapping[int, str] = {
-    3: "only of requests that name topics; Kafka does not look whether a topic of the group's offsets is there still",
+    3: "only of requests that name topics; Kafka does not look whether a topic of the group's "
+    "offsets is there still",
     5: "of topics and partitions, by Metadata, and by leaders to old clients",
     6: "of requests to the leader of a partition",
-    7: "of requests that wait for replicas or for the controller; coordinators say 15 instead (appendTransactionToLog)",
-    8: "BROKER_NOT_AVAILABLE: of brokers with ZooKeeper; no request of ours is answered so since 2.5",
+    7: "of requests that wait for replicas or for the controller; coordinators say 15 instead "
+    "(appendTransactionToLog)",
+    8: "BROKER_NOT_AVAILABLE: of brokers with ZooKeeper; no request of ours is answered so since "
+    "2.5",
     9: "of requests to the leader of a partition",
-    13: "between brokers only: leaders tell 19 instead (postVerificationCallback), group coordinators 14",
+    13: "between brokers only: leaders tell 19 instead (postVerificationCallback), group "
+    "coordinators 14",
     14: "of requests to a coordinator",
     15: "of requests to a coordinator, or for one",
     16: "of requests to a coordinator",
-    17: "a topic's name is judged by Metadata and CreateTopics; elsewhere an unknown topic is simply unknown",
+    17: "a topic's name is judged by Metadata and CreateTopics; elsewhere an unknown topic is "
+    "simply unknown",
     22: "a generation, which Onceward's commits do not name",
     24: "of the group of TxnOffsetCommit",
     29: "of requests that name topics",
@@ -191,26 +221,35 @@ NEVER: Mapping[int, str] = {
     35: "versions are negotiated before a request is sent (ApiVersions)",
     41: "of requests that the controller carries out",
     42: "of an empty transactional id, which options refuse, or of half an identity",
-    46: "DUPLICATE_SEQUENCE_NUMBER: neither 3.9.1 nor 4.3.1 has a place that says so; beyond five batches it is 45",
-    47: "since 2.7 coordinators say 90 to these versions (KIP-588); of leaders and group coordinators it is given",
+    46: "DUPLICATE_SEQUENCE_NUMBER: neither 3.9.1 nor 4.3.1 has a place that says so; beyond five "
+    "batches it is 45",
+    47: "since 2.7 coordinators say 90 to these versions (KIP-588); of leaders and group "
+    "coordinators it is given",
     48: "coordinators say so of EndTxn alone",
     49: "InitProducerId makes a mapping where there is none, and refuses another's with 90",
-    52: "of appends by an old coordinator, which learns of it itself; clients are told by AddPartitionsToTxn at most",
+    52: "of appends by an old coordinator, which learns of it itself; clients are told by "
+    "AddPartitionsToTxn at most",
     53: "of requests that name transactional ids",
     55: "of several partitions in AddPartitionsToTxn",
     56: "of requests to the leader of a partition",
-    59: "UNKNOWN_PRODUCER_ID: no longer said since 2.4, but by leaders of brokers that speak for Kafka",
-    69: "GROUP_ID_NOT_FOUND: a commit without a generation makes the group; OffsetFetch answers with nothing committed",
-    72: "LISTENER_NOT_FOUND: in Metadata, of brokers without the listener that is asked; there is one in the model",
+    59: "UNKNOWN_PRODUCER_ID: no longer said since 2.4, but by leaders of brokers that speak for "
+    "Kafka",
+    69: "GROUP_ID_NOT_FOUND: a commit without a generation makes the group; OffsetFetch answers "
+    "with nothing committed",
+    72: "LISTENER_NOT_FOUND: in Metadata, of brokers without the listener that is asked; there is "
+    "one in the model",
     74: "of requests that name a leader epoch",
     75: "of requests that name a leader epoch",
     78: "of requests for offsets and records",
     89: "KIP-599: of CreateTopics and the like; other quotas are told as throttle_time_ms",
     90: "of coordinators; leaders say 47 (AddPartitionsToTxnHandler)",
-    100: "of requests that name topics by id; of ours only Fetch could, at a version that it does not speak",
-    113: "STALE_MEMBER_EPOCH: of a member's commit, and ours are nobody's (ConsumerGroup.validateOffsetCommit)",
+    100: "of requests that name topics by id; of ours only Fetch could, at a version that it does "
+    "not speak",
+    113: "STALE_MEMBER_EPOCH: of a member's commit, and ours are nobody's "
+    "(ConsumerGroup.validateOffsetCommit)",
     120: "of requests in a transaction",
-    129: "of Metadata from version 13 on, and of ApiVersions with a node's id (KIP-1102, KIP-1242): ours ask neither",
+    129: "of Metadata from version 13 on, and of ApiVersions with a node's id (KIP-1102, "
+    "KIP-1242): ours ask neither",
 }
 """Why a code that is in neither list of a request is no answer to it."""
 
@@ -220,4 +259,8 @@ def kind(api: str, code: int) -> str:
     return f"answer:{api}:{code}"
 
 
-FAULTS |= {kind(api, code): sentence for api, codes in ANSWERS.items() for code, (_, sentence) in codes.items()}
+FAULTS |= {
+    kind(api, code): sentence
+    for api, codes in ANSWERS.items()
+    for code, (_, sentence) in codes.items()
+}

@@ -15,19 +15,31 @@ class FaultyAnswers:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._on = {
-            api: [(code, kind(api, code), done) for code, (done, _) in codes.items() if around.is_on(kind(api, code))]
+            api: [
+                (code, kind(api, code), done)
+                for code, (done, _) in codes.items()
+                if around.is_on(kind(api, code))
+            ]
             for api, codes in ANSWERS.items()
         }
         self.any = any(self._on.values())
 
     def befall(
-        self, cluster: Any, api: str, broker: Any, version: int, request: Any, reply: Callable[[Any], None]
+        self,
+        cluster: Any,
+        api: str,
+        broker: Any,
+        version: int,
+        request: Any,
+        reply: Callable[[Any], None],
     ) -> Callable[[Any], None] | None:
         """What is to be called with the true answer; None: it was answered."""
         for code, fault, done in self._on.get(api, ()):
             if self._around.fires(fault):
                 if done:
-                    return lambda answer: reply(None if answer is None else _with(api, answer, code))
+                    return lambda answer: reply(
+                        None if answer is None else _with(api, answer, code)
+                    )
                 reply(_refusal(api, version, request, code))
                 return None
         return reply

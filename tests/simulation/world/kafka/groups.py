@@ -1,13 +1,14 @@
-"""A group coordinator: one partition of ``__consumer_offsets``, for offsets that transactions commit.
+"""A group coordinator: one partition of ``__consumer_offsets``, for offsets that transactions
+commit.
 
 Sources: ``GroupCoordinatorService.commitTransactionalOffsets``, ``OffsetMetadataManager``
 (``commitTransactionalOffset``, ``replayEndTransactionMarker``, ``fetchAllOffsets``),
-``CoordinatorOperationExceptionHelper``,
-``ClassicGroup.validateOffsetCommit`` and ``ConsumerGroup.validateOffsetCommit`` of 4.3.1; ``GroupCoordinator`` and
+``CoordinatorOperationExceptionHelper``, ``ClassicGroup.validateOffsetCommit`` and
+``ConsumerGroup.validateOffsetCommit`` of 4.3.1; ``GroupCoordinator`` and
 ``GroupMetadataManager.maybeConvertOffsetCommitError`` of 3.9.1.
 
-Offsets that come without a member id and a generation, as Onceward's do, are taken whoever is in the group: both
-validations refuse a member, not a stranger, where the commit is transactional.
+Offsets that come without a member id and a generation, as Onceward's do, are taken whoever is in
+the group: both validations refuse a member, not a stranger, where the commit is transactional.
 """
 
 from __future__ import annotations
@@ -76,12 +77,16 @@ class GroupCoordinator:
         self.resigned = True
 
     def marked(self, entry: Entry) -> None:
-        """A marker was appended: 4.x acts on it at once, 3.9 by and by (``scheduleHandleTxnCompletion``)."""
+        """A marker was appended: 4.x acts on it at once, 3.9 by and by
+        (``scheduleHandleTxnCompletion``).
+        """
         lag = self.cluster.around.lag("offsets") if self.cluster.old else 0
         if lag <= 0:
             self.replay(entry)
         else:
-            self.cluster.around.later(lag, lambda: None if self.resigned else self.replay(entry), "offsets")
+            self.cluster.around.later(
+                lag, lambda: None if self.resigned else self.replay(entry), "offsets"
+            )
 
     def replay(self, entry: Entry) -> None:
         """What an entry of the log changes: at once when it is appended, as the runtime does."""
@@ -99,30 +104,46 @@ class GroupCoordinator:
                 if before is None or offset[2] > before[2]:
                     known[topic, partition] = offset
 
-    def fail_pending(self, producer: int, group: str, offsets: list[tuple[str, int, int, str]]) -> None:
-        """``GroupMetadata.failPendingTxnOffsetCommit`` of 3.9: a refused append takes what is pending with it, by the
-        producer's id alone. So the refused request of an old epoch makes this coordinator forget what the next
-        epoch is about to commit, until it reads its log again (seen on 3.9.1)."""
+    def fail_pending(
+        self, producer: int, group: str, offsets: list[tuple[str, int, int, str]]
+    ) -> None:
+        """``GroupMetadata.failPendingTxnOffsetCommit`` of 3.9: a refused append takes what is
+        pending with it, by the producer's id alone. So the refused request of an old epoch makes
+        this coordinator forget what the next epoch is about to commit, until it reads its log
+        again (seen on 3.9.1).
+        """
         pending = self.pending.get(producer)
         if pending is not None:
             for topic, partition, _, _ in offsets:
                 pending.pop((group, topic, partition), None)
 
     def fetch_all(self, group: str, stable: bool) -> list[tuple[str, int, int, str, int]]:
-        """``fetchAllOffsets``: topic, partition, offset, metadata and error code of each offset that *is* committed.
+        """``fetchAllOffsets``: topic, partition, offset, metadata and error code of each offset
+        that *is* committed.
 
-        What is only pending is not shown, not even as unstable, as long as nothing was committed for the partition.
+        What is only pending is not shown, not even as unstable, as long as nothing was committed
+        for the partition.
         """
-        unstable = {(t, p) for held in self.pending.values() for g, t, p in held if g == group} if stable else ()
+        unstable = (
+            {(t, p) for held in self.pending.values() for g, t, p in held if g == group}
+            if stable
+            else ()
+        )
         found = self.offsets.get(group, {})
         told = []
         for (topic, partition), (offset, note, _) in sorted(found.items()):
             held = (topic, partition) in unstable
-            told.append((topic, partition, -1, "", UNSTABLE) if held else (topic, partition, offset, note, 0))
+            told.append(
+                (topic, partition, -1, "", UNSTABLE)
+                if held
+                else (topic, partition, offset, note, 0)
+            )
         return told
 
     def fetch(self, group: str, topic: str, partition: int, stable: bool) -> tuple[int, str, int]:
-        """``fetchOffsets``: offset, metadata and error code of one partition that is asked for by name."""
+        """``fetchOffsets``: offset, metadata and error code of one partition that is asked for by
+        name.
+        """
         if stable and any((group, topic, partition) in held for held in self.pending.values()):
             return -1, "", UNSTABLE
         found = self.offsets.get(group, {}).get((topic, partition))

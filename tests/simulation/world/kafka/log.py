@@ -1,8 +1,9 @@
-"""One replica's log of one partition: what was appended, up to where it is committed, what is decided.
+"""One replica's log of one partition: what was appended, up to where it is committed, what is
+decided.
 
-Sources: ``UnifiedLog`` (high watermark, ``fetchLastStableOffsetMetadata``, ``collectAbortedTransactions``,
-``truncateTo``), ``ProducerStateManager`` (``firstUnstableOffset``, ``completeTxn``, ``lastStableOffset``,
-``onHighWatermarkUpdated``).
+Sources: ``UnifiedLog`` (high watermark, ``fetchLastStableOffsetMetadata``,
+``collectAbortedTransactions``, ``truncateTo``), ``ProducerStateManager`` (``firstUnstableOffset``,
+``completeTxn``, ``lastStableOffset``, ``onHighWatermarkUpdated``).
 """
 
 from __future__ import annotations
@@ -19,18 +20,33 @@ _BASE = attrgetter("base")
 
 
 class Entry:
-    """A record batch. ``head`` is its header as it was produced, None for those that the model writes itself."""
+    """A record batch. ``head`` is its header as it was produced, None for those that the model
+    writes itself.
+    """
 
     __slots__ = (
-        "base", "body", "coordinator_epoch", "count", "epoch", "first", "head", "kind", "last", "leader_epoch",
+        "base", "body", "coordinator_epoch", "count", "epoch", "first", "head", "kind", "last",
+        "leader_epoch",
         "producer", "time_ms", "transactional",
     )  # fmt: skip
 
     def __init__(
-        self, base: int, last: int, kind: str, producer: int, epoch: int, leader_epoch: int, time_ms: int
+        self,
+        base: int,
+        last: int,
+        kind: str,
+        producer: int,
+        epoch: int,
+        leader_epoch: int,
+        time_ms: int,
     ) -> None:
         self.base, self.last, self.kind = base, last, kind
-        self.producer, self.epoch, self.leader_epoch, self.time_ms = producer, epoch, leader_epoch, time_ms
+        self.producer, self.epoch, self.leader_epoch, self.time_ms = (
+            producer,
+            epoch,
+            leader_epoch,
+            time_ms,
+        )
         self.first = -1  # sequence of its first record
         self.count = last - base + 1  # records that compaction has left
         self.transactional = True
@@ -44,7 +60,13 @@ class Entry:
             return placed(self.head, self.base, self.leader_epoch) + self.body
         kind = COMMIT if self.kind is COMMITTED else ABORT
         return marker(
-            self.base, self.leader_epoch, self.time_ms, self.producer, self.epoch, kind, self.coordinator_epoch
+            self.base,
+            self.leader_epoch,
+            self.time_ms,
+            self.producer,
+            self.epoch,
+            kind,
+            self.coordinator_epoch,
         )
 
     def size(self) -> int:
@@ -52,7 +74,9 @@ class Entry:
 
 
 class StateEntry:
-    """An entry of ``__transaction_state``: a transactional id and its facts, None once it is forgotten."""
+    """An entry of ``__transaction_state``: a transactional id and its facts, None once it is
+    forgotten.
+    """
 
     __slots__ = ("base", "body", "last")
 
@@ -67,9 +91,21 @@ class StateEntry:
 
 
 class Log:
-    """See the module. ``end`` is the next record's offset; ``high`` the high watermark as this replica knows it."""
+    """See the module. ``end`` is the next record's offset; ``high`` the high watermark as this
+    replica knows it.
+    """
 
-    __slots__ = ("aborted", "end", "entries", "high", "open", "producers", "start", "undecided", "verifying")
+    __slots__ = (
+        "aborted",
+        "end",
+        "entries",
+        "high",
+        "open",
+        "producers",
+        "start",
+        "undecided",
+        "verifying",
+    )
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
@@ -77,7 +113,9 @@ class Log:
         self.producers: dict[int, ProducerState] = {}
         self.verifying: dict[int, Verification] = {}
         self.open: dict[int, int] = {}
-        """First offset → producer of each transaction that is open here, in the order of the offsets."""
+        """First offset → producer of each transaction that is open here, in the order of the
+        offsets.
+        """
         self.undecided: dict[int, int] = {}
         """First offset → offset of the marker, where that is not below the high watermark yet."""
         self.aborted: list[tuple[int, int, int]] = []
@@ -100,7 +138,15 @@ class Log:
         """A batch that nothing speaks against; the offset of its first record."""
         base = self.end
         last = base + count - 1
-        entry = Entry(base, last, DATA if head is not None else INTERNAL, producer, epoch, leader_epoch, time_ms)
+        entry = Entry(
+            base,
+            last,
+            DATA if head is not None else INTERNAL,
+            producer,
+            epoch,
+            leader_epoch,
+            time_ms,
+        )
         entry.head, entry.body, entry.first, entry.transactional = head, body, first, transactional
         self.entries.append(entry)
         self.end = last + 1
@@ -130,11 +176,19 @@ class Log:
             self.verifying.pop(producer, None)
 
     def end_transaction(
-        self, producer: int, epoch: int, commit: bool, coordinator_epoch: int, leader_epoch: int, time_ms: int
+        self,
+        producer: int,
+        epoch: int,
+        commit: bool,
+        coordinator_epoch: int,
+        leader_epoch: int,
+        time_ms: int,
     ) -> Entry:
         """Append a marker that nothing speaks against."""
         base = self.end
-        entry = Entry(base, base, COMMITTED if commit else ABORTED, producer, epoch, leader_epoch, time_ms)
+        entry = Entry(
+            base, base, COMMITTED if commit else ABORTED, producer, epoch, leader_epoch, time_ms
+        )
         entry.coordinator_epoch = coordinator_epoch
         self.entries.append(entry)
         self.end = base + 1
@@ -147,8 +201,9 @@ class Log:
         if state is None:
             state = self.producers[producer] = ProducerState()
         waiting = self.verifying.get(producer)
-        # With transaction version 2 the marker has the epoch of the next transaction, whose first batch may be waiting
-        # for the coordinator's word already (``UnifiedLog.updateProducers``, KAFKA-18654).
+        # With transaction version 2 the marker has the epoch of the next transaction, whose first
+        # batch may be waiting for the coordinator's word already (``UnifiedLog.updateProducers``,
+        # KAFKA-18654).
         if waiting is not None and not (waiting.bumps and waiting.epoch == entry.epoch):
             del self.verifying[producer]
         first = state.open_since
@@ -171,7 +226,9 @@ class Log:
                     del undecided[first]
 
     def stable(self) -> int:
-        """The last stable offset: below it every transaction has ended, and its marker is committed."""
+        """The last stable offset: below it every transaction has ended, and its marker is
+        committed.
+        """
         first = next(iter(self.open), None)
         if self.undecided:
             earliest = min(self.undecided)
@@ -180,11 +237,16 @@ class Log:
 
     def aborted_in(self, start: int, end: int) -> list[tuple[int, int]]:
         """Producer and first offset of the aborted transactions that have a part in there."""
-        return [(producer, first) for first, at, producer in self.aborted if at >= start and first < end]
+        return [
+            (producer, first)
+            for first, at, producer in self.aborted
+            if at >= start and first < end
+        ]
 
     def read(self, offset: int, end: int, most_bytes: int) -> tuple[bytes, int]:
-        """Whole batches from the one that holds ``offset`` on, up to ``end``; and where they stop. The first one comes
-        however large it is (KIP-74)."""
+        """Whole batches from the one that holds ``offset`` on, up to ``end``; and where they stop.
+        The first one comes however large it is (KIP-74).
+        """
         entries = self.entries
         at = max(0, bisect_right(entries, offset, key=_BASE) - 1)
         pieces = []
@@ -206,7 +268,9 @@ class Log:
     # ── another leader's truth ──
 
     def truncate(self, end: int) -> None:
-        """Forget what lies from ``end`` on, and what was known because of it (``UnifiedLog.truncateTo``)."""
+        """Forget what lies from ``end`` on, and what was known because of it
+        (``UnifiedLog.truncateTo``).
+        """
         if end >= self.end:
             return
         entries = self.entries
@@ -217,16 +281,23 @@ class Log:
         self.rebuild()
 
     def copy(self) -> Log:
-        """For a replica that goes its own way from here on. Entries are shared: nobody changes them."""
+        """For a replica that goes its own way from here on. Entries are shared: nobody changes
+        them.
+        """
         other = Log()
         other.entries = self.entries[:]
         other.start, other.end, other.high = self.start, self.end, self.high
         other.producers = {producer: state.copy() for producer, state in self.producers.items()}
-        other.open, other.undecided, other.aborted = self.open.copy(), self.undecided.copy(), self.aborted[:]
+        other.open, other.undecided, other.aborted = (
+            self.open.copy(),
+            self.undecided.copy(),
+            self.aborted[:],
+        )
         return other
 
     def rebuild(self, read_up_to: int = 0) -> None:
-        """Read everything again, to learn of producers and transactions (``UnifiedLog.rebuildProducerState``).
+        """Read everything again, to learn of producers and transactions
+        (``UnifiedLog.rebuildProducerState``).
 
         :param read_up_to: of what lies below it only each producer's newest batch is known.
         """

@@ -1,8 +1,9 @@
-"""What befalls nodes: they die and come back, are cut off from the others, or give a leadership away.
+"""What befalls nodes: they die and come back, are cut off from the others, or give a leadership
+away.
 
-Sources: KIP-631 (``broker.session.timeout.ms``: the controller fences whoever is silent), ``ClusterControlManager``,
-``ReplicationControlManager.handleBrokerFenced``; a broker that is cut off goes on to lead as far as it knows
-(``ReplicaManager`` asks nobody).
+Sources: KIP-631 (``broker.session.timeout.ms``: the controller fences whoever is silent),
+``ClusterControlManager``, ``ReplicationControlManager.handleBrokerFenced``; a broker that is cut
+off goes on to lead as far as it knows (``ReplicaManager`` asks nobody).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Nodes:
     group_coordinators: dict[Led, GroupCoordinator]
 
     def crash(self, node: int) -> None:
-        """``kill -9``: connections break at once; the controller notices when the session has ended."""
+        """``kill -9``: connections break at once; the controller notices when the session has
+        ended.
+        """
         broker = self.brokers[node]
         if not broker.up:
             return
@@ -102,7 +105,9 @@ class Nodes:
             self._returns(broker)
 
     def move_leader(self, topic: str, index: int, to: int | None = None) -> None:
-        """As the preferred election, a reassignment or a controlled shutdown does: without waiting for anything."""
+        """As the preferred election, a reassignment or a controlled shutdown does: without waiting
+        for anything.
+        """
         partition = self.partitions[topic, index]
         led = partition.led
         if led is None or not self.brokers[led.node].well:
@@ -125,7 +130,9 @@ class Nodes:
         self.health.well = False
         broker.life += 1
         life = broker.life
-        self.around.later(self.around.lag("session"), lambda: self._session_over(broker, life), "session")
+        self.around.later(
+            self.around.lag("session"), lambda: self._session_over(broker, life), "session"
+        )
 
     def _session_over(self, broker: Broker, life: int) -> None:
         if broker.life == life and not broker.well:
@@ -155,7 +162,9 @@ class Nodes:
                     self._announce(partition, before)
                 if partition.on_leader is not None:
                     partition.on_leader(partition)
-        self.around.later(self.around.lag("catch up"), lambda: self._caught_up(broker, life), "catch up")
+        self.around.later(
+            self.around.lag("catch up"), lambda: self._caught_up(broker, life), "catch up"
+        )
 
     def _caught_up(self, broker: Broker, life: int) -> None:
         if broker.life != life or not broker.well:
@@ -165,7 +174,11 @@ class Nodes:
             if broker.node in partition.followers and not partition.in_sync(broker.node):
                 waits = True
         if waits:
-            self.around.later(100.0 + self.around.lag("catch up"), lambda: self._caught_up(broker, life), "catch up")
+            self.around.later(
+                100.0 + self.around.lag("catch up"),
+                lambda: self._caught_up(broker, life),
+                "catch up",
+            )
 
     # ── who believes whom to lead ──
 

@@ -1,10 +1,13 @@
-"""A partition and its replicas: who leads, who is in sync, when an append is acknowledged, what an election loses.
+"""A partition and its replicas: who leads, who is in sync, when an append is acknowledged, what an
+election loses.
 
-Sources: ``Partition`` (``appendRecordsToLeader``, ``checkEnoughReplicasReachOffset``, ``maybeIncrementLeaderHW``,
-``makeLeader``), ``DelayedProduce``, ``ReplicaFetcherThread``, ``ReplicationControlManager`` (elections, fencing).
+Sources: ``Partition`` (``appendRecordsToLeader``, ``checkEnoughReplicasReachOffset``,
+``maybeIncrementLeaderHW``, ``makeLeader``), ``DelayedProduce``, ``ReplicaFetcherThread``,
+``ReplicationControlManager`` (elections, fencing).
 
-All replicas share one log as long as they agree; a follower is how much of it he has. A leader that was cut off and
-does not know that it was deposed keeps the log (:class:`Led` in ``stale``), and its successor goes on with a copy.
+All replicas share one log as long as they agree; a follower is how much of it he has. A leader
+that was cut off and does not know that it was deposed keeps the log (:class:`Led` in ``stale``),
+and its successor goes on with a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ Done = Callable[[int], None]
 
 
 class Led:
-    """A node that leads, or believes so: its log, since when, and who waits for acknowledgements."""
+    """A node that leads, or believes so: its log, since when, and who waits for
+    acknowledgements.
+    """
 
     __slots__ = ("epoch", "epoch_start", "log", "node", "timer_at", "waiting")
 
@@ -32,11 +37,15 @@ class Led:
         self.epoch = epoch
         self.epoch_start = log.end
         self.waiting: list[tuple[int, int, Done, bool]] = []
-        """End of what was appended, until when (ms), what to do, and whether another broker is to hear of a death."""
+        """End of what was appended, until when (ms), what to do, and whether another broker is to
+        hear of a death.
+        """
         self.timer_at = -1
 
     def let_go(self, code: int, *, died: bool = False) -> None:
-        """Whoever waits is told ``code``; of a broker that has died only those who wait from afar hear of it."""
+        """Whoever waits is told ``code``; of a broker that has died only those who wait from afar
+        hear of it.
+        """
         waiting, self.waiting = self.waiting, []
         for _, _, done, from_afar in waiting:
             if from_afar or not died:
@@ -46,8 +55,9 @@ class Led:
 class Follower:
     """Up to where a replica has the log, and what it was told of the high watermark.
 
-    ``read_up_to``: what lies below it was read from a disk, at a start. Of a producer's batches there only the newest
-    is known (``ProducerStateManager.writeSnapshot``; seen on 3.9.1 and 4.3.1).
+    ``read_up_to``: what lies below it was read from a disk, at a start. Of a producer's batches
+    there only the newest is known (``ProducerStateManager.writeSnapshot``; seen on 3.9.1 and
+    4.3.1).
     """
 
     __slots__ = ("end", "high", "read_up_to")
@@ -60,7 +70,8 @@ class Partition:
     """See the module."""
 
     __slots__ = (
-        "around", "brokers", "compact", "count", "epoch", "followers", "health", "index", "isr", "led", "level", "log",
+        "around", "brokers", "compact", "count", "epoch", "followers", "health", "index", "isr",
+        "led", "level", "log",
         "max_bytes", "min_isr", "on_leader", "replicas", "replicating", "stale", "topic",
     )  # fmt: skip
 
@@ -146,8 +157,11 @@ class Partition:
             for follower in self.followers.values():
                 follower.end, follower.high = log.end, log.high
 
-    def wait(self, led: Led, end: int, timeout_ms: int, done: Done, *, from_afar: bool = False) -> None:
-        """Call ``done`` with 0 when all in-sync replicas have everything below ``end``, or with an error code.
+    def wait(
+        self, led: Led, end: int, timeout_ms: int, done: Done, *, from_afar: bool = False
+    ) -> None:
+        """Call ``done`` with 0 when all in-sync replicas have everything below ``end``, or with an
+        error code.
 
         :param from_afar: another broker waits, and notices when this one dies.
         """
@@ -174,7 +188,9 @@ class Partition:
             done(TIMED_OUT)
 
     def _replicate(self) -> None:
-        """Every follower that can fetches all there is; and the leader hears of it with the next request."""
+        """Every follower that can fetches all there is; and the leader hears of it with the next
+        request.
+        """
         self.replicating = False
         self.settle()
         led = self.led
@@ -241,8 +257,9 @@ class Partition:
             self._raise_high(self.led)
 
     def elect(self, preferred: int | None = None) -> None:
-        """A replica in sync takes over, ``preferred`` if it is one; nobody if there is none (unclean elections are
-        off)."""
+        """A replica in sync takes over, ``preferred`` if it is one; nobody if there is none
+        (unclean elections are off).
+        """
         self.settle()
         old = self.led
         able = [node for node in self.replicas if node in self.isr and self.brokers[node].well]
@@ -318,7 +335,9 @@ class Partition:
             self._catch_up_soon()
 
     def in_sync(self, node: int) -> bool:
-        """``node`` has caught up, and is a replica like the others; False: there is nobody to catch up with."""
+        """``node`` has caught up, and is a replica like the others; False: there is nobody to
+        catch up with.
+        """
         self.settle()
         led = self.led
         if led is None or not self.brokers[led.node].well:

@@ -1,8 +1,8 @@
 """``Produce``, and the word with the transaction coordinator that comes before it.
 
-Sources: ``KafkaApis.handleProduceRequest``, ``ReplicaManager.handleProduceAppend`` (``maybeSendPartitionsTo…``,
-``maybeRetryOnConcurrentTransactions``, ``postVerificationCallback``), ``AddPartitionsToTxnManager``,
-``Partition.appendRecordsToLeader``, of 3.9.1 and 4.3.1; KIP-890.
+Sources: ``KafkaApis.handleProduceRequest``, ``ReplicaManager.handleProduceAppend``
+(``maybeSendPartitionsTo…``, ``maybeRetryOnConcurrentTransactions``, ``postVerificationCallback``),
+``AddPartitionsToTxnManager``, ``Partition.appendRecordsToLeader``, of 3.9.1 and 4.3.1; KIP-890.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ UNKNOWN_TOPIC, NOT_LEADER, TOO_LARGE, NETWORK, NOT_ENOUGH_REPLICAS = 3, 6, 10, 1
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR, BAD_ACKS, INVALID_TXN_STATE = 14, 15, 16, 21, 48
 INVALID_RECORD = 87
 ADDS, TELLS_ABORTABLE = 12, 11
-"""From these versions of ``Produce`` on partitions are added by it, and TRANSACTION_ABORTABLE is told."""
+"""From these versions of ``Produce`` on partitions are added by it, and TRANSACTION_ABORTABLE is
+told.
+"""
 
 _CANNOT_ASK = frozenset((NETWORK, LOADING, NOT_AVAILABLE, NOT_COORDINATOR))
 
@@ -32,7 +34,17 @@ _CANNOT_ASK = frozenset((NETWORK, LOADING, NOT_AVAILABLE, NOT_COORDINATOR))
 class _Append:
     """A batch of a request."""
 
-    __slots__ = ("code", "fields", "head", "led", "offset", "partition", "pieces", "verification", "where")
+    __slots__ = (
+        "code",
+        "fields",
+        "head",
+        "led",
+        "offset",
+        "partition",
+        "pieces",
+        "verification",
+        "where",
+    )
 
     def __init__(self, where: Where, pieces: Any) -> None:
         self.where = where
@@ -44,7 +56,9 @@ class _Append:
         self.verification: Verification | None = None
 
 
-def produce(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def produce(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """Carry one request out, and answer it when all of it is acknowledged or refused."""
     node = broker.node
     partitions = cluster.partitions
@@ -83,7 +97,9 @@ def produce(cluster: Cluster, broker: Broker, version: int, request: Any, reply:
                     continue
             verification = log.verifying.get(producer)
             if verification is None:
-                verification = log.verifying[producer] = Verification(fields[11], epoch, version >= ADDS)
+                verification = log.verifying[producer] = Verification(
+                    fields[11], epoch, version >= ADDS
+                )
             else:
                 verification.seen(fields[11], epoch)
             each.verification = verification
@@ -93,7 +109,9 @@ def produce(cluster: Cluster, broker: Broker, version: int, request: Any, reply:
             each.code = BAD_ACKS
         asked = []
     if asked:
-        ask = _Question(cluster, broker, version, request, appends, asked, name, producer, epoch, reply)
+        ask = _Question(
+            cluster, broker, version, request, appends, asked, name, producer, epoch, reply
+        )
         ask.send()
     else:
         _append_all(cluster, broker, request, appends, reply)
@@ -103,7 +121,8 @@ class _Question:
     """``AddPartitionsToTxn`` from a partition's leader to the transaction coordinator."""
 
     __slots__ = (
-        "appends", "asked", "broker", "cluster", "epoch", "name", "producer", "reply", "request", "started_ms",
+        "appends", "asked", "broker", "cluster", "epoch", "name", "producer", "reply", "request",
+        "started_ms",
         "version",
     )  # fmt: skip
 
@@ -121,7 +140,13 @@ class _Question:
         reply: Callable[[Any], None],
     ) -> None:
         self.cluster, self.broker, self.version, self.request = cluster, broker, version, request
-        self.appends, self.asked, self.name, self.producer, self.epoch = appends, asked, name, producer, epoch
+        self.appends, self.asked, self.name, self.producer, self.epoch = (
+            appends,
+            asked,
+            name,
+            producer,
+            epoch,
+        )
         self.reply = reply
         self.started_ms = cluster.around.now_ms()
 
@@ -175,7 +200,9 @@ class _Question:
 
 
 def _refresh(asked: list[_Append], producer: int, epoch: int, version: int) -> None:
-    """``maybeStartTransactionVerificationForPartition``, once more; only 4.x does (version 12 of the request)."""
+    """``maybeStartTransactionVerificationForPartition``, once more; only 4.x does (version 12 of
+    the request).
+    """
     still = []
     for each in asked:
         assert each.led is not None
@@ -194,7 +221,9 @@ def _refresh(asked: list[_Append], producer: int, epoch: int, version: int) -> N
 
 
 def _after_verification(code: int, version: int) -> int:
-    """``AddPartitionsToTxnHandler`` and ``postVerificationCallback``: what the producer is told of a refusal."""
+    """``AddPartitionsToTxnHandler`` and ``postVerificationCallback``: what the producer is told of
+    a refusal.
+    """
     if code == FENCED:
         return INVALID_PRODUCER_EPOCH
     if code == ABORTABLE and version < TELLS_ABORTABLE:
@@ -205,7 +234,11 @@ def _after_verification(code: int, version: int) -> int:
 
 
 def _append_all(
-    cluster: Cluster, broker: Broker, request: Any, appends: list[_Append], reply: Callable[[Any], None]
+    cluster: Cluster,
+    broker: Broker,
+    request: Any,
+    appends: list[_Append],
+    reply: Callable[[Any], None],
 ) -> None:
     acks = request._acks
     waiting: list[_Append] = []
@@ -272,7 +305,9 @@ def _append(cluster: Cluster, broker: Broker, each: _Append, acks: int) -> None:
         last = (first + last_delta) & 0x7FFFFFFF
         verification = log.verifying.get(producer)
         guarded = verification is not None and verification is each.verification
-        decided = verdict(state, epoch, first, last, transactional, verification, guarded, cluster.old)
+        decided = verdict(
+            state, epoch, first, last, transactional, verification, guarded, cluster.old
+        )
         if decided != APPEND:
             if decided < 0:
                 each.code = -decided

@@ -1,7 +1,7 @@
 """``Fetch`` and ``ListOffsets``.
 
-Sources: ``ReplicaManager.fetchMessages`` and ``readFromLog``, ``UnifiedLog.read``, ``DelayedFetch``,
-``Partition.fetchOffsetForTimestamp``.
+Sources: ``ReplicaManager.fetchMessages`` and ``readFromLog``, ``UnifiedLog.read``,
+``DelayedFetch``, ``Partition.fetchOffsetForTimestamp``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ EARLIEST, LATEST = -2, -1
 _TELLS_NOT_AVAILABLE = 5
 
 
-def fetch(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def fetch(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """At once if there is anything to tell, else when the time is up."""
     answer = _fetched(cluster, broker, request)
-    if request.max_wait_ms > 0 and not any(p.records or p.error_code for t in answer.responses for p in t.partitions):
+    if request.max_wait_ms > 0 and not any(
+        p.records or p.error_code for t in answer.responses for p in t.partitions
+    ):
         held = Held(broker, reply)
-        cluster.around.later(request.max_wait_ms, lambda: held(_fetched(cluster, broker, request)), "Fetch")
+        cluster.around.later(
+            request.max_wait_ms, lambda: held(_fetched(cluster, broker, request)), "Fetch"
+        )
         return
     reply(answer)
 
@@ -50,7 +56,9 @@ def _fetched(cluster: Cluster, broker: Broker, request: Any) -> FetchAnswer:
                 parts.append(Fetched(wanted.partition, led))
             else:
                 short = cluster.short_fetches and cluster.around.fires("kafka:short fetch")
-                parts.append(_read(led, wanted, committed, 1 if short else wanted.partition_max_bytes))
+                parts.append(
+                    _read(led, wanted, committed, 1 if short else wanted.partition_max_bytes)
+                )
         topics.append(FetchedTopic(topic.topic, parts))
     return FetchAnswer(topics)
 
@@ -66,11 +74,15 @@ def _read(led: Led, wanted: Any, committed: bool, most_bytes: int) -> Fetched:
     found.records, upto = log.read(offset, stable if committed else log.high, most_bytes)
     if committed:
         aborted = log.aborted_in(offset, upto)
-        found.aborted_transactions = [AbortedTransaction(producer, first) for producer, first in aborted]
+        found.aborted_transactions = [
+            AbortedTransaction(producer, first) for producer, first in aborted
+        ]
     return found
 
 
-def list_offsets(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def list_offsets(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """Each partition's offset, or its error."""
     committed = request.isolation_level == 1
     topics = []
@@ -92,7 +104,9 @@ def _offset(led: Led, timestamp: int, committed: bool, version: int) -> tuple[in
     if timestamp == EARLIEST:
         return 0, log.start
     if timestamp == LATEST:
-        if led.epoch_start > log.high:  # a new leader does not know yet what was committed before him
+        if (
+            led.epoch_start > log.high
+        ):  # a new leader does not know yet what was committed before him
             return (NOT_AVAILABLE_YET if version >= _TELLS_NOT_AVAILABLE else 5), -1
         return 0, log.stable() if committed else log.high
     for entry in log.entries:

@@ -1,7 +1,9 @@
-"""Record batches as bytes: the header's fields, the offset that the broker writes into it, transaction markers.
+"""Record batches as bytes: the header's fields, the offset that the broker writes into it,
+transaction markers.
 
-Source: ``DefaultRecordBatch``, ``DefaultRecord``, ``EndTransactionMarker`` and ``ControlRecordType`` of kafka-clients.
-Shares no code with Onceward: what it encodes wrongly must not be read back just as wrongly.
+Source: ``DefaultRecordBatch``, ``DefaultRecord``, ``EndTransactionMarker`` and
+``ControlRecordType`` of kafka-clients. Shares no code with Onceward: what it encodes wrongly must
+not be read back just as wrongly.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from typing import Any
 import crc32c
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, CRC, attributes, last delta, first and last time, producer, epoch,
-sequence, count."""
+"""Base offset, length, leader epoch, magic, CRC, attributes, last delta, first and last time,
+producer, epoch, sequence, count.
+"""
 HEADER_BYTES = 61
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 ABORT, COMMIT = 0, 1
@@ -33,20 +36,36 @@ def placed(head: bytes, base_offset: int, leader_epoch: int) -> bytes:
 
 
 def whole(data: bytes) -> bool:
-    """Does the CRC fit? A leader looks at it before it appends (``LogValidator``, CORRUPT_MESSAGE)."""
-    return len(data) >= HEADER_BYTES and crc32c.crc32c(data[_COVERED_FROM:]) == HEADER.unpack_from(data)[4]
+    """Does the CRC fit? A leader looks at it before it appends (``LogValidator``,
+    CORRUPT_MESSAGE).
+    """
+    return (
+        len(data) >= HEADER_BYTES
+        and crc32c.crc32c(data[_COVERED_FROM:]) == HEADER.unpack_from(data)[4]
+    )
 
 
 def marker(
-    base_offset: int, leader_epoch: int, time_ms: int, producer_id: int, epoch: int, kind: int, coordinator_epoch: int
+    base_offset: int,
+    leader_epoch: int,
+    time_ms: int,
+    producer_id: int,
+    epoch: int,
+    kind: int,
+    coordinator_epoch: int,
 ) -> bytes:
     """A control batch with its one record (``MemoryRecords.withEndTransactionMarker``)."""
     key = struct.pack(">hh", 0, kind)
     value = struct.pack(">hi", 0, coordinator_epoch)
     record = b"\0\0\0" + _varint(len(key)) + key + _varint(len(value)) + value + b"\0"
     body = _varint(len(record)) + record
-    covered = _COVERED.pack(TRANSACTIONAL | CONTROL, 0, time_ms, time_ms, producer_id, epoch, -1, 1) + body
-    front = _FRONT.pack(base_offset, HEADER_BYTES - 12 + len(body), leader_epoch, 2, crc32c.crc32c(covered))
+    covered = (
+        _COVERED.pack(TRANSACTIONAL | CONTROL, 0, time_ms, time_ms, producer_id, epoch, -1, 1)
+        + body
+    )
+    front = _FRONT.pack(
+        base_offset, HEADER_BYTES - 12 + len(body), leader_epoch, 2, crc32c.crc32c(covered)
+    )
     return front + covered
 
 
@@ -68,7 +87,9 @@ def records(head: bytes, body: bytes) -> Iterator[tuple[int, bytes, Payload]]:
 
 
 def lacks_a_key(head: bytes, body: bytes) -> bool:
-    """Has one of the records no key? What is no records at all is not judged: the simulation's payloads are not."""
+    """Has one of the records no key? What is no records at all is not judged: the simulation's
+    payloads are not.
+    """
     if HEADER.unpack(head)[5] & 7:
         return False
     try:
@@ -78,14 +99,32 @@ def lacks_a_key(head: bytes, body: bytes) -> bool:
 
 
 def rewritten(head: bytes, kept: list[bytes]) -> tuple[bytes, bytes]:
-    """The batch with only ``kept`` of its records, as compaction leaves it: the same offsets, and a CRC that fits."""
-    base, _, leader_epoch, magic, _, attributes, last, first_ms, last_ms, producer, epoch, sequence, _ = HEADER.unpack(
-        head
-    )
+    """The batch with only ``kept`` of its records, as compaction leaves it: the same offsets, and
+    a CRC that fits.
+    """
+    (
+        base,
+        _,
+        leader_epoch,
+        magic,
+        _,
+        attributes,
+        last,
+        first_ms,
+        last_ms,
+        producer,
+        epoch,
+        sequence,
+        _,
+    ) = HEADER.unpack(head)
     body = b"".join(kept)
-    covered = _COVERED.pack(attributes, last, first_ms, last_ms, producer, epoch, sequence, len(kept))
+    covered = _COVERED.pack(
+        attributes, last, first_ms, last_ms, producer, epoch, sequence, len(kept)
+    )
     crc = crc32c.crc32c(body, crc32c.crc32c(covered))
-    return _FRONT.pack(base, HEADER_BYTES - 12 + len(body), leader_epoch, magic, crc) + covered, body
+    return _FRONT.pack(
+        base, HEADER_BYTES - 12 + len(body), leader_epoch, magic, crc
+    ) + covered, body
 
 
 def _varint(value: int) -> bytes:

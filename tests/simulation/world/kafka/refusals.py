@@ -1,4 +1,5 @@
-"""An answer of each kind with nothing in it but an error code, where that request's answers have it.
+"""An answer of each kind with nothing in it but an error code, where that request's answers have
+it.
 
 Source: ``getErrorResponse`` of each request of kafka-clients.
 """
@@ -39,7 +40,10 @@ def _produce(version: int, request: Any, code: int) -> ProduceAnswer:
 
 def _fetch(version: int, request: Any, code: int) -> FetchAnswer:
     return FetchAnswer(
-        [FetchedTopic(topic.topic, [Fetched(p.partition, code) for p in topic.partitions]) for topic in request.topics]
+        [
+            FetchedTopic(topic.topic, [Fetched(p.partition, code) for p in topic.partitions])
+            for topic in request.topics
+        ]
     )
 
 
@@ -81,14 +85,16 @@ def _find_coordinator(version: int, request: Any, code: int) -> Answer:
     return Answer(
         throttle_time_ms=0,
         coordinators=[
-            Answer(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None) for key in keys
+            Answer(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
+            for key in keys
         ],
     )
 
 
 def _describe(version: int, request: Any, code: int) -> Answer:
     states = [
-        Answer(error_code=code, transactional_id=name, producer_id=0, producer_epoch=0, transaction_state="",
+        Answer(error_code=code, transactional_id=name, producer_id=0, producer_epoch=0,
+        transaction_state="",
                transaction_timeout_ms=0, transaction_start_time_ms=0)
         for name in request.transactional_ids
     ]  # fmt: skip
@@ -96,7 +102,9 @@ def _describe(version: int, request: Any, code: int) -> Answer:
 
 
 def _offset_fetch(version: int, request: Any, code: int) -> Answer:
-    groups = [Answer(group_id=group.group_id, error_code=code, topics=[]) for group in request.groups]
+    groups = [
+        Answer(group_id=group.group_id, error_code=code, topics=[]) for group in request.groups
+    ]
     return Answer(throttle_time_ms=0, error_code=code, groups=groups)
 
 
@@ -107,16 +115,22 @@ _REFUSED = {
     "TxnOffsetCommit": _by_partition,
     "AddPartitionsToTxn": _add_partitions,
     "AddOffsetsToTxn": lambda version, request, code: Coded(code),
-    "EndTxn": lambda version, request, code: Identified(code) if version >= _BUMPS else Coded(code),
+    "EndTxn": lambda version, request, code: (
+        Identified(code) if version >= _BUMPS else Coded(code)
+    ),
     "InitProducerId": lambda version, request, code: Identified(code),
     "Metadata": _metadata,
     "FindCoordinator": _find_coordinator,
     "DescribeTransactions": _describe,
     "OffsetFetch": _offset_fetch,
     "CreateTopics": lambda version, request, code: Answer(
-        throttle_time_ms=0, topics=[Answer(name=t.name, error_code=code, error_message=None) for t in request.topics]
+        throttle_time_ms=0,
+        topics=[Answer(name=t.name, error_code=code, error_message=None) for t in request.topics],
     ),
     "DescribeConfigs": lambda version, request, code: Answer(
-        throttle_time_ms=0, results=[Answer(error_code=code, error_message=None, configs=[]) for _ in request.resources]
+        throttle_time_ms=0,
+        results=[
+            Answer(error_code=code, error_message=None, configs=[]) for _ in request.resources
+        ],
     ),
 }

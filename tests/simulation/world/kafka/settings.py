@@ -1,7 +1,8 @@
 """How the brokers are configured, and which versions of each request they speak.
 
-Defaults are Kafka's own (``TransactionStateManagerConfigs``, ``TransactionLogConfig``, ``AddPartitionsToTxnConfig``,
-``ServerLogConfigs``), but for the number of partitions of internal topics, which is ``LocalKafka``'s.
+Defaults are Kafka's own (``TransactionStateManagerConfigs``, ``TransactionLogConfig``,
+``AddPartitionsToTxnConfig``, ``ServerLogConfigs``), but for the number of partitions of internal
+topics, which is ``LocalKafka``'s.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class ClusterSettings:
     transaction_state_partitions: int = 4
     offsets_partitions: int = 4
     internal_min_isr: int | None = None
-    """``transaction.state.log.min.isr``, and of the group offsets: 2 of 3 replicas unless it is said."""
+    """``transaction.state.log.min.isr``, and of the group offsets: 2 of 3 replicas unless it is
+    said.
+    """
     message_max_bytes: int = 1_048_588
     offset_metadata_max_bytes: int = 4_096
 
@@ -64,8 +67,9 @@ TOPIC_DEFAULTS = {
     "segment.ms": "604800000",
     "unclean.leader.election.enable": "false",
 }
-"""Settings of a topic that nobody has configured, as 4.3.1 tells them, without those that follow the brokers' own
-(``min.insync.replicas``, ``max.message.bytes``)."""
+"""Settings of a topic that nobody has configured, as 4.3.1 tells them, without those that follow
+the brokers' own (``min.insync.replicas``, ``max.message.bytes``).
+"""
 
 _NEWEST = {
     "Produce": (12, 11),  # 13 names topics by id (KIP-516), which Onceward does not
@@ -85,12 +89,16 @@ _NEWEST = {
     "DescribeTransactions": (0, 0),
 }
 API_KEYS = {
-    "Produce": 0, "Fetch": 1, "ListOffsets": 2, "Metadata": 3, "OffsetFetch": 9, "FindCoordinator": 10,
-    "ApiVersions": 18, "CreateTopics": 19, "InitProducerId": 22, "AddPartitionsToTxn": 24, "AddOffsetsToTxn": 25,
+    "Produce": 0, "Fetch": 1, "ListOffsets": 2, "Metadata": 3, "OffsetFetch": 9,
+    "FindCoordinator": 10,
+    "ApiVersions": 18, "CreateTopics": 19, "InitProducerId": 22, "AddPartitionsToTxn": 24,
+    "AddOffsetsToTxn": 25,
     "EndTxn": 26, "TxnOffsetCommit": 28, "DescribeConfigs": 32, "DescribeTransactions": 65,
 }  # fmt: skip
 
 
 def newest_versions(version: str) -> dict[str, int]:
-    """Of each request the newest version that brokers of ``version`` speak, as far as Onceward goes."""
+    """Of each request the newest version that brokers of ``version`` speak, as far as Onceward
+    goes.
+    """
     return {api: newest[version == OLD] for api, newest in _NEWEST.items()}

@@ -1,4 +1,5 @@
-"""Topics of the cluster: how they are made, configured, grown and deleted, and who has heard of them.
+"""Topics of the cluster: how they are made, configured, grown and deleted, and who has heard of
+them.
 
 Sources: ``ReplicationControlManager``, ``StripedReplicaPlacer``, ``TopicConfig``.
 """
@@ -21,7 +22,9 @@ class Topic:
 
     __slots__ = ("id", "internal", "name", "partitions", "settings")
 
-    def __init__(self, name: str, identity: UUID, settings: dict[str, str], internal: bool) -> None:
+    def __init__(
+        self, name: str, identity: UUID, settings: dict[str, str], internal: bool
+    ) -> None:
         self.name = name
         self.id = identity
         self.settings = settings
@@ -79,14 +82,23 @@ class Topics:
             chosen["min.insync.replicas"] = str(min_isr)
         known = {**self.topic_defaults, **chosen}
         count = replicas or min(3, len(self.brokers))
-        topic = self._make_topic(name, partitions, count, min(count, int(known["min.insync.replicas"])), chosen)
+        topic = self._make_topic(
+            name, partitions, count, min(count, int(known["min.insync.replicas"])), chosen
+        )
         for partition in topic.partitions:
             partition.max_bytes = int(known["max.message.bytes"])
             partition.compact = "compact" in known["cleanup.policy"]
         self._spread(name)
 
     def _make_topic(
-        self, name: str, count: int, replicas: int, min_isr: int, settings: dict[str, str], *, internal: bool = False
+        self,
+        name: str,
+        count: int,
+        replicas: int,
+        min_isr: int,
+        settings: dict[str, str],
+        *,
+        internal: bool = False,
     ) -> Topic:
         self._topics_made += 1
         topic = Topic(name, UUID(int=self._topics_made << 64 | 0x4), settings, internal)
@@ -102,7 +114,9 @@ class Topics:
             # ``StripedReplicaPlacer``: those that are fenced come last
             striped = [nodes[(first + index + step) % len(nodes)] for step in range(len(nodes))]
             assigned = sorted(striped, key=lambda node: not self.brokers[node].well)[:replicas]
-            partition = Partition(self.around, self.brokers, self.health, topic.name, index, assigned, min_isr)
+            partition = Partition(
+                self.around, self.brokers, self.health, topic.name, index, assigned, min_isr
+            )
             topic.partitions.append(partition)
             self.partitions[topic.name, index] = partition
 
@@ -133,7 +147,9 @@ class Topics:
         partition.log.forget_before(before)
 
     def compact(self, name: str, index: int, *, markers: bool = False) -> None:
-        """The log cleaner passes. ``markers``: also over those that are older than ``delete.retention.ms``."""
+        """The log cleaner passes. ``markers``: also over those that are older than
+        ``delete.retention.ms``.
+        """
         partition = self.partitions[name, index]
         partition.settle()
         compacted(partition.log, markers=markers)
@@ -141,7 +157,11 @@ class Topics:
     def _spread(self, name: str) -> None:
         """The news of a topic."""
         now = self.around.now_ms()
-        late = {node: now + int(lag) for node in self.node_ids if (lag := self.around.lag("metadata")) > 0}
+        late = {
+            node: now + int(lag)
+            for node in self.node_ids
+            if (lag := self.around.lag("metadata")) > 0
+        }
         if late:
             self.unheard[name] = late
 

@@ -1,8 +1,10 @@
-"""Requests about transactions and about the offsets of groups, from ``KafkaApis`` to their coordinators.
+"""Requests about transactions and about the offsets of groups, from ``KafkaApis`` to their
+coordinators.
 
 Sources: ``KafkaApis`` (``handleInitProducerIdRequest``, ``handleAddPartitionsToTxnRequest``,
 ``handleAddOffsetsToTxnRequest``, ``handleEndTxnRequest``, ``handleTxnOffsetCommitRequest``,
-``handleOffsetFetchRequest``, ``handleDescribeTransactionsRequest``); ``CoordinatorPartitionWriter``.
+``handleOffsetFetchRequest``, ``handleDescribeTransactionsRequest``);
+``CoordinatorPartitionWriter``.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka import groups
-from simulation.world.kafka.answers import Answer, Coded, Identified, OfPartition, OfTopic, OfTopics
+from simulation.world.kafka.answers import (
+    Answer,
+    Coded,
+    Identified,
+    OfPartition,
+    OfTopic,
+    OfTopics,
+)
 from simulation.world.kafka.broker import Broker, Held
 from simulation.world.kafka.groups import GroupCoordinator
 from simulation.world.kafka.produce import UNKNOWN_TOPIC
@@ -25,7 +34,9 @@ if TYPE_CHECKING:
 TOO_LARGE_METADATA, INVALID_GROUP, NOT_COORDINATOR, INVALID_REQUEST = 12, 24, 16, 42
 INVALID_TXN_STATE, INVALID_TIMEOUT, NOT_ATTEMPTED, NOT_FOUND = 48, 50, 55, 105
 _BUMPS = 5
-"""From this version of ``EndTxn`` and ``TxnOffsetCommit`` on it is transaction version 2 (KIP-890)."""
+"""From this version of ``EndTxn`` and ``TxnOffsetCommit`` on it is transaction version 2
+(KIP-890).
+"""
 _TELLS_ABORTABLE = 4
 
 
@@ -58,15 +69,25 @@ def init_producer_id(
         )
 
 
-def add_partitions(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def add_partitions(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """Version 3 and below, one transaction a request."""
     topics = request.v3_and_below_topics
     wanted: list[Where] = [(topic.name, index) for topic in topics for index in topic.partitions]
-    known = [where in cluster.partitions and not cluster.unheard_of(where[0], broker.node) for where in wanted]
+    known = [
+        where in cluster.partitions and not cluster.unheard_of(where[0], broker.node)
+        for where in wanted
+    ]
 
     def told(codes: list[int]) -> OfTopics:
         each = iter(codes)
-        return OfTopics([OfTopic(t.name, [OfPartition(index, next(each)) for index in t.partitions]) for t in topics])
+        return OfTopics(
+            [
+                OfTopic(t.name, [OfPartition(index, next(each)) for index in t.partitions])
+                for t in topics
+            ]
+        )
 
     if not all(known):
         reply(told([NOT_ATTEMPTED if fine else UNKNOWN_TOPIC for fine in known]))
@@ -87,7 +108,9 @@ def add_partitions(cluster: Cluster, broker: Broker, version: int, request: Any,
     )
 
 
-def add_offsets(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def add_offsets(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     name = request.transactional_id
     coordinator = cluster.coordinator_at(name, broker)
     if coordinator is None:
@@ -105,7 +128,9 @@ def add_offsets(cluster: Cluster, broker: Broker, version: int, request: Any, re
     )
 
 
-def end_txn(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def end_txn(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     name = request.transactional_id
     coordinator = cluster.coordinator_at(name, broker)
     bumps = version >= _BUMPS
@@ -118,10 +143,14 @@ def end_txn(cluster: Cluster, broker: Broker, version: int, request: Any, reply:
         held(Identified(code, producer, epoch) if bumps else Coded(code))
 
     producer, epoch = request.producer_id, request.producer_epoch
-    coordinator.end(broker.node, name, producer, epoch, bool(request.committed), 2 if bumps else 0, ended)
+    coordinator.end(
+        broker.node, name, producer, epoch, bool(request.committed), 2 if bumps else 0, ended
+    )
 
 
-def describe(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def describe(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     states = []
     for name in request.transactional_ids:
         coordinator = cluster.coordinator_at(name, broker)
@@ -159,11 +188,15 @@ def _untold(name: str, code: int) -> Answer:
 
 
 class _Commit:
-    """A ``TxnOffsetCommit`` on its way: what is said of each partition, and what is to be appended."""
+    """A ``TxnOffsetCommit`` on its way: what is said of each partition, and what is to be
+    appended.
+    """
 
     __slots__ = ("accepted", "cluster", "coordinator", "held", "refused", "request", "version")
 
-    def __init__(self, cluster: Cluster, version: int, request: Any, held: Callable[[Any], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, version: int, request: Any, held: Callable[[Any], None]
+    ) -> None:
         self.cluster, self.version, self.request, self.held = cluster, version, request, held
         self.coordinator: GroupCoordinator | None = None
         self.refused: dict[Where, int] = {}
@@ -177,7 +210,10 @@ class _Commit:
                     OfTopic(
                         topic.name,
                         [
-                            OfPartition(p.partition_index, refused.get((topic.name, p.partition_index), code))
+                            OfPartition(
+                                p.partition_index,
+                                refused.get((topic.name, p.partition_index), code),
+                            )
                             for p in topic.partitions
                         ],
                     )
@@ -202,7 +238,9 @@ def txn_offset_commit(
             elif p.committed_metadata is not None and len(p.committed_metadata) > limit:
                 commit.refused[where] = TOO_LARGE_METADATA
             else:
-                commit.accepted.append((name, p.partition_index, p.committed_offset, p.committed_metadata or ""))
+                commit.accepted.append(
+                    (name, p.partition_index, p.committed_offset, p.committed_metadata or "")
+                )
     if not commit.accepted and TOO_LARGE_METADATA not in commit.refused.values():
         commit.tell(0)
         return
@@ -234,7 +272,9 @@ def _verified(cluster: Cluster, broker: Broker, commit: _Commit) -> None:
         if state.open_since >= 0 and (state.epoch == epoch or cluster.old):
             _append(commit)
             return
-    verification = log.verifying.setdefault(producer, Verification(-1, epoch, commit.version >= _BUMPS))
+    verification = log.verifying.setdefault(
+        producer, Verification(-1, epoch, commit.version >= _BUMPS)
+    )
     where = (OFFSETS_TOPIC, coordinator.partition.index)
 
     def told(codes: int | dict[Where, int]) -> None:
@@ -247,7 +287,9 @@ def _verified(cluster: Cluster, broker: Broker, commit: _Commit) -> None:
             commit.tell(groups.answered(code))
         elif coordinator.resigned:
             commit.tell(NOT_COORDINATOR)
-        elif log.verifying.get(producer) is not verification and not _is_open(log.producers.get(producer), epoch):
+        elif log.verifying.get(producer) is not verification and not _is_open(
+            log.producers.get(producer), epoch
+        ):
             commit.tell(INVALID_TXN_STATE)
         else:
             _append(commit)
@@ -303,24 +345,38 @@ def _append(commit: _Commit) -> None:
         partition.wait(led, log.end, timeout_ms, lambda code: commit.tell(groups.answered(code)))
 
 
-def offset_fetch(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
+def offset_fetch(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
     """Version 8: a list of groups (KIP-709)."""
     found = []
     for group in request.groups or [Answer(group_id=request.group_id, topics=request.topics)]:
         coordinator = cluster.group_coordinator_at(group.group_id, broker)
-        code = NOT_COORDINATOR if coordinator is None else groups.LOADING if coordinator.loading else 0
+        code = (
+            NOT_COORDINATOR
+            if coordinator is None
+            else groups.LOADING
+            if coordinator.loading
+            else 0
+        )
         topics: dict[str, list[OfPartition]] = {}
         if code == 0:
             assert coordinator is not None
             stable = bool(request.require_stable)
             if group.topics is None:
-                for topic, index, offset, note, error in coordinator.fetch_all(group.group_id, stable):
+                for topic, index, offset, note, error in coordinator.fetch_all(
+                    group.group_id, stable
+                ):
                     topics.setdefault(topic, []).append(OfPartition(index, error, offset, note))
             else:
                 for wanted in group.topics:
                     for index in wanted.partition_indexes:
-                        offset, note, error = coordinator.fetch(group.group_id, wanted.name, index, stable)
-                        topics.setdefault(wanted.name, []).append(OfPartition(index, error, offset, note))
+                        offset, note, error = coordinator.fetch(
+                            group.group_id, wanted.name, index, stable
+                        )
+                        topics.setdefault(wanted.name, []).append(
+                            OfPartition(index, error, offset, note)
+                        )
         told = [OfTopic(topic, parts) for topic, parts in topics.items()]
         found.append(Answer(group_id=group.group_id, error_code=code, topics=told))
     reply(Answer(throttle_time_ms=0, error_code=0, groups=found))

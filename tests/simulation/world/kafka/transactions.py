@@ -4,8 +4,8 @@ Sources: ``TransactionMetadata`` and ``TransactionCoordinator`` (``prepareInitPr
 ``handleAddPartitionsToTransaction``, ``handleVerifyPartitionsInTransaction``, ``endTransaction``,
 ``endTransactionWithTV1``) of 3.9.1 and 4.3.1; KIP-98, KIP-360, KIP-890.
 
-A decision is an error code, or the next :class:`Facts`, which have to be in the log before they are true. Until then
-the id is *pending*, and refuses with CONCURRENT_TRANSACTIONS.
+A decision is an error code, or the next :class:`Facts`, which have to be in the log before they
+are true. Until then the id is *pending*, and refuses with CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT = "Empty", "Ongoing", "PrepareCommit", "PrepareAbort"
-COMPLETE_COMMIT, COMPLETE_ABORT, FENCE, DEAD = "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead"
+COMPLETE_COMMIT, COMPLETE_ABORT, FENCE, DEAD = (
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+    "Dead",
+)
 
 UNKNOWN_SERVER_ERROR = -1
 INVALID_TXN_STATE, INVALID_MAPPING, CONCURRENT, FENCED, ABORTABLE = 48, 49, 51, 90, 120
@@ -24,10 +29,13 @@ Where = tuple[str, int]
 
 
 class Facts:
-    """What stands in the log about an id. Not changed once they are handed out: a transition makes the next ones."""
+    """What stands in the log about an id. Not changed once they are handed out: a transition makes
+    the next ones.
+    """
 
     __slots__ = (
-        "client_version", "epoch", "last_epoch", "next_producer", "partitions", "previous_producer", "producer",
+        "client_version", "epoch", "last_epoch", "next_producer", "partitions",
+        "previous_producer", "producer",
         "started_ms", "state", "timeout_ms", "updated_ms",
     )  # fmt: skip
 
@@ -55,8 +63,9 @@ class Facts:
         return self.epoch >= LAST_EPOCH - 1
 
     def read_back(self, version_in_log: int) -> Facts:
-        """What a coordinator that has just read the log knows (``TransactionLog.read``): not the epoch before; and the
-        other producer ids only from ``TransactionLogValue`` 1 on."""
+        """What a coordinator that has just read the log knows (``TransactionLog.read``): not the
+        epoch before; and the other producer ids only from ``TransactionLogValue`` 1 on.
+        """
         read = Facts(self.state, self)
         read.last_epoch = -1
         read.previous_producer = self.previous_producer if version_in_log else NOBODY
@@ -90,11 +99,17 @@ def created(name: str, producer: int, timeout_ms: int, now_ms: int) -> Metadata:
 
 
 def begin_again(
-    held: Metadata, timeout_ms: int, expected: tuple[int, int] | None, new_producer: Callable[[], int], now_ms: int
+    held: Metadata,
+    timeout_ms: int,
+    expected: tuple[int, int] | None,
+    new_producer: Callable[[], int],
+    now_ms: int,
 ) -> int | Facts:
-    """``InitProducerId``. :data:`FENCE` as the state of the answer: the open transaction has to be aborted first.
+    """``InitProducerId``. :data:`FENCE` as the state of the answer: the open transaction has to be
+    aborted first.
 
-    :param expected: the identity that the asker believes to have (KIP-360); None: take it from whoever has it.
+    :param expected: the identity that the asker believes to have (KIP-360); None: take it from
+        whoever has it.
     """
     now = held.facts
     if held.pending is not None:
@@ -115,7 +130,9 @@ def begin_again(
         new.producer, new.epoch = new_producer(), 0
         new.last_epoch = now.epoch if expected is not None else -1
     elif now.exhausted:
-        return UNKNOWN_SERVER_ERROR  # ``prepareIncrementProducerEpoch`` throws IllegalStateException
+        return (
+            UNKNOWN_SERVER_ERROR  # ``prepareIncrementProducerEpoch`` throws IllegalStateException
+        )
     elif expected is None:
         new.epoch, new.last_epoch = now.epoch + 1, -1
     elif now.epoch == -1 or expected[1] == now.epoch:
@@ -139,9 +156,16 @@ def fence(held: Metadata) -> Facts:
 
 
 def add(
-    held: Metadata, producer: int, epoch: int, partitions: list[Where], version: int, now_ms: int, old: bool
+    held: Metadata,
+    producer: int,
+    epoch: int,
+    partitions: list[Where],
+    version: int,
+    now_ms: int,
+    old: bool,
 ) -> int | Facts:
-    """``AddPartitionsToTxn``, by a client (version 0) or for it by a partition's leader (2); 0: they are in already.
+    """``AddPartitionsToTxn``, by a client (version 0) or for it by a partition's leader (2); 0:
+    they are in already.
 
     4.x looks first whether a transition is pending, 3.9 whose the id is.
     """
@@ -175,7 +199,9 @@ def add(
 
 
 def verify(held: Metadata, producer: int, epoch: int) -> int:
-    """Of a leader that asks whether a partition takes part (KIP-890, part 1): 0 if the question makes sense."""
+    """Of a leader that asks whether a partition takes part (KIP-890, part 1): 0 if the question
+    makes sense.
+    """
     now = held.facts
     if now.producer != producer:
         return INVALID_MAPPING
@@ -184,8 +210,12 @@ def verify(held: Metadata, producer: int, epoch: int) -> int:
     return CONCURRENT if now.state is PREPARE_COMMIT or now.state is PREPARE_ABORT else 0
 
 
-def end_v1(held: Metadata, producer: int, epoch: int, commit: bool, client: bool, now_ms: int) -> int | Facts:
-    """``EndTxn`` up to version 4, or the coordinator's own abort where the cluster has transaction version 1."""
+def end_v1(
+    held: Metadata, producer: int, epoch: int, commit: bool, client: bool, now_ms: int
+) -> int | Facts:
+    """``EndTxn`` up to version 4, or the coordinator's own abort where the cluster has transaction
+    version 1.
+    """
     now = held.facts
     if now.producer != producer:
         return INVALID_MAPPING
@@ -197,7 +227,11 @@ def end_v1(held: Metadata, producer: int, epoch: int, commit: bool, client: bool
     if state is ONGOING:
         if not commit and held.pending is FENCE:
             held.facts = raised = Facts(state, now)
-            raised.previous_producer, raised.epoch, raised.last_epoch = now.previous_producer, epoch, -1
+            raised.previous_producer, raised.epoch, raised.last_epoch = (
+                now.previous_producer,
+                epoch,
+                -1,
+            )
         return _ending(held, commit, 0, NOBODY, now_ms)
     if state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
         return 0
@@ -207,12 +241,20 @@ def end_v1(held: Metadata, producer: int, epoch: int, commit: bool, client: bool
 
 
 def end_v2(
-    held: Metadata, producer: int, epoch: int, commit: bool, client: bool, new_producer: Callable[[], int], now_ms: int
+    held: Metadata,
+    producer: int,
+    epoch: int,
+    commit: bool,
+    client: bool,
+    new_producer: Callable[[], int],
+    now_ms: int,
 ) -> int | Facts:
-    """``EndTxn`` version 5, whose answer is the next epoch: 0 means that an earlier request has done it (KIP-890).
+    """``EndTxn`` version 5, whose answer is the next epoch: 0 means that an earlier request has
+    done it (KIP-890).
 
-    The table in ``TransactionCoordinator``: a repetition comes under the epoch before the current one. An abort is
-    taken where nothing is open, too, and then there is a transaction of no partition.
+    The table in ``TransactionCoordinator``: a repetition comes under the epoch before the current
+    one. An abort is taken where nothing is open, too, and then there is a transaction of no
+    partition.
     """
     now = held.facts
     fencing = held.pending is FENCE
@@ -220,7 +262,9 @@ def end_v2(
         return CONCURRENT
     bumped = overflown = False
     if not fencing:
-        overflown = now.previous_producer == producer and epoch == LAST_EPOCH - 1 and now.epoch == 0
+        overflown = (
+            now.previous_producer == producer and epoch == LAST_EPOCH - 1 and now.epoch == 0
+        )
         bumped = now.epoch == epoch + 1
     if now.producer != producer and not overflown:
         return INVALID_MAPPING
@@ -238,7 +282,11 @@ def end_v2(
     if state is ONGOING:
         return _ending(held, commit, 2, new_producer() if now.exhausted else NOBODY, now_ms)
     if state is PREPARE_COMMIT or state is PREPARE_ABORT:
-        return CONCURRENT if state is (PREPARE_COMMIT if commit else PREPARE_ABORT) else INVALID_TXN_STATE
+        return (
+            CONCURRENT
+            if state is (PREPARE_COMMIT if commit else PREPARE_ABORT)
+            else INVALID_TXN_STATE
+        )
     if (bumped or overflown) and state is not EMPTY:
         return 0 if state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT) else INVALID_TXN_STATE
     if commit:

@@ -12,7 +12,9 @@ from simulation.world.kafka.transactions import ONGOING, PREPARE_ABORT, PREPARE_
 
 
 class Batch(NamedTuple):
-    """An entry of a log, as a judge sees it. ``payload`` are the bytes behind the header, untouched."""
+    """An entry of a log, as a judge sees it. ``payload`` are the bytes behind the header,
+    untouched.
+    """
 
     base_offset: int
     count: int
@@ -85,7 +87,10 @@ class Truth:
         """Committed offsets of a group, without those that are only pending."""
         for led, coordinator in self.group_coordinators.items():
             if led is coordinator.partition.led and group in coordinator.offsets:
-                return {where: offset[0] for where, offset in sorted(coordinator.offsets[group].items())}
+                return {
+                    where: offset[0]
+                    for where, offset in sorted(coordinator.offsets[group].items())
+                }
         return {}
 
     def pending_offsets(self, group: str) -> list[Where]:
@@ -106,16 +111,26 @@ class Truth:
             if led is coordinator.partition.led:
                 for name, now in coordinator.known.items():
                     found[name] = TransactionView(
-                        now.facts.state, now.facts.producer, now.facts.epoch, tuple(now.facts.partitions), now.pending
+                        now.facts.state,
+                        now.facts.producer,
+                        now.facts.epoch,
+                        tuple(now.facts.partitions),
+                        now.pending,
                     )
         return dict(sorted(found.items()))
 
     def open_transactions(self) -> list[str]:
-        """Ids whose transaction is open, or whose markers are not all written; and partitions that hold one open."""
+        """Ids whose transaction is open, or whose markers are not all written; and partitions that
+        hold one open.
+        """
         ids = [
             name
             for name, now in self.transactions().items()
             if now.state in (ONGOING, PREPARE_COMMIT, PREPARE_ABORT) or now.pending is not None
         ]
-        held = [f"{topic}-{index}" for (topic, index), partition in self.partitions.items() if partition.log.open]
+        held = [
+            f"{topic}-{index}"
+            for (topic, index), partition in self.partitions.items()
+            if partition.log.open
+        ]
         return ids + held

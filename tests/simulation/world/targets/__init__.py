@@ -1,2 +1,3 @@
-"""What pipelines write to besides Kafka: a store with transactions, somebody who takes chunks of rows, and files as
-Spark's own tasks write them."""
+"""What pipelines write to besides Kafka: a store with transactions, somebody who takes chunks of
+rows, and files as Spark's own tasks write them.
+"""

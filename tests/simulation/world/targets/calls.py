@@ -1,4 +1,6 @@
-"""A call to a server somewhere: what befalls it on its way, and what may happen when nobody waits any more."""
+"""A call to a server somewhere: what befalls it on its way, and what may happen when nobody waits
+any more.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,19 @@ def faults_of(name: str, what: str) -> dict[str, str]:
     return {
         f"{name}:request lost": f"{what} is not reached",
         f"{name}:answer lost": f"{what} does what it is asked, and its answer is lost",
-        f"{name}:late": f"{what} gets a request when its sender has long given up: up to a minute and a half late",
+        f"{name}:late": f"{what} gets a request when its sender has long given up: up to a minute "
+        f"and a half late",
         f"{name}:slow": f"{what} takes seconds",
         f"{name}:down": f"{what} is away for up to {_DOWN:.0f} seconds",
-        f"{name}:caller dies": f"whoever asks {what} dies with the question, or the answer, on its way",
+        f"{name}:caller dies": f"whoever asks {what} dies with the question, or the answer, on "
+        f"its way",
     }
 
 
 class Unanswered(ConnectionError):
-    """A call failed, and whether it was carried out the caller cannot know. ``carried_out``: it was, or will be."""
+    """A call failed, and whether it was carried out the caller cannot know. ``carried_out``: it
+    was, or will be.
+    """
 
     def __init__(self, what: str, carried_out: bool) -> None:
         super().__init__(what)
@@ -37,7 +43,17 @@ class Unanswered(ConnectionError):
 class Server:
     """See the module. A server has one thread: what it is asked happens at one moment."""
 
-    __slots__ = ("_answer_lost", "_dies", "_down", "_down_until", "_late", "_name", "_request_lost", "_sim", "_slow")
+    __slots__ = (
+        "_answer_lost",
+        "_dies",
+        "_down",
+        "_down_until",
+        "_late",
+        "_name",
+        "_request_lost",
+        "_sim",
+        "_slow",
+    )
 
     def __init__(self, sim: Sim, name: str) -> None:
         self._sim = sim
@@ -71,7 +87,11 @@ class Server:
             carried_out = lots.below(self._dies, 2)
             if carried_out:
                 _quietly(action, args)
-            sim.kill(sim.here, f"asking the {self._name} to {what}" + (", which it has done" if carried_out else ""))
+            sim.kill(
+                sim.here,
+                f"asking the {self._name} to {what}"
+                + (", which it has done" if carried_out else ""),
+            )
         seconds = _LATENCY * lots.time.random()
         if lots.fires(self._slow):
             seconds = lots.below(self._slow, 1000) / 1000 * _SLOW
@@ -85,7 +105,9 @@ class Server:
 
     def _say(self, how: str, what: str) -> None:
         if self._sim.tell is not None:
-            self._sim.tell(self._sim.now, self._sim.here.name, f"⚡ the {self._name}, asked to {what}, {how}")
+            self._sim.tell(
+                self._sim.now, self._sim.here.name, f"⚡ the {self._name}, asked to {what}, {how}"
+            )
 
 
 def _quietly(action: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -1,7 +1,8 @@
-"""Somebody who takes chunks of rows, one after the other, and has no transactions: a queue, an address for mail.
+"""Somebody who takes chunks of rows, one after the other, and has no transactions: a queue, an
+address for mail.
 
-He remembers all that came, and ignores a key that he knows if he is one who looks at keys: whoever judges may look at
-it either way.
+He remembers all that came, and ignores a key that he knows if he is one who looks at keys: whoever
+judges may look at it either way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from simulation.world.targets.calls import Server, Unanswered, faults_of
 FAULTS = {
     **faults_of("target", "the target"),
     "target:refuses": "the target says that it will never take a chunk",
-    "target:answers": "the function that delivers returns an answer with an error in it, instead of raising",
+    "target:answers": "the function that delivers returns an answer with an error in it, instead "
+    "of raising",
 }
 
 _A_WHILE = 1.5  # the product says: a second
@@ -44,9 +46,13 @@ class Receiver:
         self._server = Server(sim, "target")
         self.arrivals: list[Arrival] = []
         self.untold = 0
-        """Chunks that came, or will, and whose sender was told that they had not: he has to send them again."""
+        """Chunks that came, or will, and whose sender was told that they had not: he has to send
+        them again.
+        """
         self.outlived: dict[int, int] = {}
-        """Of starts: how often each has begun to deliver when a newer one had opened a while ago."""
+        """Of starts: how often each has begun to deliver when a newer one had opened a while
+        ago.
+        """
 
     def take(self, chunk: Any) -> Any:
         self._who_is_there()
@@ -66,7 +72,8 @@ class Receiver:
         starts = [start for start in sim.world.starts if start.opened_at >= 0]
         ours = [start for start in starts if start.process is sim.here]
         if ours and starts[-1].process is not sim.here:
-            # One that began to open before we had opened may have come first, and stood still since.
+            # One that began to open before we had opened may have come first, and stood still
+            # since.
             newer = (start.opened_at for start in starts if start.opening_at >= ours[-1].opened_at)
             if any(opened < sim.now - _A_WHILE for opened in newer):
                 number = ours[-1].number
@@ -74,7 +81,9 @@ class Receiver:
 
     def _take(self, chunk: Any) -> None:
         order = chunk.sequence, chunk.first_row
-        self.arrivals.append(Arrival(self._sim.now, chunk.key, order, chunk.attempt, list(chunk.rows)))
+        self.arrivals.append(
+            Arrival(self._sim.now, chunk.key, order, chunk.attempt, list(chunk.rows))
+        )
 
 
 class Deliver:

@@ -1,4 +1,6 @@
-"""In the place of Arrow's streams, for files of rows: the same calls, and simulated rows in them."""
+"""In the place of Arrow's streams, for files of rows: the same calls, and simulated rows in
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Spark's own tasks, writing files: what ``spark.file_writer`` has Spark do, by version 1 of Hadoop's algorithm.
+"""Spark's own tasks, writing files: what ``spark.file_writer`` has Spark do, by version 1 of
+Hadoop's algorithm.
 
-Sources: ``FileOutputCommitter`` (``commitTask``: the attempt's folder is renamed to the task's, which is deleted
-before; ``commitJob``: the files of all tasks are moved to where they belong, and ``_temporary`` is deleted),
-``HadoopMapReduceCommitProtocol`` (names of files have the job in them, not the attempt), ``OutputCommitCoordinator``
-(one attempt of a task may commit; that one fails, then another), ``FileFormatWriter`` (the first task writes a file
-without rows, for the schema's sake), ``BasicWriteJobStatsTracker`` (what each task says that it has written).
+Sources: ``FileOutputCommitter`` (``commitTask``: the attempt's folder is renamed to the task's,
+which is deleted before; ``commitJob``: the files of all tasks are moved to where they belong, and
+``_temporary`` is deleted), ``HadoopMapReduceCommitProtocol`` (names of files have the job in them,
+not the attempt), ``OutputCommitCoordinator`` (one attempt of a task may commit; that one fails,
+then another), ``FileFormatWriter`` (the first task writes a file without rows, for the schema's
+sake), ``BasicWriteJobStatsTracker`` (what each task says that it has written).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _ASKING = 0.001  # seconds on the way to the driver and back
 
 
 def rows_in(data: bytes) -> Iterator[tuple[int, int, list[Row]]]:
-    """What a file has: of which batch, of which computation, and the rows. :raises ValueError: it is cut short."""
+    """What a file has: of which batch, of which computation, and the rows. :raises ValueError: it
+    is cut short.
+    """
     at = 0
     while at < len(data):
         length = int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
@@ -46,7 +50,9 @@ class _Job:
 
     __slots__ = ("by_partition", "folder", "may_commit", "most_rows", "name", "query", "tree")
 
-    def __init__(self, query: Any, tree: Tree, folder: str, name: str, most_rows: int, by_partition: bool) -> None:
+    def __init__(
+        self, query: Any, tree: Tree, folder: str, name: str, most_rows: int, by_partition: bool
+    ) -> None:
         self.query = query
         self.tree = tree
         self.folder = folder
@@ -81,7 +87,9 @@ class _Writer:
     def __init__(self, job: _Job, task: Any) -> None:
         self._job, self._task = job, task
         self._at = f"{job.temporary}/_temporary/attempt_{task.task_attempt_id}"
-        self._files: dict[str, list[Any]] = {}  # by folder: the open file, its path, its rows, its number
+        self._files: dict[
+            str, list[Any]
+        ] = {}  # by folder: the open file, its path, its rows, its number
         self._rows = 0
 
     def write(self, rows: Rows) -> None:
@@ -101,13 +109,20 @@ class _Writer:
                     opened = self._open(folder, 0 if opened is None else opened[3] + 1)
                 some, left = left[: job.most_rows - opened[2]], left[job.most_rows - opened[2] :]
                 data = marshal.dumps((rows.batch_id, rows.computation, some))
-                job.tree.write(opened[0], len(data).to_bytes(_LENGTH_BYTES, "big") + data, opened[1])
+                job.tree.write(
+                    opened[0], len(data).to_bytes(_LENGTH_BYTES, "big") + data, opened[1]
+                )
                 opened[2] += len(some)
         self._rows += len(rows)
 
     def _open(self, folder: str, number: int) -> list[Any]:
         path = f"{self._at}/{folder}part-{self._task.partition_id:05}-{self._job.name}-c{number:03}.parquet"
-        opened = self._files[folder] = [self._job.tree.create(path, replace=True, parents=True), path, 0, number]
+        opened = self._files[folder] = [
+            self._job.tree.create(path, replace=True, parents=True),
+            path,
+            0,
+            number,
+        ]
         return opened
 
     def pre_commit(self) -> Any:
@@ -127,7 +142,11 @@ class _Writer:
             there = f"{job.temporary}/task_{task.partition_id}"
             job.tree.delete(there)
             job.tree.rename(self._at, there)
-        return {"rows": self._rows, "files": len(written), "bytes": sum(len(file.data) for file in written.values())}
+        return {
+            "rows": self._rows,
+            "files": len(written),
+            "bytes": sum(len(file.data) for file in written.values()),
+        }
 
     def close(self) -> None:
         """What is left in the attempt's folder goes with ``_temporary``."""
@@ -162,11 +181,15 @@ def written(frame: Any, folder: str, how: Any) -> Written:
     place = Path(world.files, folder)
     most_rows = int(how.options.get(MAX_RECORDS, 1_000_000_000))
     tree = world.files.tree(place.scheme)
-    job = _Job(query, tree, place.path, f"job{world.next_number()}", most_rows, bool(how.partition_by))
+    job = _Job(
+        query, tree, place.path, f"job{world.next_number()}", most_rows, bool(how.partition_by)
+    )
     with failures_told(f"as {how.name}", folder), _of_java():
         tree.make(job.temporary, parents=True)
         results, tasks = world.jobs.collect(frame.written(job, ()), query.lost)
-        by_task = {result.partition_id: result for result in results}  # ``ret(index) = res``, in ``executeWrite``
+        by_task = {
+            result.partition_id: result for result in results
+        }  # ``ret(index) = res``, in ``executeWrite``
         if len(by_task) < tasks:
             raise JobFailed("java.lang.NullPointerException")
         _commit_job(job)

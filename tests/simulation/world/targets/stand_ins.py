@@ -1,4 +1,5 @@
-"""What stands in the place of names in the sinks' modules, where these look at frames as only Spark has them.
+"""What stands in the place of names in the sinks' modules, where these look at frames as only
+Spark has them.
 
 As :mod:`simulation.world.files.stand_ins`.
 """

@@ -1,6 +1,6 @@
-"""A store with transactions that outlive whoever has prepared them, as XA has them: begin, write, prepare, then
-commit or abort by name. What was not prepared is gone with its session. A name that was ended once is never prepared
-again.
+"""A store with transactions that outlive whoever has prepared them, as XA has them: begin, write,
+prepare, then commit or abort by name. What was not prepared is gone with its session. A name that
+was ended once is never prepared again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,17 @@ class Prepared:
 class Store:
     """See the module."""
 
-    __slots__ = ("_server", "_sim", "committed", "ended", "forgotten", "misused", "prepared", "too_early", "visible")
+    __slots__ = (
+        "_server",
+        "_sim",
+        "committed",
+        "ended",
+        "forgotten",
+        "misused",
+        "prepared",
+        "too_early",
+        "visible",
+    )
 
     def __init__(self, sim: Sim) -> None:
         self._sim = sim
@@ -80,7 +90,9 @@ class Store:
     def abort(self, name: str) -> None:
         ours = [start for start in self._sim.world.starts if start.process is self._sim.here]
         if ours and not ours[-1].admitted:
-            self.too_early.append(f"start {ours[-1].number} was to drop {name}, and was not admitted yet")
+            self.too_early.append(
+                f"start {ours[-1].number} was to drop {name}, and was not admitted yet"
+            )
         self._server.ask("abort", self._abort, name)
 
     def _abort(self, name: str) -> None:
@@ -91,7 +103,9 @@ class Store:
             self.ended.add(name)
 
     def listed(self, prefix: str) -> list[str]:
-        return self._server.ask("list", lambda: [name for name in self.prepared if name.startswith(prefix)])
+        return self._server.ask(
+            "list", lambda: [name for name in self.prepared if name.startswith(prefix)]
+        )
 
 
 def store() -> Store:

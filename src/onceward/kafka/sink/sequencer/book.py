@@ -1,20 +1,24 @@
-"""The sequencer's book: who may append to which partition of one epoch, and where the next one goes on.
+"""The sequencer's book: who may append to which partition of one epoch, and where the next one
+goes on.
 
-Called by ``sequencer.epoch`` in the driver, under its lock; read by the report check when the epoch is closed.
-Pure: no I/O, no lock, no clock (times are passed in), so that every transition is tested as a function.
+Called by ``sequencer.epoch`` in the driver, under its lock; read by the report check when the
+epoch is closed. Pure: no I/O, no lock, no clock (times are passed in), so that every transition is
+tested as a function.
 
-Why it exists: Kafka keeps idempotence state per *(producer id, partition)* as one unbroken sequence (KIP-98), so
-tasks that share a producer id must take turns on a partition and continue each other's numbers. And an attempt of
-a task must never send under an epoch in which an earlier attempt of the same task may have sent: the broker would
-take both, since their sequences differ, and the records would be there twice.
+Why it exists: Kafka keeps idempotence state per *(producer id, partition)* as one unbroken
+sequence (KIP-98), so tasks that share a producer id must take turns on a partition and continue
+each other's numbers. And an attempt of a task must never send under an epoch in which an earlier
+attempt of the same task may have sent: the broker would take both, since their sequences differ,
+and the records would be there twice.
 
-When output that a job's last stage reads is lost, Spark attempts that stage again: two computations of the batch may
-then meet in one epoch (``spark.shuffles`` tells how, and is the one who decides). It shows here when a task comes
-with an attempt number that it had before, since Spark counts them anew in each attempt of a stage
-(``TaskSetManager``); that ends the epoch early, whether or not anything was sent.
+When output that a job's last stage reads is lost, Spark attempts that stage again: two
+computations of the batch may then meet in one epoch (``spark.shuffles`` tells how, and is the one
+who decides). It shows here when a task comes with an attempt number that it had before, since
+Spark counts them anew in each attempt of a stage (``TaskSetManager``); that ends the epoch early,
+whether or not anything was sent.
 
-What a request costs does not grow with the number of tasks: who waits for a partition stands in that partition's own
-queue, and only queues of partitions that were given back are looked at.
+What a request costs does not grow with the number of tasks: who waits for a partition stands in
+that partition's own queue, and only queues of partitions that were given back are looked at.
 
 An attempt's way, and what ends the epoch instead::
 
@@ -41,7 +45,9 @@ from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 
 MAX_SEQUENCE = 2**31 - 1
-"""Sequences are signed 32-bit numbers that go on at 0 (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
+"""Sequences are signed 32-bit numbers that go on at 0 (Kafka:
+``DefaultRecordBatch.incrementSequence``).
+"""
 
 NO_LIMIT = 0
 """As the ``limit`` of a lease: every partition that is wanted and free."""
@@ -51,7 +57,9 @@ _RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a n
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A lease: append to ``partition`` from ``base_sequence`` on. ``first`` in this epoch, by anyone."""
+    """A lease: append to ``partition`` from ``base_sequence`` on. ``first`` in this epoch, by
+    anyone.
+    """
 
     partition: TopicPartition
     base_sequence: int
@@ -60,7 +68,9 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTurn:
-    """A finished turn: ``task`` appended to ``partition`` the sequences from base up to, not including, next."""
+    """A finished turn: ``task`` appended to ``partition`` the sequences from base up to, not
+    including, next.
+    """
 
     partition: TopicPartition
     task: TaskAttempt
@@ -70,7 +80,9 @@ class LeaseTurn:
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease that is out: to whom, from which sequence, and since when (the clock of the caller, seconds)."""
+    """A lease that is out: to whom, from which sequence, and since when (the clock of the caller,
+    seconds).
+    """
 
     task: TaskAttempt
     base_sequence: int
@@ -87,11 +99,14 @@ class _Wish:
 
 
 class EpochBook:
-    """The truth of one epoch. Methods change it or raise; once poisoned or closed it grants nothing any more.
+    """The truth of one epoch. Methods change it or raise; once poisoned or closed it grants
+    nothing any more.
 
-    :param lease_limit_seconds: a lease held for longer than this poisons the epoch (:meth:`overdue`).
-    :param first_sequences: where partitions go on that this epoch has written to already, in an earlier job: one
-        transaction may have several jobs, each with a book of its own. All others begin at 0.
+    :param lease_limit_seconds: a lease held for longer than this poisons the epoch
+        (:meth:`overdue`).
+    :param first_sequences: where partitions go on that this epoch has written to already, in an
+        earlier job: one transaction may have several jobs, each with a book of its own. All others
+        begin at 0.
     """
 
     def __init__(
@@ -108,25 +123,34 @@ class EpochBook:
         """The poison as an error: what a task reported if one did, else :class:`EpochPoisoned`."""
         self.closed = False
         self.turns: list[LeaseTurn] = []
-        """Finished turns in the order in which they were given back, hence in sequence order per partition."""
+        """Finished turns in the order in which they were given back, hence in sequence order per
+        partition.
+        """
         self.next_sequences: dict[TopicPartition, int] = dict(first_sequences)
-        """Where each partition goes on; a partition is in here from its first grant on (new epochs begin at 0)."""
+        """Where each partition goes on; a partition is in here from its first grant on (new epochs
+        begin at 0).
+        """
         self.held: dict[TopicPartition, HeldLease] = {}
         self._current: dict[int, TaskAttempt] = {}  # the one attempt of each task that may lease
         self._holding: dict[TaskAttempt, int] = {}  # how many leases
         self._senders: set[TaskAttempt] = set()  # ever held a lease, hence may have sent
         self._finished: set[TaskAttempt] = set()
         self._waiting: dict[TaskAttempt, _Wish] = {}
-        self._queues: dict[TopicPartition, dict[TaskAttempt, None]] = {}  # who waits for each, in order of arrival
-        self._freed: dict[TopicPartition, None] = {}  # given back while somebody waits, and not offered yet
+        self._queues: dict[
+            TopicPartition, dict[TaskAttempt, None]
+        ] = {}  # who waits for each, in order of arrival
+        self._freed: dict[
+            TopicPartition, None
+        ] = {}  # given back while somebody waits, and not offered yet
         self._arrivals = 0
 
     def hello(self, task: TaskAttempt) -> TaskAttempt | None:
-        """``task`` is here. Returns the attempt that it replaces, which held no lease and never will.
+        """``task`` is here. Returns the attempt that it replaces, which held no lease and never
+        will.
 
         :raises AttemptSuperseded: a newer attempt was here first; nothing changes.
-        :raises EpochPoisoned: the epoch is over, or ends now, since the predecessor may have sent or belongs to an
-            earlier attempt of the stage.
+        :raises EpochPoisoned: the epoch is over, or ends now, since the predecessor may have sent
+            or belongs to an earlier attempt of the stage.
         """
         self._refuse_when_over()
         predecessor = self._current.get(task.partition_id)
@@ -138,29 +162,40 @@ class EpochBook:
 
     def _settle_with(self, predecessor: TaskAttempt, task: TaskAttempt) -> None:
         if task.task_attempt_id < predecessor.task_attempt_id:
-            # The hello of an older attempt was under way for longer than that of its successor. It holds nothing.
+            # The hello of an older attempt was under way for longer than that of its successor. It
+            # holds nothing.
             raise superseded(task)
         if task.task_attempt_id == predecessor.task_attempt_id:
             self._poison_and_raise(f"{task} said hello twice")
         if predecessor in self._senders:
-            # A lease counts from the grant, not from its use: 1. the predecessor is granted, 2. its executor dies,
-            # or the answer is lost, or it is merely slow, 3. nobody here can know whether it has sent.
-            self._poison_and_raise(f"{task} came although {predecessor} has held a lease and may have sent")
+            # A lease counts from the grant, not from its use: 1. the predecessor is granted, 2.
+            # its executor dies, or the answer is lost, or it is merely slow, 3. nobody here can
+            # know whether it has sent.
+            self._poison_and_raise(
+                f"{task} came although {predecessor} has held a lease and may have sent"
+            )
         if task.attempt_number <= predecessor.attempt_number:
-            # 1. tasks of the stage finish, with rows or without, 2. output that they read is lost, 3. Spark computes it
-            # again, from look-ups and random numbers that may differ, and runs the stage's other tasks on the new one.
-            self._poison_and_raise(f"{task} came after {predecessor}: Spark attempts the whole stage again")
+            # 1. tasks of the stage finish, with rows or without, 2. output that they read is lost,
+            # 3. Spark computes it again, from look-ups and random numbers that may differ, and
+            # runs the stage's other tasks on the new one.
+            self._poison_and_raise(
+                f"{task} came after {predecessor}: Spark attempts the whole stage again"
+            )
 
     def lease(
-        self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float, limit: int = NO_LIMIT
+        self,
+        task: TaskAttempt,
+        wanted: Sequence[TopicPartition],
+        now: float,
+        limit: int = NO_LIMIT,
     ) -> list[Granted]:
         """Those of ``wanted`` that are free, the first ``limit`` of them.
 
-        When none is, ``task`` waits (:meth:`is_waiting`) and is served by :meth:`grant_waiting`, first come first
-        served per partition.
+        When none is, ``task`` waits (:meth:`is_waiting`) and is served by :meth:`grant_waiting`,
+        first come first served per partition.
 
-        A task that holds leases never waits: two tasks that each hold what the other wants would do so for ever.
-        It gets an empty list, gives back what it has, and asks again.
+        A task that holds leases never waits: two tasks that each hold what the other wants would
+        do so for ever. It gets an empty list, gives back what it has, and asks again.
 
         :raises EpochPoisoned: the epoch is over, or ends now, since this attempt may not lease.
         :raises AttemptSuperseded: a newer attempt of this task is here.
@@ -172,7 +207,9 @@ class EpochBook:
         if task in self._waiting:
             self._poison_and_raise(f"{task} asks for a lease while it waits for one")
         # What somebody waits for is promised to him.
-        granted = self._grant(task, (partition for partition in wanted if partition not in self._queues), now, limit)
+        granted = self._grant(
+            task, (partition for partition in wanted if partition not in self._queues), now, limit
+        )
         if not granted and wanted and task not in self._holding:
             self._wait(task, wanted, limit)
         return granted
@@ -196,23 +233,32 @@ class EpochBook:
         return task in self._waiting
 
     def grant_waiting(self, now: float) -> list[tuple[TaskAttempt, list[Granted]]]:
-        """Leases for those who wait, in order of arrival. To be called whenever partitions became free."""
+        """Leases for those who wait, in order of arrival. To be called whenever partitions became
+        free.
+        """
         if self.poisoned is not None or self.closed:
             return []
-        # Nobody waits for a partition that was free before: whoever came for it got it, or is in its queue.
+        # Nobody waits for a partition that was free before: whoever came for it got it, or is in
+        # its queue.
         freed, self._freed = self._freed, {}
         grants = []
-        while first := {next(iter(self._queues[partition])) for partition in freed if partition in self._queues}:
+        while first := {
+            next(iter(self._queues[partition])) for partition in freed if partition in self._queues
+        }:
             task = min(first, key=lambda waiter: self._waiting[waiter].arrival)
             wish = self._waiting[task]
-            granted = self._grant(task, [each for each in freed if each in wish.partitions], now, wish.limit)
+            granted = self._grant(
+                task, [each for each in freed if each in wish.partitions], now, wish.limit
+            )
             self._stop_waiting(task)
             for lease in granted:
                 del freed[lease.partition]
             grants.append((task, granted))
         return grants
 
-    def _grant(self, task: TaskAttempt, wanted: Iterable[TopicPartition], now: float, limit: int) -> list[Granted]:
+    def _grant(
+        self, task: TaskAttempt, wanted: Iterable[TopicPartition], now: float, limit: int
+    ) -> list[Granted]:
         granted: list[Granted] = []
         for partition in wanted:
             if limit != NO_LIMIT and len(granted) == limit:
@@ -229,11 +275,13 @@ class EpochBook:
         return granted
 
     def release(self, task: TaskAttempt, partition: TopicPartition, next_sequence: int) -> None:
-        """``task`` gives ``partition`` back; all its appends are acknowledged, the next one is ``next_sequence``.
+        """``task`` gives ``partition`` back; all its appends are acknowledged, the next one is
+        ``next_sequence``.
 
         A ``next_sequence`` equal to the base means that nothing was sent.
 
-        :raises EpochPoisoned: the epoch is over, or ends now: only the holder gives back, a possible sequence.
+        :raises EpochPoisoned: the epoch is over, or ends now: only the holder gives back, a
+            possible sequence.
         """
         self._refuse_when_over()
         lease = self.held.get(partition)
@@ -241,7 +289,9 @@ class EpochBook:
             holder = lease.task if lease else "nobody"
             self._poison_and_raise(f"{task} gave back {partition}, which is held by {holder}")
         if not 0 <= next_sequence <= MAX_SEQUENCE:
-            self._poison_and_raise(f"{task} gave back {partition} with the impossible sequence {next_sequence}")
+            self._poison_and_raise(
+                f"{task} gave back {partition} with the impossible sequence {next_sequence}"
+            )
         del self.held[partition]
         self._holding[task] -= 1
         if not self._holding[task]:
@@ -265,9 +315,11 @@ class EpochBook:
         self._stop_waiting(task)
 
     def disconnected(self, task: TaskAttempt, how: str = "was lost") -> None:
-        """The connection of ``task`` is gone. One that may have sent and has not finished poisons the epoch.
+        """The connection of ``task`` is gone. One that may have sent and has not finished poisons
+        the epoch.
 
-        That holds when all its leases are back, too: its report will never come, and its records have no owner.
+        That holds when all its leases are back, too: its report will never come, and its records
+        have no owner.
         """
         self._stop_waiting(task)
         if self.closed or task in self._finished:
@@ -278,34 +330,48 @@ class EpochBook:
             self.poison(f"the connection of {task} {how} before it finished")
 
     def longest_held(self, now: float) -> float:
-        """Seconds for which the oldest lease that is out has been held: its records are not acknowledged yet."""
+        """Seconds for which the oldest lease that is out has been held: its records are not
+        acknowledged yet.
+        """
         return max((now - lease.since for lease in self.held.values()), default=0.0)
 
     def overdue(self, now: float) -> None:
-        """Poison the epoch when a lease has been out for longer than the limit: its holder hangs or is stopped."""
+        """Poison the epoch when a lease has been out for longer than the limit: its holder hangs
+        or is stopped.
+        """
         if self.closed:
             return
-        partition, lease = next(iter(self.held.items()), (None, None))  # the oldest: they stand in the order of grants
+        partition, lease = next(
+            iter(self.held.items()), (None, None)
+        )  # the oldest: they stand in the order of grants
         if lease is not None and now - lease.since > self.lease_limit_seconds:
-            self.poison(f"{lease.task} has held {partition} for more than {self.lease_limit_seconds:g} s")
+            self.poison(
+                f"{lease.task} has held {partition} for more than {self.lease_limit_seconds:g} s"
+            )
 
     def poison(self, reason: str, error: OncewardError | None = None) -> None:
-        """End the epoch: nothing is granted any more, and it must be aborted. The first reason stays.
+        """End the epoch: nothing is granted any more, and it must be aborted. The first reason
+        stays.
 
-        An ``error`` that a task reports later replaces a bare :class:`EpochPoisoned`, because it says more: a
-        connection may be seen to break before another task's ``Fenced`` or ``RecordTooLarge`` has been read.
+        An ``error`` that a task reports later replaces a bare :class:`EpochPoisoned`, because it
+        says more: a connection may be seen to break before another task's ``Fenced`` or
+        ``RecordTooLarge`` has been read.
         """
         if self.poisoned is None:
             self.poisoned = reason
             self.error = error or EpochPoisoned(
-                f"{self.identity} was stopped: {reason}", next_step=_RUN_AGAIN, details={"reason": reason}
+                f"{self.identity} was stopped: {reason}",
+                next_step=_RUN_AGAIN,
+                details={"reason": reason},
             )
             self._nobody_waits()
         elif error is not None and isinstance(self.error, EpochPoisoned):
             self.error = error
 
     def close(self) -> None:
-        """No more leases; the book is ready for the report check. Leases that are still out poison it."""
+        """No more leases; the book is ready for the report check. Leases that are still out poison
+        it.
+        """
         for partition, lease in self.held.items():
             self.poison(f"the epoch was closed while {lease.task} held {partition}")
         for task in sorted(self._senders - self._finished, key=lambda task: task.task_attempt_id):
@@ -321,7 +387,11 @@ class EpochBook:
     def refusal(self) -> EpochPoisoned:
         """What a task is told that asks for something when the epoch is over."""
         reason = self.poisoned or "it is closed"
-        return EpochPoisoned(f"{self.identity} was stopped: {reason}", next_step=_RUN_AGAIN, details={"reason": reason})
+        return EpochPoisoned(
+            f"{self.identity} was stopped: {reason}",
+            next_step=_RUN_AGAIN,
+            details={"reason": reason},
+        )
 
     def is_superseded(self, task: TaskAttempt) -> bool:
         """Whether a newer attempt of the same task has taken the place of ``task``."""
@@ -346,5 +416,6 @@ class EpochBook:
 def superseded(task: TaskAttempt) -> AttemptSuperseded:
     """What an attempt is told whose place is taken."""
     return AttemptSuperseded(
-        f"a newer attempt has taken the place of {task}", next_step="nothing; the newer attempt goes on"
+        f"a newer attempt has taken the place of {task}",
+        next_step="nothing; the newer attempt goes on",
     )

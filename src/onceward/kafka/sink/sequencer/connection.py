@@ -1,4 +1,6 @@
-"""The driver's end of one task's connection. Made and used by ``sequencer.epoch``; any thread may send."""
+"""The driver's end of one task's connection. Made and used by ``sequencer.epoch``; any thread may
+send.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from onceward.errors import OncewardError
 from onceward.ids import TaskAttempt
 from onceward.kafka.sink.sequencer.frames import FrameBuffer, Op, encode_error, frame
 
-_SEND_LIMIT = struct.pack("ll", 5, 0)  # a timeval: how long a stopped task whose buffers are full may hold us up
+_SEND_LIMIT = struct.pack(
+    "ll", 5, 0
+)  # a timeval: how long a stopped task whose buffers are full may hold us up
 _RECEIVE_BYTES = 65_536
 
 
@@ -51,7 +55,8 @@ class Connection:
     def send(self, op: Op, payload: bytes = b"") -> None:
         """Say it, unless the task was told to stop: then only DONE is still of interest.
 
-        A connection that does not take it is hung up; the thread that reads from it then books the loss.
+        A connection that does not take it is hung up; the thread that reads from it then books the
+        loss.
         """
         with self._sending:
             if not self._stopped or op is Op.DONE:
@@ -72,7 +77,9 @@ class Connection:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """End the conversation; whoever reads from it finds out. The file descriptor stays the reader's."""
+        """End the conversation; whoever reads from it finds out. The file descriptor stays the
+        reader's.
+        """
         with self._sending, contextlib.suppress(OSError):  # the other end was faster
             self._sock.shutdown(socket.SHUT_RDWR)
 

@@ -1,9 +1,10 @@
 """The sequencer's door: accepts connections, asks for the token first, and lets nobody linger.
 
-Made by ``sequencer.server``; one thread in the driver process, which also is the clock of the epoch (``on_tick``).
-Nothing but a whole HELLO frame of the fixed size with the token of the open epoch gets a connection past this
-point. Until then a stranger costs one file descriptor and at most ``HELLO_FRAME_BYTES`` bytes: no thread, no
-allocation by a length that it sent, no word in return, and no contact with the epoch.
+Made by ``sequencer.server``; one thread in the driver process, which also is the clock of the
+epoch (``on_tick``). Nothing but a whole HELLO frame of the fixed size with the token of the open
+epoch gets a connection past this point. Until then a stranger costs one file descriptor and at
+most ``HELLO_FRAME_BYTES`` bytes: no thread, no allocation by a length that it sent, no word in
+return, and no contact with the epoch.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ class _Stranger:
 class Door:
     """Listens until :meth:`close`.
 
-    :param admit: takes over the socket and returns True when token and task are right; must not block.
+    :param admit: takes over the socket and returns True when token and task are right; must not
+        block.
     :param on_tick: called about ten times a second with ``time.monotonic()``.
     :param patience_seconds: how long a connection may take to show its token.
-    :param max_strangers: beyond that many, the one that has lingered for longest is dropped: a task shows its
-        token within milliseconds, a port scanner never does.
+    :param max_strangers: beyond that many, the one that has lingered for longest is dropped: a
+        task shows its token within milliseconds, a port scanner never does.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class Door:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="onceward-sequencer-door", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="onceward-sequencer-door", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -110,7 +114,9 @@ class Door:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # gone again, or no file descriptor left: then the longest stranger gives back his
+        except (
+            OSError
+        ):  # gone again, or no file descriptor left: then the longest stranger gives back his
             self._drop_longest_stranger()
             self._closing.wait(_TICK_SECONDS / 10)
             return
@@ -178,7 +184,8 @@ def _listen(bind_host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"the sequencer cannot listen on {bind_host}:{port}: {error}",
-            next_step="set sequencer_host of the sink to an address of the driver's host, and sequencer_port to a "
+            next_step="set sequencer_host of the sink to an address of the driver's host, and "
+            "sequencer_port to a "
             "free port (0 takes any)",
             details={"host": bind_host, "port": port},
         ) from error
@@ -194,7 +201,9 @@ def _server_at(bind_host: str, port: int) -> socket.socket:
     deadline = time.monotonic() + _PORT_SECONDS
     while True:
         try:
-            return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+            return socket.create_server(
+                (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+            )
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise

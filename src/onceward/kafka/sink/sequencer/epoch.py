@@ -1,19 +1,21 @@
 """One epoch of the sequencer at work: its book, its connections, and who is told what.
 
-Made by ``sequencer.server`` in the driver, one for each epoch; ``sequencer.door`` hands it the connections that
-showed its token. A thread for each connection reads frames and books them under the epoch's lock. Everything
-slow happens outside that lock: the callback for first leases, the events' probes, and sending.
+Made by ``sequencer.server`` in the driver, one for each epoch; ``sequencer.door`` hands it the
+connections that showed its token. A thread for each connection reads frames and books them under
+the epoch's lock. Everything slow happens outside that lock: the callback for first leases, the
+events' probes, and sending.
 
 A grant, step by step:
 
 1. under the lock, the book grants;
-2. ``on_first_lease`` is called with partitions that are new in this epoch (transaction version 1 adds them to the
-   transaction there, which Kafka wants *before* the first ``Produce``);
+2. ``on_first_lease`` is called with partitions that are new in this epoch (transaction version 1
+   adds them to the transaction there, which Kafka wants *before* the first ``Produce``);
 3. the event ``lease started`` is published;
-4. if nothing has poisoned the epoch meanwhile, the answer is sent. When something has, the asker was told to stop.
+4. if nothing has poisoned the epoch meanwhile, the answer is sent. When something has, the asker
+   was told to stop.
 
-The epoch object is private to its epoch: a thread that lags behind can only write in a book that nobody reads
-any more.
+The epoch object is private to its epoch: a thread that lags behind can only write in a book that
+nobody reads any more.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Epoch:
             book.poison(reason, error)
 
     def tick(self, now: float) -> None:
-        """To be called a few times a second: finds overdue leases, and tells those who wait that we live."""
+        """To be called a few times a second: finds overdue leases, and tells those who wait that
+        we live.
+        """
         with self._booking() as book:
             book.overdue(now)
         if now >= self._next_patience:
@@ -90,8 +94,8 @@ class Epoch:
     def close(self) -> EpochBook:
         """Tell everyone that the epoch is over, wait for the threads, and return the book.
 
-        When this returns no ``on_first_lease`` is running any more, so that none reaches into the next transaction;
-        one that hangs for a minute poisons the book instead.
+        When this returns no ``on_first_lease`` is running any more, so that none reaches into the
+        next transaction; one that hangs for a minute poisons the book instead.
         """
         with self._booking() as book:
             book.close()
@@ -103,7 +107,10 @@ class Epoch:
         for thread in live.values():
             thread.join(max(0.0, deadline - surroundings.monotonic()))
         if any(thread.is_alive() for thread in live.values()):
-            self.poison(f"a lease was still being prepared {_CLOSE_LIMIT_SECONDS:g} s after the epoch was closed")
+            self.poison(
+                f"a lease was still being prepared {_CLOSE_LIMIT_SECONDS:g} s after the epoch was "
+                f"closed"
+            )
         return book
 
     # ── what a connection brings ──
@@ -112,7 +119,10 @@ class Epoch:
         """Serve a connection that has shown the token, in a thread of its own."""
         connection = Connection(sock, task)
         thread = surroundings.Thread(
-            target=self._serve, args=(connection,), name=f"onceward-sequencer-task-{task.partition_id}", daemon=True
+            target=self._serve,
+            args=(connection,),
+            name=f"onceward-sequencer-task-{task.partition_id}",
+            daemon=True,
         )
         with self._lock:
             if self._book.closed:
@@ -160,8 +170,9 @@ class Epoch:
     def _lose(self, connection: Connection, how: str) -> None:
         """The connection is of no use any more, whatever ended it.
 
-        A RELEASE that was sent just before the end is either read before this (TCP keeps the order, and the end of
-        the stream comes last), or it was lost with the connection: then the lease is still out, and that is poison.
+        A RELEASE that was sent just before the end is either read before this (TCP keeps the
+        order, and the end of the stream comes last), or it was lost with the connection: then the
+        lease is still out, and that is poison.
         """
         with self._booking() as book:
             del self._live[connection]
@@ -201,7 +212,9 @@ class Epoch:
         try:
             self._prepare(connection.task, granted)
         except BaseException as error:  # noqa: BLE001 - a transaction or a probe may raise anything; passed on
-            self._give_up(connection, f"a lease for {connection.task} could not be prepared", error)
+            self._give_up(
+                connection, f"a lease for {connection.task} could not be prepared", error
+            )
             return
         connection.unanswered = False
         with self._lock:
@@ -217,16 +230,21 @@ class Epoch:
         for lease in granted:
             self._publish("started", lease.partition, task, lease.base_sequence)
 
-    def _release(self, connection: Connection, numbered: Sequence[tuple[TopicPartition, int]]) -> None:
+    def _release(
+        self, connection: Connection, numbered: Sequence[tuple[TopicPartition, int]]
+    ) -> None:
         for partition, next_sequence in numbered:
             with self._lock:
                 lease = self._book.held.get(partition)
             if lease is not None and lease.task == connection.task:
-                # Before it is booked, so that for every probe a turn ends before the next one begins.
+                # Before it is booked, so that for every probe a turn ends before the next one
+                # begins.
                 try:
                     self._publish_end("finished", partition, lease, next_sequence=next_sequence)
                 except BaseException as error:  # noqa: BLE001 - a probe may raise anything; it is passed on
-                    self._give_up(connection, f"a lease of {connection.task} could not be given back", error)
+                    self._give_up(
+                        connection, f"a lease of {connection.task} could not be given back", error
+                    )
                     return
             with self._booking() as book:
                 book.release(connection.task, partition, next_sequence)
@@ -235,16 +253,19 @@ class Epoch:
     def _serve_waiting(self) -> None:
         with self._booking() as book:
             grants = [
-                (self._of_task[waiter], granted) for waiter, granted in book.grant_waiting(surroundings.monotonic())
+                (self._of_task[waiter], granted)
+                for waiter, granted in book.grant_waiting(surroundings.monotonic())
             ]  # whoever waits is connected: _lose takes the connection and the wait away in one step
         for connection, granted in grants:
-            # The connection may break at this moment. Then the answer is lost, and its own thread finds it gone
-            # while it holds a lease: poison, since nobody can know whether the answer was read.
+            # The connection may break at this moment. Then the answer is lost, and its own thread
+            # finds it gone while it holds a lease: poison, since nobody can know whether the
+            # answer was read.
             self._answer(connection, granted)
 
     def _fail(self, connection: Connection, error: OncewardError) -> None:
         with self._booking() as book:
-            # An attempt that was replaced before it held anything has no say: most likely it reports just that.
+            # An attempt that was replaced before it held anything has no say: most likely it
+            # reports just that.
             if not book.closed and not book.is_superseded(connection.task):
                 book.poison(f"{connection.task} failed: {error.message}", error)
         connection.send(Op.DONE)
@@ -253,7 +274,9 @@ class Epoch:
 
     @contextlib.contextmanager
     def _booking(self) -> Iterator[EpochBook]:
-        """The book, under the lock. When it comes out poisoned, everyone is told to stop, outside the lock."""
+        """The book, under the lock. When it comes out poisoned, everyone is told to stop, outside
+        the lock.
+        """
         try:
             with self._lock:
                 yield self._book
@@ -277,13 +300,19 @@ class Epoch:
                 self.poison("a probe failed", _as_ours("a probe failed", error))
 
     def _give_up(self, connection: Connection, what: str, error: BaseException) -> None:
-        """Poison with ``error``. The one who asked is told the error itself, everyone else the reason."""
+        """Poison with ``error``. The one who asked is told the error itself, everyone else the
+        reason.
+        """
         ours = _as_ours(what, error)
         connection.stop(ours)
         self.poison(f"{what}: {ours.message}", ours)
 
-    def _publish(self, phase: events.Phase, partition: TopicPartition, task: TaskAttempt, base_sequence: int) -> None:
-        events.publish(events.Event(events.LEASE, phase, self._ids(partition, task, base_sequence)))
+    def _publish(
+        self, phase: events.Phase, partition: TopicPartition, task: TaskAttempt, base_sequence: int
+    ) -> None:
+        events.publish(
+            events.Event(events.LEASE, phase, self._ids(partition, task, base_sequence))
+        )
 
     def _publish_end(
         self,
@@ -294,11 +323,23 @@ class Epoch:
         next_sequence: int | None = None,
         error: OncewardError | None = None,
     ) -> None:
-        ids = {**self._ids(partition, lease.task, lease.base_sequence), "next_sequence": next_sequence}
-        events.publish(events.Event(events.LEASE, phase, ids, surroundings.monotonic() - lease.since, error))
+        ids = {
+            **self._ids(partition, lease.task, lease.base_sequence),
+            "next_sequence": next_sequence,
+        }
+        events.publish(
+            events.Event(events.LEASE, phase, ids, surroundings.monotonic() - lease.since, error)
+        )
 
-    def _ids(self, partition: TopicPartition, task: TaskAttempt, base_sequence: int) -> dict[str, Any]:
-        return {"partition": partition, "task": task, "producer": self.ticket.identity, "base_sequence": base_sequence}
+    def _ids(
+        self, partition: TopicPartition, task: TaskAttempt, base_sequence: int
+    ) -> dict[str, Any]:
+        return {
+            "partition": partition,
+            "task": task,
+            "producer": self.ticket.identity,
+            "base_sequence": base_sequence,
+        }
 
 
 def _as_ours(what: str, error: BaseException) -> OncewardError:

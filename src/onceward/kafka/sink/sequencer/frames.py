@@ -1,6 +1,8 @@
-"""The sequencer's wire format: small frames of a fixed header (operation, length) and a bounded payload.
+"""The sequencer's wire format: small frames of a fixed header (operation, length) and a bounded
+payload.
 
-Used by ``sequencer.door`` and ``sequencer.epoch`` (driver) and ``sequencer.lease`` (executor). Bytes only, no I/O.
+Used by ``sequencer.door`` and ``sequencer.epoch`` (driver) and ``sequencer.lease`` (executor).
+Bytes only, no I/O.
 
 ::
 
@@ -70,7 +72,9 @@ def frame(op: Op, payload: bytes = b"") -> bytes:
 
 
 class FrameBuffer:
-    """Bytes in, whole frames out. A length is checked before a single byte of its payload is waited for."""
+    """Bytes in, whole frames out. A length is checked before a single byte of its payload is
+    waited for.
+    """
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -108,18 +112,24 @@ def hello_frame(token: bytes, task: TaskAttempt) -> bytes:
 
 
 def is_hello_header(received: bytes | bytearray) -> bool:
-    """Whether these bytes (perhaps not all of a header yet) can be the beginning of a HELLO frame."""
+    """Whether these bytes (perhaps not all of a header yet) can be the beginning of a HELLO
+    frame.
+    """
     return _HEADER.pack(Op.HELLO, _HELLO.size).startswith(bytes(received[: _HEADER.size]))
 
 
 def parse_hello(received: bytes | bytearray) -> tuple[bytes, TaskAttempt]:
-    """Token and task of a whole HELLO frame (``HELLO_FRAME_BYTES`` bytes, header checked by the caller)."""
+    """Token and task of a whole HELLO frame (``HELLO_FRAME_BYTES`` bytes, header checked by the
+    caller).
+    """
     token, *numbers = _HELLO.unpack_from(received, _HEADER.size)
     return token, TaskAttempt(*numbers)
 
 
 def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
-    """Payload of GRANT (base sequences) and RELEASE (next sequences); see :func:`encode_wish` for LEASE."""
+    """Payload of GRANT (base sequences) and RELEASE (next sequences); see :func:`encode_wish` for
+    LEASE.
+    """
     parts = []
     for (topic, partition), number in numbered:
         name = topic.encode()
@@ -140,7 +150,9 @@ def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
             (length,) = _TOPIC_LENGTH.unpack_from(payload, at)
             at += _TOPIC_LENGTH.size
             name = payload[at : at + length]
-            topic = topics.get(name) or topics.setdefault(name, name.decode())  # one text a topic, not one a partition
+            topic = topics.get(name) or topics.setdefault(
+                name, name.decode()
+            )  # one text a topic, not one a partition
             partition, number = _NUMBERS.unpack_from(payload, at + length)
             at += length + _NUMBERS.size
             if partition < 0:
@@ -169,12 +181,18 @@ def decode_wish(payload: bytes) -> tuple[list[TopicPartition], int]:
 
 
 def encode_error(error: OncewardError) -> bytes:
-    """Payload of FAIL and STOP. What is too long for a frame loses its details and the tail of its texts."""
+    """Payload of FAIL and STOP. What is too long for a frame loses its details and the tail of its
+    texts.
+    """
     encoded = to_json(error).encode()
     if len(encoded) <= MAX_PAYLOAD_BYTES:
         return encoded
-    short = MAX_PAYLOAD_BYTES // 32  # characters, of which JSON escapes none into more than twelve bytes
-    return json.dumps([type(error).__name__, error.message[:short], error.next_step[:short], {}]).encode()
+    short = (
+        MAX_PAYLOAD_BYTES // 32
+    )  # characters, of which JSON escapes none into more than twelve bytes
+    return json.dumps(
+        [type(error).__name__, error.message[:short], error.next_step[:short], {}]
+    ).encode()
 
 
 def decode_error(payload: bytes) -> OncewardError:

@@ -1,6 +1,7 @@
 """A task's end of the sequencer: leases partitions and gives them back.
 
-Runs in executor tasks, called by the task that encodes and sends. One connection per task attempt, one thread.
+Runs in executor tasks, called by the task that encodes and sends. One connection per task attempt,
+one thread.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ class SequencerConnection:
     """Connects, shows the token and says hello. Not thread safe.
 
     Every method raises what the driver said when it said stop: :class:`EpochPoisoned` as a rule,
-    :class:`AttemptSuperseded` when a newer attempt of this task goes on, or the very error that the driver met when
-    it prepared this task's lease. A connection that is gone is :class:`EpochPoisoned`, too: whatever became of the
-    epoch, this task has no part in it any more.
+    :class:`AttemptSuperseded` when a newer attempt of this task goes on, or the very error that
+    the driver met when it prepared this task's lease. A connection that is gone is
+    :class:`EpochPoisoned`, too: whatever became of the epoch, this task has no part in it any
+    more.
 
-    :param timeout_s: how long to wait for the connection, and afterwards for any sign of life of the driver, in
-        seconds. Waiting for a lease takes as long as it takes: the driver says once a second that it lives, and
-        poisons the epoch when a holder is overdue.
-    :raises SequencerUnreachable: nobody there, or somebody who does not answer as a sequencer does.
+    :param timeout_s: how long to wait for the connection, and afterwards for any sign of life of
+        the driver, in seconds. Waiting for a lease takes as long as it takes: the driver says once
+        a second that it lives, and poisons the epoch when a holder is overdue.
+    :raises SequencerUnreachable: nobody there, or somebody who does not answer as a sequencer
+        does.
     :raises EpochPoisoned: the epoch of this ticket is over, or this attempt ends it.
     """
 
@@ -50,28 +53,35 @@ class SequencerConnection:
             self._expect(Op.WELCOME)
         except frames.BadFrame as error:
             self.close()
-            raise _unreachable(ticket, f"what answers there is no sequencer ({error.message})") from error
+            raise _unreachable(
+                ticket, f"what answers there is no sequencer ({error.message})"
+            ) from error
         except BaseException:
             self.close()
             raise
 
-    def lease_some(self, wanted: Collection[TopicPartition], limit: int = NO_LIMIT) -> dict[TopicPartition, int]:
-        """Wait until at least one of ``wanted`` is free; returns those leased with their base sequences.
+    def lease_some(
+        self, wanted: Collection[TopicPartition], limit: int = NO_LIMIT
+    ) -> dict[TopicPartition, int]:
+        """Wait until at least one of ``wanted`` is free; returns those leased with their base
+        sequences.
 
         :param limit: take the first so many that are free and leave the others to other tasks.
 
-        Does not wait, and may return nothing, when ``wanted`` is empty or while this task holds other leases:
-        two tasks that each hold what the other wants would wait for ever. Give back first, then ask again.
+        Does not wait, and may return nothing, when ``wanted`` is empty or while this task holds
+        other leases: two tasks that each hold what the other wants would wait for ever. Give back
+        first, then ask again.
         """
         some = islice(wanted, frames.MAX_PARTITIONS)
         self._send(frames.frame(Op.LEASE, frames.encode_wish(some, limit)))
         return dict(frames.decode_partitions(self._expect(Op.GRANT)))
 
     def release(self, next_sequences: Mapping[TopicPartition, int]) -> None:
-        """Give partitions back, once every append is acknowledged, with the sequence that the next holder uses.
+        """Give partitions back, once every append is acknowledged, with the sequence that the next
+        holder uses.
 
-        Not answered: a release that gets lost is lost with its connection, which the driver takes for poison, and
-        :meth:`finish` is answered only after every release before it was booked.
+        Not answered: a release that gets lost is lost with its connection, which the driver takes
+        for poison, and :meth:`finish` is answered only after every release before it was booked.
         """
         numbered = list(next_sequences.items())
         for start in range(0, len(numbered), frames.MAX_PARTITIONS):
@@ -87,31 +97,43 @@ class SequencerConnection:
     def fail(self, error: OncewardError) -> None:
         """Report ``error`` to the driver, which poisons the epoch with it.
 
-        Returns when the driver has read it, or is gone, or silent for too long: this call never hides ``error``,
-        which the caller goes on to raise, behind one of its own.
+        Returns when the driver has read it, or is gone, or silent for too long: this call never
+        hides ``error``, which the caller goes on to raise, behind one of its own.
         """
         with contextlib.suppress(OncewardError):
-            self._over, stopped = None, self._over  # a task that was stopped may still say what it met
+            self._over, stopped = (
+                None,
+                self._over,
+            )  # a task that was stopped may still say what it met
             self._write(frames.frame(Op.FAIL, frames.encode_error(error)))
             while self._next_frame()[0] is not Op.DONE:
                 pass
             self._over = stopped
 
     def finish(self) -> None:
-        """Say that all is sent and given back; returns when the driver has booked it. To be called once."""
+        """Say that all is sent and given back; returns when the driver has booked it. To be called
+        once.
+        """
         self._send(frames.frame(Op.FINISH))
         self._expect(Op.DONE)
 
     def close(self) -> None:
-        """Close the connection; without :meth:`finish` the driver takes that for a failure if anything was leased."""
+        """Close the connection; without :meth:`finish` the driver takes that for a failure if
+        anything was leased.
+        """
         self._line.close()
-        self._over = self._over or EpochPoisoned("this connection to the sequencer is closed", next_step=_RUN_AGAIN)
+        self._over = self._over or EpochPoisoned(
+            "this connection to the sequencer is closed", next_step=_RUN_AGAIN
+        )
 
     def __enter__(self) -> SequencerConnection:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -151,7 +173,9 @@ class SequencerConnection:
         return True
 
     def _send(self, data: bytes) -> None:
-        """All of ``data``. Reads first, so that a STOP is found before the connection is seen to break."""
+        """All of ``data``. Reads first, so that a STOP is found before the connection is seen to
+        break.
+        """
         self.check()
         self._write(data)
 
@@ -188,7 +212,8 @@ def _connected(ticket: EpochTicket, timeout_s: float) -> Line:
 def _unreachable(ticket: EpochTicket, why: str) -> SequencerUnreachable:
     return SequencerUnreachable(
         f"the sequencer in the driver cannot be reached at {ticket.host}:{ticket.port}: {why}",
-        next_step="set sequencer_host of the sink to an address of the driver's host that executors can reach, "
+        next_step="set sequencer_host of the sink to an address of the driver's host that "
+        "executors can reach, "
         "and sequencer_port to a port that the network lets through",
         details={"host": ticket.host, "port": ticket.port},
     )

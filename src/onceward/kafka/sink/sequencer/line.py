@@ -1,4 +1,5 @@
-"""A task's line to the sequencer: all that it does with a socket, and all its waiting. Made by ``sequencer.lease``.
+"""A task's line to the sequencer: all that it does with a socket, and all its waiting. Made by
+``sequencer.lease``.
 
 Runs in executor tasks; one thread. :func:`plain_host` is for the driver's end, too.
 """
@@ -17,7 +18,8 @@ def plain_host(host: str) -> str:
 
 
 class Line:
-    """A connected socket that never blocks. Every method raises OSError when the other end is gone.
+    """A connected socket that never blocks. Every method raises OSError when the other end is
+    gone.
 
     :param timeout_s: how long to wait for the connection, in seconds.
     """

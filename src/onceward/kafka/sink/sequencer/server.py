@@ -1,11 +1,13 @@
-"""The sequencer: a small service in the driver process that leases partitions to tasks, one at a time.
+"""The sequencer: a small service in the driver process that leases partitions to tasks, one at a
+time.
 
-Made by the Kafka sink, once; asked by it for an epoch per transaction. Tasks reach it with ``sequencer.lease``.
-Read in this order: ``book`` (the rules), ``frames`` (the words), ``epoch`` (who does what), ``door`` (who gets in).
+Made by the Kafka sink, once; asked by it for an epoch per transaction. Tasks reach it with
+``sequencer.lease``. Read in this order: ``book`` (the rules), ``frames`` (the words), ``epoch``
+(who does what), ``door`` (who gets in).
 
-Integrity does not rest on it alone: the broker refuses a gap in a sequence and an old epoch, and the report check
-catches an overlap. A stopped executor that comes back to life sends under an epoch that was aborted long ago, and
-is refused by the broker.
+Integrity does not rest on it alone: the broker refuses a gap in a sequence and an old epoch, and
+the report check catches an overlap. A stopped executor that comes back to life sends under an
+epoch that was aborted long ago, and is refused by the broker.
 """
 
 from __future__ import annotations
@@ -40,12 +42,15 @@ class Sequencer:
         self._lock = threading.Lock()
         self._epoch: Epoch | None = None
         self._last: Epoch | None = None
-        # The door's thread must not keep us alive: a sequencer that nobody closed ends when nobody has it any more.
+        # The door's thread must not keep us alive: a sequencer that nobody closed ends when nobody
+        # has it any more.
         admit, tick = weakref.WeakMethod(self._admit), weakref.WeakMethod(self._tick)
         self._door = Door(
             bind_host,
             port,
-            admit=lambda sock, token, task: (ours := admit()) is not None and ours(sock, token, task),
+            admit=lambda sock, token, task: (
+                (ours := admit()) is not None and ours(sock, token, task)
+            ),
             on_tick=lambda now: None if (ours := tick()) is None else ours(now),
         )
         weakref.finalize(self, self._door.close_soon).atexit = False
@@ -61,13 +66,17 @@ class Sequencer:
     ) -> EpochTicket:
         """A new epoch with a new token, for one job; one that is still open is closed first.
 
-        :param identity: under which the tasks send; the broker wants every sequence of a new epoch to begin at 0.
-        :param first_sequences: where an earlier job under the same identity left off, by partition.
-        :param lease_limit_seconds: a lease held for longer poisons the epoch. Choose it above the time a task may
-            take to send what it has at hand (``delivery.timeout.ms``); what ``on_first_lease`` takes counts, too.
-        :param on_first_lease: called with the partitions that are leased for the first time in this epoch, each
-            of them once, before their grant is answered. It runs in threads of the sequencer, in several at once,
-            without any lock. When it raises, the epoch is poisoned with that error and the asker gets it.
+        :param identity: under which the tasks send; the broker wants every sequence of a new epoch
+            to begin at 0.
+        :param first_sequences: where an earlier job under the same identity left off, by
+            partition.
+        :param lease_limit_seconds: a lease held for longer poisons the epoch. Choose it above the
+            time a task may take to send what it has at hand (``delivery.timeout.ms``); what
+            ``on_first_lease`` takes counts, too.
+        :param on_first_lease: called with the partitions that are leased for the first time in
+            this epoch, each of them once, before their grant is answered. It runs in threads of
+            the sequencer, in several at once, without any lock. When it raises, the epoch is
+            poisoned with that error and the asker gets it.
         """
         self.close_epoch()
         host, port = self.address
@@ -80,9 +89,10 @@ class Sequencer:
     def close_epoch(self) -> EpochBook | None:
         """End the open epoch and return its book for the report check; None when no epoch is open.
 
-        To be called before the transaction is ended, on success and on failure alike: from here on nothing is
-        leased, no ``on_first_lease`` is running, and nothing that a task reports changes ``failure``. (A task that
-        is still sending when the transaction is aborted is refused as fenced, which would tell the wrong story.)
+        To be called before the transaction is ended, on success and on failure alike: from here on
+        nothing is leased, no ``on_first_lease`` is running, and nothing that a task reports
+        changes ``failure``. (A task that is still sending when the transaction is aborted is
+        refused as fenced, which would tell the wrong story.)
         """
         with self._lock:
             epoch, self._epoch = self._epoch, None
@@ -90,20 +100,26 @@ class Sequencer:
 
     @property
     def failure(self) -> OncewardError | None:
-        """Why the open epoch, or the last one, must be aborted: what a task reported or ``on_first_lease`` raised,
-        else :class:`EpochPoisoned` with the reason. None while all is well."""
+        """Why the open epoch, or the last one, must be aborted: what a task reported or
+        ``on_first_lease`` raised, else :class:`EpochPoisoned` with the reason. None while all is
+        well.
+        """
         with self._lock:
             epoch = self._last
         return epoch.failure if epoch else None
 
     def longest_held(self) -> float:
-        """Seconds for which the oldest lease of the open epoch has been held; 0 when none is out."""
+        """Seconds for which the oldest lease of the open epoch has been held; 0 when none is
+        out.
+        """
         with self._lock:
             epoch = self._epoch
         return epoch.longest_held() if epoch else 0.0
 
     def poison(self, cause: str | OncewardError) -> None:
-        """Stop every task of the open epoch, for a reason of the driver's own (the batch timed out, say)."""
+        """Stop every task of the open epoch, for a reason of the driver's own (the batch timed
+        out, say).
+        """
         with self._lock:
             epoch = self._epoch
         if epoch is None:
@@ -114,12 +130,16 @@ class Sequencer:
             epoch.poison(cause)
 
     def close(self) -> None:
-        """End the open epoch and stop listening; every thread and socket is gone when this returns."""
+        """End the open epoch and stop listening; every thread and socket is gone when this
+        returns.
+        """
         self.close_epoch()
         self._door.close()
 
     def _admit(self, sock: socket.socket, token: bytes, task: TaskAttempt) -> bool:
-        """A task of epoch N that arrives when N + 1 is open has an old token: it gets nowhere near N + 1."""
+        """A task of epoch N that arrives when N + 1 is open has an old token: it gets nowhere near
+        N + 1.
+        """
         with self._lock:
             epoch = self._epoch
         if epoch is None or not hmac.compare_digest(token, epoch.ticket.token):

@@ -2,15 +2,16 @@
 
 Called by ``kafka.wire.appends.producer``.
 
-The broker takes a producer's batches of a partition only in sequence, so when one fails the later ones, already on
-their way, are refused too. The rule: after a failure nothing more is sent until every outstanding request is
-answered; then everything unacknowledged goes again, in order, under the same sequences. Batches that had been appended
-after all are recognised by the broker as duplicates and acknowledged with their offsets (KIP-98), as long as they are
-among its last five: so nothing is sent that lies five or more positions after the first unacknowledged one.
+The broker takes a producer's batches of a partition only in sequence, so when one fails the later
+ones, already on their way, are refused too. The rule: after a failure nothing more is sent until
+every outstanding request is answered; then everything unacknowledged goes again, in order, under
+the same sequences. Batches that had been appended after all are recognised by the broker as
+duplicates and acknowledged with their offsets (KIP-98), as long as they are among its last five:
+so nothing is sent that lies five or more positions after the first unacknowledged one.
 
-The first batch of an epoch travels alone. A partition that does not know the producer yet takes any first sequence
-(``ProducerAppendInfo.checkSequence``; seen on 3.9.1): were the first batch lost or refused (no leader yet), the second
-would be appended before it.
+The first batch of an epoch travels alone. A partition that does not know the producer yet takes
+any first sequence (``ProducerAppendInfo.checkSequence``; seen on 3.9.1): were the first batch lost
+or refused (no leader yet), the second would be appended before it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ WINDOW = 5
 
 
 class PartitionQueue:
-    """Positions 0 … ``count`` - 1 of one partition's batches, each to be acknowledged exactly once.
+    """Positions 0 … ``count`` - 1 of one partition's batches, each to be acknowledged exactly
+    once.
 
     :param first_alone: position 0 is the producer's first batch of this epoch in the partition.
     """
@@ -62,12 +64,16 @@ class PartitionQueue:
         self._answered(position)
 
     def failed(self, position: int) -> None:
-        """``position`` has to be sent again, and with it whatever was not acknowledged after it."""
+        """``position`` has to be sent again, and with it whatever was not acknowledged after
+        it.
+        """
         self._draining = True
         self._answered(position)
 
     def is_first_open(self, position: int) -> bool:
-        """Whether everything before ``position`` is acknowledged; then no predecessor explains a broken sequence."""
+        """Whether everything before ``position`` is acknowledged; then no predecessor explains a
+        broken sequence.
+        """
         return position <= self._first_open
 
     def _answered(self, position: int) -> None:

@@ -1,10 +1,12 @@
 """One ``Produce`` request as bytes, with the record batches copied exactly once.
 
-kafka-python's own encoder copies records three times, which at hundreds of megabytes a second is a third of a core.
-Here the few bytes around the batches are written by hand (Kafka's ``ProduceRequest.json``, versions 3 to 12) and joined
-with the buffers as they are. To the connection this looks like any other request of kafka-python.
+kafka-python's own encoder copies records three times, which at hundreds of megabytes a second is a
+third of a core. Here the few bytes around the batches are written by hand (Kafka's
+``ProduceRequest.json``, versions 3 to 12) and joined with the buffers as they are. To the
+connection this looks like any other request of kafka-python.
 
-Called by ``kafka.wire.appends.producer`` (executors and driver); encoded in the IO thread, once the version is negotiated.
+Called by ``kafka.wire.appends.producer`` (executors and driver); encoded in the IO thread, once
+the version is negotiated.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from kafka.protocol.producer import ProduceRequest
 
 from onceward.ids import TopicPartition
 
-_FIRST_FLEXIBLE = 9  # KIP-482: lengths become varints plus one, and every structure ends with tagged fields
+_FIRST_FLEXIBLE = (
+    9  # KIP-482: lengths become varints plus one, and every structure ends with tagged fields
+)
 _NO_TAGS = b"\0"
 
 Buffers = Sequence[Any]
@@ -25,7 +29,9 @@ Buffers = Sequence[Any]
 
 
 class ProduceFrame:
-    """A ``Produce`` request holding one record batch per partition (the broker takes no more since v3)."""
+    """A ``Produce`` request holding one record batch per partition (the broker takes no more since
+    v3).
+    """
 
     API_KEY = ProduceRequest.API_KEY
     name = ProduceRequest.name
@@ -47,7 +53,9 @@ class ProduceFrame:
         self._acks = acks
         self._timeout_ms = timeout_ms
         self._min_version, self._max_version = min_version, max_version
-        self._head = ProduceRequest(acks=acks)  # keeps version and header in the form that the connection expects
+        self._head = ProduceRequest(
+            acks=acks
+        )  # keeps version and header in the form that the connection expects
 
     @property
     def API_VERSION(self) -> int | None:  # noqa: N802 - kafka-python's name
@@ -69,12 +77,18 @@ class ProduceFrame:
         return True
 
     def encode(self, *, header: bool = True, framed: bool = True) -> memoryview:
-        """The frame: size, header, body. A view, because slicing it is free when a socket takes only a part."""
+        """The frame: size, header, body. A view, because slicing it is free when a socket takes
+        only a part.
+        """
         version = self.API_VERSION
         if version is None:
             raise ValueError("no version negotiated")
         flexible = version >= _FIRST_FLEXIBLE
-        pieces = [b"", bytes(self._head.encode_header(flexible=flexible)) if header else b"", *self._body(flexible)]
+        pieces = [
+            b"",
+            bytes(self._head.encode_header(flexible=flexible)) if header else b"",
+            *self._body(flexible),
+        ]
         if framed:
             pieces[0] = struct.pack(">i", sum(_size(piece) for piece in pieces))
         return memoryview(b"".join(pieces))

@@ -1,7 +1,7 @@
 """Appends of record batches to partitions, each exactly once under its sequence number.
 
-Runs in executor tasks, and in the driver for the ledger record. It knows nothing of the transaction's fate: it appends
-under the identity that it was given, or says why it cannot.
+Runs in executor tasks, and in the driver for the ledger record. It knows nothing of the
+transaction's fate: it appends under the identity that it was given, or says why it cannot.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One record batch to append: ``base_sequence`` is the sequence of its first record (-1 without idempotence)."""
+    """One record batch to append: ``base_sequence`` is the sequence of its first record (-1
+    without idempotence).
+    """
 
     partition: TopicPartition
     fragment: Fragment
@@ -74,7 +76,9 @@ class _Lane:
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
     last_reason: str = "no answer yet"
-    unheard_of: Deadline | None = None  # since when nobody knows the partition, and how long that is put up with
+    unheard_of: Deadline | None = (
+        None  # since when nobody knows the partition, and how long that is put up with
+    )
 
 
 @dataclass(slots=True)
@@ -90,8 +94,9 @@ class PartitionProducer:
     """Appends under one identity. Not thread safe; several may share a client.
 
     :param transactional_id: None with delivery ``at_least_once`` or ``none``.
-    :param version: the transaction protocol: with 2 a ``Produce`` v12 adds its partitions to the transaction; with 1
-        they must have been added before, and versions above 11 are not allowed (KIP-890).
+    :param version: the transaction protocol: with 2 a ``Produce`` v12 adds its partitions to the
+        transaction; with 1 they must have been added before, and versions above 11 are not allowed
+        (KIP-890).
     """
 
     def __init__(
@@ -111,17 +116,22 @@ class PartitionProducer:
         self._min_version = 12 if implicit else 3
         self._max_version = 11 if transactional_id is not None and version == 1 else 12
 
-    def send(self, appends: Sequence[Append], *, should_stop: ShouldStop | None = None) -> list[Appended]:
-        """Append everything and wait for every acknowledgement; results in the order of ``appends``.
+    def send(
+        self, appends: Sequence[Append], *, should_stop: ShouldStop | None = None
+    ) -> list[Appended]:
+        """Append everything and wait for every acknowledgement; results in the order of
+        ``appends``.
 
-        Batches of one partition keep their order, which must be that of their sequences. Those of different partitions
-        travel together. A batch without an answer is sent again under its sequence, which the broker recognises.
+        Batches of one partition keep their order, which must be that of their sequences. Those of
+        different partitions travel together. A batch without an answer is sent again under its
+        sequence, which the broker recognises.
 
         :param should_stop: called at least every 50 ms; what it raises ends the send.
-        :raises SendFailed: not everything within ``delivery.timeout.ms``, or the broker has lost the sequence; what was
-            appended stays invisible until the batch is aborted and run again.
-        :raises Fenced: the epoch is not the current one: a newer owner, or the transaction timed out. The driver tells
-            which (:meth:`Transaction.explain`).
+        :raises SendFailed: not everything within ``delivery.timeout.ms``, or the broker has lost
+            the sequence; what was appended stays invisible until the batch is aborted and run
+            again.
+        :raises Fenced: the epoch is not the current one: a newer owner, or the transaction timed
+            out. The driver tells which (:meth:`Transaction.explain`).
         :raises RecordTooLarge, AccessDenied, TopicMissing, PartitionMissing: naming the topic.
         """
         with patience.asking(*(() if should_stop is None else (should_stop,))):
@@ -155,10 +165,12 @@ class _Send:
                 self._give_up(open_lanes)
         return [result for result in self._results if result is not None]
 
-    # --- out ---------------------------------------------------------------------------------------------------
+    # --- out -------------------------------------------------------------------------------------
 
     def _launch(self, lanes: Iterable[_Lane]) -> None:
-        """Fill requests, one batch a partition, as long as brokers have room for another request."""
+        """Fill requests, one batch a partition, as long as brokers have room for another
+        request.
+        """
         now = surroundings.monotonic()
         waiting: dict[int, list[_Lane]] = {}
         for lane in lanes:
@@ -209,18 +221,24 @@ class _Send:
             min_version=producer._min_version,
             max_version=producer._max_version,
         )
-        answer = self._client.send(frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms)))
+        answer = self._client.send(
+            frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms))
+        )
         flight = _Flight(node, taken, answer)
         self._in_flight[node] += 1
         answer.add_done_callback(lambda _: self._landed.put(flight))
 
-    # --- back --------------------------------------------------------------------------------------------------
+    # --- back ------------------------------------------------------------------------------------
 
     def _wait(self) -> list[_Flight]:
         """The requests that were answered meanwhile; returns empty-handed after a moment."""
         landed: list[_Flight] = []
         try:
-            landed.append(self._landed.get(timeout=_POLL_S if sum(self._in_flight.values()) else self._idle_s()))
+            landed.append(
+                self._landed.get(
+                    timeout=_POLL_S if sum(self._in_flight.values()) else self._idle_s()
+                )
+            )
             while True:
                 landed.append(self._landed.get_nowait())
         except queue.Empty:
@@ -228,7 +246,9 @@ class _Send:
 
     def _idle_s(self) -> float:
         """Nothing is on its way: until the first lane may try again."""
-        due = min((lane.not_before for lane in self._lanes.values() if not lane.queue.done), default=0.0)
+        due = min(
+            (lane.not_before for lane in self._lanes.values() if not lane.queue.done), default=0.0
+        )
         return min(_POLL_S, max(0.001, due - surroundings.monotonic()))
 
     def _settle(self, flight: _Flight) -> None:
@@ -249,17 +269,24 @@ class _Send:
 
     def _settle_one(self, lane: _Lane, position: int, answer: Any) -> None:
         if answer is None:
-            self._again(lane, position, "the broker's answer leaves this partition out", refresh=True)
+            self._again(
+                lane, position, "the broker's answer leaves this partition out", refresh=True
+            )
             return
         rule = rule_of(Api.PRODUCE, answer.error_code)
         if rule.meaning is Meaning.DONE:
             self._acknowledge(lane, position, answer.base_offset)
         elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
             self._again(
-                lane, position, f"{rule.reason}{quoted(_words(answer))}", refresh=rule.meaning is Meaning.REFRESH
+                lane,
+                position,
+                f"{rule.reason}{quoted(_words(answer))}",
+                refresh=rule.meaning is Meaning.REFRESH,
             )
         elif answer.error_code == _OUT_OF_ORDER and not lane.queue.is_first_open(position):
-            self._again(lane, position, "a batch before this one has to be sent again", refresh=False)
+            self._again(
+                lane, position, "a batch before this one has to be sent again", refresh=False
+            )
         else:
             raise self._refusal(lane.appends[position], answer, rule)
 
@@ -285,12 +312,13 @@ class _Send:
         if refresh:
             self._stale_topics.add(lane.partition.topic)
 
-    # --- leaders -----------------------------------------------------------------------------------------------
+    # --- leaders ---------------------------------------------------------------------------------
 
     def _leader(self, lane: _Lane) -> int:
         leaders = self._client.leaders_of(lane.partition.topic)
         if lane.partition.partition not in leaders:
-            # It may have been added since this process asked last, and brokers hear of it one after the other.
+            # It may have been added since this process asked last, and brokers hear of it one
+            # after the other.
             lane.unheard_of = lane.unheard_of or Deadline(_UNHEARD_OF_MS)
             if lane.unheard_of.passed:
                 raise PartitionMissing(
@@ -307,38 +335,65 @@ class _Send:
         return node
 
     def _refresh_leaders(self) -> None:
-        """Ask where the leaders of partitions that failed are now. No answer is no reason to stop: the deadline is."""
+        """Ask where the leaders of partitions that failed are now. No answer is no reason to stop:
+        the deadline is.
+        """
         if not self._stale_topics:
             return
         topics, self._stale_topics = self._stale_topics, set()
         try:
-            self._client.topic_partitions(topics, timeout_ms=max(1.0, min(5_000.0, self._deadline.remaining_ms)))
+            self._client.topic_partitions(
+                topics, timeout_ms=max(1.0, min(5_000.0, self._deadline.remaining_ms))
+            )
         except BrokerUnreachable:
             self._stale_topics |= topics
 
-    # --- the end -----------------------------------------------------------------------------------------------
+    # --- the end ---------------------------------------------------------------------------------
 
     def _refusal(self, append: Append, answer: Any, rule: Rule) -> OncewardError:
         topic = append.partition.topic
-        details = {"partition": str(append.partition), "code": answer.error_code, "identity": list(self._identity)}
+        details = {
+            "partition": str(append.partition),
+            "code": answer.error_code,
+            "identity": list(self._identity),
+        }
         if rule.meaning is Meaning.FENCED:
             return Fenced(
                 f"{self._identity} was refused by {append.partition}: {rule.reason}",
-                next_step="the driver finds out whether a newer copy took over or the transaction timed out",
+                next_step="the driver finds out whether a newer copy took over or the transaction "
+                "timed out",
                 details=details,
             )
         if rule.error is RecordTooLarge:
             limit = self._message_limit(topic)
             return RecordTooLarge(
-                f"topic {topic} refused a batch of {append.fragment.size} bytes ({append.fragment.count} records)"
+                f"topic {topic} refused a batch of {append.fragment.size} bytes "
+                f"({append.fragment.count} records)"
                 f": {rule.reason}{limit}{quoted(_words(answer))}",
                 next_step="raise max.message.bytes of the topic"
-                + (", or lower batch.size" if append.fragment.count > 1 else ", or make the record smaller"),
-                details={**details, "topic": topic, "bytes": append.fragment.size, "records": append.fragment.count},
+                + (
+                    ", or lower batch.size"
+                    if append.fragment.count > 1
+                    else ", or make the record smaller"
+                ),
+                details={
+                    **details,
+                    "topic": topic,
+                    "bytes": append.fragment.size,
+                    "records": append.fragment.count,
+                },
             )
-        resources = {Kind.TOPIC: topic, Kind.TRANSACTIONAL_ID: self._producer._transactional_id or ""}
+        resources = {
+            Kind.TOPIC: topic,
+            Kind.TRANSACTIONAL_ID: self._producer._transactional_id or "",
+        }
         refused = Refused(
-            Api.PRODUCE, answer.error_code, rule, str(append.partition), resources=resources, words=_words(answer)
+            Api.PRODUCE,
+            answer.error_code,
+            rule,
+            str(append.partition),
+            resources=resources,
+            words=_words(answer),
         )
         error = refused.as_error()
         error.details.update(details)
@@ -351,7 +406,10 @@ class _Send:
     def _message_limit(self, topic: str) -> str:
         try:
             return f"; max.message.bytes={self._client.topic_config(topic)['max.message.bytes']}"
-        except (OncewardError, KeyError):  # no right to describe the topic: the message has one number less
+        except (
+            OncewardError,
+            KeyError,
+        ):  # no right to describe the topic: the message has one number less
             return ""
 
     def _give_up(self, lanes: Sequence[_Lane]) -> None:
@@ -359,32 +417,44 @@ class _Send:
         raise SendFailed(
             f"{len(lanes)} partition(s) not acknowledged within delivery.timeout.ms="
             f"{self._settings.delivery_timeout_ms}: {named}",
-            next_step="the batch runs again; check the brokers' health, or raise delivery.timeout.ms",
+            next_step="the batch runs again; check the brokers' health, or raise "
+            "delivery.timeout.ms",
             details={"partitions": [str(lane.partition) for lane in lanes]},
         )
 
 
 def _words(answer: Any) -> str | None:
-    """What the broker says of a partition, and of single records that it would not take (KIP-467)."""
-    records = [f"record {r.batch_index}: {r.batch_index_error_message}" for r in (answer.record_errors or ())[:3]]
+    """What the broker says of a partition, and of single records that it would not take
+    (KIP-467).
+    """
+    records = [
+        f"record {r.batch_index}: {r.batch_index_error_message}"
+        for r in (answer.record_errors or ())[:3]
+    ]
     return "; ".join(filter(None, (answer.error_message, *records))) or None
 
 
 def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:
     lanes: dict[TopicPartition, _Lane] = {}
     for index, append in enumerate(appends):
-        lane = lanes.setdefault(append.partition, _Lane(append.partition, [], [], PartitionQueue(0)))
+        lane = lanes.setdefault(
+            append.partition, _Lane(append.partition, [], [], PartitionQueue(0))
+        )
         lane.indexes.append(index)
         lane.appends.append(append)
     for lane in lanes.values():
-        lane.queue = PartitionQueue(len(lane.appends), first_alone=lane.appends[0].base_sequence == 0)
+        lane.queue = PartitionQueue(
+            len(lane.appends), first_alone=lane.appends[0].base_sequence == 0
+        )
     return lanes
 
 
 def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
-    """A producer id of its own, without transactions, for delivery ``at_least_once``. Any broker gives one.
+    """A producer id of its own, without transactions, for delivery ``at_least_once``. Any broker
+    gives one.
 
-    :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers before 3.0).
+    :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers
+        before 3.0).
     """
     deadline = Deadline(client.settings.request_timeout_ms)
     answer = asked(
@@ -392,7 +462,10 @@ def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
         "an idempotent producer",
         lambda left_ms: client.call_any(
             InitProducerIdRequest(
-                transactional_id=None, transaction_timeout_ms=2**31 - 1, min_version=0, max_version=5
+                transactional_id=None,
+                transaction_timeout_ms=2**31 - 1,
+                min_version=0,
+                max_version=5,
             ),
             left_ms,
         ),

@@ -1,1 +1,3 @@
-"""The settings of our Kafka client, by Kafka's own names: checked, frozen, and secret where they must be."""
+"""The settings of our Kafka client, by Kafka's own names: checked, frozen, and secret where they
+must be.
+"""

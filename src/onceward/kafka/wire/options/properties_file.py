@@ -28,5 +28,7 @@ def _pairs(file: Path) -> Iterator[tuple[str, str]]:
             continue
         name, separator, value = text.partition("=")
         if not separator:
-            raise ConfigurationError(f"{file}, line {number} is not name=value", next_step="correct --command-config")
+            raise ConfigurationError(
+                f"{file}, line {number} is not name=value", next_step="correct --command-config"
+            )
         yield name.strip(), value.strip()

@@ -1,8 +1,9 @@
 """How to prove who we are and whom we trust: TLS and SASL, from Kafka's own option names.
 
-Parsed in the driver when a sink or source is constructed; the TLS context is built again in each process that
-connects, because contexts cannot be pickled, and again when a file that it was made of has changed: certificates are
-renewed in place (cert-manager, Vault) while a pipeline runs. No secret is ever part of a ``repr``.
+Parsed in the driver when a sink or source is constructed; the TLS context is built again in each
+process that connects, because contexts cannot be pickled, and again when a file that it was made
+of has changed: certificates are renewed in place (cert-manager, Vault) while a pipeline runs. No
+secret is ever part of a ``repr``.
 """
 
 from __future__ import annotations
@@ -49,16 +50,22 @@ SECURITY_OPTIONS = (
 
 
 class TokenProvider(Protocol):
-    """Gives the OAUTHBEARER token of the moment. Must pickle: each executor process asks for its own tokens."""
+    """Gives the OAUTHBEARER token of the moment. Must pickle: each executor process asks for its
+    own tokens.
+    """
 
     def token(self) -> str:
-        """A token that is valid now; called once per connection and re-authentication (KIP-368)."""
+        """A token that is valid now; called once per connection and re-authentication
+        (KIP-368).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Security:
-    """The security part of a client's settings. ``repr`` shows the protocol and the mechanism, nothing else."""
+    """The security part of a client's settings. ``repr`` shows the protocol and the mechanism,
+    nothing else.
+    """
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -82,14 +89,20 @@ class Security:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
-def security_from_options(options: Mapping[str, str], token_provider: TokenProvider | None) -> Security:
+def security_from_options(
+    options: Mapping[str, str], token_provider: TokenProvider | None
+) -> Security:
     """What ``options`` say about security, checked as a whole; nothing is connected yet."""
     protocol = options.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise ConfigurationError(
-            f"security.protocol={protocol!r} is not known", next_step=f"use one of {', '.join(PROTOCOLS)}"
+            f"security.protocol={protocol!r} is not known",
+            next_step=f"use one of {', '.join(PROTOCOLS)}",
         )
-    for prefix, allowed in (("sasl.", protocol.startswith("SASL_")), ("ssl.", protocol.endswith("SSL"))):
+    for prefix, allowed in (
+        ("sasl.", protocol.startswith("SASL_")),
+        ("ssl.", protocol.endswith("SSL")),
+    ):
         given = [name for name in options if name.startswith(prefix)]
         if given and not allowed:
             wanted = "SASL_SSL or SASL_PLAINTEXT" if prefix == "sasl." else "SSL or SASL_SSL"
@@ -97,22 +110,28 @@ def security_from_options(options: Mapping[str, str], token_provider: TokenProvi
                 f"{given[0]} is set, but security.protocol is {protocol}",
                 next_step=f"set security.protocol to {wanted}, or remove {given[0]}",
             )
-    return Security(protocol=protocol, **_sasl(options, protocol, token_provider), **tls_parts(options))
+    return Security(
+        protocol=protocol, **_sasl(options, protocol, token_provider), **tls_parts(options)
+    )
 
 
-def _sasl(options: Mapping[str, str], protocol: str, token_provider: TokenProvider | None) -> dict[str, Any]:
+def _sasl(
+    options: Mapping[str, str], protocol: str, token_provider: TokenProvider | None
+) -> dict[str, Any]:
     if not protocol.startswith("SASL_"):
         return {}
     mechanism = options.get("sasl.mechanism", options.get("sasl.mechanisms"))
     if mechanism not in MECHANISMS:
         raise ConfigurationError(
-            f"sasl.mechanism={mechanism!r} is not supported", next_step=f"use one of {', '.join(MECHANISMS)}"
+            f"sasl.mechanism={mechanism!r} is not supported",
+            next_step=f"use one of {', '.join(MECHANISMS)}",
         )
     if mechanism == "OAUTHBEARER":
         if token_provider is None:
             raise ConfigurationError(
                 "sasl.mechanism=OAUTHBEARER needs tokens",
-                next_step="pass oauth_token_provider=, an object whose token() returns a valid token",
+                next_step="pass oauth_token_provider=, an object whose token() returns a valid "
+                "token",
             )
         return {"mechanism": mechanism}
     username, password = options.get("sasl.username"), options.get("sasl.password")
@@ -131,19 +150,25 @@ def _sasl(options: Mapping[str, str], protocol: str, token_provider: TokenProvid
     return {"mechanism": mechanism, "username": username, "password": password}
 
 
-_JAAS = re.compile(r"\s*([\w.]+)\s+(required|requisite|sufficient|optional)\b(.*?);?\s*", re.DOTALL)
+_JAAS = re.compile(
+    r"\s*([\w.]+)\s+(required|requisite|sufficient|optional)\b(.*?);?\s*", re.DOTALL
+)
 _JAAS_PAIR = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
 
 
 def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
-    """User name and password of a JAAS line like ``…PlainLoginModule required username="u" password="p";``."""
+    """User name and password of a JAAS line like ``…PlainLoginModule required username="u"
+    password="p";``.
+    """
     matched = _JAAS.fullmatch(text)
     module = matched.group(1).rsplit(".", 1)[-1] if matched else None
     if matched is None or module not in _MODULES:
         raise ConfigurationError(
-            "sasl.jaas.config is not a login line that can be read here",  # its text holds a password: never shown
-            next_step='write \'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" '
+            # its text holds a password: never shown
+            "sasl.jaas.config is not a login line that can be read here",
+            next_step="write 'org.apache.kafka.common.security.plain.PlainLoginModule required "
+            'username="…" '
             'password="…";\' (or scram.ScramLoginModule), or use sasl.username and sasl.password',
         )
     if mechanism not in _MODULES[module]:
@@ -158,7 +183,9 @@ def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
 
 
 def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of :class:`Security` that ``ssl.`` options set, which a schema registry has by the same names."""
+    """The fields of :class:`Security` that ``ssl.`` options set, which a schema registry has by
+    the same names.
+    """
     for store in ("truststore", "keystore"):
         _refuse_java_store(options, store)
     algorithm = options.get("ssl.endpoint.identification.algorithm", "https").lower()
@@ -170,7 +197,9 @@ def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
     parts = {
         "ca_file": options.get("ssl.ca.location", options.get("ssl.truststore.location")),
         "ca_pem": options.get("ssl.truststore.certificates"),
-        "certificate_file": options.get("ssl.certificate.location", options.get("ssl.keystore.location")),
+        "certificate_file": options.get(
+            "ssl.certificate.location", options.get("ssl.keystore.location")
+        ),
         "certificate_pem": options.get("ssl.keystore.certificate.chain"),
         "key_file": options.get("ssl.key.location"),
         "key_pem": options.get("ssl.keystore.key"),
@@ -180,8 +209,10 @@ def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
         if name.endswith("_file") and path is not None and not os.path.isfile(path):
             is_text = "-----BEGIN" in path  # a key, it may be: it is not repeated
             raise FileUnreadable(
-                f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl option does not exist",
-                next_step="give a PEM file that the driver and every executor can read at this path",
+                f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl "
+                f"option does not exist",
+                next_step="give a PEM file that the driver and every executor can read at this "
+                "path",
             )
     return {**parts, "check_host_name": algorithm == "https"}
 
@@ -193,7 +224,8 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
         return
     raise ConfigurationError(
         f"ssl.{store}.type={kind or 'JKS'} cannot be read from Python",
-        next_step=f"convert it once (keytool -importkeystore -srckeystore {location or 'store.jks'} -destkeystore "
+        next_step=f"convert it once (keytool -importkeystore -srckeystore "
+        f"{location or 'store.jks'} -destkeystore "
         f"store.p12 -deststoretype PKCS12; openssl pkcs12 -in store.p12 -out store.pem) and set "
         f"ssl.{store}.type=PEM and ssl.{store}.location=store.pem",
     )
@@ -212,8 +244,9 @@ class Certificates:
         self._context = tls_context(security)
 
     def context(self) -> ssl.SSLContext:
-        """The context for the next connection. While files are being replaced, and do not fit each other, the one
-        before."""
+        """The context for the next connection. While files are being replaced, and do not fit each
+        other, the one before.
+        """
         with self._lock:
             files = _state_of_files(self._security)
             if files != self._files:
@@ -226,15 +259,23 @@ class Certificates:
             return self._context
 
     def forget(self) -> None:
-        """Read the files again before the next connection, whatever the file system says of their age."""
+        """Read the files again before the next connection, whatever the file system says of their
+        age.
+        """
         with self._lock:
             self._files = ()
 
 
 def _state_of_files(security: Security) -> tuple[object, ...]:
-    """Another one after each replacement: in place, by a rename, or behind a symbolic link as Kubernetes does it."""
-    trusted = security.ca_file or (None if security.ca_pem else ssl.get_default_verify_paths().cafile)
-    return tuple(_state_of(path) for path in (trusted, security.certificate_file, security.key_file))
+    """Another one after each replacement: in place, by a rename, or behind a symbolic link as
+    Kubernetes does it.
+    """
+    trusted = security.ca_file or (
+        None if security.ca_pem else ssl.get_default_verify_paths().cafile
+    )
+    return tuple(
+        _state_of(path) for path in (trusted, security.certificate_file, security.key_file)
+    )
 
 
 def _state_of(path: str | None) -> object:
@@ -264,19 +305,23 @@ def tls_context(security: Security) -> ssl.SSLContext:
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise FileUnreadable(
             f"the TLS certificates or the key cannot be read ({type(error).__name__}: {error})",
-            next_step="check the ssl options: PEM files or PEM text, and ssl.key.password if the key is encrypted",
+            next_step="check the ssl options: PEM files or PEM text, and ssl.key.password if the "
+            "key is encrypted",
         ) from error
     return context
 
 
 def _load_own_certificate(context: ssl.SSLContext, security: Security) -> None:
-    # An encrypted key without a password would make OpenSSL ask on the terminal: a callable prevents that.
+    # An encrypted key without a password would make OpenSSL ask on the terminal: a callable
+    # prevents that.
     def password() -> str:
         return security.key_password or ""
 
     if security.certificate_pem:
         text = security.certificate_pem + "\n" + (security.key_pem or "")
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # mode 0600, gone at once; ssl takes only files
+        with tempfile.NamedTemporaryFile(
+            "w", suffix=".pem"
+        ) as file:  # mode 0600, gone at once; ssl takes only files
             file.write(text)
             file.flush()
             context.load_cert_chain(file.name, password=password)

@@ -1,7 +1,9 @@
-"""The settings of our Kafka client, from Kafka's own option names, checked when a sink or source is constructed.
+"""The settings of our Kafka client, from Kafka's own option names, checked when a sink or source
+is constructed.
 
-Frozen and picklable: the driver builds them, and they travel to the executors inside the tasks. Names follow the
-Java producer; PEM files and plain SASL names follow librdkafka, where Java has none.
+Frozen and picklable: the driver builds them, and they travel to the executors inside the tasks.
+Names follow the Java producer; PEM files and plain SASL names follow librdkafka, where Java has
+none.
 """
 
 from __future__ import annotations
@@ -15,11 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
-from onceward.kafka.wire.options.security import SECURITY_OPTIONS, Security, TokenProvider, security_from_options
+from onceward.kafka.wire.options.security import (
+    SECURITY_OPTIONS,
+    Security,
+    TokenProvider,
+    security_from_options,
+)
 from onceward.kafka.wire.options.spark_options import java_security_options
 
 LONGEST_TRANSACTION_MS = 900_000
-"""How long a transaction may be open unless a setting says otherwise: Kafka's default of transaction.max.timeout.ms."""
+"""How long a transaction may be open unless a setting says otherwise: Kafka's default of
+transaction.max.timeout.ms.
+"""
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -51,19 +60,24 @@ class ProducerSettings:
     compression: str = "none"
     compression_level: int | None = None
     batch_bytes: int = 1_000_000
-    """Record batches are filled up to this size (batch.size); a record that is larger gets one of its own. The broker's
-    limit, message.max.bytes, is 1,048,588 by default."""
+    """Record batches are filled up to this size (batch.size); a record that is larger gets one of
+    its own. The broker's limit, message.max.bytes, is 1,048,588 by default.
+    """
     max_request_bytes: int = 8 * 1024 * 1024
-    """Record batches of one broker are put into one request up to this size, and no record may take more once it is
-    compressed (max.request.size)."""
+    """Record batches of one broker are put into one request up to this size, and no record may
+    take more once it is compressed (max.request.size).
+    """
     max_in_flight: int = 5
-    """Unanswered requests per broker, 1 to 5: the broker remembers the last five batches of a producer in a
-    partition, so that more could not be recognised as duplicates (KIP-98, ``ProducerStateEntry``)."""
+    """Unanswered requests per broker, 1 to 5: the broker remembers the last five batches of a
+    producer in a partition, so that more could not be recognised as duplicates (KIP-98,
+    ``ProducerStateEntry``).
+    """
     delivery_timeout_ms: int = 120_000
     """From the call of ``send`` to the last acknowledgement (delivery.timeout.ms)."""
     transaction_timeout_ms: int | None = None
-    """The coordinator aborts a transaction that is open longer (transaction.timeout.ms). None: 15 minutes
-    (:data:`LONGEST_TRANSACTION_MS`), or as long as the brokers allow where that is less."""
+    """The coordinator aborts a transaction that is open longer (transaction.timeout.ms). None: 15
+    minutes (:data:`LONGEST_TRANSACTION_MS`), or as long as the brokers allow where that is less.
+    """
     acks: int = -1
     """-1: all in-sync replicas. 1, the leader alone, only with ``delivery="none"``."""
 
@@ -97,7 +111,8 @@ _OURS: Mapping[str, str] = {
     "linger.ms": "a task sends as soon as it has enough for a request or its input ends",
     "buffer.memory": "a task holds at most what max.request.size and batch.size allow",
     "max.block.ms": "delivery.timeout.ms bounds a send",
-    "partitioner.class": "keys go where Kafka's default partitioner puts them; use a `partition` column instead",
+    "partitioner.class": "keys go where Kafka's default partitioner puts them; use a `partition` "
+    "column instead",
     "partitioner.ignore.keys": "keys go where Kafka's default partitioner puts them",
     "key.serializer": "columns are bytes or strings already",
     "value.serializer": "columns are bytes or strings already",
@@ -114,7 +129,8 @@ def settings_from_options(
     oauth_token_provider: TokenProvider | None = None,
     delivery: str = "exactly_once",
 ) -> tuple[ClientSettings, ProducerSettings]:
-    """``options`` (Kafka's names) as settings; every mistake is named here, before anything is connected.
+    """``options`` (Kafka's names) as settings; every mistake is named here, before anything is
+    connected.
 
     :raises UnknownOption: with the nearest name that exists.
     :raises ContradictoryOptions: two settings that cannot both hold.
@@ -122,9 +138,12 @@ def settings_from_options(
     """
     if not isinstance(options, Mapping):
         raise ConfigurationError(
-            f"options={options!r} is no dict", next_step='pass Kafka\'s settings by their names: {"batch.size": 65536}'
+            f"options={options!r} is no dict",
+            next_step='pass Kafka\'s settings by their names: {"batch.size": 65536}',
         )
-    if oauth_token_provider is not None and not callable(getattr(oauth_token_provider, "token", None)):
+    if oauth_token_provider is not None and not callable(
+        getattr(oauth_token_provider, "token", None)
+    ):
         raise ConfigurationError(
             f"oauth_token_provider={oauth_token_provider!r} has no method token()",
             next_step="pass an object whose token() returns the token, or leave it out",
@@ -133,13 +152,17 @@ def settings_from_options(
     for name in texts:
         _refuse_unknown(name)
     numbers = {name: _number(name, text) for name, text in texts.items() if name in _NUMBERS}
-    security = security_from_options({k: v for k, v in texts.items() if k in SECURITY_OPTIONS}, oauth_token_provider)
+    security = security_from_options(
+        {k: v for k, v in texts.items() if k in SECURITY_OPTIONS}, oauth_token_provider
+    )
     client = ClientSettings(
         bootstrap_servers=_servers(bootstrap_servers),
         client_id=texts.get("client.id", client_id),
         security=security,
         oauth_token_provider=oauth_token_provider,
-        oauth_token_provider_id="" if oauth_token_provider is None else _id_of(oauth_token_provider),
+        oauth_token_provider_id=""
+        if oauth_token_provider is None
+        else _id_of(oauth_token_provider),
         **_picked(
             numbers,
             {
@@ -170,17 +193,20 @@ def settings_from_options(
 
 
 def spark_source_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """``options`` (as for a sink) as ``kafka.``-prefixed options of Spark's Kafka source; producer settings left out.
+    """``options`` (as for a sink) as ``kafka.``-prefixed options of Spark's Kafka source; producer
+    settings left out.
 
     The result holds secrets: never log it.
 
-    :raises ConfigurationError: what :func:`settings_from_options` refuses, and OAUTHBEARER, whose tokens would have
-        to come from a Java class.
+    :raises ConfigurationError: what :func:`settings_from_options` refuses, and OAUTHBEARER, whose
+        tokens would have to come from a Java class.
     """
     if options.get("sasl.mechanism", options.get("sasl.mechanisms")) == "OAUTHBEARER":
         raise ConfigurationError(
-            "sasl.mechanism=OAUTHBEARER cannot be passed on to Spark's Kafka source, whose tokens come from Java",
-            next_step="give the source its own kafka.sasl.login.callback.handler.class and kafka.sasl.jaas.config",
+            "sasl.mechanism=OAUTHBEARER cannot be passed on to Spark's Kafka source, whose tokens "
+            "come from Java",
+            next_step="give the source its own kafka.sasl.login.callback.handler.class and "
+            "kafka.sasl.jaas.config",
         )
     client, _ = settings_from_options("checked:9092", options, client_id="checked")
     java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
@@ -197,7 +223,9 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int):
-        raise ConfigurationError(f"{name} must be a string or a number", next_step=f"correct {name} in options")
+        raise ConfigurationError(
+            f"{name} must be a string or a number", next_step=f"correct {name} in options"
+        )
     return str(value).strip()
 
 
@@ -211,7 +239,9 @@ def _number(name: str, text: str) -> int:
             next_step="give a plain number, without a unit (the unit is in the option's name)",
         ) from None
     if not least <= number <= most:
-        raise ConfigurationError(f"{name}={number} is out of range", next_step=f"use {least} to {most}")
+        raise ConfigurationError(
+            f"{name}={number} is out of range", next_step=f"use {least} to {most}"
+        )
     return number
 
 
@@ -220,32 +250,47 @@ def _refuse_unknown(name: str) -> None:
         return
     if name == "bootstrap.servers":
         raise ContradictoryOptions(
-            "bootstrap.servers is given twice", next_step="give bootstrap_servers= only, and remove it from options"
+            "bootstrap.servers is given twice",
+            next_step="give bootstrap_servers= only, and remove it from options",
         )
     if name in _OURS:
-        raise ContradictoryOptions(f"{name} cannot be set: {_OURS[name]}", next_step=f"remove {name}")
+        raise ContradictoryOptions(
+            f"{name} cannot be set: {_OURS[name]}", next_step=f"remove {name}"
+        )
     nearest = difflib.get_close_matches(name.removeprefix("kafka."), OPTIONS, n=1, cutoff=0.5)
     raise UnknownOption(
         f"option {name!r} is not known",
-        next_step=f"did you mean {nearest[0]!r}?" if nearest else "see the list of Kafka options in the documentation",
+        next_step=f"did you mean {nearest[0]!r}?"
+        if nearest
+        else "see the list of Kafka options in the documentation",
     )
 
 
 def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
-    parts = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    parts = (
+        given.split(",")
+        if isinstance(given, str)
+        else list(given)
+        if isinstance(given, Iterable)
+        else [given]
+    )
     if not all(isinstance(part, str) for part in parts):
         raise ConfigurationError(
-            f"bootstrap_servers={given!r} is no text", next_step='write "host:port", or a list of such texts'
+            f"bootstrap_servers={given!r} is no text",
+            next_step='write "host:port", or a list of such texts',
         )
     servers = tuple(part.strip() for part in parts if part.strip())
     for server in servers:
         host, _, port = server.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65_536:
             raise ConfigurationError(
-                f"bootstrap_servers: {server!r} is not host:port", next_step="write host:port, separated by commas"
+                f"bootstrap_servers: {server!r} is not host:port",
+                next_step="write host:port, separated by commas",
             )
     if not servers:
-        raise ConfigurationError("bootstrap_servers is empty", next_step="name at least one broker as host:port")
+        raise ConfigurationError(
+            "bootstrap_servers is empty", next_step="name at least one broker as host:port"
+        )
     return servers
 
 
@@ -253,7 +298,8 @@ def _compression(texts: Mapping[str, str]) -> str:
     name = texts.get("compression.type", "none")
     if name not in COMPRESSIONS:
         raise ConfigurationError(
-            f"compression.type={name!r} is not known", next_step=f"use one of {', '.join(COMPRESSIONS)}"
+            f"compression.type={name!r} is not known",
+            next_step=f"use one of {', '.join(COMPRESSIONS)}",
         )
     return name
 
@@ -271,7 +317,8 @@ def _level(numbers: Mapping[str, int], compression: str) -> int | None:
 def _refuse_without_idempotence(texts: Mapping[str, str], delivery: str) -> None:
     if texts.get("enable.idempotence", "true").lower() != "true" and delivery == "exactly_once":
         raise ContradictoryOptions(
-            "enable.idempotence=false cannot keep delivery='exactly_once'", next_step="remove enable.idempotence"
+            "enable.idempotence=false cannot keep delivery='exactly_once'",
+            next_step="remove enable.idempotence",
         )
 
 
@@ -290,7 +337,8 @@ def _acks(texts: Mapping[str, str], delivery: str) -> int:
 def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -> None:
     if producer.max_in_flight > 5:
         raise ContradictoryOptions(
-            f"max.in.flight.requests.per.connection={producer.max_in_flight} is more than idempotence allows",
+            f"max.in.flight.requests.per.connection={producer.max_in_flight} is more than "
+            f"idempotence allows",
             next_step="use 1 to 5: the broker remembers the last five batches of a producer",
         )
     if producer.delivery_timeout_ms < client.request_timeout_ms:
@@ -301,7 +349,8 @@ def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -
         )
     if producer.max_request_bytes < producer.batch_bytes:
         raise ContradictoryOptions(
-            f"max.request.size={producer.max_request_bytes} is below batch.size={producer.batch_bytes}",
+            f"max.request.size={producer.max_request_bytes} is below "
+            f"batch.size={producer.batch_bytes}",
             next_step="raise max.request.size or lower batch.size",
         )
 

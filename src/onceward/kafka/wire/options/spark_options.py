@@ -1,7 +1,9 @@
-"""Our security settings in the Java client's names, so that one set of options reaches Spark's own Kafka source too.
+"""Our security settings in the Java client's names, so that one set of options reaches Spark's own
+Kafka source too.
 
-Called by ``kafka.wire.options.settings`` when a source is constructed (driver). Spark hands ``kafka.*`` to the Java consumer,
-which knows other names for PEM files and SASL users than librdkafka and we do.
+Called by ``kafka.wire.options.settings`` when a source is constructed (driver). Spark hands
+``kafka.*`` to the Java consumer, which knows other names for PEM files and SASL users than
+librdkafka and we do.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ _LOGIN_MODULES = {
 def java_security_options(security: Security) -> dict[str, str]:
     """``security`` in the Java consumer's names. The result holds secrets.
 
-    A certificate and a key in files of their own are passed as text, because Java wants both in one place.
-    OAUTHBEARER has been refused before: its tokens come from a Java class.
+    A certificate and a key in files of their own are passed as text, because Java wants both in
+    one place. OAUTHBEARER has been refused before: its tokens come from a Java class.
     """
     java = {"security.protocol": security.protocol}
     if security.uses_sasl:
@@ -35,7 +37,10 @@ def java_security_options(security: Security) -> dict[str, str]:
 
 
 def _sasl(mechanism: str, username: str, password: str) -> dict[str, str]:
-    login = f'{_LOGIN_MODULES[mechanism]} required username="{_quoted(username)}" password="{_quoted(password)}";'
+    login = (
+        f'{_LOGIN_MODULES[mechanism]} required username="{_quoted(username)}" '
+        f'password="{_quoted(password)}";'
+    )
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
 
 

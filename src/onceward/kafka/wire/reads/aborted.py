@@ -19,17 +19,22 @@ from onceward.kafka.wire.reads.fetch import fetch_request
 _OFFSET_OUT_OF_RANGE = 1
 
 
-def is_inside_an_aborted_batch(client: KafkaClient, partition: TopicPartition, position: int) -> bool:
+def is_inside_an_aborted_batch(
+    client: KafkaClient, partition: TopicPartition, position: int
+) -> bool:
     """Does ``position`` stand behind a record of an aborted batch, and before another one of it?
 
-    Whoever reads committed records passes such batches over whole (``CompletedFetch.nextFetchedRecord`` of the Java
-    client), so that it never stands there by reading. False as well where the log does not reach any more.
+    Whoever reads committed records passes such batches over whole
+    (``CompletedFetch.nextFetchedRecord`` of the Java client), so that it never stands there by
+    reading. False as well where the log does not reach any more.
 
     :raises AccessDenied: Read on the topic is needed. :raises BrokerUnreachable: …
     """
 
     def send(left_ms: float) -> Any:
-        request = fetch_request(partition, position, 0, read_committed=True)  # which says what was aborted
+        request = fetch_request(
+            partition, position, 0, read_committed=True
+        )  # which says what was aborted
         return client.call(request, client.leader_of(partition), left_ms)
 
     def codes(fetched: Any) -> list[int]:
@@ -50,6 +55,7 @@ def is_inside_an_aborted_batch(client: KafkaClient, partition: TopicPartition, p
     for batch in read_batches(told.records or b""):
         if batch.base_offset < position <= batch.last_offset:
             return batch.is_transactional and any(
-                producer == batch.producer_id and first <= batch.base_offset for producer, first in aborted
+                producer == batch.producer_id and first <= batch.base_offset
+                for producer, first in aborted
             )
     return False

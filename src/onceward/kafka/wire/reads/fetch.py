@@ -1,7 +1,8 @@
 """The one Fetch request that is sent here: of one partition, from one offset on.
 
-Called by ``kafka.wire.reads.key_reader`` (all up to the high watermark), ``kafka.wire.reads.committed`` (what is decided) and
-``kafka.wire.reads.aborted`` (what was aborted).
+Called by ``kafka.wire.reads.key_reader`` (all up to the high watermark),
+``kafka.wire.reads.committed`` (what is decided) and ``kafka.wire.reads.aborted`` (what was
+aborted).
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ _FETCH_BYTES = 4 * 1024 * 1024
 _CONSUMER = -1  # replica id of a client that is no broker
 
 
-def fetch_request(partition: TopicPartition, offset: int, wait_ms: int, *, read_committed: bool) -> Any:
-    """Whole record batches, of about 4 MiB; the first one comes whole, however large it is (KIP-74).
+def fetch_request(
+    partition: TopicPartition, offset: int, wait_ms: int, *, read_committed: bool
+) -> Any:
+    """Whole record batches, of about 4 MiB; the first one comes whole, however large it is
+    (KIP-74).
 
-    :param read_committed: nothing beyond the last stable offset, and with it the transactions that were aborted
-        (KIP-98); else all up to the high watermark, and nothing is said of transactions.
+    :param read_committed: nothing beyond the last stable offset, and with it the transactions that
+        were aborted (KIP-98); else all up to the high watermark, and nothing is said of
+        transactions.
     """
     wanted = FetchRequest.FetchTopic.FetchPartition(
         partition=partition.partition,

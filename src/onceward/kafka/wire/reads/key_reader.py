@@ -2,10 +2,10 @@
 
 Runs in the driver. Called by ``ledger.topic``.
 
-Read-committed consumers stop at the first open transaction of *anybody* in the partition. A pipeline must not wait for
-other pipelines whose records happen to share its ledger partition, so this reads everything up to the high watermark
-and follows the transaction markers itself: what a producer wrote counts once its commit marker has been read, and is
-dropped at its abort marker.
+Read-committed consumers stop at the first open transaction of *anybody* in the partition. A
+pipeline must not wait for other pipelines whose records happen to share its ledger partition, so
+this reads everything up to the high watermark and follows the transaction markers itself: what a
+producer wrote counts once its commit marker has been read, and is dropped at its abort marker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import Any
 
 from onceward.errors import BrokerUnreachable, LedgerUndecided, LedgerUnreadable
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.kafka.records.reader import ControlType, CorruptRecords, Record, RecordBatch, read_batches
+from onceward.kafka.records.reader import (
+    ControlType,
+    CorruptRecords,
+    Record,
+    RecordBatch,
+    read_batches,
+)
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
@@ -32,7 +38,9 @@ _OFFSET_OUT_OF_RANGE, _NOT_LEADER = 1, 6
 
 Accepted = Callable[[bytes | None], None]
 Believe = Callable[[RecordBatch, Record], bool]
-"""Is a record under the key one of those that are asked for? What is not believed is passed over, committed or not."""
+"""Is a record under the key one of those that are asked for? What is not believed is passed over,
+committed or not.
+"""
 
 
 def newest_committed(
@@ -44,7 +52,9 @@ def newest_committed(
     decided_only: bool = False,
     timeout_ms: int = 60_000,
 ) -> bytes | None:
-    """The value of the newest committed record with ``key``: :meth:`KeyReader.newest` of a reader of its own."""
+    """The value of the newest committed record with ``key``: :meth:`KeyReader.newest` of a reader
+    of its own.
+    """
     reader = KeyReader(client, TopicPartition(topic, partition), key)
     return reader.newest(decided_only=decided_only, timeout_ms=timeout_ms)
 
@@ -53,7 +63,8 @@ class KeyReader:
     """Reads one key of one partition from the log's start on, and keeps its place in between.
 
     :param believe: which records under the key count; by default all.
-    :param accepted: told of each committed value as it is read, the oldest first, as far as compaction has left them.
+    :param accepted: told of each committed value as it is read, the oldest first, as far as
+        compaction has left them.
     """
 
     def __init__(
@@ -82,18 +93,22 @@ class KeyReader:
         return self._found.strange
 
     def newest(self, *, decided_only: bool = False, timeout_ms: int = 60_000) -> bytes | None:
-        """The value of the newest committed record with the key; None if there is none, or it is a tombstone.
+        """The value of the newest committed record with the key; None if there is none, or it is a
+        tombstone.
 
-        Reads to the high watermark as of the call. Records of the key in a transaction that is still open there are
-        waited for, as long as the transaction takes to end. The owner of the key has no open transaction after
-        ``InitProducerId``, so that it waits for markers at most.
+        Reads to the high watermark as of the call. Records of the key in a transaction that is
+        still open there are waited for, as long as the transaction takes to end. The owner of the
+        key has no open transaction after ``InitProducerId``, so that it waits for markers at most.
 
-        What it says was committed, but more may have been: a leader that was deposed and does not know it answers
-        as if it still led (``ReplicaManager.fetchMessages`` asks nobody). See :meth:`newest_before`.
+        What it says was committed, but more may have been: a leader that was deposed and does not
+        know it answers as if it still led (``ReplicaManager.fetchMessages`` asks nobody). See
+        :meth:`newest_before`.
 
-        :param decided_only: do not wait: None when there is such a record, because it may turn out to be the newest.
+        :param decided_only: do not wait: None when there is such a record, because it may turn out
+            to be the newest.
         :param timeout_ms: how long to go on without any progress.
-        :raises LedgerUndecided: after ``timeout_ms``; names partition and key. :raises LedgerUnreadable: a damaged log.
+        :raises LedgerUndecided: after ``timeout_ms``; names partition and key. :raises
+            LedgerUnreadable: a damaged log.
         :raises BrokerUnreachable, TopicMissing, AccessDenied: …
         """
         deadline = Deadline(timeout_ms)
@@ -101,7 +116,8 @@ class KeyReader:
         log, found = self._opened(), self._found
         backoff = Backoff()
         if log.position >= end and not found.undecided:
-            # Nothing to read; asked all the same, so that who may not read hears so now and not at the first restart.
+            # Nothing to read; asked all the same, so that who may not read hears so now and not at
+            # the first restart.
             log.read(wait_ms=0)
             return found.value
         while log.position < end or (found.undecided and not decided_only):
@@ -109,10 +125,17 @@ class KeyReader:
             for batch in batches:
                 found.read(batch)
             settled = (decided_only or not found.undecided) and log.sees(end)
-            if settled and not batches and log.position < end and log.empty_answers >= _EMPTY_ANSWERS:
-                break  # compaction removed the rest: the last records were those of aborted transactions
+            if (
+                settled
+                and not batches
+                and log.position < end
+                and log.empty_answers >= _EMPTY_ANSWERS
+            ):
+                # compaction removed the rest: the last records were those of aborted transactions
+                break
             if batches:
-                # A long log is no reason to give up, and neither is a process that stood still while it was read.
+                # A long log is no reason to give up, and neither is a process that stood still
+                # while it was read.
                 deadline = Deadline(timeout_ms)
             elif deadline.passed:
                 raise self._undecided(timeout_ms, f"end {end}")
@@ -120,12 +143,16 @@ class KeyReader:
                 backoff.wait(deadline)
         return None if found.undecided else found.value
 
-    def newest_before(self, offset: int, identity: ProducerIdentity, *, timeout_ms: int = 30_000) -> bytes | None:
-        """The value of the newest committed record before ``offset``, where ``identity`` has just appended.
+    def newest_before(
+        self, offset: int, identity: ProducerIdentity, *, timeout_ms: int = 30_000
+    ) -> bytes | None:
+        """The value of the newest committed record before ``offset``, where ``identity`` has just
+        appended.
 
-        Unlike :meth:`newest` it cannot be outdated. The append was acknowledged by all in-sync replicas, and logs that
-        agree about a batch agree about everything before it; so it is read from a log that holds this very batch, and
-        whoever answers proves by it that he knows what was committed before. A deposed leader does not have it.
+        Unlike :meth:`newest` it cannot be outdated. The append was acknowledged by all in-sync
+        replicas, and logs that agree about a batch agree about everything before it; so it is read
+        from a log that holds this very batch, and whoever answers proves by it that he knows what
+        was committed before. A deposed leader does not have it.
 
         Goes on where the last call has stopped, which is one fetch after :meth:`newest`.
 
@@ -147,9 +174,11 @@ class KeyReader:
                     break  # a log that went another way
             if deadline.passed or log.position > offset:
                 raise BrokerUnreachable(
-                    f"no leader of {self.where} has shown what lies before our append at offset {offset} within "
+                    f"no leader of {self.where} has shown what lies before our append at offset "
+                    f"{offset} within "
                     f"{timeout_ms} ms; position {log.position}",
-                    next_step="nothing: the batch runs again; if it repeats, check the brokers that hold the partition",
+                    next_step="nothing: the batch runs again; if it repeats, check the brokers "
+                    "that hold the partition",
                 )
             backoff.wait(deadline)
 
@@ -161,10 +190,12 @@ class KeyReader:
     def _undecided(self, timeout_ms: int, end: str) -> LedgerUndecided:
         log = self._opened()
         return LedgerUndecided(
-            f"{self.where} could not be read to a decision about key {self._key.decode(errors='replace')!r} within "
+            f"{self.where} could not be read to a decision about key "
+            f"{self._key.decode(errors='replace')!r} within "
             f"{timeout_ms} ms: position {log.position}, {end}, open transactions of producers "
             f"{sorted(self._found.undecided)}",
-            next_step="run again later; if it repeats, look for a broker that is cut off from the controllers, and for "
+            next_step="run again later; if it repeats, look for a broker that is cut off from the "
+            "controllers, and for "
             "a transaction that hangs (kafka-transactions.sh find-hanging, describe), and end it",
         )
 
@@ -224,8 +255,8 @@ class _PartitionReader:
     def sees(self, end: int) -> bool:
         """Whether the leader that answered last has everything up to ``end``.
 
-        After an election the new leader's high watermark lags until its followers have fetched; until then it answers
-        with nothing although there is something.
+        After an election the new leader's high watermark lags until its followers have fetched;
+        until then it answers with nothing although there is something.
         """
         return self._high_watermark >= end
 
@@ -237,7 +268,9 @@ class _PartitionReader:
 
         def codes(fetched: Any) -> list[int]:
             found = [fetched.error_code, fetched.responses[0].partitions[0].error_code]
-            return [_NOT_LEADER if behind and code == _OFFSET_OUT_OF_RANGE else code for code in found]
+            return [
+                _NOT_LEADER if behind and code == _OFFSET_OUT_OF_RANGE else code for code in found
+            ]
 
         answer = asked(
             Api.FETCH,
@@ -252,7 +285,9 @@ class _PartitionReader:
         records = answer.responses[0].partitions[0].records
         if not records and not answer.throttle_time_ms:  # a throttled answer is empty, too
             self.empty_answers += 1
-            if self.empty_answers % _EMPTY_ANSWERS == 0:  # whoever has no news for us may not lead any more
+            if (
+                self.empty_answers % _EMPTY_ANSWERS == 0
+            ):  # whoever has no news for us may not lead any more
                 self._client.forget_leaders([self._partition.topic])
         try:
             # The first batch may begin before the position that was asked for.

@@ -22,7 +22,9 @@ from onceward.kafka.wire.error_table import Api, Meaning, name_of, rule_of
 
 EARLIEST = -2
 LATEST = -1
-"""``ListOffsetsRequest.EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP``; other values are milliseconds since 1970."""
+"""``ListOffsetsRequest.EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP``; other values are
+milliseconds since 1970.
+"""
 
 _NOTHING_COMMITTED = -1
 
@@ -35,10 +37,11 @@ def list_offsets(
     read_committed: bool = False,
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
-    """Per partition the offset at :data:`EARLIEST`, :data:`LATEST` or of the first record at ``time_ms`` or later.
+    """Per partition the offset at :data:`EARLIEST`, :data:`LATEST` or of the first record at
+    ``time_ms`` or later.
 
-    :data:`LATEST` is the high watermark, with ``read_committed`` the last stable offset (transaction markers count as
-    offsets). -1 for a time after the last record.
+    :data:`LATEST` is the high watermark, with ``read_committed`` the last stable offset
+    (transaction markers count as offsets). -1 for a time after the last record.
 
     :raises TopicMissing, PartitionMissing, AccessDenied, BrokerUnreachable: naming the partition.
     """
@@ -48,7 +51,9 @@ def list_offsets(
     backoff = Backoff()
     while open_ones:
         reasons = []
-        for partition, code, offset in _ask_leaders(client, open_ones, time_ms, read_committed, deadline):
+        for partition, code, offset in _ask_leaders(
+            client, open_ones, time_ms, read_committed, deadline
+        ):
             rule = rule_of(Api.LIST_OFFSETS, code)
             if rule.meaning is Meaning.DONE:
                 offsets[partition] = offset
@@ -57,12 +62,15 @@ def list_offsets(
                 reasons.append(f"{partition}: {name_of(code)}")
             else:
                 topic = {Kind.TOPIC: partition.topic}
-                raise Refused(Api.LIST_OFFSETS, code, rule, str(partition), resources=topic).as_error()
+                raise Refused(
+                    Api.LIST_OFFSETS, code, rule, str(partition), resources=topic
+                ).as_error()
         if open_ones:
             client.forget_leaders({p.topic for p in open_ones})
             if deadline.passed:
                 raise BrokerUnreachable(
-                    f"no offsets of {', '.join(map(str, sorted(open_ones)))} within {deadline.timeout_ms:.0f} ms"
+                    f"no offsets of {', '.join(map(str, sorted(open_ones)))} within "
+                    f"{deadline.timeout_ms:.0f} ms"
                     f" ({'; '.join(reasons) or 'no answer'})",
                     next_step="check that the leaders of these partitions are up",
                 )
@@ -71,17 +79,26 @@ def list_offsets(
 
 
 def _ask_leaders(
-    client: KafkaClient, partitions: Iterable[TopicPartition], time_ms: int, read_committed: bool, deadline: Deadline
+    client: KafkaClient,
+    partitions: Iterable[TopicPartition],
+    time_ms: int,
+    read_committed: bool,
+    deadline: Deadline,
 ) -> list[tuple[TopicPartition, int, int]]:
     """``(partition, error code, offset)`` of those whose leaders answered."""
     led: dict[int, list[TopicPartition]] = {}
     for partition in sorted(partitions):
         leaders = client.leaders_of(partition.topic)
         if partition.partition not in leaders:
-            raise PartitionMissing(f"{partition} does not exist", next_step="check the partition numbers")
+            raise PartitionMissing(
+                f"{partition} does not exist", next_step="check the partition numbers"
+            )
         if leaders[partition.partition] != NO_LEADER:
             led.setdefault(leaders[partition.partition], []).append(partition)
-    requests = [(_list_offsets_request(group, time_ms, read_committed), node) for node, group in led.items()]
+    requests = [
+        (_list_offsets_request(group, time_ms, read_committed), node)
+        for node, group in led.items()
+    ]
     answers = client.call_many(requests, max(1.0, deadline.remaining_ms))
     return [
         (TopicPartition(topic.name, found.partition_index), found.error_code, found.offset)
@@ -92,20 +109,28 @@ def _ask_leaders(
     ]
 
 
-def _list_offsets_request(partitions: Iterable[TopicPartition], time_ms: int, read_committed: bool) -> Any:
+def _list_offsets_request(
+    partitions: Iterable[TopicPartition], time_ms: int, read_committed: bool
+) -> Any:
     kind = ListOffsetsRequest.ListOffsetsTopic
     topics = [
         kind(
             name=topic,
             partitions=[
-                kind.ListOffsetsPartition(partition_index=p.partition, current_leader_epoch=-1, timestamp=time_ms)
+                kind.ListOffsetsPartition(
+                    partition_index=p.partition, current_leader_epoch=-1, timestamp=time_ms
+                )
                 for p in group
             ],
         )
         for topic, group in groupby(partitions, key=lambda p: p.topic)
     ]
     return ListOffsetsRequest(
-        replica_id=-1, isolation_level=int(read_committed), topics=topics, min_version=2, max_version=7
+        replica_id=-1,
+        isolation_level=int(read_committed),
+        topics=topics,
+        min_version=2,
+        max_version=7,
     )
 
 
@@ -120,9 +145,10 @@ def committed_offsets(
 ) -> dict[TopicPartition, int]:
     """Every offset that ``group`` has committed; empty for a group that nobody knows.
 
-    :param partitions: of these only. Whoever has to know of offsets that a transaction is about to commit names them:
-        asked for all, brokers leave out what is pending for a partition that has none yet
-        (``OffsetMetadataManager.fetchAllOffsets``; seen on 3.9.1 and 4.3.1), and there is nothing to wait for.
+    :param partitions: of these only. Whoever has to know of offsets that a transaction is about to
+        commit names them: asked for all, brokers leave out what is pending for a partition that
+        has none yet (``OffsetMetadataManager.fetchAllOffsets``; seen on 3.9.1 and 4.3.1), and
+        there is nothing to wait for.
     :param note: only offsets whose metadata begin with it.
     :param require_stable: wait while a transaction is about to change them (KIP-447).
     :raises AccessDenied: naming the group. :raises BrokerUnreachable: …
@@ -139,13 +165,18 @@ def committed_offsets(
             min_version=7,
             max_version=8,
         )
-        return client.call(request, client.coordinator(group, "group", timeout_ms=left_ms), left_ms)
+        return client.call(
+            request, client.coordinator(group, "group", timeout_ms=left_ms), left_ms
+        )
 
     answer = asked(
         Api.OFFSET_FETCH,
         f"group {group}",
         send,
-        lambda fetched: [_one_group(fetched).error_code, *(p.error_code for _, p in _offsets_in(fetched))],
+        lambda fetched: [
+            _one_group(fetched).error_code,
+            *(p.error_code for _, p in _offsets_in(fetched)),
+        ],
         Deadline(timeout_ms or client.settings.request_timeout_ms),
         refresh=lambda: client.forget_coordinator(group, "group"),
         resources={Kind.GROUP: group},

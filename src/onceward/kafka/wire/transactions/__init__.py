@@ -1,1 +1,3 @@
-"""One transactional id and its transactions: who holds it, what is open, and how it ends. The driver's side."""
+"""One transactional id and its transactions: who holds it, what is open, and how it ends. The
+driver's side.
+"""

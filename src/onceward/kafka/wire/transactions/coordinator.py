@@ -1,4 +1,5 @@
-"""The conversation with a transaction coordinator: one method a request, no decisions about the transaction.
+"""The conversation with a transaction coordinator: one method a request, no decisions about the
+transaction.
 
 Called by ``kafka.wire.transactions.transaction`` (driver).
 """
@@ -33,7 +34,9 @@ NOBODY = ProducerIdentity(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """What ``DescribeTransactions`` v0 (Kafka 3.0, KIP-664) tells; ``state`` as ``TransactionState.toString``."""
+    """What ``DescribeTransactions`` v0 (Kafka 3.0, KIP-664) tells; ``state`` as
+    ``TransactionState.toString``.
+    """
 
     identity: ProducerIdentity
     state: str
@@ -42,7 +45,9 @@ class TransactionDescription:
 
 
 class TransactionCoordinator:
-    """Requests about one transactional id. All raise ``Refused``, ``Unanswered`` or an error of connecting."""
+    """Requests about one transactional id. All raise ``Refused``, ``Unanswered`` or an error of
+    connecting.
+    """
 
     def __init__(self, client: KafkaClient, transactional_id: str) -> None:
         self.client = client
@@ -58,14 +63,16 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """A new identity, after any open transaction has been ended.
 
-        ``expected`` = :data:`NOBODY` takes over; our own identity continues it and is refused when somebody newer
-        came (KIP-360, version 3 of the request). Repeating after a lost answer is safe: the coordinator remembers
-        the epoch before (``TransactionMetadata.prepareIncrementProducerEpoch``), but not beyond its own death: it is
-        not in the log (``TransactionLogValue``), and the one that comes after refuses the repetition as if somebody
-        newer had come; see ``Holder.gave_us``. With :data:`NOBODY` every request that arrives, however late, gives the
-        id away once more.
+        ``expected`` = :data:`NOBODY` takes over; our own identity continues it and is refused when
+        somebody newer came (KIP-360, version 3 of the request). Repeating after a lost answer is
+        safe: the coordinator remembers the epoch before
+        (``TransactionMetadata.prepareIncrementProducerEpoch``), but not beyond its own death: it
+        is not in the log (``TransactionLogValue``), and the one that comes after refuses the
+        repetition as if somebody newer had come; see ``Holder.gave_us``. With :data:`NOBODY` every
+        request that arrives, however late, gives the id away once more.
 
-        :param on_lost: called for every request that got no answer and was given up: it may still arrive.
+        :param on_lost: called for every request that got no answer and was given up: it may still
+            arrive.
         """
         answer = self._ask(
             Api.INIT_PRODUCER_ID,
@@ -87,7 +94,9 @@ class TransactionCoordinator:
     ) -> None:
         """``AddPartitionsToTxn`` v3, the last version meant for clients."""
         topics = [
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[p.partition for p in group])
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
+                name=topic, partitions=[p.partition for p in group]
+            )
             for topic, group in groupby(sorted(partitions), key=lambda p: p.topic)
         ]
         self._ask(
@@ -109,7 +118,9 @@ class TransactionCoordinator:
         )
 
     def add_offsets(self, identity: ProducerIdentity, group: str, deadline: Deadline) -> None:
-        """``AddOffsetsToTxn``: the group's partition of ``__consumer_offsets`` joins the transaction (version 1)."""
+        """``AddOffsetsToTxn``: the group's partition of ``__consumer_offsets`` joins the
+        transaction (version 1).
+        """
         self._ask(
             Api.ADD_OFFSETS_TO_TXN,
             lambda: AddOffsetsToTxnRequest(
@@ -134,7 +145,9 @@ class TransactionCoordinator:
         *,
         version: int,
     ) -> None:
-        """``TxnOffsetCommit`` to the group's coordinator: v5 adds the group implicitly, up to v4 must not (KIP-890)."""
+        """``TxnOffsetCommit`` to the group's coordinator: v5 adds the group implicitly, up to v4
+        must not (KIP-890).
+        """
         request_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         topics = [
             request_type(
@@ -166,16 +179,22 @@ class TransactionCoordinator:
                 max_version=5 if version == 2 else 4,
             ),
             deadline,
-            codes=lambda a: [Answered(p.error_code, t.name) for t in a.topics for p in t.partitions],
+            codes=lambda a: [
+                Answered(p.error_code, t.name) for t in a.topics for p in t.partitions
+            ],
             kind="group",
             group=group,
             subject=f"group {group}",
         )
 
-    def end(self, identity: ProducerIdentity, *, commit: bool, deadline: Deadline, version: int) -> ProducerIdentity:
-        """``EndTxn``: again and again with the same epoch until it is answered; the identity to go on with.
+    def end(
+        self, identity: ProducerIdentity, *, commit: bool, deadline: Deadline, version: int
+    ) -> ProducerIdentity:
+        """``EndTxn``: again and again with the same epoch until it is answered; the identity to go
+        on with.
 
-        Version 5 answers with the identity of the next transaction; up to version 4 the identity stays.
+        Version 5 answers with the identity of the next transaction; up to version 4 the identity
+        stays.
         """
         answer = self._ask(
             Api.END_TXN,

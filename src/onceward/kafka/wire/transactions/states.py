@@ -1,4 +1,5 @@
-"""The states of a transactional producer and the steps that each allows: the table behind ``transaction``.
+"""The states of a transactional producer and the steps that each allows: the table behind
+``transaction``.
 
 Pure; a test reads every pair of it. The machine, success drawn straight::
 
@@ -23,7 +24,10 @@ class State(Enum):
     OPEN = "records and offsets may be added"
     ENDING = "EndTxn is under way"
     IN_DOUBT = "EndTxn has no answer"
-    TIMED_OUT = "the coordinator has aborted the transaction, or refuses its epoch, and nobody newer is known"
+    TIMED_OUT = (
+        "the coordinator has aborted the transaction, or refuses its epoch, and nobody "
+        "newer is known"
+    )
     FENCED = "a newer copy of this pipeline has taken over"
 
 
@@ -62,4 +66,6 @@ TRANSITIONS: Mapping[State, Mapping[Step, frozenset[State]]] = {
     },
     _S.FENCED: {},
 }
-"""Per state the steps that it allows, and the states that they can lead to. A step that is not listed is refused."""
+"""Per state the steps that it allows, and the states that they can lead to. A step that is not
+listed is refused.
+"""

@@ -1,14 +1,18 @@
 """One transactional id and its transactions, one after the other: the driver's side of a batch.
 
-Runs in the driver. Called by the Kafka sink. The identity that it hands out goes to the tasks, whose appends
-(``kafka.wire.appends.producer``) join the open transaction; this class opens and ends it, and knows who holds the id.
+Runs in the driver. Called by the Kafka sink. The identity that it hands out goes to the tasks,
+whose appends (``kafka.wire.appends.producer``) join the open transaction; this class opens and
+ends it, and knows who holds the id.
 
 Three rules, each against a way to lose or repeat a batch:
 
-* one epoch, one transaction: a late ``Produce`` or ``EndTxn`` can never land in the next one (KIP-890);
-* after a commit without an answer only that commit is asked again, with the same epoch, and never an abort;
-* only the first ``InitProducerId`` of a process takes the id from whoever holds it. Every later one names the identity
-  that we had (KIP-360), so that an old copy of a pipeline never fences a newer one.
+* one epoch, one transaction: a late ``Produce`` or ``EndTxn`` can never land in the next one
+  (KIP-890);
+* after a commit without an answer only that commit is asked again, with the same epoch, and never
+  an abort;
+* only the first ``InitProducerId`` of a process takes the id from whoever holds it. Every later
+  one names the identity that we had (KIP-360), so that an old copy of a pipeline never fences a
+  newer one.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ log = logging.getLogger(__name__)
 
 _GRACE_MS = 10_000
 _PATIENCE_MS = 60_000
-_SAFE_TIMEOUT_MS = 60_000  # Kafka's own default of transaction.timeout.ms, which any broker can be expected to allow
+# Kafka's own default of transaction.timeout.ms, which any broker can be expected to allow
+_SAFE_TIMEOUT_MS = 60_000
 _IDLE_MS = 10_000  # after a pause of that length one more request is not felt
 _MOMENT_MS = 5_000  # for what an error would like to say, and can do without
 _TAKEOVER_ATTEMPTS = 5
@@ -53,7 +58,8 @@ _TRANSACTION_ABORTABLE = 120
 
 
 LONGER_OR_SMALLER = (
-    "raise transaction.timeout.ms (options= of the sink), up to the brokers' transaction.max.timeout.ms: this batch "
+    "raise transaction.timeout.ms (options= of the sink), up to the brokers' "
+    "transaction.max.timeout.ms: this batch "
     "stands in Spark's log and keeps its size; max_offsets_per_trigger makes later ones smaller"
 )
 """What to do about a batch that is too large for its transaction."""
@@ -62,12 +68,14 @@ LONGER_OR_SMALLER = (
 class Transaction:
     """See the module. Thread safe; steps of different threads take turns.
 
-    :param timeout_ms: ``transaction.timeout.ms``: the coordinator aborts what is open longer. None: 15 minutes, or what
-        the brokers allow if that is less.
-    :param patience_ms: how long a step is asked again before it fails. The default outlives the transaction timeout,
-        after which the coordinator has settled everything that it still can; without one it is 70 s.
-    :param outdated: has somebody newer written since we did? Asked where the coordinator cannot tell: before a claim of
-        an id that it has forgotten (``transactional.id.expiration.ms``), or of what was given to us or to somebody.
+    :param timeout_ms: ``transaction.timeout.ms``: the coordinator aborts what is open longer.
+        None: 15 minutes, or what the brokers allow if that is less.
+    :param patience_ms: how long a step is asked again before it fails. The default outlives the
+        transaction timeout, after which the coordinator has settled everything that it still can;
+        without one it is 70 s.
+    :param outdated: has somebody newer written since we did? Asked where the coordinator cannot
+        tell: before a claim of an id that it has forgotten (``transactional.id.expiration.ms``),
+        or of what was given to us or to somebody.
     """
 
     def __init__(
@@ -86,22 +94,29 @@ class Transaction:
         self.identity: ProducerIdentity = NOBODY
         """The identity of the open transaction, or of the next one."""
         self.version: Literal[1, 2] = 1
-        """The transaction protocol in use (KIP-890), as the cluster had it when the id was taken or recovered."""
+        """The transaction protocol in use (KIP-890), as the cluster had it when the id was taken
+        or recovered.
+        """
         self.state = State.UNINITIALISED
         self._client, self._outdated = client, outdated
         self._coordinator = TransactionCoordinator(client, transactional_id)
-        self._holder = Holder(self._coordinator, lambda: self.patience_ms, client.settings.request_timeout_ms)
+        self._holder = Holder(
+            self._coordinator, lambda: self.patience_ms, client.settings.request_timeout_ms
+        )
         self._lock = surroundings.RLock()
         self._epoch_used = False
         self._given_at = Instant.now()
         self._asked_for = AskedFor(self.timeout_ms)
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
-        self._opened_at: Instant | None = None  # since when the coordinator may know of the transaction
+        self._opened_at: Instant | None = (
+            None  # since when the coordinator may know of the transaction
+        )
         self._adrift = 0  # requests to take the id over that got no answer, and may still arrive
 
     def take_over(self) -> ProducerIdentity:
-        """Take the transactional id from whoever holds it; their open transaction is aborted first.
+        """Take the transactional id from whoever holds it; their open transaction is aborted
+        first.
 
         Once per process, before the ledger is read.
 
@@ -120,9 +135,12 @@ class Transaction:
                 raise
             self.state = State.UNINITIALISED
             raise BrokerUnreachable(
-                f"transactional id {self.transactional_id} was taken away {_TAKEOVER_ATTEMPTS} times before anything "
-                "was written: by requests of this run that had gone unanswered, or by other copies of the pipeline",
-                next_step="start again when the transaction coordinator answers in time; if another copy of the "
+                f"transactional id {self.transactional_id} was taken away {_TAKEOVER_ATTEMPTS} "
+                f"times before anything "
+                "was written: by requests of this run that had gone unanswered, or by other "
+                "copies of the pipeline",
+                next_step="start again when the transaction coordinator answers in time; if "
+                "another copy of the "
                 "pipeline is running, stop one of the two",
             )
 
@@ -131,7 +149,9 @@ class Transaction:
             self._adrift += 1
 
         try:
-            identity = self._coordinator.init_producer_id(NOBODY, self.timeout_ms, self._deadline(), on_lost=lost)
+            identity = self._coordinator.init_producer_id(
+                NOBODY, self.timeout_ms, self._deadline(), on_lost=lost
+            )
         except Refused as refused:
             if _allows_less(self, refused):
                 self._take_it()
@@ -144,12 +164,13 @@ class Transaction:
     def _kept(self) -> bool:
         """Do we still hold what we have just been given?
 
-        A request that was given up may still arrive. A coordinator that was frozen finds it beside the one that it
-        answers, carries out both in any order, and the late one fences us: an owner that nobody is. So where one is
-        adrift, the id is claimed once more under our own identity, behind what waited with it. That claim is refused
-        if anything came in between, and cannot fence anybody (KIP-360). Then the id is taken anew: from ourselves, or
-        from a copy that has been started later, exactly as if we had been started later still. Nothing is read or
-        written before, so that this is always safe.
+        A request that was given up may still arrive. A coordinator that was frozen finds it beside
+        the one that it answers, carries out both in any order, and the late one fences us: an
+        owner that nobody is. So where one is adrift, the id is claimed once more under our own
+        identity, behind what waited with it. That claim is refused if anything came in between,
+        and cannot fence anybody (KIP-360). Then the id is taken anew: from ourselves, or from a
+        copy that has been started later, exactly as if we had been started later still. Nothing is
+        read or written before, so that this is always safe.
         """
         if not self._adrift:
             return True
@@ -160,10 +181,12 @@ class Transaction:
         return True
 
     def begin(self) -> ProducerIdentity:
-        """Open a transaction, under an epoch that no transaction had before; the identity for its writers.
+        """Open a transaction, under an epoch that no transaction had before; the identity for its
+        writers.
 
-        Version 2: the epoch came with the answer to the last ``EndTxn``. Version 1: ``InitProducerId`` with our own
-        identity raises it. So it does when the coordinator has forgotten us meanwhile; then under a new producer id.
+        Version 2: the epoch came with the answer to the last ``EndTxn``. Version 1:
+        ``InitProducerId`` with our own identity raises it. So it does when the coordinator has
+        forgotten us meanwhile; then under a new producer id.
 
         :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
         """
@@ -179,23 +202,29 @@ class Transaction:
             return self.identity
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let ``partitions`` take part. Must come before the first record of each; repeating costs nothing.
+        """Let ``partitions`` take part. Must come before the first record of each; repeating costs
+        nothing.
 
         Version 2 has no such request: the first ``Produce`` adds the partition.
 
-        :raises TransactionTimedOut: … :raises Fenced: … :raises AccessDenied: … :raises TopicMissing: …
+        :raises TransactionTimedOut: … :raises Fenced: … :raises AccessDenied: … :raises
+            TopicMissing: …
         """
         with self._step(Step.ADD_PARTITIONS):
             self._opened_at = self._opened_at or Instant.now()
             missing = set(partitions) - self._added
             if missing and self.version == 1:
                 with self._refusals_explained():
-                    # Noted before it is asked: without an answer they may be part of it, and an abort must end that.
+                    # Noted before it is asked: without an answer they may be part of it, and an
+                    # abort must end that.
                     self._added |= missing
                     self._coordinator.add_partitions(self.identity, missing, self._deadline())
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
-        """Make ``offsets`` of a consumer group part of the transaction: visible with its commit, or never.
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
+        """Make ``offsets`` of a consumer group part of the transaction: visible with its commit,
+        or never.
 
         ``offsets`` are positions to go on from: one above the last offset that was read.
 
@@ -217,26 +246,34 @@ class Transaction:
 
         Asked again with the same epoch while there is no answer.
 
-        :raises CommitInDoubt: no answer within ``in_doubt_after_ms`` (default ``patience_ms``), or one that leaves
-            open what became of an earlier request. :meth:`recover`, then ask the ledger.
+        :raises CommitInDoubt: no answer within ``in_doubt_after_ms`` (default ``patience_ms``), or
+            one that leaves open what became of an earlier request. :meth:`recover`, then ask the
+            ledger.
         :raises TransactionTimedOut: the coordinator had aborted it; nothing became visible.
         :raises BatchFailed: refused; :meth:`abort`, which ends what may still be open.
         :raises Fenced: a newer owner.
         """
         with self._step(Step.COMMIT):
             if self.version == 1 and not self._added and not self._groups:
-                self.state = State.READY  # nothing took part, so the coordinator knows of no transaction
+                self.state = (
+                    State.READY
+                )  # nothing took part, so the coordinator knows of no transaction
                 return
             self.state = State.ENDING
             try:
                 identity = self._coordinator.end(
-                    self.identity, commit=True, deadline=self._deadline(in_doubt_after_ms), version=self.version
+                    self.identity,
+                    commit=True,
+                    deadline=self._deadline(in_doubt_after_ms),
+                    version=self.version,
                 )
             except Refused as refused:
                 self._raise_commit_refusal(refused)
             except Unanswered as unanswered:
                 self._raise_in_doubt(unanswered)
-            except OncewardError as error:  # we may not even connect any more; an earlier request may have arrived
+            except (
+                OncewardError
+            ) as error:  # we may not even connect any more; an earlier request may have arrived
                 self._raise_in_doubt(error)
             except BaseException:
                 self.state = State.IN_DOUBT
@@ -244,9 +281,11 @@ class Transaction:
             self._ended(identity)
 
     def abort(self) -> None:
-        """``EndTxn(abort)``: nothing of the transaction ever becomes visible. Does nothing if none is open.
+        """``EndTxn(abort)``: nothing of the transaction ever becomes visible. Does nothing if none
+        is open.
 
-        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; :meth:`recover` before going on.
+        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; :meth:`recover` before
+            going on.
         """
         with self._step(Step.ABORT):
             if self.state is State.TIMED_OUT:
@@ -257,7 +296,8 @@ class Transaction:
                 self._abort_open()
 
     def recover(self) -> None:
-        """After :class:`CommitInDoubt` or :class:`TransactionTimedOut`: go on with the next epoch, if still ours.
+        """After :class:`CommitInDoubt` or :class:`TransactionTimedOut`: go on with the next epoch,
+        if still ours.
 
         When it returns no transaction is open, and what the last one came to stands in the ledger.
 
@@ -269,19 +309,22 @@ class Transaction:
     def explain(self, refusal: Fenced) -> OncewardError:
         """What a task's :class:`Fenced` really means, for the driver to raise in its place.
 
-        A task sees that its epoch was refused; whether by a newer owner or by the transaction timeout, only the
-        coordinator knows. The state moves on accordingly.
+        A task sees that its epoch was refused; whether by a newer owner or by the transaction
+        timeout, only the coordinator knows. The state moves on accordingly.
         """
         with self._lock:
-            # Timed out: another task's first partition has found that out already; this task met the same.
+            # Timed out: another task's first partition has found that out already; this task met
+            # the same.
             if self.state not in (State.OPEN, State.TIMED_OUT):
                 return refusal
             return self._fenced_or_timed_out(refusal)
 
     @property
     def open_for_ms(self) -> float:
-        """For how long the coordinator may have known of the open transaction: since its first partition or offsets
-        were announced to :meth:`add_partitions` or :meth:`commit_offsets`. 0 when it cannot know of one."""
+        """For how long the coordinator may have known of the open transaction: since its first
+        partition or offsets were announced to :meth:`add_partitions` or :meth:`commit_offsets`. 0
+        when it cannot know of one.
+        """
         opened_at = self._opened_at
         return 0.0 if opened_at is None or self.state is not State.OPEN else opened_at.age_ms()
 
@@ -303,8 +346,8 @@ class Transaction:
                 self._recover()
                 return
             if refused.rule.meaning is Meaning.ABORT:
-                # Nothing is open under this epoch (INVALID_TXN_STATE), or the coordinator has forgotten the id:
-                # what was asked for holds. The next begin() takes a fresh epoch.
+                # Nothing is open under this epoch (INVALID_TXN_STATE), or the coordinator has
+                # forgotten the id: what was asked for holds. The next begin() takes a fresh epoch.
                 self.state = State.READY
                 return
             self.state = State.IN_DOUBT
@@ -318,8 +361,8 @@ class Transaction:
         self._ended(identity)
 
     def _raise_commit_refusal(self, refused: Refused) -> NoReturn:
-        # INVALID_TXN_STATE is how 4.x answers a commit after it has aborted the transaction for its age; so both
-        # that and fencing are looked into.
+        # INVALID_TXN_STATE is how 4.x answers a commit after it has aborted the transaction for
+        # its age; so both that and fencing are looked into.
         suspicious = refused.rule.meaning is Meaning.FENCED or refused.code == _INVALID_TXN_STATE
         error = self._fenced_or_timed_out(refused.as_error()) if suspicious else None
         if isinstance(error, Fenced):
@@ -330,19 +373,24 @@ class Transaction:
             raise error from refused
         self.state = State.OPEN
         raise BatchFailed(
-            str(refused), next_step="abort() and run the batch again", details={"code": refused.code}
+            str(refused),
+            next_step="abort() and run the batch again",
+            details={"code": refused.code},
         ) from refused
 
     def _raise_in_doubt(self, outcome: Refused | Unanswered | OncewardError) -> NoReturn:
         self.state = State.IN_DOUBT
         raise CommitInDoubt(
-            f"whether {self.identity} of {self.transactional_id} is committed is not known: {outcome}",
+            f"whether {self.identity} of {self.transactional_id} is committed is not known: "
+            f"{outcome}",
             next_step="recover(), then read the ledger",
             details={"transactional_id": self.transactional_id, "identity": list(self.identity)},
         ) from outcome
 
     def _ended(self, identity: ProducerIdentity) -> None:
-        if identity != self.identity:  # version 2: the next epoch, or at rollover the next producer id
+        if (
+            identity != self.identity
+        ):  # version 2: the next epoch, or at rollover the next producer id
             self._go_on_as(identity, None)
         self.state = State.READY
 
@@ -362,10 +410,16 @@ class Transaction:
                 self._asked_for.unanswered_ms.remove(timeout_ms)
             if refused.rule.meaning is Meaning.FENCED:
                 given = self._holder.gave_us(ours, self._asked_for.unanswered_ms)
-                if given is None or self._outdated():  # another copy may have asked for the same timeout
+                if (
+                    given is None or self._outdated()
+                ):  # another copy may have asked for the same timeout
                     raise self._fenced(refused) from refused
-                log.info("%s: %s was given to us, and its answer lost", self.transactional_id, given)
-                self._claim_next_epoch(given)  # nobody's as long as this succeeds, and refused if somebody comes first
+                log.info(
+                    "%s: %s was given to us, and its answer lost", self.transactional_id, given
+                )
+                self._claim_next_epoch(
+                    given
+                )  # nobody's as long as this succeeds, and refused if somebody comes first
                 return
             if _allows_less(self, refused):
                 self._claim_next_epoch(ours)
@@ -376,7 +430,9 @@ class Transaction:
         self._go_on_as(identity, timeout_ms)
 
     def _forgotten(self) -> bool:
-        """Has the id expired in a pause, and our next epoch with it? The first ``Produce`` would find out, and fail."""
+        """Has the id expired in a pause, and our next epoch with it? The first ``Produce`` would
+        find out, and fail.
+        """
         return self._given_at.age_ms() >= _IDLE_MS and self._holder.is_forgotten()
 
     def _recover(self) -> None:
@@ -385,9 +441,12 @@ class Transaction:
         try:
             self._claim_next_epoch(self.identity)
         except Fenced as fenced:
-            # Version 1 answers so even if the abort was made for our own sake: the coordinator ended the transaction
-            # under the next epoch, which is nobody's as long as the claim succeeds. See wire.transactions.fencing.
-            self.state = before  # FENCED is for good, and whether it was a takeover is not known yet
+            # Version 1 answers so even if the abort was made for our own sake: the coordinator
+            # ended the transaction under the next epoch, which is nobody's as long as the claim
+            # succeeds. See wire.transactions.fencing.
+            self.state = (
+                before  # FENCED is for good, and whether it was a takeover is not known yet
+            )
             if self._holder.why_refused(self._ours()) is not Fencing.ABORTED_FOR_US:
                 self.state = State.FENCED
                 raise
@@ -398,7 +457,9 @@ class Transaction:
         self.version = version
 
     def _leave_a_newer_owner_alone(self) -> None:
-        """Before ``InitProducerId`` with our own identity. :raises Fenced: somebody else has the last word."""
+        """Before ``InitProducerId`` with our own identity. :raises Fenced: somebody else has the
+        last word.
+        """
         if (newer := self._holder.newer_than(self.identity, self._outdated)) is not None:
             raise self._fenced(newer) from newer
 
@@ -407,7 +468,9 @@ class Transaction:
         try:
             why = self._holder.why_refused(self._ours())
         except BrokerUnreachable:
-            why = Fencing.NOT_KNOWN  # nobody to ask: recover() will find out, and is refused if it was a takeover
+            why = (
+                Fencing.NOT_KNOWN
+            )  # nobody to ask: recover() will find out, and is refused if it was a takeover
         too_young = open_for_ms < shortest_timeout(self.timeout_ms)
         if why is Fencing.ABORTED_FOR_US and too_young:
             why = self._holder.wait_for_a_newer(self._ours())
@@ -427,7 +490,8 @@ class Transaction:
 
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
-        # Then a late request of our own start may have been it, which nobody can tell from a newer copy.
+        # Then a late request of our own start may have been it, which nobody can tell from a newer
+        # copy.
         return _taken_over(self, cause, perhaps_by_ourselves=bool(self._adrift))
 
     def _deadline(self, timeout_ms: int | None = None) -> Deadline:
@@ -441,9 +505,11 @@ class Transaction:
                 raise self._fenced(RuntimeError(f"{step.value}() after fencing"))
             if step not in TRANSITIONS[self.state]:
                 raise OncewardError(
-                    f"{step.value}() is not possible while {self.transactional_id} is {self.state.name}: "
+                    f"{step.value}() is not possible while {self.transactional_id} is "
+                    f"{self.state.name}: "
                     f"{self.state.value}",
-                    next_step=f"allowed now: {', '.join(s.value for s in TRANSITIONS[self.state]) or 'nothing'}",
+                    next_step=f"allowed now: "
+                    f"{', '.join(s.value for s in TRANSITIONS[self.state]) or 'nothing'}",
                 )
             yield
 
@@ -460,17 +526,26 @@ class Transaction:
             raise_as_error(unanswered)
 
 
-def _taken_over(transaction: Transaction, cause: BaseException, *, perhaps_by_ourselves: bool) -> Fenced:
+def _taken_over(
+    transaction: Transaction, cause: BaseException, *, perhaps_by_ourselves: bool
+) -> Fenced:
     alone = "; if no other copy was started, start this one again" if perhaps_by_ourselves else ""
     return Fenced(
-        f"a newer copy of pipeline {transaction.transactional_id} has taken over from {transaction.identity} ({cause})",
-        next_step=f"leave this copy stopped; if two are running by mistake, give one another pipeline_id{alone}",
-        details={"transactional_id": transaction.transactional_id, "identity": list(transaction.identity)},
+        f"a newer copy of pipeline {transaction.transactional_id} has taken over from "
+        f"{transaction.identity} ({cause})",
+        next_step=f"leave this copy stopped; if two are running by mistake, give one another "
+        f"pipeline_id{alone}",
+        details={
+            "transactional_id": transaction.transactional_id,
+            "identity": list(transaction.identity),
+        },
     )
 
 
 def both_limits(client: KafkaClient, timeout_ms: int) -> str:
-    """The sink's limit and the brokers', which is how far the first may be raised; asks a broker."""
+    """The sink's limit and the brokers', which is how far the first may be raised; asks a
+    broker.
+    """
     limit = _broker_limit(client, _MOMENT_MS)
     theirs = f"={limit}" if limit else " may not be read (DescribeConfigs on the cluster)"
     return f"transaction.timeout.ms={timeout_ms}; the brokers' transaction.max.timeout.ms{theirs}"
@@ -484,7 +559,8 @@ def _timed_out(
         cause = "at the request of an older copy of this pipeline"
         advice = "look for a copy that should not be running"
     return TransactionTimedOut(
-        f"the coordinator aborted {transaction.identity} of {transaction.transactional_id}, which had been open for "
+        f"the coordinator aborted {transaction.identity} of {transaction.transactional_id}, which "
+        f"had been open for "
         f"{open_for_ms:.0f} ms ({cause})",
         next_step=f"the batch runs again; if it repeats, {advice}",
         details={
@@ -497,12 +573,18 @@ def _timed_out(
 
 def _refused_early(transaction: Transaction, refusal: OncewardError, why: Fencing) -> BatchFailed:
     return BatchFailed(
-        f"{transaction.identity} of {transaction.transactional_id} was refused before transaction.timeout.ms="
-        f"{transaction.timeout_ms} was over, and whether a newer copy has taken over is not known: {why.value} "
+        f"{transaction.identity} of {transaction.transactional_id} was refused before "
+        f"transaction.timeout.ms="
+        f"{transaction.timeout_ms} was over, and whether a newer copy has taken over is not "
+        f"known: {why.value} "
         f"({refusal.message})",
-        next_step="the batch runs again, and is refused for good if a newer copy has taken over; if it repeats, see "
+        next_step="the batch runs again, and is refused for good if a newer copy has taken over; "
+        "if it repeats, see "
         "that the brokers answer, the transaction coordinator most of all",
-        details={"transactional_id": transaction.transactional_id, "identity": list(transaction.identity)},
+        details={
+            "transactional_id": transaction.transactional_id,
+            "identity": list(transaction.identity),
+        },
     )
 
 
@@ -513,14 +595,17 @@ def _raise_init_refusal(refused: Refused, client: KafkaClient, timeout_ms: int) 
     raise TransactionTimeoutTooLarge(
         f"transaction.timeout.ms={timeout_ms} is above the broker's transaction.max.timeout.ms"
         + (f"={limit}" if limit else ", which may not be read (DescribeConfigs on the cluster)"),
-        next_step=f"lower transaction.timeout.ms (options= of the sink){f' to at most {limit}' if limit else ''}, or "
-        "raise transaction.max.timeout.ms on the brokers; no transaction was begun, so that nothing has to be undone",
+        next_step=f"lower transaction.timeout.ms (options= of the "
+        f"sink){f' to at most {limit}' if limit else ''}, or "
+        "raise transaction.max.timeout.ms on the brokers; no transaction was begun, so that "
+        "nothing has to be undone",
     ) from refused
 
 
 def _allows_less(transaction: Transaction, refused: Refused) -> bool:
-    """Was a timeout that nobody has set too long? Then ours is shorter from now on: brokers may be restarted with a
-    lower transaction.max.timeout.ms while a pipeline runs."""
+    """Was a timeout that nobody has set too long? Then ours is shorter from now on: brokers may be
+    restarted with a lower transaction.max.timeout.ms while a pipeline runs.
+    """
     if refused.code != _INVALID_TRANSACTION_TIMEOUT or not transaction._may_be_shorter:
         return False
     allowed_ms = _longest_allowed_ms(transaction._client)
@@ -536,7 +621,9 @@ def _longest_allowed_ms(client: KafkaClient) -> int:
 
 
 def _broker_limit(client: KafkaClient, timeout_ms: int | None = None) -> str | None:
-    """``transaction.max.timeout.ms``, or None without the right to describe the brokers' configuration."""
+    """``transaction.max.timeout.ms``, or None without the right to describe the brokers'
+    configuration.
+    """
     try:
         return client.broker_config(timeout_ms=timeout_ms).get("transaction.max.timeout.ms")
     except OncewardError:

@@ -1,8 +1,9 @@
-"""Cells to Arrow columns, a type at a time. Pure; called by :mod:`onceward.mysql.binlog.changes` and by what reads a
-snapshot.
+"""Cells to Arrow columns, a type at a time. Pure; called by :mod:`onceward.mysql.binlog.changes`
+and by what reads a snapshot.
 
-Which Arrow type each type of a column becomes (:func:`arrow_type`), chosen so that nothing that a server can hold is
-lost on the way, whether it comes from a binlog (:func:`columns_of`) or from a SELECT (:mod:`.from_text`):
+Which Arrow type each type of a column becomes (:func:`arrow_type`), chosen so that nothing that a
+server can hold is lost on the way, whether it comes from a binlog (:func:`columns_of`) or from a
+SELECT (:mod:`.from_text`):
 
 ============================================  =====================================================================
 in MySQL or MariaDB                           in Arrow
@@ -12,8 +13,9 @@ FLOAT, DOUBLE                                 float32, float64
 DECIMAL(p, s)                                 decimal128(p, s), from 39 digits on decimal256
 YEAR                                          uint16, 0 for 0000
 DATE, TIME, DATETIME, TIMESTAMP               string: MySQL's own text with all digits of its fraction, TIMESTAMP in
-                                              UTC. It has 0000-00-00, 2024-00-00 and -838:59:59, which no type of
-                                              Arrow's has, and sorts as they do (TIME does not)
+                                              UTC. It has 0000-00-00, 2024-00-00 and -838:59:59,
+                                              which no type of Arrow's has, and sorts as they do
+                                              (TIME does not)
 CHAR, VARCHAR, TEXT, ENUM, SET                string; ENUM's error value is the empty text, a SET's labels have commas
 JSON of MySQL                                 string: the server's own text of it
 JSON of MariaDB                               string: it is a LONGTEXT
@@ -36,7 +38,11 @@ from onceward.mysql.binlog.values.bytes_at import BytesAt
 
 _BINARY = frozenset({Kind.BIT, Kind.BINARY, Kind.GEOMETRY, Kind.VECTOR})
 _MOST_DIGITS_128 = 38
-_INTEGERS = {1: (pa.int8(), pa.uint8()), 2: (pa.int16(), pa.uint16()), 8: (pa.int64(), pa.uint64())}
+_INTEGERS = {
+    1: (pa.int8(), pa.uint8()),
+    2: (pa.int16(), pa.uint16()),
+    8: (pa.int64(), pa.uint64()),
+}
 _OTHER_INTEGERS = (pa.int32(), pa.uint32())
 
 
@@ -60,7 +66,9 @@ def columns_of(table: TableMap, block: Block, cells: list[Cells]) -> pa.RecordBa
     :raises BadCell: a value is not one of its column's type, or none that can be held.
     """
     at = BytesAt(block)
-    arrays = [_array(table, column, at, each) for column, each in zip(table.columns, cells, strict=True)]
+    arrays = [
+        _array(table, column, at, each) for column, each in zip(table.columns, cells, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in table.columns])
 
 

@@ -1,4 +1,6 @@
-"""BIT, BINARY, VARBINARY, BLOB, GEOMETRY and VECTOR. Pure; called by :mod:`onceward.mysql.binlog.values`."""
+"""BIT, BINARY, VARBINARY, BLOB, GEOMETRY and VECTOR. Pure; called by
+:mod:`onceward.mysql.binlog.values`.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,15 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
     """
     if column.kind is Kind.BIT:
         fixed = at.words(f"V{column.width}", cells.start)
-        raw = pa.Array.from_buffers(pa.binary(column.width), len(fixed), [None, pa.py_buffer(fixed.tobytes())])
+        raw = pa.Array.from_buffers(
+            pa.binary(column.width), len(fixed), [None, pa.py_buffer(fixed.tobytes())]
+        )
         raw = raw.cast(pa.binary())
-        return raw if cells.null is None else pc.if_else(pa.array(cells.null), pa.scalar(None, pa.binary()), raw)
+        return (
+            raw
+            if cells.null is None
+            else pc.if_else(pa.array(cells.null), pa.scalar(None, pa.binary()), raw)
+        )
     if column.packed:
         return unpacked.array(table, column, at, cells)
     raw = at.binary(cells)
@@ -37,7 +45,10 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
     elif column.kind is Kind.VECTOR:
         lengths = pc.binary_length(raw)
         _require(table, column, pc.equal(pc.bit_wise_and(lengths, _FLOAT_BYTES - 1), 0))
-        floats = [None if each is None else np.isfinite(np.frombuffer(each, "<f4")).all() for each in raw.to_pylist()]
+        floats = [
+            None if each is None else np.isfinite(np.frombuffer(each, "<f4")).all()
+            for each in raw.to_pylist()
+        ]
         _require(table, column, pa.array(floats, pa.bool_()))
     return raw
 
@@ -54,5 +65,8 @@ def _padded(table: TableMap, column: Column, raw: pa.Array) -> pa.Array:
 
 def _require(table: TableMap, column: Column, fits: pa.Array) -> None:
     if pc.all(fits).as_py() is False:
-        what = f"a {column.kind.value} of column {column.name!r} of {table.name} has a length or a number that none has"
+        what = (
+            f"a {column.kind.value} of column {column.name!r} of {table.name} has a length or "
+            f"a number that none has"
+        )
         raise BadCell(pc.index(fits, False).as_py(), damaged(what))

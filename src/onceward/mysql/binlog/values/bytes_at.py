@@ -1,4 +1,6 @@
-"""The bytes of a column's cells out of a block, all at once. Called by the modules beside it. Pure."""
+"""The bytes of a column's cells out of a block, all at once. Called by the modules beside it.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from onceward.mysql.binlog.rows import Block, Cells, Mask, Numbers
 
 
 class BytesAt:
-    """Views of a block in which each byte is the first of a word: a gather of those is one load a cell, aligned or not.
-    A block has spare bytes at its end, so that the last cell may be read so as well."""
+    """Views of a block in which each byte is the first of a word: a gather of those is one load a
+    cell, aligned or not. A block has spare bytes at its end, so that the last cell may be read so
+    as well.
+    """
 
     def __init__(self, block: Block) -> None:
         self.data = block.data
@@ -40,8 +44,9 @@ class BytesAt:
         return found
 
     def binary(self, cells: Cells) -> pa.Array:
-        """As one Arrow array. Cells and the gaps between them are one array over the block; every other of it is taken,
-        which Arrow does natively."""
+        """As one Arrow array. Cells and the gaps between them are one array over the block; every
+        other of it is taken, which Arrow does natively.
+        """
         rows = len(cells.start)
         if not rows:
             return pa.array([], pa.binary())
@@ -49,13 +54,18 @@ class BytesAt:
         edges = np.empty(2 * rows, np.int32)
         edges[::2] = cells.start
         edges[1::2] = cells.start + cells.length
-        both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), pa.py_buffer(self.data)])
+        both = pa.Array.from_buffers(
+            pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), pa.py_buffer(self.data)]
+        )
         return both.take(pa.array(np.arange(0, 2 * rows, 2), mask=cells.null))
 
     def slices(self, cells: Cells) -> list[bytes | None]:
         """As Python's bytes, for types that are read one by one."""
         assert cells.length is not None  # noqa: S101  a type with length bytes
-        data, null = self.data, [False] * len(cells.start) if cells.null is None else cells.null.tolist()
+        data, null = (
+            self.data,
+            [False] * len(cells.start) if cells.null is None else cells.null.tolist(),
+        )
         stop = (cells.start + cells.length).tolist()
         return [
             None if missing else data[first:last]

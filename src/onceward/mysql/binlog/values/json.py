@@ -23,6 +23,8 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
         for document in documents:
             found.append(None if document is None else text_of(document))  # noqa: PERF401  says where it stopped
     except NoJson as error:
-        what = f"column {column.name!r} of {table.name} has a document that cannot be read: {error}"
+        what = (
+            f"column {column.name!r} of {table.name} has a document that cannot be read: {error}"
+        )
         raise BadCell(len(found), damaged(what)) from None
     return pa.array(found, pa.string())

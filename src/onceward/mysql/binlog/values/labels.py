@@ -1,4 +1,6 @@
-"""ENUM and SET: numbers of labels, and bits of them. Pure; called by :mod:`onceward.mysql.binlog.values`."""
+"""ENUM and SET: numbers of labels, and bits of them. Pure; called by
+:mod:`onceward.mysql.binlog.values`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
         bits[cells.null] = 0
     _require(table, column, bits <= np.uint64((1 << len(column.labels)) - 1))
     different, which = np.unique(bits, return_inverse=True)
-    texts = [",".join(label for n, label in enumerate(column.labels) if each >> n & 1) for each in different.tolist()]
+    texts = [
+        ",".join(label for n, label in enumerate(column.labels) if each >> n & 1)
+        for each in different.tolist()
+    ]
     return _labels(texts, which.reshape(-1), cells)
 
 
@@ -43,7 +48,9 @@ def _labels(texts: list[str], numbers: Numbers, cells: Cells) -> pa.Array:
     return pc.take(pa.array(texts, pa.string()), pa.array(numbers, mask=cells.null))
 
 
-def _require(table: TableMap, column: Column, fits: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
+def _require(
+    table: TableMap, column: Column, fits: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+) -> None:
     if not fits.all():
         what = f"column {column.name!r} of {table.name} has a label that its type has not"
         raise BadCell(int(np.argmin(fits)), damaged(what))

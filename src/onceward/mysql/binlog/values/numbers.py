@@ -1,8 +1,8 @@
 """Integers, floats, years and decimals. Pure; called by :mod:`onceward.mysql.binlog.values`.
 
-Source: MySQL ``strings/decimal.cc`` (``bin2decimal``): a decimal is groups of nine digits, four bytes each and
-big-endian, on both sides of the point; the outermost are smaller. The first bit is turned over, and all bits of a
-negative one.
+Source: MySQL ``strings/decimal.cc`` (``bin2decimal``): a decimal is groups of nine digits, four
+bytes each and big-endian, on both sides of the point; the outermost are smaller. The first bit is
+turned over, and all bits of a negative one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
     """
     if column.kind is Kind.YEAR:
         year = at.words("u1", cells.start).astype(np.uint16)
-        return pa.array(np.where(year == 0, 0, year + _FIRST_YEAR).astype(np.uint16), mask=cells.null)
+        return pa.array(
+            np.where(year == 0, 0, year + _FIRST_YEAR).astype(np.uint16), mask=cells.null
+        )
     if column.kind is Kind.FLOAT:
         floats = at.words(f"<f{column.width}", cells.start)
         _require(table, column, np.isfinite(floats), cells.null)
         return pa.array(floats, mask=cells.null, from_pandas=False)
     if column.width != 3:
-        return pa.array(at.words(f"<{'u' if column.unsigned else 'i'}{column.width}", cells.start), mask=cells.null)
+        return pa.array(
+            at.words(f"<{'u' if column.unsigned else 'i'}{column.width}", cells.start),
+            mask=cells.null,
+        )
     if column.unsigned:
         return pa.array(at.words("<u4", cells.start) & np.uint32(0xFFFFFF), mask=cells.null)
     return pa.array(at.words("<i4", cells.start) << np.int32(8) >> np.int32(8), mask=cells.null)
@@ -62,11 +67,15 @@ def decimals(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.A
         wide = np.empty((len(value), 2), np.int64)
         wide[:, 0], wide[:, 1] = value, value >> 63
         return _from_words(pa.decimal128(column.precision, column.scale), wide, cells.null)
-    kind = (pa.decimal128 if column.precision <= 38 else pa.decimal256)(column.precision, column.scale)
+    kind = (pa.decimal128 if column.precision <= 38 else pa.decimal256)(
+        column.precision, column.scale
+    )
     return _from_words(kind, _limbs(groups, negative, kind.bit_width // 32), cells.null)
 
 
-def _groups(column: Column, at: BytesAt, cells: Cells, negative: Mask) -> list[tuple[int, npt.NDArray[np.int64]]]:
+def _groups(
+    column: Column, at: BytesAt, cells: Cells, negative: Mask
+) -> list[tuple[int, npt.NDArray[np.int64]]]:
     """How many digits, and their number, from the left."""
     whole, found, place = column.precision - column.scale, [], 0
     for digits in (whole % 9, *[9] * (whole // 9), *[9] * (column.scale // 9), column.scale % 9):
@@ -80,7 +89,9 @@ def _groups(column: Column, at: BytesAt, cells: Cells, negative: Mask) -> list[t
     return found
 
 
-def _limbs(groups: list[tuple[int, npt.NDArray[np.int64]]], negative: Mask, count: int) -> npt.NDArray[Any]:
+def _limbs(
+    groups: list[tuple[int, npt.NDArray[np.int64]]], negative: Mask, count: int
+) -> npt.NDArray[Any]:
     """Numbers that no word holds, in limbs of 32 bits, two's complement."""
     limbs = np.zeros((len(negative), count), np.uint64)
     for digits, group in groups:
@@ -97,7 +108,9 @@ def _limbs(groups: list[tuple[int, npt.NDArray[np.int64]]], negative: Mask, coun
 
 
 def _from_words(kind: pa.DataType, words: npt.NDArray[Any], null: Mask | None) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(words), [validity(null), pa.py_buffer(np.ascontiguousarray(words))])
+    return pa.Array.from_buffers(
+        kind, len(words), [validity(null), pa.py_buffer(np.ascontiguousarray(words))]
+    )
 
 
 def _require(table: TableMap, column: Column, fits: Mask, null: Mask | None) -> None:

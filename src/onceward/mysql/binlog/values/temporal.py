@@ -1,8 +1,10 @@
-"""DATE, TIME, DATETIME and TIMESTAMP as MySQL writes them. Pure; called by :mod:`onceward.mysql.binlog.values`.
+"""DATE, TIME, DATETIME and TIMESTAMP as MySQL writes them. Pure; called by
+:mod:`onceward.mysql.binlog.values`.
 
-Their digits are put into a table of bytes, a column at a time, and never pass through a calendar: months of 0, days of
-0 and the thirtieth of February are values that a server may hold. Source: MySQL ``sql-common/my_time.cc``
-(``TIME_from_longlong_datetime_packed``, ``my_time_packed_from_binary``, ``my_timestamp_from_binary``).
+Their digits are put into a table of bytes, a column at a time, and never pass through a calendar:
+months of 0, days of 0 and the thirtieth of February are values that a server may hold. Source:
+MySQL ``sql-common/my_time.cc`` (``TIME_from_longlong_datetime_packed``,
+``my_time_packed_from_binary``, ``my_timestamp_from_binary``).
 """
 
 from __future__ import annotations
@@ -41,13 +43,23 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
         digits[:] = _DATE_PATTERN
     else:
         parts = _datetimes(at, cells) if column.kind is Kind.DATETIME else _timestamps(at, cells)
-        fraction = _fraction(at, cells.start + (5 if column.kind is Kind.DATETIME else 4), column.fsp)
-        fits = (parts[0] < 10_000) & (parts[0] >= 0) & (parts[3] < 24) & (parts[4] < 60) & (parts[5] < 60)
+        fraction = _fraction(
+            at, cells.start + (5 if column.kind is Kind.DATETIME else 4), column.fsp
+        )
+        fits = (
+            (parts[0] < 10_000)
+            & (parts[0] >= 0)
+            & (parts[3] < 24)
+            & (parts[4] < 60)
+            & (parts[5] < 60)
+        )
         fits &= fraction < 1_000_000
         _require(table, column, fits, cells.null)
         if cells.null is not None:
             fraction = np.where(cells.null, 0, fraction)
-        digits = np.empty((len(fraction), _SECOND_BYTES + (column.fsp and column.fsp + 1)), np.uint8)
+        digits = np.empty(
+            (len(fraction), _SECOND_BYTES + (column.fsp and column.fsp + 1)), np.uint8
+        )
         digits[:] = _DATETIME_PATTERN[: digits.shape[1]]
         _put_fraction(digits, _SECOND_BYTES + 1, fraction, column.fsp)
     if cells.null is not None:
@@ -149,5 +161,8 @@ def _require(table: TableMap, column: Column, fits: Mask, null: Mask | None) -> 
     if null is not None:
         fits = fits | null
     if not fits.all():
-        what = f"a {column.kind.value} of column {column.name!r} of {table.name} has a number that none has"
+        what = (
+            f"a {column.kind.value} of column {column.name!r} of {table.name} has a number "
+            f"that none has"
+        )
         raise BadCell(int(np.argmin(fits)), damaged(what))

@@ -1,4 +1,6 @@
-"""CHAR, VARCHAR and TEXT by their charsets. Pure; called by :mod:`onceward.mysql.binlog.values`."""
+"""CHAR, VARCHAR and TEXT by their charsets. Pure; called by
+:mod:`onceward.mysql.binlog.values`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from onceward.mysql.binlog.values.bytes_at import BytesAt
 
 
 def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
-    """:raises BadCell: bytes that are no text of the column's charset, or a charset that there is no codec of."""
+    """:raises BadCell: bytes that are no text of the column's charset, or a charset that there is
+    no codec of.
+    """
     raw = unpacked.array(table, column, at, cells) if column.packed else at.binary(cells)
     return decoded(table, column, raw)
 
@@ -34,7 +38,9 @@ def decoded(table: TableMap, column: Column, raw: pa.Array) -> pa.Array:
 
 
 def _single_byte(table: TableMap, column: Column, raw: pa.Array) -> pa.Array:
-    """All texts of a column as one text: where each byte lies in it is a sum of the lengths of those before."""
+    """All texts of a column as one text: where each byte lies in it is a sum of the lengths of
+    those before.
+    """
     decode = decoder_of(column.charset)
     assert decode is not None  # noqa: S101  there is a table
     valid, edges, data = raw.buffers()
@@ -53,12 +59,16 @@ def _single_byte(table: TableMap, column: Column, raw: pa.Array) -> pa.Array:
     if raw.offset:
         valid = None if not raw.null_count else pa.array(raw.is_valid()).buffers()[1]
     return pa.Array.from_buffers(
-        pa.string(), len(raw), [valid, pa.py_buffer(np.ascontiguousarray(moved)), pa.py_buffer(joined)]
+        pa.string(),
+        len(raw),
+        [valid, pa.py_buffer(np.ascontiguousarray(moved)), pa.py_buffer(joined)],
     )
 
 
 def _utf8_lengths(charset: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return np.array([len(character.encode()) for character in single_byte_table(charset) or ""], np.uint8)
+    return np.array(
+        [len(character.encode()) for character in single_byte_table(charset) or ""], np.uint8
+    )
 
 
 def _one_by_one(table: TableMap, column: Column, raw: pa.Array) -> pa.Array:
@@ -82,9 +92,11 @@ def _one_by_one(table: TableMap, column: Column, raw: pa.Array) -> pa.Array:
 def _no_codec(table: TableMap, column: Column) -> OncewardError:
     return unreadable(
         "column_type",
-        f"column {column.name!r} of {table.name} has the charset {column.charset or 'of nobody knows which name'}, "
+        f"column {column.name!r} of {table.name} has the charset "
+        f"{column.charset or 'of nobody knows which name'}, "
         "which cannot be read here",
-        f"ALTER TABLE {table.name} CONVERT TO CHARACTER SET utf8mb4, and start from a position after that; or leave "
+        f"ALTER TABLE {table.name} CONVERT TO CHARACTER SET utf8mb4, and start from a position "
+        f"after that; or leave "
         "the table out of the wanted ones",
     )
 
@@ -92,7 +104,8 @@ def _no_codec(table: TableMap, column: Column) -> OncewardError:
 def _no_text(table: TableMap, column: Column, value: bytes) -> OncewardError:
     return unreadable(
         "column_type",
-        f"column {column.name!r} of {table.name} has bytes that are no text of its charset {column.charset}, "
+        f"column {column.name!r} of {table.name} has bytes that are no text of its charset "
+        f"{column.charset}, "
         f"among them {value[:32]!r}",
         "correct the value on the server, and read the row again from the table; a column "
         "that holds such bytes for good should be a VARBINARY",

@@ -1,8 +1,8 @@
 """MariaDB's COMPRESSED columns. Pure; called by the modules beside it.
 
-A byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits are how many bytes of length
-follow, the greatest first; its bit 3 says that it is raw deflate, without zlib's header. Source: MariaDB
-``sql/field_comp.cc``.
+A byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits are how many
+bytes of length follow, the greatest first; its bit 3 says that it is raw deflate, without zlib's
+header. Source: MariaDB ``sql/field_comp.cc``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
     except (zlib.error, ValueError) as error:
         raise BadCell(len(found), damaged(f"{named} cannot be unpacked: {error}")) from None
     except NotImplementedError as error:
-        step = f"ALTER TABLE {table.name} to have it without COMPRESSED, and start from a position after that"
-        raise BadCell(len(found), unreadable("column_type", f"{named} is packed by {error}", step)) from None
+        step = (
+            f"ALTER TABLE {table.name} to have it without COMPRESSED, and start from a "
+            f"position after that"
+        )
+        raise BadCell(
+            len(found), unreadable("column_type", f"{named} is packed by {error}", step)
+        ) from None
     return pa.array(found, pa.binary())
 
 
