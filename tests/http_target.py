@@ -22,7 +22,7 @@ from onceward_testing.guarded_server import GuardedServer
 def post(url: str, key: str, values: list[Any]) -> None:
     """A client's: raises unless the server has them."""
     body = json.dumps(values).encode()
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310
         url, body, {"Idempotency-Key": key, "Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 — an address of this test's own

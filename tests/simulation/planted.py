@@ -27,7 +27,7 @@ def planted(owner: Any, name: str, before: str, after: str) -> Iterator[None]:
     source = source.replace(before, after).replace("super()", "super(_owner, self)")
     made: dict[str, Any] = {}
     flags = annotations.compiler_flag
-    exec(
+    exec(  # noqa: S102
         compile(source, f"<planted in {name}>", "exec", flags=flags),
         {**function.__globals__, "_owner": owner},
         made,

@@ -31,8 +31,8 @@ ABORTED = (
 
 DAEMON = """
 Error from python worker:
-  /usr/bin/python3: Error while finding module specification for 'onceward.spark.session.worker_daemon' (ModuleNotFoundError:
-  No module named 'onceward')
+  /usr/bin/python3: Error while finding module specification for
+  'onceward.spark.session.worker_daemon' (ModuleNotFoundError: No module named 'onceward')
 PYTHONPATH was:
 """
 UNPICKLED = """Traceback (most recent call last):

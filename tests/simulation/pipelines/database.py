@@ -349,7 +349,7 @@ def _made_by(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
         "table": "r[0]", "p": "r[1]", "k": f"r[2] % {KEYS}", "o": "r[2]", "op": f"'u' if r[2] % "
                                                                                 f"{_DELETES} else 'd'"
     }  # fmt: skip
-    made: Callable[[Any], tuple[Any, ...]] = eval(
+    made: Callable[[Any], tuple[Any, ...]] = eval(  # noqa: S307
         f"lambda r: ({', '.join(values[name] for name in names)},)"
     )
     return made
