@@ -51,7 +51,7 @@ readme: ## README's commands in an empty environment: install, first job, kill -
 	$(PYTHON) tools/readme_in_an_empty_environment.py $(ARGS)
 
 # Newer Sparks, each in an environment of its own: everything from the lock but PySpark (and its py4j). Spark's own
-# settings stay at their defaults, adaptive execution included. docs/deploying.md has the table.
+# settings stay at their defaults, adaptive execution included. docs/how-to/deploying.md has the table.
 MATRIX ?= 4.1.1 4.1.3 4.2.0 4.3.0
 
 matrix: $(MATRIX:%=matrix-%) ## README, the Spark and the contract tests on newer PySparks (MATRIX="4.1.1 4.3.0", KAFKA=4.4.0, JAVA_HOME=…)
@@ -85,7 +85,7 @@ else
 	    $(if $(DIR),--dir $(DIR)) $(if $(REPORT),--report $(REPORT)) $(ARGS)
 endif
 
-# Without a JVM, a broker, sockets or threads: docs/simulation.md.
+# Without a JVM, a broker, sockets or threads: docs/explanation/simulation.md.
 simulate: $(INSTALLED) ## a million runs of the protocol: SEEDS=1-1000000 (or SEED=7, one of them, told) PIPELINE=kafka JOBS=2 MINUTES=60 REPORT=file.md KEEP_GOING=1
 	PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED) --show,--seeds $(or $(SEEDS),1-20000) --jobs $(or $(JOBS),2)) \
 	    $(if $(PIPELINE),--pipeline $(PIPELINE)) $(if $(MINUTES),--minutes $(MINUTES)) \

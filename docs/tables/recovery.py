@@ -1,5 +1,5 @@
-"""Writes docs/recovery.md: what happens after each error, as the code decides it. `python
-docs/tables/recovery.py`
+"""Writes docs/reference/recovery.md: what happens after each error, as the code decides it.
+`python docs/tables/recovery.py`
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from onceward import errors
 from onceward.errors import OncewardError, Recovery
 from onceward.operate.supervise import may_pass
 
-PAGE = Path(__file__).parents[1] / "recovery.md"
+PAGE = Path(__file__).parents[1] / "reference" / "recovery.md"
 
 _BEGIN = """\
 # What happens after an error
 
 Written by `docs/tables/recovery.py` from the code; a test says when it is not up to date. What each error means and
 what to do about it is in [Troubleshooting](troubleshooting.md); why it is decided so, in
-[ADR 0026](adr/0026-whether-a-pipeline-has-worked-decides.md).
+[ADR 0026](../adr/0026-whether-a-pipeline-has-worked-decides.md).
 
 First the sink does what it can within the run. Then the query fails, and
 [`ow.supervise`](configuration.md#starting-again-after-a-failure) starts it again or does not. It stops for good where

@@ -39,7 +39,7 @@ folder_sink = _example()
 
 
 def test_the_page_shows_the_example_as_it_is():
-    page = (EXAMPLE.parents[1] / "docs" / "write-your-own-sink.md").read_text()
+    page = (EXAMPLE.parents[1] / "docs" / "how-to" / "write-your-own-sink.md").read_text()
     assert f"```python\n{EXAMPLE.read_text()}```" in page
     assert len([line for line in EXAMPLE.read_text().splitlines() if line.strip()]) <= 60
 

@@ -626,7 +626,7 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(here: RedisKitHere
 
 
 def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "upsert.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "upsert.md").read_text()
     rights = page.partition("\n## Rights in Redis\n")[2].partition("\n## ")[0]
     commands = [
         f"+{name.lower().replace(' ', '|')}" for name in re.findall(r"`([A-Z ]+)`", rights)

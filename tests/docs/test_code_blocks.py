@@ -61,11 +61,11 @@ TOPICS = (
 
 ONLY_PARSED = {
     (
-        "docs/guarantees.md",
+        "docs/reference/guarantees.md",
         "LocalKafka(proxied=True)",
     ): "a cluster of its own; tests/broker/test_proxy.py has one",
     (
-        "docs/configuration.md",
+        "docs/reference/configuration.md",
         "secure_people =",
     ): "a login when it is defined; tests/spark/test_logins.py has one",
 }
@@ -172,7 +172,9 @@ class Reader:
         """The first pipeline of the configuration page, for pages that speak of one that has
         run.
         """
-        first = next(block for block in markdown.blocks(ROOT / "docs" / "configuration.md"))
+        first = next(
+            block for block in markdown.blocks(ROOT / "docs" / "reference" / "configuration.md")
+        )
         self.run(first, first.text)
 
     def begin_what_is_judged(self, page: Path, pipeline: str) -> None:
@@ -290,7 +292,7 @@ def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres, mysql: 
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(f"SET search_path = {schema}")
-        for block in markdown.blocks(ROOT / "docs" / "databases.md"):
+        for block in markdown.blocks(ROOT / "docs" / "how-to" / "databases.md"):
             if block.language == "sql" and "utf8mb4" in block.text:
                 sql_at(reader.mysql_url, block.text)
             elif block.language == "sql":
@@ -327,15 +329,17 @@ def test_the_mysql_page_runs(reader: Reader, postgres: LocalPostgres, binlog_mys
         )
 
     [theirs, ours] = [
-        b.text for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "sql"
+        b.text
+        for b in markdown.blocks(ROOT / "docs" / "how-to" / "mysql.md")
+        if b.language == "sql"
     ]
     [job, going_on, servers] = [
-        b for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "python"
+        b for b in markdown.blocks(ROOT / "docs" / "how-to" / "mysql.md") if b.language == "python"
     ]
     for statement in filter(str.strip, fitted(theirs).split(";\n")):
         sql_at(binlog_mysql.url, statement)
-    [doctor] = commands(ROOT / "docs" / "mysql.md")
-    reader.command(fitted(doctor), ROOT / "docs" / "mysql.md")
+    [doctor] = commands(ROOT / "docs" / "how-to" / "mysql.md")
+    reader.command(fitted(doctor), ROOT / "docs" / "how-to" / "mysql.md")
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {copy}")
         connection.execute(f"SET search_path = {copy}")
@@ -361,7 +365,7 @@ def test_the_mysql_page_runs(reader: Reader, postgres: LocalPostgres, binlog_mys
 def test_the_write_ahead_page_runs(reader: Reader):
     [job] = [
         block
-        for block in markdown.blocks(ROOT / "docs" / "write-ahead.md")
+        for block in markdown.blocks(ROOT / "docs" / "how-to" / "write-ahead.md")
         if block.language == "python"
     ]
     with HttpTarget(reader.folder) as http:
@@ -374,7 +378,7 @@ def test_the_upsert_page_runs(
     reader: Reader, local_redis: LocalRedis, opensearch: LocalOpenSearch
 ):
     with closing(Redis.from_url(local_redis.url, decode_responses=True)) as redis:
-        for block in markdown.blocks(ROOT / "docs" / "upsert.md"):
+        for block in markdown.blocks(ROOT / "docs" / "how-to" / "upsert.md"):
             if block.language == "python":
                 text = block.text.replace("redis://:secret@redis:6379/0", local_redis.url)
                 text = text.replace("https://writer:secret@opensearch:9200", opensearch.url)
@@ -413,7 +417,7 @@ def test_the_avro_page_runs(reader: Reader, registry: LocalRegistry):
         value=b"\x00" + number.to_bytes(4, "big") + write(schema, {"name": "Ada", "age": 36}),
     )
     assert producer.flush(60) == 0
-    for block in markdown.blocks(ROOT / "docs" / "avro.md"):
+    for block in markdown.blocks(ROOT / "docs" / "how-to" / "avro.md"):
         if block.language == "python":
             text = block.text.replace("https://registry:8081", registry.url)
             reader.run(
@@ -455,7 +459,7 @@ def test_the_debezium_page_runs(
         )
         [to_kafka, as_avro, to_postgres, back] = (
             block
-            for block in markdown.blocks(ROOT / "docs" / "debezium.md")
+            for block in markdown.blocks(ROOT / "docs" / "how-to" / "debezium.md")
             if block.language == "python"
         )
         begin = f'starting={{"file": "{file}", "position": {place}}}, tables='
@@ -490,7 +494,7 @@ def test_the_lake_page_runs(reader: Reader, lake: Any):
     """In a session like the one that its first block makes."""
     [session, *blocks] = [
         b
-        for b in markdown.blocks(ROOT / "docs" / "delta-and-iceberg.md")
+        for b in markdown.blocks(ROOT / "docs" / "how-to" / "delta-and-iceberg.md")
         if b.language == "python"
     ]
     assert ".getOrCreate()" in session.text
@@ -518,7 +522,7 @@ def test_the_migration_page_moves_exactly_once(reader: Reader):
     """
     diff, lost = [
         b
-        for b in markdown.blocks(ROOT / "docs" / "migration.md")
+        for b in markdown.blocks(ROOT / "docs" / "how-to" / "migration.md")
         if b.language in ("diff", "python")
     ]
     assert (diff.language, lost.language) == ("diff", "python")

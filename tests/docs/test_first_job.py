@@ -129,7 +129,7 @@ def submit_line(newcomer: Newcomer) -> str:
     """The first of the deploying page, ``$(onceward jars --submit)`` filled in as a shell
     would.
     """
-    line = lines("docs/deploying.md", "spark-submit $(onceward jars --submit)")[0]
+    line = lines("docs/how-to/deploying.md", "spark-submit $(onceward jars --submit)")[0]
     return line.replace(
         "$(onceward jars --submit)", newcomer.run("onceward jars --submit").strip()
     )

@@ -52,7 +52,7 @@ TEXTS = [
     ),
 ]
 READ = {"csv": {"multiLine": True, "lineSep": "\n", "nullValue": "\\N"}, "json": {}}
-"""As docs/files.md has it."""
+"""As docs/how-to/files.md has it."""
 
 
 def every_kind(spark: SparkSession) -> DataFrame:

@@ -1,5 +1,5 @@
-"""ACLs: what docs/dead-letters.md says that a replay needs is enough, and each line of it is
-needed.
+"""ACLs: what docs/how-to/dead-letters.md says that a replay needs is enough, and each line of it
+is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from secured_cluster import SecuredKafka
 from dead_letter_desk import Desk
 from onceward.kafka.wire.acls import Acl, Kind, Need
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "dead-letters.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "dead-letters.md"
 _LINE = re.compile(
     r"^\| `(Read|Write|Create)` \| `(topic|transactional-id)` `([\w.-]+)`", re.MULTILINE
 )
@@ -88,7 +88,7 @@ def test_without_any_one_of_them_it_stops_and_says_which(
     assert "AccessDenied" in done.output
     assert missing.operation in done.output
     assert missing.name in done.output
-    assert "docs/dead-letters.md" in done.output
+    assert "docs/how-to/dead-letters.md" in done.output
     assert desk.fed_back() == []
     secured.grant([missing])
     done = desk.ask("replay")

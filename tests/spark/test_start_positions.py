@@ -1,9 +1,10 @@
 """Start positions and what appears later, as one table: where a query starts, what there was, what
 comes out exactly.
 
-The same table is in ``docs/configuration.md``. Each row is a query of its own on a real broker,
-through the exactly-once sink; each record is one letter, so that a row can be read. What is added
-*during* the run is written while the first batch is, and therefore before Spark can know of it.
+The same table is in ``docs/reference/configuration.md``. Each row is a query of its own on a real
+broker, through the exactly-once sink; each record is one letter, so that a row can be read. What
+is added *during* the run is written while the first batch is, and therefore before Spark can know
+of it.
 """
 
 from __future__ import annotations

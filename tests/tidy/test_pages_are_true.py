@@ -24,6 +24,7 @@ from onceward.kafka.wire.options.settings import OPTIONS
 README_WORDS = 900
 LANGUAGES = {"python", "bash", "diff", "sql"}
 DOCS = ROOT / "docs"
+GROUPS = ("tutorial", "how-to", "reference", "explanation")
 
 
 def error_names() -> set[str]:
@@ -64,12 +65,22 @@ def test_links_lead_somewhere(page: Path):
 
 
 def test_every_docs_page_is_listed():
-    listed = {
+    listed = [
         (DOCS / target.partition("#")[0]).resolve()
         for _, target in markdown.links(DOCS / "README.md")
+    ]
+    pages = {page.resolve() for group in GROUPS for page in (DOCS / group).rglob("*.md")}
+    assert {page for page in pages if listed.count(page) != 1} == set()
+
+
+def test_every_docs_page_is_in_a_group():
+    assert [page.name for page in DOCS.glob("*.md")] == ["README.md"]
+    assert {path.name for path in DOCS.iterdir() if path.is_dir()} == {
+        *GROUPS,
+        "adr",
+        "pictures",
+        "tables",
     }
-    own = {page.resolve() for page in DOCS.glob("*.md")} - {(DOCS / "README.md").resolve()}
-    assert own - listed == set()
 
 
 def test_the_readme_stays_short():
@@ -91,7 +102,7 @@ def test_the_picture_is_what_is_drawn():
 
 
 def test_every_error_has_an_entry():
-    page = DOCS / "troubleshooting.md"
+    page = DOCS / "reference" / "troubleshooting.md"
     entries = dict(
         re.findall(r"^### `(\w+)`\n(.*?)(?=^##)", page.read_text(), re.DOTALL | re.MULTILINE)
     )
@@ -105,7 +116,7 @@ def test_the_page_knows_what_is_retried():
     """An error that the sink tries again by itself says so, or stands in the chapter of those that
     all are.
     """
-    text = (DOCS / "troubleshooting.md").read_text()
+    text = (DOCS / "reference" / "troubleshooting.md").read_text()
     chapter = text.split("\n## An attempt failed\n")[1].split("\n## ")[0]
     said = set(re.findall(r"^### `(\w+)`\n", chapter, re.MULTILINE))
     said |= set(
@@ -131,12 +142,15 @@ def test_every_parameter_is_documented(section: str, function: object):
         else set()
     )
     assert (
-        table_names(DOCS / "configuration.md", section) - columns == parameters(function) - columns
+        table_names(DOCS / "reference" / "configuration.md", section) - columns
+        == parameters(function) - columns
     )
 
 
 def test_every_kafka_setting_is_documented():
-    assert table_names(DOCS / "configuration.md", "Kafka's own settings") == set(OPTIONS)
+    assert table_names(DOCS / "reference" / "configuration.md", "Kafka's own settings") == set(
+        OPTIONS
+    )
 
 
 @pytest.mark.parametrize("page", markdown.pages(), ids=markdown.name_of)

@@ -1,4 +1,4 @@
-"""docs/recovery.md is what its script writes from the code."""
+"""docs/reference/recovery.md is what its script writes from the code."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ tell.
 """
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "recovery.md"
 AFTERWARDS = dict(
     re.findall(r"^\|[^|]*`(\w+)`[^|]*\|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
 )
-"""What docs/recovery.md says of ``ow.supervise`` after each error."""
+"""What docs/reference/recovery.md says of ``ow.supervise`` after each error."""
 
 STARTS = {
     "**stops**": {None: 1, 7: 1},
@@ -131,7 +131,7 @@ def test_each_error_restarts_or_stops_as_its_situation_says(
     started = supervised(kind("once"), committed=committed)
     assert started == (1 if stops else 3)
     assert started == STARTS.get(AFTERWARDS[name], STARTS_AGAIN)[committed], (
-        "docs/recovery.md says otherwise"
+        "docs/reference/recovery.md says otherwise"
     )
 
 

@@ -67,5 +67,5 @@ def test_pip_resolves_no_minor_release_that_was_never_run():
 
 
 def test_the_page_on_deploying_names_each_of_them():
-    page = (ROOT / "docs/deploying.md").read_text()
+    page = (ROOT / "docs/how-to/deploying.md").read_text()
     assert [version for version in RUN_WITH if f"| {version} |" not in page] == []

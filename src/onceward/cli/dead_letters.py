@@ -76,8 +76,8 @@ def _connected(
         )
         raise AccessDenied(
             denied.message,
-            next_step=f"grant it {right} (kafka-acls --add); docs/dead-letters.md lists all the "
-            f"rights that are needed",
+            next_step=f"grant it {right} (kafka-acls --add); docs/how-to/dead-letters.md lists "
+            f"all the rights that are needed",
             details=denied.details,
         ) from denied
     finally:

@@ -10,7 +10,7 @@ holds for a delete, too, whose version is kept for ``index.gc_deletes``.
 A version is one whole number of 63 bits, and that is all that the server compares. So of the mark
 of a write (:mod:`upserts`) only a part is there: the value of the user's column, or the row's
 place in the ledger. What the other parts would tell cannot be told here, as the page says
-(docs/upsert.md).
+(docs/how-to/upsert.md).
 
 One ``_bulk`` request has many rows, each with an answer of its own. It is all that is needed, and
 Elasticsearch and OpenSearch have it alike; so the client is urllib3 alone. Elastic's own client
@@ -336,7 +336,7 @@ class OpenSearchWriter(UpsertWriter):
         if its_own and status == 403 and kind != _BLOCKED:
             return AccessDenied(
                 what,
-                next_step=f"grant the login what docs/upsert.md lists, on {self.index}",
+                next_step=f"grant the login what docs/how-to/upsert.md lists, on {self.index}",
                 details=details,
             )
         if its_own and status == 404:

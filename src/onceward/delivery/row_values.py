@@ -1,5 +1,5 @@
-"""How a value of a row is written, as text or as JSON: what docs/upsert.md has in its table.
-Values only.
+"""How a value of a row is written, as text or as JSON: what docs/how-to/upsert.md has in its
+table. Values only.
 """
 
 from __future__ import annotations

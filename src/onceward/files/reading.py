@@ -40,8 +40,8 @@ def read_files(
     :param schema: of the rows, as ``DataFrameReader.schema`` takes it; needed where nothing may be
         published yet.
     :param options: of the reader, over those that the path was written with, such as
-        ``mergeSchema``, or for CSV ``multiLine``, ``lineSep`` and ``nullValue`` (docs/files.md
-        tells when).
+        ``mergeSchema``, or for CSV ``multiLine``, ``lineSep`` and ``nullValue``
+        (docs/how-to/files.md tells when).
     :returns: the columns of the rows, those of ``partition_by``, and for all layouts but "flat"
         ``batch`` (``batch_column``), which is ``<pipeline_id>@<number>``.
     :raises ConfigurationError: no file sink has written there; or nothing is published yet, and

@@ -97,7 +97,7 @@ class Pipeline:
             shuffle=setting.shuffle or stateful,
             # A function that asks by itself whether there are rows reads a computation of its own,
             # and where that is by chance, and a part of it is lost, it may be told that there are
-            # none: docs/guarantees.md.
+            # none: docs/reference/guarantees.md.
             by_chance=(setting.by_chance or by_lot) and not stateful and not skips,
             tasks=setting.tasks,
             between=setting.between,

@@ -14,7 +14,7 @@ from pathlib import Path
 from onceward.errors import ConfigurationError
 
 RUN_WITH = ("4.0.0", "4.1.1", "4.1.3", "4.2.0", "4.3.0")
-"""PySpark, oldest first. docs/deploying.md says what ran on each; ``make matrix`` runs it
+"""PySpark, oldest first. docs/how-to/deploying.md says what ran on each; ``make matrix`` runs it
 again.
 """
 
