@@ -1,5 +1,4 @@
-"""``onceward dead-letters replay`` on real brokers: each letter goes back once, whatever is
-killed, lost or run twice.
+"""I21: each letter goes back once, whatever is killed, lost or run twice, on real brokers.
 
 What came back librdkafka counts; and the ledger's chain is judged by ``onceward verify``, which is
 librdkafka's, too.

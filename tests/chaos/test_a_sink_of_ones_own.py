@@ -1,6 +1,4 @@
-"""The example of a sink of one's own, in a job of its own that is killed before, in and after the
-decision.
-"""
+"""I10: the example of a custom sink, in a job that is killed before, in and after the decision."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Changes of a MySQL server's tables into a topic, in a job that is killed in every phase, while
-writers go on.
-"""
+"""I24: changes of a MySQL server into a topic, in a job killed in every phase under load."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A source of one's own and a real sink, in a job that is killed again and again while its file
-grows.
-"""
+"""I19: a custom source, whose file grows, in a job that is killed again and again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A job that writes to a table of a real database, killed before, in and after the transaction
-that decides.
-"""
+"""I13, I14: a job into a real database, killed before, in and after the deciding transaction."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A job into a Delta and into an Iceberg table, killed around the decision, and between the
-table's commit and ours.
+"""I18: a job into a Delta and an Iceberg table, killed around the decision and the commit.
 
 What the table has is read by the format's own reader, in a process of its own.
 """

@@ -1,6 +1,4 @@
-"""A job from Kafka into files, killed before, in and after the decision, and between two
-renames.
-"""
+"""I17: a job from Kafka into files, killed around the decision and between two renames."""
 
 from __future__ import annotations
 

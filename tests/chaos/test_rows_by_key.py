@@ -1,6 +1,4 @@
-"""A job that writes rows by key to a real Redis, killed around the decision and around single
-writes.
-"""
+"""I16: a job that writes to a real Redis, killed around the decision and around single writes."""
 
 from __future__ import annotations
 

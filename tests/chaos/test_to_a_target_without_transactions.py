@@ -1,6 +1,4 @@
-"""A job that delivers to an HTTP server, killed before, in and after the decision and around
-single deliveries.
-"""
+"""I15: a job that delivers to an HTTP server, killed around the decision and around deliveries."""
 
 from __future__ import annotations
 

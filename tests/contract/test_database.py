@@ -1,6 +1,4 @@
-"""The contract over tables of a database: rows that the driver inserts, and rows that tasks
-stage.
-"""
+"""I13: the contract over tables of a database, inserted by the driver or staged by tasks."""
 
 from __future__ import annotations
 

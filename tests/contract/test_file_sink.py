@@ -1,4 +1,4 @@
-"""The contract over files: each layout, in this process and on Spark with its own writers."""
+"""I17: the contract over files: each layout, in this process and on Spark with its own writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract over the example of a sink of one's own, with each ledger that it may have."""
+"""I10: the contract over the example of a custom sink, with each ledger that it may have."""
 
 from __future__ import annotations
 

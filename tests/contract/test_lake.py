@@ -1,4 +1,4 @@
-"""The contract over tables of a lake: Delta and Iceberg, on Spark with their own writers."""
+"""I18: the contract over Delta and Iceberg tables, on Spark with their own writers."""
 
 from __future__ import annotations
 

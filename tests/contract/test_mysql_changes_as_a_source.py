@@ -1,4 +1,4 @@
-"""The contract of sources over ``ow.mysql_changes``, whose rows several tasks read."""
+"""I24: the contract of sources over ``ow.mysql_changes``, whose rows several tasks read."""
 
 from __future__ import annotations
 

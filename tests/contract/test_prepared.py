@@ -1,6 +1,4 @@
-"""The contract over transactions that tasks prepare, in each kind of database, and with a ledger
-that is elsewhere.
-"""
+"""I14: the contract over prepared transactions, in each database and with a ledger elsewhere."""
 
 from __future__ import annotations
 

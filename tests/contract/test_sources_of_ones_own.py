@@ -1,4 +1,4 @@
-"""The contract over the examples of sources of one's own, and what each of them notices."""
+"""I19: the contract over the example sources, and what each of them notices."""
 
 from __future__ import annotations
 

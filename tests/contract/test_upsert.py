@@ -1,6 +1,4 @@
-"""The contract over an upsert sink that writes to a real Redis; and what keys, versions and
-deletes mean there.
-"""
+"""I16: the contract over upserts in a real Redis; what keys, versions and deletes mean there."""
 
 from __future__ import annotations
 

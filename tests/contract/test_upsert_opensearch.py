@@ -1,6 +1,4 @@
-"""The contract over an upsert sink that writes to a real OpenSearch; and what versions and deletes
-mean there.
-"""
+"""I16: the contract over upserts in a real OpenSearch; what versions and deletes mean."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The contract over a write-ahead sink that delivers to an HTTP server, which knows no
-transactions.
-"""
+"""I15: the contract over deliveries to an HTTP server, which has no transactions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``ow.mysql_changes`` without Spark: ranges, batches and parts over the binlogs of real
-servers.
-"""
+"""I24: ``ow.mysql_changes`` without Spark: ranges, batches and parts over real binlogs."""
 
 from __future__ import annotations
 

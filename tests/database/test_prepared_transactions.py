@@ -1,6 +1,4 @@
-"""What becomes of rows that tasks write straight into a table, in transactions that they prepare;
-by another client.
-"""
+"""I14: rows that tasks write into a table in prepared transactions, read by another client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a batch's rows in tables of a database, looked at by another client."""
+"""I13: a batch's rows in tables of a database, read by another client."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ TOPICS = (
 
 ONLY_PARSED = {
     (
-        "docs/reference/guarantees.md",
+        "docs/explanation/how-it-is-tested.md",
         "LocalKafka(proxied=True)",
     ): "a cluster of its own; tests/broker/test_proxy.py has one",
     (

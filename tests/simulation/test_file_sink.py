@@ -125,7 +125,7 @@ class TestTheJudge:
     def test_what_a_task_has_left_in_a_published_folder(self) -> None:
         world = calm_world("batches")
         entries(world, newest(world))[".part-0.tmp"] = File(0.0, b"")
-        assert found(world) == {"I10"}
+        assert found(world) == {"I17"}
 
     def test_a_batch_that_the_ledger_does_not_have(self) -> None:
         world = calm_world("batches")
@@ -152,13 +152,13 @@ class TestTheJudge:
         entries(world, "_onceward").setdefault("prepared", Folder()).entries["9.orders"] = Folder(
             -9.0
         )
-        assert found(world) == {"I10"}
+        assert found(world) == {"I17"}
 
     def test_a_folder_that_no_list_names(self) -> None:
         world = calm_world("manifest")
         folder = entries(world, "_onceward", "files").setdefault("9.orders", Folder(-9.0))
         folder.entries["part-0"] = File(-9.0, b"rows")
-        assert found(world) == {"I10"}
+        assert found(world) == {"I17"}
 
     def test_a_file_of_a_list_is_gone(self) -> None:
         world = calm_world("manifest")

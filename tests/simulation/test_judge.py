@@ -698,7 +698,7 @@ class TestSecrets:
 
 
 class TestDifferences:
-    """I10: what every target's judge says of rows."""
+    """I1 and I2: what every target's judge says of rows."""
 
     def test_equal(self):
         assert differences([("a", 0, 1), ("a", 0, 1)], [("a", 0, 1), ("a", 0, 1)]) == []

@@ -1,6 +1,4 @@
-"""Each record is read, or refused by name: none is taken for what it is not, and nothing that a
-user's query does behind the decoding makes Spark leave the look at it out.
-"""
+"""I22: each record is read, or refused by name, whatever the query does after the decoding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a format cannot read becomes dead letters, in the batch's own transaction, whatever the
-query does behind it.
+"""I20: what a format cannot read becomes dead letters, in the transaction of its batch.
 
 The format is the smallest that there is: it reads values that begin with ``good``. That of Avro
 has tests of its own.

@@ -1,6 +1,4 @@
-"""Each text is read, or refused by name: a good record has what Python's own JSON says, and
-nothing that a user's query does behind the decoding makes Spark leave the look at it out.
-"""
+"""I23: each text is read as Python's own JSON reads it, or refused by name, whatever follows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Sources of one's own on Spark: what goes wrong reaches the user by name, and the ledger knows
-where they stand.
-"""
+"""I19: custom sources on Spark: failures reach the user by name, and the ledger has positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Was every promise kept? The invariants I1 to I12, judged when a story is over.
+"""Was every promise kept? The promises by id, judged when a story is over.
 
 By a model that shares no code with what it judges: nothing here imports ``onceward``. ``output``
 compares what is visible with the source, ``chain`` reads the ledger, ``ending`` looks whether

@@ -97,14 +97,15 @@ def judge_end_of_ledger(facts: Facts, chain: Chain) -> list[Violation]:
 
 
 def judge_leftovers(
-    facts: Facts, chain: Chain, prepared: Iterable[tuple[str, float]], where: str
+    facts: Facts, chain: Chain, prepared: Iterable[tuple[str, float]], where: str, promise: str
 ) -> list[Violation]:
-    """I10: what was prepared before a start that was not disturbed and has decided a batch is
+    """Whatever was prepared before a start that was not disturbed and has decided a batch is
     published or dropped.
 
     Not until it had opened: what another copy prepares between its two looks, it leaves alone.
 
     :param prepared: what is still there, and since when (seconds).
+    :param promise: the id under which the target promises it: I10, I15 or I17.
     """
     if not chain.records or facts.any_of(*_LASTING):
         return []
@@ -115,7 +116,7 @@ def judge_leftovers(
                   default=-1.0)  # fmt: skip
     left = sorted(name for name, since in prepared if since < began)
     return (
-        [Violation("I10", f"left over in {where} by earlier starts: {', '.join(left[:4])}")]
+        [Violation(promise, f"left over in {where} by earlier starts: {', '.join(left[:4])}")]
         if left
         else []
     )

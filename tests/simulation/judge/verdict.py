@@ -20,9 +20,13 @@ NAMES = {
     "I7": "fencing",
     "I8": "liveness",
     "I9": "state",
-    "I10": "the target",
-    "I11": "stop well",
+    "I10": "two-phase target",
+    "I11": "named stops",
     "I12": "secrets",
+    "I13": "database",
+    "I14": "prepared transactions",
+    "I15": "target without transactions",
+    "I17": "files",
 }
 _SHOWN = 4
 

@@ -200,7 +200,7 @@ class Pipeline:
         left = server.left()
         if caught_up and left:
             yield Violation(
-                "I10", f"left over from before the last start: {', '.join(sorted(left))}"
+                "I13", f"left over from before the last start: {', '.join(sorted(left))}"
             )
 
     def _chain(self, world: Any, server: Server) -> Any:
@@ -293,7 +293,7 @@ class Prepared(Pipeline):
     def _judged(self, world: Any) -> Iterator[Violation]:
         yield from super()._judged(world)
         for what in world.aborts.left:
-            yield Violation("I10", what)
+            yield Violation("I14", what)
 
 
 class Aborts:

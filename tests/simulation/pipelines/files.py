@@ -248,7 +248,7 @@ def judge_files(facts: Facts, reader: Reader) -> Iterator[Violation]:
         *_prepared(tree, chain),
         *([] if any(map(facts.beside, world.starts)) else _hidden(tree, chain)),
     ]
-    yield from judge_leftovers(facts, chain, left, "the path")
+    yield from judge_leftovers(facts, chain, left, "the path", "I17")
 
 
 def _tidy(tree: Tree) -> Iterator[Violation]:
@@ -262,7 +262,7 @@ def _tidy(tree: Tree) -> Iterator[Violation]:
     for batch, folder in batches:
         if left := sorted(name for name in folder.entries if name.startswith((".", "_"))):
             yield Violation(
-                "I10", f"tasks have left {', '.join(left)} in {batch}, which is published"
+                "I17", f"tasks have left {', '.join(left)} in {batch}, which is published"
             )
 
 

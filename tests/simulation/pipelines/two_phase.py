@@ -211,7 +211,7 @@ def judge_store(facts: Facts, store: Store) -> Iterator[Violation]:
     for sentence in (*store.misused, *store.too_early):
         yield Violation("I10", sentence)
     still = [(name, prepared.at) for name, prepared in store.prepared.items()]
-    yield from judge_leftovers(facts, chain, still, "the store")
+    yield from judge_leftovers(facts, chain, still, "the store", "I10")
 
 
 PIPELINES = (Pipeline,)

@@ -136,7 +136,7 @@ def judge_deliveries(facts: Facts, receiver: Receiver) -> Iterator[Violation]:
                 "I7",
                 f"start {number} has delivered {times} times when a newer one had long opened",
             )
-    yield from judge_leftovers(facts, chain, _stored(world), "the store")
+    yield from judge_leftovers(facts, chain, _stored(world), "the store", "I15")
 
 
 def _attempts(chain: Chain) -> set[str]:
