@@ -74,7 +74,7 @@ ONLY_PARSED = {
 NOT_RUN = {
     "make": "installs or tests the repository; that the target exists is checked",
     "pip": "installs packages",
-    "python": "builds an environment, or is part of the first job (test_first_job) or of an "
+    "python": "builds an environment, or is part of a page for newcomers (test_first_job) or an "
     "example (tests/examples)",
     "spark-submit": "test_first_job submits the README's job by the first line; the others need a "
     "cluster or a network",
@@ -233,6 +233,7 @@ def python_to_run(page: Path) -> list[Block]:
     """
     if page.name in (
         "README.md",
+        "first-pipeline.md",
         "migration.md",
         "databases.md",
         "write-ahead.md",
@@ -263,7 +264,10 @@ def commands(page: Path) -> list[str]:
 
 
 def commands_to_run(page: Path) -> list[str]:
-    if page.parent in (ROOT, ROOT / "examples") or page.name == "mysql.md":
+    if (
+        page.parent in (ROOT, ROOT / "examples", ROOT / "docs" / "tutorial")
+        or page.name == "mysql.md"
+    ):
         # about jobs that the reader has started: test_first_job, tests/examples,
         # test_the_mysql_page_runs
         return []

@@ -1,7 +1,7 @@
-"""The README's first job, typed into an empty folder: its commands as they stand, and ``kill -9``
-in the middle.
+"""The README's first job and the tutorial, typed into an empty folder: their commands, and ``kill
+-9`` in the middle.
 
-All that differs from the page is the port, which is a free one. The folder has nothing in it, and
+All that differs from the pages is the port, which is a free one. The folder has nothing in it, and
 the job is a process of its own: started by ``python`` without the environment activated, and by
 ``spark-submit`` with it, since that looks for PySpark in the ``python3`` of the path.
 """
@@ -27,6 +27,8 @@ from onceward_testing.free_ports import free_ports
 
 BIN = Path(sys.executable).parent
 DEADLINE_SECONDS = 240
+TUTORIAL = "docs/tutorial/first-pipeline.md"
+VISITS = 6_000
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -40,14 +42,16 @@ def lines(page: str, start: str) -> list[str]:
 class Newcomer:
     """A terminal in an empty folder."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, page: str) -> None:
         self.folder, self.port, self.servers = folder, port, f"localhost:{port}"
         self.activated = False
         self.started: list[subprocess.Popen[str]] = []
-        [job] = [
-            block for block in markdown.blocks(ROOT / "README.md") if block.language == "python"
-        ]
-        (folder / "job.py").write_text(self.fit(job.text))
+        programs = [block for block in markdown.blocks(ROOT / page) if block.language == "python"]
+        names = re.findall(
+            r"^Write these lines to `(\w+\.py)`", (ROOT / page).read_text(), re.MULTILINE
+        )
+        for name, program in zip(names, programs, strict=True):
+            (folder / name).write_text(self.fit(program.text))
 
     def fit(self, text: str) -> str:
         return re.sub(r"\b9092\b", str(self.port), text)
@@ -104,15 +108,20 @@ class Newcomer:
             assert time.monotonic() < deadline, f"no {what}:\n{log}"
             time.sleep(0.5)
 
-    def visible(self) -> list[bytes | None]:
-        return [record.value for record in read_topic(self.servers, "people-clean")]
+    def visible(self, topic: str) -> list[bytes | None]:
+        return [record.value for record in read_topic(self.servers, topic)]
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+def page(request: pytest.FixtureRequest) -> str:
+    return getattr(request, "param", "README.md")
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, page: str) -> Iterator[Newcomer]:
     [port] = free_ports(1)
-    person = Newcomer(tmp_path, port)
-    [line] = lines("README.md", "onceward broker")
+    person = Newcomer(tmp_path, port, page)
+    [line] = lines(page, "onceward broker")
     broker = person.start(line)
     person.wait(
         lambda: str(port) in (tmp_path / "0.log").read_text(), broker, "the broker's address"
@@ -145,10 +154,31 @@ def test_the_first_job_survives_a_kill(launcher: str, newcomer: Newcomer):
 
     newcomer.run(send)
     first = newcomer.start(line)
-    newcomer.wait(lambda: newcomer.visible() == [b"ADA"], first, "record")
+    newcomer.wait(lambda: newcomer.visible("people-clean") == [b"ADA"], first, "record")
     newcomer.kill(first)
 
     newcomer.run(send)
     second = newcomer.start(line)
-    newcomer.wait(lambda: newcomer.visible() == [b"ADA"] * 2, second, "second record")
+    newcomer.wait(
+        lambda: newcomer.visible("people-clean") == [b"ADA"] * 2, second, "second record"
+    )
     assert "EXACTLY ONCE: pipeline people-etl: 2 records in 2 batches" in newcomer.run(verify)
+
+
+@pytest.mark.parametrize("page", [TUTORIAL], indirect=True)
+def test_the_tutorials_pipeline_survives_its_kills(newcomer: Newcomer):
+    [produce], [verify] = lines(TUTORIAL, "python visits.py"), lines(TUTORIAL, "onceward verify")
+    [kill] = lines(TUTORIAL, "pkill")
+    assert kill == "pkill -9 -f job.py", (
+        "the test kills by process id, because others run jobs of that name, too"
+    )
+    first, again = lines(TUTORIAL, "python job.py")
+
+    job, visits = newcomer.start(first), newcomer.start(produce)
+    newcomer.wait(lambda: len(newcomer.visible("visits-clean")) > 0, job, "visit")
+    newcomer.kill(job)
+    job = newcomer.start(again)
+    assert visits.wait(DEADLINE_SECONDS) == 0
+    newcomer.wait(lambda: len(newcomer.visible("visits-clean")) == VISITS, job, "last visit")
+    assert set(newcomer.visible("visits-clean")) == {b"/page-%d" % number for number in range(13)}
+    assert newcomer.run(verify).startswith("EXACTLY ONCE: pipeline clean-visits: 6,000 records")
