@@ -94,6 +94,7 @@ def test_the_readme_defines_its_words():
             re.search(rf"\b{word}\b", prose, re.IGNORECASE).start()
             == prose.index(f"**{word}**") + 2
         )
+    assert prose.index("**epoch**") > prose.index("## Install")
 
 
 def test_the_picture_is_what_is_drawn():
