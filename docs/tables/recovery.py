@@ -1,5 +1,6 @@
-"""Writes docs/reference/recovery.md: what happens after each error, as the code decides it.
-`python docs/tables/recovery.py`
+"""Write docs/reference/recovery.md from the code: what happens after each error.
+
+Run ``python docs/tables/recovery.py``.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ ONLY_PARSED = {
 NOT_RUN = {
     "make": "installs or tests the repository; that the target exists is checked",
     "pip": "installs packages",
-    "python": "builds an environment, or is part of a page for newcomers (test_first_job) or an "
+    "python": "builds an environment, or is in a page for newcomers (test_first_job) or an "
     "example (tests/examples)",
     "spark-submit": "test_first_job submits the README's job by the first line; the others need a "
     "cluster or a network",

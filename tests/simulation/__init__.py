@@ -1,3 +1,3 @@
-"""The real decisions in a simulated world, deterministic by seed:
-``docs/explanation/simulation.md`` tells what and why.
+"""The real decisions in a simulated world, deterministic by seed; see
+``docs/explanation/simulation.md``.
 """

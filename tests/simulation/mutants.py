@@ -229,7 +229,7 @@ _PREFACE = """\
 
 Made by `make simulate-mutants`; do not edit. Each line is a patch that breaks one promise on purpose: those of
 [`tests/mutants`](../../tests/mutants), and, put back, findings of an early reading of the code that were mended since
-([`tests/simulation/findings`](../../tests/simulation/findings)). Seeds of the [simulation](../explanation/simulation.md) are told
+([`tests/simulation/findings`](../../tests/simulation/findings)). Seeds of the [simulation](../simulation.md) are told
 from 1 on by a copy of the code with the patch, until a story is violated that the code as it is tells without a
 violation. Nothing else is run: no test, no broker. Of a mutant only its place is known: which pipelines come there,
 which groups of faults a place like that is about (one seed in three has any of all there are, one is aimed at such a

@@ -152,7 +152,9 @@ class WriteAheadTarget(TwoPhaseTarget):
                 record = self._counted(chunk, record)
         except TargetLost:
             # A newer copy that has finished the batch has removed its files, and then it is for
-            # Fenced to say so.
+            # Fenced to say so. The append decides who speaks: if it is refused, a newer copy has
+            # delivered and removed these files, and this copy is Fenced instead of reporting rows
+            # as lost.
             self._progress(record)
             raise
         return super().finish(record)
@@ -210,6 +212,12 @@ class WriteAheadTarget(TwoPhaseTarget):
             "chunk": chunk.number,
         }
         while True:
+            # Nothing fences the target, so each delivery follows an append that only the owner can
+            # make:
+            # 1. an older copy passes this check and stands still (SIGSTOP) before `deliver`;
+            # 2. a newer copy takes the chain and delivers the same chunk, under the same key;
+            # 3. the older copy resumes and delivers its one chunk, then its next append is
+            #    refused.
             if surroundings.monotonic() - self._owned_at > OWNED_SECONDS:
                 record = self._progress(
                     record

@@ -215,6 +215,11 @@ class FolderChain(Chain):
         with self._reached():
             _write(written, entry)
         try:
+            # link(2), not rename(2):
+            # 1. an owner that is about to write slot n stands still;
+            # 2. a newer copy takes slot n by its takeover, and goes on;
+            # 3. the old owner resumes: its rename would replace the takeover, its link fails
+            #    (EEXIST).
             os.link(written, target)
             sync(self._folder)
         except FileExistsError:

@@ -102,6 +102,11 @@ class Plan:
         """
         read = self._decoded(rows)
         poison = F.raise_error(self._poison(read))
+        # In a second generator, not in a filter: Spark infers `IS NOT NULL` from the user's own
+        # condition (InferFiltersFromConstraints), combines it with our filter and evaluates it
+        # first, so that `value.id > 5` would drop an invalid record before it is validated.
+        # Predicates do not pass a generator, which also keeps `from_avro` from being copied and
+        # evaluated twice.
         checked = F.when(self._is_good(read), F.col(DECODED)).otherwise(poison)
         return self._with_value(
             rows, read.select("*", F.explode(F.array(checked)).alias(_CHECKED)), _CHECKED

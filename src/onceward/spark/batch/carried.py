@@ -36,6 +36,8 @@ class Carried(Exception):
     """What Spark is shown of an error of ours: its text, and behind it the error itself."""
 
     def __init__(self, error: OncewardError, secret: str = SECRET) -> None:
+        # Spark keeps the text of an exception and drops its type and fields (PythonException,
+        # StreamingQueryException), so the typed error travels in the text.
         encoded = base64.b64encode(zlib.compress(to_json(error).encode())).decode()
         super().__init__(f"{type(error).__name__}: {error} [onceward:{secret}:{encoded}]")
 

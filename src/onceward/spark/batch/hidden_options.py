@@ -90,6 +90,10 @@ def with_hidden_options(
         for name, value in secrets.items():
             options.put(name, with_heading(name, value))
         arguments["extraOptions"] = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(options)
+        # StreamingRelationV2 holds the options twice. Spark redacts `extraOptions` when it prints
+        # a plan; TreeNode.argString prints `v1Relation` with every option in clear. Only sources
+        # without micro-batch support read that copy (MicroBatchExecution), so Kafka's does without
+        # it.
         arguments["v1Relation"] = getattr(jvm.scala, "Option$").__getattr__("MODULE$").empty()
         hiding = relation.copy(*arguments.values())
         printed = str(hiding.argString(_MANY))

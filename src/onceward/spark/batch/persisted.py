@@ -123,6 +123,7 @@ def _drop(context: SparkContext, rdds: Any) -> None:
     master = block_manager(context).master()
     for rdd in sorted(rdds):
         log.warning("dropping the blocks of persisted RDD %d", rdd)
+        # Blocking: a block that still exists when a task of the next attempt asks for it is read.
         master.removeRdd(
             rdd, True
         )  # wait: a block that is still there when a task asks for it is read

@@ -123,8 +123,18 @@ class Shuffles:
             shuffles,
         )
         for shuffle in shuffles:
+            # All shuffles, not only the one that lost output:
+            # 1. an executor dies with output of shuffle 1 after half of shuffle 2 is written from
+            #    it;
+            # 2. Spark computes the lost part of shuffle 1 again (DAGScheduler, FetchFailed), with
+            #    other rows if the plan is not repeatable, and writes the other half of shuffle
+            #    2 from that;
+            # 3. shuffle 2 is now a mix, complete, and the next attempt would read it without any
+            #    sign.
             tracker.unregisterAllMapAndMergeOutput(shuffle)
             self._forgotten[shuffle] = _taken_back(context, tracker, shuffle)
+        # Blocks of persisted frames outlive a shuffle: they hold rows of the first computation or
+        # of the mix, and the next attempt would read them instead of computing anything.
         drop_blocks(frame)
         return True
 

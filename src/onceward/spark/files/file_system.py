@@ -262,6 +262,11 @@ class LocalFiles(Files):
         if os.path.lexists(self._at(target)):
             return False
         try:
+            # Python's rename, not Hadoop's FileSystem.rename: on a local disk
+            # (RawLocalFileSystem.rename)
+            # 1. that one checks for the target first and renames afterwards,
+            # 2. moves a folder *into* a folder that has appeared in between, and returns true,
+            # 3. and copies file by file where the rename fails, which readers see half done.
             os.rename(self._at(source), self._at(target))
         except FileNotFoundError:
             return False
@@ -387,6 +392,9 @@ class HadoopFiles(Files):
             return False
         no_options = self._gateway.new_array(self._hadoop.Options.Rename, 0)
         try:
+            # ClientProtocol.rename2: the name node renames in one step or refuses.
+            # FileSystem.rename on HDFS would move a folder into one that exists, as on a local
+            # disk.
             self._context.rename(self._at(source), self._at(target), no_options)
         except Py4JJavaError as error:
             if _kind(error) in _REFUSED:

@@ -101,6 +101,9 @@ def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
         command = _planned(session, frame, folder, how)
         execution = session._jsparkSession.sessionState().executePlan(command, _all(session))
         execution.assertCommandExecuted()
+    # The command's own count: Spark takes one WriteTaskResult a partition, whatever was attempted.
+    # Counting the files instead would include those of a task attempt that was given up and still
+    # writes; counting the frame again would be a second computation.
     metrics = _writing(execution.executedPlan()).metrics()
     return Written(
         *(

@@ -197,6 +197,11 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return isinstance(number, int) and number >= _SERVERS and number not in _NO_VERDICT
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:
+        # CREATE and DROP commit implicitly, so no row lock lasts across them: a lock of the
+        # session does.
+        # 1. an older copy checks that it owns the chain, and stands still;
+        # 2. a newer copy takes the chain and drops the staging tables that it finds;
+        # 3. without the lock the older copy would create its table now, and nobody would drop it.
         (got,) = session.execute(
             "SELECT GET_LOCK(%s, %s)", (self._lock(table, pipeline), _HOLD_SECONDS)
         ).fetchone()

@@ -64,6 +64,9 @@ class Patience:
         """
         patience.ask()
         waited = surroundings.monotonic() - self._since
+        # The only limit that always applies: the kernel of a stopped server still answers
+        # keepalives, and `statement_timeout` does not end a COMMIT that waits for a synchronous
+        # standby.
         if waited > self._limit:
             raise Overdue(f"{self._place} has not answered {self._what} for {self._limit:g} s")
         if waited - self._said > _SAID_EVERY_SECONDS:

@@ -210,6 +210,8 @@ class PostgreSQLSession:
         try:
             if not self._is_open and not self.each_by_itself:
                 self._is_open = True
+                # SET LOCAL in the message that begins the transaction, never SET: behind a pooler
+                # for transactions the session belongs to another program afterwards.
                 self.connection.execute(self._begin)
             return self.connection.execute(statement, parameters)
         except _driver().Error:

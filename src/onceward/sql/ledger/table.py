@@ -291,6 +291,10 @@ class TableChain(Chain):
         assert record is not None  # noqa: S101 — put
         assert self._connection is not None  # noqa: S101 — or it would have failed
         try:
+            # No statement_timeout ends a COMMIT that waits for a standby, and a server that stands
+            # still answers keepalives: so this side counts the time. An overdue COMMIT is not
+            # cancelled: PostgreSQL takes a cancel for the end of its wait for standbys, and
+            # reports the COMMIT as carried out.
             with self._connection.patience.of(
                 overdue.COMMIT_SECONDS, f"the COMMIT of {record.batch}"
             ):
@@ -368,6 +372,13 @@ class TableChain(Chain):
         with self._talking() as connection:
             self._durably(connection)
             parameters = (new_owner(), self._pipeline, self._owner)
+            # An update, not a SELECT:
+            # 1. the COMMIT of our append gets no answer;
+            # 2. a SELECT sees the row as it was, because the server has not carried the COMMIT out
+            #    yet;
+            # 3. the server carries it out: a batch that counted as lost is decided.
+            # An update of the same row waits for its lock, sees what became of the COMMIT, and
+            # fences it.
             if connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount != 1:
                 raise self._overtaken()
             found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()

@@ -114,6 +114,8 @@ class MySQLDialect(Dialect):
                     next_step="filter them, or leave the column out with drop(…)",
                 )
         limited = [column for column in written if column.most_bytes is not None]
+        # MySQL copies a longtext into a shorter kind of text with its length modulo 256 or 65,536:
+        # in a tinytext 256 bytes become an empty value, without an error or a warning.
         for column, most in _asked(connection, statements.most_bytes, rows, limited):
             if most is not None and column.most_bytes is not None and most > column.most_bytes:
                 raise RowRefused(

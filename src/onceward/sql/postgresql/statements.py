@@ -20,6 +20,9 @@ def quoted(name: str) -> str:
 
 def staging_table(sql_name: str, staged: Mapping[str, str]) -> str:
     """Not logged: what is in it is counted before it is believed, and a crash may have it."""
+    # The frame's types, not the target's: a binary COPY does not convert, and stores other values
+    # without an error where widths agree (eight bytes are a bigint, a double or a timestamp). The
+    # INSERT … SELECT from here casts.
     columns = [f"{quoted(name)} {kind}" for name, kind in staged.items()]
     return f"CREATE UNLOGGED TABLE {sql_name} ({', '.join([*columns, f'{TASK} bigint NOT NULL'])})"
 

@@ -237,6 +237,8 @@ class DatabaseAttempt(Attempt):
         moved = connection.execute(
             *self._statements.append(part.rows, part.table, part.written)
         ).rowcount
+        # Staged rows are not believed, they are counted: a crash of the server empties an unlogged
+        # table, and a task attempt that no report names may have left rows in it.
         if moved != part.expected:
             raise not_all(self._statements, part, part.expected, moved, connection)
 
@@ -270,6 +272,8 @@ class DatabaseAttempt(Attempt):
         try:
             self._kept.chain.commit()
         finally:
+            # After the COMMIT, outside of its transaction: DROP TABLE waits for every lock on the
+            # table, and pg_dump holds the weakest one, so that a dump would hold up the decision.
             self._kept.drop_later(self._staging)  # what was moved was read before
         self._kept.drop_staging()
 

@@ -67,6 +67,13 @@ class PreparedTransactions:
             with self.talking(f"committing {name}") as session:
                 if self._words.commit(session, name):
                     return CommitResult.DONE
+                # The list first, then the marker. The other way round:
+                # 1. no marker is found, because the transaction is still prepared;
+                # 2. an older copy commits it;
+                # 3. it is not listed any more, and would be reported as lost although its rows are
+                #    visible.
+                # MySQL and MariaDB also list transactions that they refuse to commit (XAER_NOTA)
+                # until the session that prepared them has ended: hence the loop.
                 if name not in self._words.listed(session, name):
                     return (
                         CommitResult.ALREADY_DONE
