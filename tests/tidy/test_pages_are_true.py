@@ -74,13 +74,9 @@ def test_every_docs_page_is_listed():
 
 
 def test_every_docs_page_is_in_a_group():
-    assert [page.name for page in DOCS.glob("*.md")] == ["README.md"]
-    assert {path.name for path in DOCS.iterdir() if path.is_dir()} == {
-        *GROUPS,
-        "adr",
-        "pictures",
-        "tables",
-    }
+    records = {"evidence", "mutants.md"}  # of long runs
+    found = {path.name for path in DOCS.iterdir()} - records
+    assert found == {"README.md", "adr", "pictures", "tables", *GROUPS}
 
 
 def test_the_readme_stays_short():

@@ -151,10 +151,8 @@ class WriteAheadTarget(TwoPhaseTarget):
                     record = self._delivered(chunk, record)
                 record = self._counted(chunk, record)
         except TargetLost:
-            # A newer copy that has finished the batch has removed its files, and then it is for
-            # Fenced to say so. The append decides who speaks: if it is refused, a newer copy has
-            # delivered and removed these files, and this copy is Fenced instead of reporting rows
-            # as lost.
+            # A newer copy that has finished the batch has removed its files. Then this append is
+            # refused, and the copy is Fenced instead of reporting rows as lost.
             self._progress(record)
             raise
         return super().finish(record)
