@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from onceward_testing.free_ports import free_ports
-from onceward_testing.guarded_server import GuardedServer
+
+from onceward_testing.guarded_process import GuardedProcess
 
 
 def post(url: str, key: str, values: list[Any]) -> None:
@@ -55,7 +56,7 @@ class HttpTarget:
             str(self.port),
         ]
         log = self._folder / "http.log"
-        self._server = GuardedServer(command, log=log, removed_with_us=None, cwd=self._folder)
+        self._server = GuardedProcess(command, log=log, removed_with_us=None, cwd=self._folder)
         ends = time.monotonic() + 60
         while not self._answers():
             assert self._server.running, log.read_text()

@@ -1,8 +1,8 @@
 """One broker of a local cluster: its files, its process, and what a test may do to it.
 
 Made by :class:`onceward_testing.LocalKafka`, handed to tests as ``kafka.nodes[i]``. The broker is
-a plain JVM process behind a guard (:mod:`onceward_testing.guarded_server`) that takes it down when
-the Python process that owns it is gone.
+a plain JVM process behind a guard (:mod:`onceward_testing.guarded_process`) that takes it down
+when its owner is gone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onceward.errors import ResourceError
 from onceward_testing.broker_probe import brokers_seen_by
-from onceward_testing.guarded_server import GuardedServer
 from onceward_testing.kafka_distribution import run_tool
+
+from onceward.errors import ResourceError
+from onceward_testing.guarded_process import GuardedProcess
 
 _POLL_SECONDS = 0.05
 _LOG_TAIL_LINES = 40
@@ -52,7 +53,7 @@ class KafkaNode:
         self._properties = {**properties, "log.dirs": str(self.data_folder)}
         self._java_command = list(java_command)
         self._start_timeout_s = start_timeout_s
-        self._server: GuardedServer | None = None
+        self._server: GuardedProcess | None = None
 
     @property
     def bootstrap_server(self) -> str:
@@ -165,7 +166,7 @@ class KafkaNode:
         return self.folder / "server.properties"
 
     def _launch(self) -> None:
-        self._server = GuardedServer(
+        self._server = GuardedProcess(
             [*self._java_command, "kafka.Kafka", str(self._settings_file)],
             log=self.log_file,
             removed_with_us=None if self._keep else self.folder,

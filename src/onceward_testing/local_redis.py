@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceward.errors import ConfigurationError
-from onceward_testing.guarded_server import GuardedServer
+from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer
 
 
@@ -36,7 +36,7 @@ class LocalRedis(LocalServer):
         """``redis://…`` of database 0, with a password made for this server."""
         return f"redis://:{self._password}@127.0.0.1:{self.port}/0"
 
-    def _started(self, log: Path) -> GuardedServer:
+    def _started(self, log: Path) -> GuardedProcess:
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
@@ -51,7 +51,7 @@ class LocalRedis(LocalServer):
         written = self.folder / "redis.conf"
         written.touch(mode=0o600)
         written.write_text("".join(f'{name} "{value}"\n' for name, value in settings.items()))
-        return GuardedServer(
+        return GuardedProcess(
             [_program(), str(written)],
             log=log,
             removed_with_us=self.folder,

@@ -27,10 +27,11 @@ from pathlib import Path
 
 from onceward.spark.session.archives import archive
 from onceward.spark.session.java import java_executable
-from onceward_testing.guarded_server import GuardedServer
 from onceward_testing.http_status import status_of
-from onceward_testing.local_server import LocalServer
 from onceward_testing.unpacked import unpacked_once
+
+from onceward_testing.guarded_process import GuardedProcess
+from onceward_testing.local_server import LocalServer
 
 VERSION = "3.0.9"
 
@@ -73,7 +74,7 @@ class LocalRegistry(LocalServer):
     def _make(self) -> None:
         self._home = unpacked_once(f"apicurio-registry-{VERSION}", _unpack)
 
-    def _started(self, log: Path) -> GuardedServer:
+    def _started(self, log: Path) -> GuardedProcess:
         # By itself H2 writes up to half a second later than it answers.
         place = (
             f"file:{self.folder / 'schemas'};WRITE_DELAY=0"
@@ -89,7 +90,7 @@ class LocalRegistry(LocalServer):
         options = [f"-D{name}={value}" for name, value in settings.items()]
         options += [f"-Djava.io.tmpdir={self.folder}"]
         program = self._home / f"apicurio-registry-app-{VERSION}-runner.jar"
-        return GuardedServer(
+        return GuardedProcess(
             [str(java_executable()), *_JVM, *options, "-jar", str(program)],
             log=log,
             removed_with_us=self.folder,

@@ -21,11 +21,12 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from onceward.errors import ConfigurationError
 from onceward.spark.session.jars import resolve
 from onceward_testing.free_ports import free_ports
-from onceward_testing.guarded_server import GuardedServer
 from onceward_testing.http_status import status_of
+
+from onceward.errors import ConfigurationError
+from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer
 
 _HADOOP, _SDK = (
@@ -147,7 +148,7 @@ class LocalS3(LocalServer):
         self.kill()  # in order it takes 25 seconds, for data that go with it
         super().__exit__(kind, error, trace)
 
-    def _started(self, log: Path) -> GuardedServer:
+    def _started(self, log: Path) -> GuardedProcess:
         settings: dict[str, object] = {
             "dir": self.folder / "data",
             "ip": "127.0.0.1",
@@ -169,7 +170,7 @@ class LocalS3(LocalServer):
             },
             **self._settings,
         }
-        return GuardedServer(
+        return GuardedProcess(
             # By itself it would log into files in the system's temporary folder.
             [
                 _program(),

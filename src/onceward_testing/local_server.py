@@ -18,10 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
-from onceward.errors import ResourceError
 from onceward_testing.free_ports import free_ports
-from onceward_testing.guarded_server import GuardedServer
 from onceward_testing.plain_user import folder_for_all
+
+from onceward.errors import ResourceError
+from onceward_testing.guarded_process import GuardedProcess
 
 Server = TypeVar("Server", bound="LocalServer")
 
@@ -48,7 +49,7 @@ class LocalServer(ABC):
         self._settings = settings or {}
         self._password = secrets.token_hex(16)
         self._made: Path | None = None
-        self._server: GuardedServer | None = None
+        self._server: GuardedProcess | None = None
         self.port = 0
 
     def __enter__(self: Server) -> Server:
@@ -123,7 +124,7 @@ class LocalServer(ABC):
         """Once, before the first start: its files and data, below :attr:`folder`."""
 
     @abstractmethod
-    def _started(self, log: Path) -> GuardedServer:
+    def _started(self, log: Path) -> GuardedProcess:
         """Its process, which writes to ``log`` and takes :attr:`folder` with it."""
 
     @abstractmethod

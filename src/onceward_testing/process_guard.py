@@ -1,15 +1,14 @@
-"""Runs one child process and never lets it outlive the process that asked for it. A script: it
-imports nothing of ours.
+"""Run one command in a session of its own that never outlives the process that asked for it.
 
-Started by :mod:`onceward_testing.guarded_server`, one guard per server, with ``python -I -S
-process_guard.py <parent pid> <folder> <command …>``. The guard prints the child's pid, waits, and
-exits with the child's status. When its owner dies in whatever way (also by SIGKILL, which leaves
-no time to clean up), the guard kills the child and removes the folder, if one is named.
+A script: it imports nothing of ours. Started by :mod:`onceward_testing.guarded_process`, one guard
+a command, with ``python -I -S process_guard.py [--leave-the-rest] <owner's pid> <folder> <command
+…>``. It prints the command's pid, waits, and exits as the command did, with 128 + n if signal n
+ended it. Then every process that the command has left in its session is killed, unless
+``--leave-the-rest`` says that it goes on, as it does where a driver is killed alone.
 
-Two signs of the owner's death are watched, because each alone has a gap: the end of stdin (a pipe
-whose other end only the owner holds; a forked copy of the owner keeps it open) and a changed
-parent pid (a thread that started us and ended changes nothing there). Where the kernel offers it
-(Linux), the child is also told to die with the guard.
+When the owner ends in whatever way (also by SIGKILL), the whole session is killed: also what is
+stopped, and Python workers, which have process groups of their own; and ``folder`` is removed, if
+one is named.
 """
 
 import contextlib
@@ -21,52 +20,86 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
 
 PARENT_CHECK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
+def session_members(session: int) -> list[int]:
+    """Return the living processes of a session. Empty where there is no ``/proc`` (macOS)."""
+    try:
+        return [
+            pid
+            for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+            if _is_member(pid, session)
+        ]
+    except FileNotFoundError:
+        return []
+
+
+def _is_member(pid: int, session: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[3]) == session and fields[0] not in "ZX"
+
+
+def end_session(session: int) -> None:
+    """Send SIGKILL to each process of the session until there is none."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)
+    while left := session_members(session):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
 def die_with_the_guard() -> None:
-    """In the child, before it becomes the broker: SIGKILL when the guard's main thread (its
-    forker) ends.
-    """
+    """In the child, before it becomes the command: ask the kernel for SIGKILL when the guard's
+    main thread ends."""
     with contextlib.suppress(
         OSError, AttributeError
-    ):  # no prctl outside Linux; the two signs above still hold
+    ):  # no prctl outside Linux: the owner's two signs still hold
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wait_until_owner_is_gone(owner: int) -> None:
-    """Returns once stdin has ended or the owner is no longer our parent."""
+    """Return once stdin has ended or the owner is no longer our parent.
+
+    Each sign alone has a gap: a forked copy of the owner keeps the other end of stdin open, and a
+    thread of the owner that started us and ended changes nothing about the parent.
+    """
     while os.getppid() == owner:
         readable, _, _ = select.select([sys.stdin], [], [], PARENT_CHECK_SECONDS)
         if readable and not os.read(sys.stdin.fileno(), 64):
             return
 
 
-def kill_when_orphaned(
-    child: "subprocess.Popen[bytes]", owner: int, orphaned: threading.Event
-) -> Callable[[], None]:
-    """The watching thread's work."""
+def main(owner: int, folder: str, command: list[str], *, leave_the_rest: bool = False) -> int:
+    """Run ``command`` until it ends or the owner does; return the status to exit with."""
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        preexec_fn=die_with_the_guard,
+        start_new_session=True,
+    )
+    print(child.pid, flush=True)  # noqa: T201  the owner reads it
+    orphaned = threading.Event()
 
     def watch() -> None:
         wait_until_owner_is_gone(owner)
         orphaned.set()
-        child.kill()
+        end_session(child.pid)
 
-    return watch
-
-
-def main(owner: int, folder: str, command: list[str]) -> int:
-    """Runs ``command`` until it ends or the owner does; returns the status to exit with."""
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=die_with_the_guard
-    )
-    print(child.pid, flush=True)  # noqa: T201  the owner reads it
-    orphaned = threading.Event()
-    threading.Thread(target=kill_when_orphaned(child, owner, orphaned), daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
     status = child.wait()
+    if orphaned.is_set() or not leave_the_rest:
+        end_session(child.pid)
     if orphaned.is_set() and folder:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # the cluster's folder goes with the last node in it
@@ -75,4 +108,7 @@ def main(owner: int, folder: str, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    arguments = sys.argv[1:]
+    leave = arguments[0] == "--leave-the-rest"
+    arguments = arguments[leave:]
+    sys.exit(main(int(arguments[0]), arguments[1], arguments[2:], leave_the_rest=leave))

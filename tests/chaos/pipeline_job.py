@@ -3,8 +3,7 @@ started again.
 
 ``python pipeline_job.py '<JobSettings as JSON>'``. It arms the fault points that its environment
 names, writes every event of the engine to ``news``, and ends with status 0 when the query ends, 3
-when it stops with an error of ours and 4 with any other. The last line of ``news`` says which. It
-never outlives whoever holds the other end of its stdin.
+when it stops with an error of ours and 4 with any other. The last line of ``news`` says which.
 
 Its queries are those of ``pipeline_workloads``.
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from onceward.spark.session.connector import spark_connector
 from pipeline_functions import FUNCTIONS
 from pipeline_traps import trapped
 from pipeline_workloads import WORKLOADS
@@ -30,10 +29,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
-from job_news import News
 from onceward import events
-from onceward.spark.session.connector import spark_connector
 from onceward_testing import faults
+from onceward_testing.job_messages import MessageWriter
 
 ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4
 
@@ -74,7 +72,7 @@ class JobSettings:
         return json.dumps(asdict(self))
 
 
-class StepNews(News):
+class StepNews(MessageWriter):
     """Of each step of the engine, too."""
 
     def tell_step(self, event: events.Event) -> None:
@@ -204,17 +202,7 @@ def run(settings: JobSettings, news: StepNews) -> int:
     return ENDED
 
 
-def die_with_the_test() -> None:
-    def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1):
-            pass
-        os.killpg(os.getpgrp(), 9)
-
-    threading.Thread(target=wait, name="lifeline", daemon=True).start()
-
-
 if __name__ == "__main__":
-    die_with_the_test()
     chosen = JobSettings(**json.loads(sys.argv[1]))
     status = run(chosen, StepNews(chosen.news))
     sys.stdout.flush()

@@ -4,7 +4,6 @@ and buried.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
 from pipeline_job import FAILED_OTHERWISE, STOPPED_BY_US, JobSettings
 
 from fault_table import invalid
-from job_news import spark_home
-from onceward.operate.job_process import JobProcess
-from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
+from onceward_testing.job_messages import MessageReader
+from onceward_testing.job_process import JobProcess, spark_home
 
 PATIENCE_SECONDS = 400  # for one life of a job, on a machine with other things to do
 
@@ -120,11 +119,7 @@ class JobLife(JobProcess):
 
     @property
     def news(self) -> list[dict[str, Any]]:
-        path = Path(self.settings.news)
-        lines = (
-            path.read_text().split("\n")[:-1] if path.exists() else []
-        )  # without a line that is being written
-        return [json.loads(line) for line in lines]
+        return MessageReader(self.settings.news).read()
 
     def steps(self, step: str, phase: str = "finished") -> list[Step]:
         told = (entry for entry in self.news if entry["what"] == "step")

@@ -17,8 +17,8 @@ from changes_audit import Change, amiss, never_came
 from changes_load import Load, client, end_of_binlog, rows_of, streamed, witnessed
 from text_file_jobs import TextFileJob
 
-from onceward.operate.job_process import JobProcess
 from onceward_testing import LocalKafka, LocalMySQL
+from onceward_testing.job_process import JobProcess
 from verify_process import verify_at
 
 JOB = Path(__file__).with_name("changes_job.py")
@@ -62,7 +62,7 @@ class Job:
                 process.kill()
             process.wait(PATIENCE)
         finally:
-            process.bury()
+            process.end_all()
         assert process.status == -signal.SIGKILL, process.log_tail()
         assert fault is None or fault in self._job.fired(), f"INVALID: {fault} never fired"
 
@@ -75,7 +75,7 @@ class Job:
         try:
             process.wait(PATIENCE)
         finally:
-            process.bury()
+            process.end_all()
         assert process.status == 0, process.log_tail()
 
     @property

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+from onceward_testing.proxy import HeldRequest
 from pipeline_audit import audit
 from pipeline_lives import JobLife
 from pipeline_runs import Pipeline
 
 from fault_table import fired
-from onceward.operate.job_process import signal_all, with_children
 from onceward_testing import LocalKafka
-from onceward_testing.proxy import HeldRequest
+from onceward_testing.job_process import signal_all, with_children
 
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE = 47, 48
 

@@ -11,7 +11,7 @@ import pyarrow.dataset as dataset
 import pytest
 from text_file_jobs import TextFileJob
 
-from onceward.operate.job_process import JobProcess
+from onceward_testing.job_process import JobProcess
 
 LINES_A_LIFE = 100
 FAULTS = [
@@ -72,7 +72,7 @@ def started(job: TextFileJob, fault: str) -> JobProcess:
     try:
         process.wait(300)
     finally:
-        process.bury()
+        process.end_all()
     return process
 
 

@@ -78,7 +78,7 @@ def test_an_older_copy_that_stood_still_in_a_delivery_delivers_one_chunk_at_most
             older.resume()
             assert older.wait(PATIENCE_SECONDS) != 0
         finally:
-            older.bury()
+            older.end_all()
         kept = http.kept("people", "ignores")
     assert Counter(value for _, values in before for value in values) == Counter(wanted)
     late = kept[len(before) :]

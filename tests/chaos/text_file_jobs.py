@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline_lives import PATIENCE_SECONDS
-from pyspark.sql import DataFrame, SparkSession
-
-import onceward as ow
-from onceward.operate.job_process import JobProcess
 from onceward_testing.faults import (
     FAULTS_VARIABLE,
     FIRED_VARIABLE,
     arm_from_environment,
     fired_faults,
 )
+from pipeline_lives import PATIENCE_SECONDS
+from pyspark.sql import DataFrame, SparkSession
+
+import onceward as ow
+from onceward_testing.job_process import JobProcess
 
 
 def session(folder: Path) -> SparkSession:
@@ -85,7 +85,7 @@ class TextFileJob:
         return wanted
 
     def start(self, fault: str | None = None) -> JobProcess:
-        """A life of the job, which the caller sees to its end and buries."""
+        """A life of the job, which the caller sees to its end."""
         return JobProcess(
             self._command,
             folder=self._folder,
@@ -107,7 +107,7 @@ class TextFileJob:
         try:
             job.wait(PATIENCE_SECONDS)
         finally:
-            job.bury()
+            job.end_all()
         if fault:
             assert self.fired() == [fault], f"INVALID: {fault} never fired"
         return job

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming import StreamingQuery
 
 import onceward as ow
-from job_news import News
 from onceward import events
 from onceward_testing import faults
+from onceward_testing.job_messages import MessageWriter
 
 from . import scatter
 from .workload import COPY_PIPELINE, COUNT_PIPELINE, OUTPUT_OF, SCATTER_PIPELINE, SCATTERED, SOURCE
@@ -60,7 +60,7 @@ class JobSettings:
         return json.dumps(asdict(self))
 
 
-class StepNews(News):
+class StepNews(MessageWriter):
     """Of the ends of some steps of the engine, too."""
 
     def tell_step(self, event: events.Event) -> None:

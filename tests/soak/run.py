@@ -13,7 +13,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaException
 
 from onceward.errors import OncewardError
-from onceward.operate.job_process import JobProcess, signal_all, with_children
+from onceward_testing.job_process import JobProcess, signal_all, with_children
 
 from .cluster import Cluster
 from .feeder import FeederSettings
@@ -96,7 +96,7 @@ class Soak:
             folder=self._folder.path,
             log=self._folder.path / "feeder.log",
             environment=environment,
-            guarded=True,
+            sweep=True,
         )
 
     # ── while things are broken ──

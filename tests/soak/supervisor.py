@@ -5,7 +5,6 @@ each life.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -14,9 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from job_news import spark_home
-from onceward.operate.job_process import JobProcess
 from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
+
+from onceward_testing.job_messages import MessageReader
+from onceward_testing.job_process import JobProcess, spark_home
 
 from .job import JobSettings
 from .plan import step_errors
@@ -44,7 +44,7 @@ class Supervisor:
         self._max_offsets = max_offsets
         self._driver: JobProcess | None = None
         self._life: Path | None = None
-        self._told = 0
+        self._news: MessageReader | None = None
         self._ends_in_vain = 0
         self.commits = 0
         self.last_commit = time.monotonic()
@@ -98,7 +98,7 @@ class Supervisor:
         self._state.lives += 1
         self._folder.save(self._state)
         life = self._life = self._folder.life(number)
-        self._told = 0
+        self._news = MessageReader(life / "news.jsonl")
         settings = JobSettings(
             bootstrap_servers=self._servers,
             folder=str(life),
@@ -123,7 +123,7 @@ class Supervisor:
         (life / "tmp").mkdir()
         command = [sys.executable, "-m", "soak.job", settings.to_json()]
         self._driver = JobProcess(
-            command, folder=life, log=life / "driver.log", environment=environment, guarded=True
+            command, folder=life, log=life / "driver.log", environment=environment, sweep=True
         )
 
     def _bury(self) -> None:
@@ -148,14 +148,9 @@ class Supervisor:
 
     def _listen(self) -> None:
         """Count what was committed since the last time."""
-        if self._life is None or not (self._life / "news.jsonl").exists():
+        if self._news is None:
             return
-        with (self._life / "news.jsonl").open("rb") as news:
-            news.seek(self._told)
-            fresh = news.read()
-        whole = fresh[: fresh.rfind(b"\n") + 1]
-        self._told += len(whole)
-        committed = sum(_is_commit(json.loads(line)) for line in whole.splitlines())
+        committed = sum(map(_is_commit, self._news.read()))
         if committed:
             self.commits += committed
             self.last_commit = time.monotonic()
@@ -163,9 +158,11 @@ class Supervisor:
 
     def _news_of(self, what: str) -> list[dict[str, Any]]:
         assert self._life is not None
-        path = self._life / "news.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [told for told in map(json.loads, lines) if told["what"] == what]
+        return [
+            told
+            for told in MessageReader(self._life / "news.jsonl").read()
+            if told["what"] == what
+        ]
 
 
 def _is_commit(told: dict[str, Any]) -> bool:

@@ -1,6 +1,4 @@
-"""The demo's pure parts: the people, the pace, the plan, the reading of checkpoint, tools and
-news.
-"""
+"""The demo's pure parts: the people, the pace, the plan, the checkpoint, and messages."""
 
 from __future__ import annotations
 
@@ -16,20 +14,28 @@ import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onceward_testing.faults import parse_faults
+from onceward_testing.verdict import exactly_once
 
 from onceward import events
 from onceward.errors import ConfigurationError
-from onceward_testing.demo import job_news
-from onceward_testing.demo.audit import CheckerFacts, OutputFacts
-from onceward_testing.demo.checkpoint import QueryProgress, query_progress
-from onceward_testing.demo.encodings import POISON, AsAvro, AsJson, poisoned
+from onceward_testing.demo.input import Pace
+from onceward_testing.demo.job import tell_step
 from onceward_testing.demo.kill_plan import kill_plan
-from onceward_testing.demo.pace import Pace
-from onceward_testing.demo.people import VALID_LENGTH, expected_numbers, people
-from onceward_testing.demo.report import DemoResult, judge
-from onceward_testing.demo.settings import DemoSettings, JobSettings, SinkName, SourceName
-from onceward_testing.faults import parse_faults
-from onceward_testing.verdict import exactly_once
+from onceward_testing.demo.outputs import CheckerFacts
+from onceward_testing.demo.report import DemoResult, OutputFacts
+from onceward_testing.demo.settings import DemoJobSettings, DemoSettings, SinkName, SourceName
+from onceward_testing.demo.supervisor import QueryProgress, is_step, query_progress
+from onceward_testing.demo.windows.people import (
+    DEFECTS,
+    VALID_LENGTH,
+    avro_encoder,
+    expected_numbers,
+    people,
+    to_json,
+    with_defects,
+)
+from onceward_testing.job_messages import MessageReader, MessageWriter
 
 
 def test_people_are_the_same_for_the_same_seed() -> None:
@@ -63,7 +69,7 @@ def test_a_repeated_registration_equals_the_record_before_it() -> None:
 
 def test_the_model_is_what_the_values_say() -> None:
     everybody = list(people(5_000, seed=2))
-    values = [AsJson().value(person) for person in everybody]
+    values = [to_json(person) for person in everybody]
     documents = [json.loads(value) for value in values if value is not None]
     numbers = [document.get("identifyNumber") for document in documents]
     assert expected_numbers(everybody) == {
@@ -89,14 +95,14 @@ class Ids:
         return 100 + len(self.texts)
 
 
-def test_spoilt_people_are_no_avro_and_expected_nowhere() -> None:
-    everybody = poisoned(list(people(20_000, seed=1)), 10, random.Random(1).random)
-    spoilt = [person for person in everybody if person.poison]
-    assert 100 < len(spoilt) < 300
-    assert {person.poison for person in spoilt} == set(POISON)
-    assert all(person.document is not None and person.number is None for person in spoilt)
+def test_invalid_people_are_no_avro_and_expected_nowhere() -> None:
+    everybody = with_defects(list(people(20_000, seed=1)), 10, random.Random(1).random)
+    invalid = [person for person in everybody if person.defect]
+    assert 100 < len(invalid) < 300
+    assert {person.defect for person in invalid} == set(DEFECTS)
+    assert all(person.document is not None and person.number is None for person in invalid)
     registry: Any = Ids()
-    encoding = AsAvro(registry, evolves_at=10_000)
+    encode = avro_encoder(registry, evolves_at=10_000)
     sound = 0
     for number, person in enumerate(everybody):
         assert (
@@ -104,12 +110,12 @@ def test_spoilt_people_are_no_avro_and_expected_nowhere() -> None:
             or number == 10_000
             or everybody[10_000].document is None
         )
-        value = encoding.value(person)
+        value = encode(person)
         if value is None:
             assert person.document is None
             continue
         read = _read(value, registry.texts)
-        if person.poison:
+        if person.defect:
             assert read is None, person
         else:
             assert read is not None
@@ -163,7 +169,7 @@ def test_a_hundred_kills_do_not_outlast_the_input() -> None:
         ("kafka", "postgres", "move:started"),
         ("kafka", "mysql", "move:started"),
         ("kafka", "files", "publish:started"),
-        ("mysql", "kafka", "lease[town.]:finished"),
+        ("mysql", "kafka", "lease[demo.]:finished"),
         ("mysql", "postgres", "move:started"),
     ],
 )
@@ -205,8 +211,8 @@ def test_settings_are_checked_and_travel_as_json() -> None:
     ):
         with pytest.raises(ConfigurationError, match="changes of MySQL"):
             DemoSettings(source="mysql", **wrong)  # type: ignore[arg-type]
-    job = JobSettings("a:1", "/c", "/f", "exactly_once", "local[2]", 20)
-    assert JobSettings.from_json(job.to_json()) == job
+    job = DemoJobSettings("a:1", "/f", window_seconds=20)
+    assert DemoJobSettings.from_json(job.to_json()) == job
 
 
 def test_progress_is_the_newest_batch_in_the_commit_log(tmp_path: Path) -> None:
@@ -225,18 +231,20 @@ def test_progress_is_the_newest_batch_in_the_commit_log(tmp_path: Path) -> None:
     assert query_progress(tmp_path) == QueryProgress(batch_id=10, watermark_ms=10_000)
 
 
-def test_news_are_told_apart_from_what_else_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    job_news.tell_step(
-        events.Event(events.COMMIT, "finished", {"batch_id": 4, "partition": object()}, 0.5)
+def test_the_job_tells_some_steps_by_messages_that_a_reader_gets_once(tmp_path: Path) -> None:
+    writer, reader = MessageWriter(tmp_path / "messages"), MessageReader(tmp_path / "messages")
+    tell_step(
+        writer,
+        events.Event(events.COMMIT, "finished", {"batch_id": 4, "partition": object()}, 0.5),
     )
-    job_news.tell_step(events.Event(events.PLAN, "finished", {"batch_id": 4}, 0.5))
-    lines = capfd.readouterr().out.encode().splitlines()
-    (news,) = [
-        news for line in [b"WARN something", *lines] if (news := job_news.heard(line)) is not None
-    ]
-    assert news.is_step(events.COMMIT, "finished")
-    assert not news.is_step(events.COMMIT, "started")
-    assert news.batch_id == 4
+    tell_step(writer, events.Event(events.PLAN, "finished", {"batch_id": 4}, 0.5))
+    (message,) = reader.read()
+    assert is_step(message, events.COMMIT, "finished")
+    assert not is_step(message, events.COMMIT, "started")
+    assert message["batch_id"] == 4
+    with (tmp_path / "messages").open("a") as file:
+        file.write('{"what": "cut')
+    assert reader.read() == []
 
 
 def answer(verdict: str, **more: object) -> CheckerFacts:
@@ -245,13 +253,13 @@ def answer(verdict: str, **more: object) -> CheckerFacts:
 
 
 def judged(output: OutputFacts, checked: CheckerFacts | None) -> DemoResult:
-    return judge(DemoSettings(), output, checked, [], 9, 1.0, 200_000)
+    return DemoResult(DemoSettings(), output, checked, [], 9, 1.0, 200_000)
 
 
 def test_the_checker_and_the_model_must_both_be_content() -> None:
     kept, lost = (OutputFacts(exactly_once(["a"], seen), 3) for seen in (["a"], []))
     assert judged(kept, answer("exactly_once")).kept
-    assert judged(kept, answer("exactly_once")).batches == 7
+    assert judged(kept, answer("exactly_once")).figures["batches"] == 7
     assert not judged(lost, answer("exactly_once")).kept
     assert not judged(kept, answer("inconclusive", not_covered=["the log directories"])).kept
     assert (
@@ -260,7 +268,7 @@ def test_the_checker_and_the_model_must_both_be_content() -> None:
     )
 
 
-def test_every_spoilt_record_is_a_dead_letter_and_no_other_is() -> None:
+def test_every_invalid_record_is_a_dead_letter_and_no_other_is() -> None:
     good = exactly_once(["a"], ["a"])
     for seen, kept in (
         (["1:x", "2:y"], True),
@@ -271,7 +279,7 @@ def test_every_spoilt_record_is_a_dead_letter_and_no_other_is() -> None:
         letters = exactly_once([b"1:x", b"2:y"], [one.encode() for one in seen])
         result = judged(OutputFacts(good, 3, letters), answer("exactly_once"))
         assert result.kept is kept
-        assert (result.poison, result.dead_letters) == (2, len(seen))
+        assert (result.figures["poison"], result.figures["dead_letters"]) == (2, len(seen))
     (violation,) = judged(
         OutputFacts(good, 3, exactly_once([], [])), answer("exactly_once")
     ).violations
@@ -282,7 +290,7 @@ def test_what_is_left_over_is_a_violation() -> None:
     found = OutputFacts(exactly_once(["a"], ["a"]), left_over=["staging table s"])
     result = judged(found, answer("exactly_once"))
     assert result.violations == ["left over: staging table s"]
-    assert result.left_over == 1
+    assert result.figures["left_over"] == 1
     assert judged(OutputFacts(exactly_once(["a"], ["a"])), answer("exactly_once")).kept
 
 

@@ -1,15 +1,16 @@
-"""The guard lets no child outlive its owner. Here the child is `sleep`; brokers are behind the
-same guard.
+"""The guard lets nothing outlive its owner. The child here is `sleep`; brokers and jobs have it,
+too.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from onceward_testing import process_guard
 LONG_SLEEP = ["sleep", "300"]
 
 
-def start_guard(folder: Path, *command: str) -> subprocess.Popen[str]:
+def start_guard(folder: Path, *command: str, options: Sequence[str] = ()) -> subprocess.Popen[str]:
     """The guard as this process's child: this process is the owner."""
     return subprocess.Popen(
         [
@@ -28,7 +29,8 @@ def start_guard(folder: Path, *command: str) -> subprocess.Popen[str]:
             "-I",
             "-S",
             process_guard.__file__,
-            str(psutil.Process().pid),
+            *options,
+            str(os.getpid()),
             str(folder),
             *command,
         ],
@@ -114,3 +116,37 @@ def test_a_killed_owner_is_noticed_although_a_forked_copy_of_it_holds_the_pipe(f
             for process in (copy, child, guard):
                 if process.is_running():
                     process.kill()
+
+
+STOPPED = """
+import os, signal, subprocess
+subprocess.Popen(["sleep", "300"], process_group=0)
+print("up", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_the_owners_end_leaves_nothing_of_the_session_also_what_is_stopped(folder: Path):
+    with start_guard(folder, sys.executable, "-c", STOPPED) as guard:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        session = int(guard.stdout.readline())
+        assert eventually(lambda: psutil.Process(session).status() == psutil.STATUS_STOPPED)
+        assert len(process_guard.session_members(session)) == 2
+        guard.stdin.close()
+        assert guard.wait(30) == 128 + signal.SIGKILL
+    assert process_guard.session_members(session) == []
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_what_the_command_leaves_behind_is_killed_unless_it_shall_go_on(
+    tmp_path: Path, leave: bool
+):
+    command = ["sh", "-c", "sleep 300 & exit 0"]
+    with start_guard(tmp_path, *command, options=["--leave-the-rest"] if leave else []) as guard:
+        assert guard.stdout is not None
+        session = int(guard.stdout.readline())
+        assert guard.wait(30) == 0
+    left = process_guard.session_members(session)
+    process_guard.end_session(session)
+    assert len(left) == leave

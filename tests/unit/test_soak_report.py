@@ -4,18 +4,13 @@ makes of it.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
-from onceward.operate import session_guard
 from soak.chains import check_batches, check_chain
 from soak.findings import Findings
 from soak.log_dump import LoggedTransaction, parsed
@@ -224,26 +219,3 @@ def test_a_soaks_folder_remembers(tmp_path: Path):
     assert again.load() == State(7, "abc", position=3, elapsed_s=1.5)
     assert [entry["kind"] for entry in again.journal()] == ["none"]
     assert list(again.news()) == [{"what": "running"}]
-
-
-def test_the_guard_leaves_nothing_of_the_session_also_what_is_stopped():
-    script = "import os, signal, subprocess; subprocess.Popen(['sleep', '300'], process_group=0); "
-    script += "print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
-    with subprocess.Popen(
-        [sys.executable, session_guard.__file__, sys.executable, "-c", script],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as watching:  # fmt: skip
-        assert watching.stdout is not None
-        assert watching.stderr is not None
-        assert watching.stdin is not None
-        session = int(watching.stdout.readline())
-        watching.stderr.readline()
-        deadline = time.monotonic() + 30
-        while psutil.Process(session).status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        assert len(session_guard.members(session)) == 2
-        watching.stdin.close()
-        assert watching.wait(30) == 128 + 9
-    assert session_guard.members(session) == []

@@ -1,8 +1,8 @@
 """``onceward demo``: the promise, shown. A job is killed again and again, and its output is
 exactly right.
 
-Registered in :mod:`onceward.cli`; the play is in :mod:`onceward_testing.demo`, loaded when the
-command runs.
+Registered in :mod:`onceward.cli`; it runs :mod:`onceward_testing.demo`, loaded when the command
+runs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Annotated, Any
 import typer
 
 
-class Source(str, Enum):
+class DemoSource(str, Enum):
     """Where the job of the demo reads from."""
 
     kafka = "kafka"
     mysql = "mysql"
 
 
-class Sink(str, Enum):
+class DemoSink(str, Enum):
     """Where the job of the demo writes to."""
 
     kafka = "kafka"
@@ -36,8 +36,7 @@ def demo(
     records: Annotated[
         int | None,
         typer.Option(
-            help="How many people records to write, or changes to make. [default: 200000, of "
-            "MySQL 60000]"
+            help="How many people to write, or changes to make. [default: 200000, of MySQL 60000]"
         ),
     ] = None,
     at_least_once: Annotated[
@@ -47,14 +46,15 @@ def demo(
         ),
     ] = False,
     source: Annotated[
-        Source,
+        DemoSource,
         typer.Option(
             help="What the job reads: people from Kafka, or the changes of a MySQL's tables."
         ),
-    ] = Source.kafka,
+    ] = DemoSource.kafka,
     sink: Annotated[
-        Sink, typer.Option(help="Where the job writes to; changes of MySQL to kafka or postgres.")
-    ] = Sink.kafka,
+        DemoSink,
+        typer.Option(help="Where the job writes to; changes of MySQL to kafka or postgres."),
+    ] = DemoSink.kafka,
     plain: Annotated[
         bool,
         typer.Option(
@@ -103,9 +103,8 @@ def demo(
     did not happen.
     """
     _require_demo_extra(source, sink)
-    from onceward_testing.demo.play import play
-    from onceward_testing.demo.report import show
-    from onceward_testing.demo.screen import Screen
+    from onceward_testing.demo.report import Screen, show
+    from onceward_testing.demo.run import run
     from onceward_testing.demo.settings import DemoSettings
 
     settings = DemoSettings(
@@ -125,7 +124,7 @@ def demo(
     )
     signal.signal(signal.SIGTERM, _leave)
     with Screen(quiet=json_only) as screen:
-        result = play(settings, screen, log_dir)
+        result = run(settings, screen, log_dir)
     show(result, screen.console)
     typer.echo(result.to_json())
     raise typer.Exit(0 if result.kept else 1)
@@ -133,8 +132,7 @@ def demo(
 
 def _leave(number: int, _frame: Any) -> None:
     """SIGTERM ends the demo like Ctrl-C does: through every ``finally``, so that nothing is left
-    running.
-    """
+    running."""
     raise SystemExit(128 + number)
 
 
@@ -144,10 +142,10 @@ _CLIENTS = {
 }
 """Of a source or sink: the modules that it needs, and the extra that brings them."""
 
-_RECORDS = {Source.kafka: 200_000, Source.mysql: 60_000}
+_RECORDS = {DemoSource.kafka: 200_000, DemoSource.mysql: 60_000}
 
 
-def _require_demo_extra(source: Source, sink: Sink) -> None:
+def _require_demo_extra(source: DemoSource, sink: DemoSink) -> None:
     from onceward.errors import ConfigurationError
 
     clients = [

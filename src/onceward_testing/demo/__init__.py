@@ -1,6 +1,8 @@
-"""The promise, shown: a job is killed again and again, and its output is exactly right.
+"""A demonstration of exactly once: a job is killed again and again, and its output is exactly
+right.
 
-The play in order: :mod:`play` (brokers, and everything around), :mod:`scenario` (what a demo is
-about: :mod:`windows`, or :mod:`changes`), :mod:`job_lives` (the job is started, killed and started
-again), :mod:`job` (its process), :mod:`audit` and :mod:`report` (the verdict).
+In reading order: :mod:`run` (brokers, scenario and verdict), :mod:`supervisor` (starts the job,
+kills it, starts it again), :mod:`job` (its process), :mod:`report` (the result). Two scenarios:
+:mod:`windows` (records of Kafka through tumbling windows into any sink) and :mod:`changes` (the
+changes of a MySQL into Kafka or PostgreSQL).
 """

@@ -1,8 +1,8 @@
-"""The job's process: ``python -m onceward_testing.demo.job '<JobSettings as JSON>'``. Started,
-killed and started again by :mod:`onceward_testing.demo.job_lives`.
+"""The job's process: ``python -m onceward_testing.demo.job '<DemoJobSettings as JSON>'``.
 
-It starts Spark, arms the fault points that its environment names, starts the ETL, tells its
-supervisor on stdout what the engine does, and stops on SIGTERM.
+Started, killed and started again by :mod:`onceward_testing.demo.supervisor`. It starts Spark, arms
+the fault points that its environment names, starts the query, tells its supervisor what the engine
+does, and stops on SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,75 +12,74 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
-import pyspark
+from onceward.spark.session.settings import spark_conf
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
 from onceward import events
-from onceward.spark.session.settings import spark_conf
 from onceward_testing import faults
-from onceward_testing.demo import etl
-from onceward_testing.demo.changes import etl as changes_etl
-from onceward_testing.demo.job_news import tell, tell_step
-from onceward_testing.demo.lifeline import die_with_the_demo
-from onceward_testing.demo.settings import JobSettings
+from onceward_testing.demo.changes.query import start_changes
+from onceward_testing.demo.settings import DemoJobSettings
+from onceward_testing.demo.windows.query import start_windows
+from onceward_testing.job_messages import MessageWriter
 
-# a life of the job is short: the big compiler never pays
+# A run of the job is short: the big compiler never pays.
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_STEPS = frozenset(
+    {
+        events.OPEN,
+        events.REPLAY,
+        events.SEND,
+        events.LEASE,
+        events.LEDGER,
+        events.COMMIT,
+        events.ABORT,
+    }
+)
 
 
-def main(settings: JobSettings) -> int:
+def main(settings: DemoJobSettings) -> int:
     """Run until SIGTERM (status 0) or until the query fails (status 1)."""
-    die_with_the_demo()
     stop = threading.Event()
-
-    def on_term(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, on_term)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    messages = MessageWriter(settings.messages)
     spark = _session(settings)
-    events.probe(
-        tell_step
-    )  # before the faults: the supervisor shall hear of a step before it kills us
+    # Before the faults: the supervisor shall hear of a step before it kills us.
+    events.probe(lambda event: tell_step(messages, event))
     faults.arm_from_environment()
-    start = _start_of(settings)
+    start = start_changes if settings.source == "mysql" else start_windows
     starts = 0
 
-    def started() -> StreamingQuery:
+    def start_query() -> StreamingQuery:
         nonlocal starts
         starts += 1
         query = start(spark, settings)
-        tell("running" if starts == 1 else "started again")
+        messages.tell("running" if starts == 1 else "started again")
         return query
 
     try:
         # Not for failures: a schema that was registered while the query ran is known to its next
         # start.
-        ow.supervise(started, ow.NoRestart(), stop=stop)
-    except Exception as failure:  # noqa: BLE001  whatever it is, the supervisor shows it
+        ow.supervise(start_query, ow.NoRestart(), stop=stop)
+    except Exception:  # noqa: BLE001  whatever it is, the supervisor shows the log
         traceback.print_exc()
-        tell("failed", error=str(failure)[:2_000])
         return 1
     spark.stop()
     return 0
 
 
-def _start_of(settings: JobSettings) -> Callable[[SparkSession, JobSettings], StreamingQuery]:
-    if settings.source == "mysql":
-        return changes_etl.start
-    return (
-        etl.start_exactly_once if settings.delivery == "exactly_once" else etl.start_at_least_once
-    )
+def tell_step(messages: MessageWriter, event: events.Event) -> None:
+    """Write one step of the engine: its name, its phase, and the ids that JSON can hold."""
+    if event.step in _STEPS:
+        ids = {name: value for name, value in event.ids.items() if isinstance(value, int | str)}
+        messages.tell("step", **{**ids, "step": event.step, "phase": event.phase})
 
 
-def _session(settings: JobSettings) -> SparkSession:
+def _session(settings: DemoJobSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(_spark_home(Path(settings.folder)))
     spark = (
         SparkSession.builder.master(settings.master)
         .appName("onceward-demo")
@@ -105,17 +104,5 @@ def _session(settings: JobSettings) -> SparkSession:
     return spark
 
 
-def _spark_home(folder: Path) -> Path:
-    """PySpark's own folder under another name: ``local-cluster`` writes its executors' files below
-    ``SPARK_HOME``.
-    """
-    home = folder / "spark-home"
-    if not home.exists():  # the first life makes it for all
-        home.mkdir()
-        for name in ("bin", "jars", "python", "sbin"):
-            (home / name).symlink_to(Path(pyspark.__file__).parent / name)
-    return home
-
-
 if __name__ == "__main__":
-    sys.exit(main(JobSettings.from_json(sys.argv[1])))
+    sys.exit(main(DemoJobSettings.from_json(sys.argv[1])))

@@ -1,151 +1,204 @@
-"""The demo's result: judged, as a table for people and as one JSON line for programs. Pure but for
-printing.
+"""The demo on the screen: progress while it works, and its result, as a table for people and one
+JSON line for programs.
+
+The result itself is pure.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from onceward_testing.verdict import Verdict
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
-from onceward_testing.demo.audit import CheckerFacts, OutputFacts
-from onceward_testing.demo.job_lives import Killed
+from onceward_testing.demo.kill_plan import Kill
+from onceward_testing.demo.outputs import CheckerFacts
 from onceward_testing.demo.settings import DemoSettings
+
+_PLAIN_PROGRESS_SECONDS = 10.0
+
+
+class Screen:
+    """Progress on stderr, within a ``with`` block: bars on a terminal, plain lines elsewhere.
+
+    :param quiet: show nothing.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._began = time.monotonic()
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._latest: dict[str, tuple[int, int]] = {}
+        self._last_plain = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time since the demo began."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print one line with the time in front."""
+        self.console.print(
+            f"[dim]{self.seconds:6.1f} s[/dim]  {f'[{style}]{text}[/{style}]' if style else text}"
+        )
+
+    def advance(self, name: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` records are ``name`` (written, visible …)."""
+        self._latest[name] = (done, total)
+        if self._bars is not None:
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=total)
+            self._bars.update(self._tasks[name], completed=done, total=total)
+        elif self.seconds - self._last_plain >= _PLAIN_PROGRESS_SECONDS:
+            self._last_plain = self.seconds
+            self.say(
+                ", ".join(
+                    f"{name} {done:,} of {total:,}" for name, (done, total) in self._latest.items()
+                )
+            )
+
+    def __enter__(self) -> Screen:
+        if self.console.is_terminal and not self.console.quiet:
+            self._bars = Progress(
+                TextColumn("{task.description:>22}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=self.console,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+
+@dataclass(frozen=True)
+class OutputFacts:
+    """The output beside the model of the input.
+
+    ``verdict``: what a reader sees against what it should. ``aborted_records_hidden``: in a topic,
+    how many records of aborted attempts it is not shown; None: elsewhere there is no such thing.
+    ``dead_letters``: against the invalid records; None: there were none. ``left_over``: what
+    killed attempts have left behind. ``broken``: what else is wrong.
+    """
+
+    verdict: Verdict[str]
+    aborted_records_hidden: int | None = None
+    dead_letters: Verdict[bytes] | None = None
+    left_over: list[str] = field(default_factory=list)
+    snapshot_rows: int = 0
+    broken: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One run. ``batches`` is the number of batches finished, with Onceward's sink those in the
-    ledger; ``group_lag`` None where no consumer group takes part. ``poison``: spoilt records
-    written, of which each must be one of the ``dead_letters``. ``aborted_records_hidden``: None
-    where the target has no such thing. ``violations`` in words, empty when the promise was kept.
+    """One run.
+
+    :param checked: None: the sink keeps no ledger that could be checked.
+    :param finished_batches: in Spark's commit log.
+    :param written: of the input.
     """
 
-    source: str
-    sink: str
-    delivery: str
-    broker_version: str
-    nodes: int
-    master: str
-    input: int
-    snapshot_rows: int
-    expected: int
-    visible: int
-    lost: int
-    duplicates: int
-    unexpected: int
-    poison: int
-    dead_letters: int
-    aborted_records_hidden: int | None
-    left_over: int
-    kills: int
-    killed_at: list[str]
-    batches: int
-    group_lag: int | None
+    settings: DemoSettings
+    output: OutputFacts
+    checked: CheckerFacts | None
+    kills: Sequence[Kill]
+    finished_batches: int
     seconds: float
-    violations: list[str]
+    written: int
+
+    @property
+    def violations(self) -> list[str]:
+        """What is wrong, in words; empty when the promise was kept."""
+        output, letters = self.output, self.output.dead_letters
+        found = [] if output.verdict.holds else [str(output.verdict)]
+        found += output.broken
+        if letters is not None and not letters.holds:
+            found.append(f"dead letters: {letters}")
+        if letters is not None and letters.expected == 0:
+            found.append(
+                "INVALID: no record was invalid, so this shows nothing; use more --records"
+            )
+        found += [f"left over: {name}" for name in output.left_over]
+        if self.checked is not None:
+            found += self.checked.violations
+            if output.aborted_records_hidden == 0:
+                found.append("INVALID: the kills left no aborted records that could be hidden")
+        elif not found:
+            found.append("INVALID: the kills caused no duplicates; run it again")
+        return found
 
     @property
     def kept(self) -> bool:
         """Whether exactly once held."""
         return not self.violations
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The result by the names that its JSON has.
+
+        ``batches``: with Onceward's sink those in the ledger. ``group_lag``: None where no
+        consumer group takes part. ``poison``: invalid records, of which each must be a dead
+        letter.
+        """
+        verdict, letters, checked = self.output.verdict, self.output.dead_letters, self.checked
+        names = ("source", "sink", "delivery", "broker_version", "nodes", "master")
+        return {
+            **{name: getattr(self.settings, name) for name in names},
+            "input": self.written,
+            "snapshot_rows": self.output.snapshot_rows,
+            "expected": verdict.expected,
+            "visible": verdict.visible,
+            "lost": verdict.lost.total(),
+            "duplicates": verdict.duplicates.total(),
+            "unexpected": verdict.unexpected.total(),
+            "poison": 0 if letters is None else letters.expected,
+            "dead_letters": 0 if letters is None else letters.visible,
+            "aborted_records_hidden": self.output.aborted_records_hidden,
+            "left_over": len(self.output.left_over),
+            "kills": len(self.kills),
+            "killed_at": [kill.where for kill in self.kills],
+            "batches": self.finished_batches if checked is None else checked.batches,
+            "group_lag": None if checked is None else checked.group_lag,
+            "seconds": round(self.seconds, 1),
+            "violations": self.violations,
+            "exactly_once": self.kept,
+        }
+
     def to_json(self) -> str:
-        """One line."""
-        return json.dumps(asdict(self) | {"exactly_once": self.kept}, ensure_ascii=False)
+        """Return one line."""
+        return json.dumps(self.figures, ensure_ascii=False)
 
 
-def judge(
-    settings: DemoSettings,
-    output: OutputFacts,
-    checked: CheckerFacts | None,
-    killed: Sequence[Killed],
-    batches: int,
-    seconds: float,
-    written: int,
-) -> DemoResult:
-    """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could
-    be checked.
-
-    :param written: of the input.
-    """
-    violations = [] if output.verdict.holds else [str(output.verdict)]
-    violations += output.broken
-    letters = output.dead_letters
-    if letters is not None:
-        violations += [] if letters.holds else [f"dead letters: {letters}"]
-        if letters.expected == 0:
-            violations.append(
-                "INVALID: nothing was spoilt, so nothing shows where it goes; use more --records"
-            )
-    violations += [f"left over: {what}" for what in output.left_over]
-    if checked is not None:
-        violations += checked.violations
-        if output.aborted_records_hidden == 0:
-            violations.append(
-                "INVALID: the kills left no aborted records, so nothing shows that they are hidden"
-            )
-    elif not violations:
-        violations.append(
-            "INVALID: the kills caused no duplicates, so this comparison shows nothing; run it "
-            "again"
-        )
-    return DemoResult(
-        source=settings.source,
-        sink=settings.sink,
-        delivery=settings.delivery,
-        broker_version=settings.broker_version,
-        nodes=settings.nodes,
-        master=settings.master,
-        input=written,
-        snapshot_rows=output.snapshot_rows,
-        expected=output.verdict.expected,
-        visible=output.verdict.visible,
-        lost=output.verdict.lost.total(),
-        duplicates=output.verdict.duplicates.total(),
-        unexpected=output.verdict.unexpected.total(),
-        poison=0 if letters is None else letters.expected,
-        dead_letters=0 if letters is None else letters.visible,
-        aborted_records_hidden=output.aborted_records_hidden,
-        left_over=len(output.left_over),
-        kills=len(killed),
-        killed_at=[one.kill.where for one in killed],
-        batches=checked.batches if checked is not None else batches,
-        group_lag=checked.group_lag if checked is not None else None,
-        seconds=round(seconds, 1),
-        violations=violations,
-    )
-
-
-def show(result: DemoResult, console: Console) -> None:
-    """The table, and what it means."""
-    sink = _SINK[result.sink] if result.delivery == "exactly_once" else "Spark's own Kafka sink"
-    source = "MySQL" if result.source == "mysql" else "Kafka"
-    kafka = f"Kafka {result.broker_version}, {result.nodes} node(s)"
-    where = kafka if source == "Kafka" else f"{source}; {kafka}"
-    table = Table(title=f"{sink} behind {where}", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    for name, value, meaning in _rows(result):
-        table.add_row(name, f"{value:,}", meaning)
-    console.print(table)
-    for violation in result.violations:
-        console.print(f"[red]violated[/red]  {escape(violation)}")
-    console.print(_closing_words(result))
-
-
+_SINK = {
+    "kafka": ("Onceward's KafkaSink", "a read_committed reader"),
+    "postgres": ("Onceward's DatabaseSink, to PostgreSQL,", "a SELECT"),
+    "mysql": ("Onceward's DatabaseSink, to MySQL,", "a SELECT"),
+    "files": ("Onceward's FileSink", "a reader of Parquet"),
+}
 _INPUT = {
     "kafka": "records written to the input topic while the job ran",
-    "mysql": "changes of rows committed in MySQL, some before the job's first start, most while "
-    "it ran",
+    "mysql": "changes committed in MySQL, some before the job's first start, most while it ran",
 }
 _EXPECTED = {
-    ("kafka", "kafka"): "distinct numbers of 18 characters among them",
     ("mysql", "kafka"): "each key's row as the snapshot met it, and every change after it",
     ("mysql", "postgres"): "rows of the source's table, in the end",
 }
@@ -153,74 +206,62 @@ _BATCHES = {
     "exactly_once": "micro-batches in the ledger; `onceward verify` looked at each",
     "at_least_once": "finished micro-batches",
 }
-_SINK = {
-    "kafka": "Onceward's KafkaSink",
-    "postgres": "Onceward's DatabaseSink, to PostgreSQL,",
-    "mysql": "Onceward's DatabaseSink, to MySQL,",
-    "files": "Onceward's FileSink",
-}
-_READER = {
-    "kafka": "a read_committed reader",
-    "postgres": "a SELECT",
-    "mysql": "a SELECT",
-    "files": "a reader of Parquet",
-}
 
 
-def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
-    rows = [
-        ("input", result.input, _INPUT[result.source]),
-        (
-            "expected",
-            result.expected,
-            _EXPECTED.get((result.source, result.sink), _EXPECTED["kafka", "kafka"]),
-        ),
-        ("visible", result.visible, f"records that {_READER[result.sink]} sees"),
-        ("lost", result.lost, "expected and not visible"),
-        ("duplicates", result.duplicates, "visible more than once"),
-        (
-            "left over",
-            result.left_over,
-            "staging tables, hidden files: what killed attempts had begun",
-        ),
-        ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
-        ("batches", result.batches, _BATCHES[result.delivery]),
+def show(result: DemoResult, console: Console) -> None:
+    """Print the table, and what it means."""
+    settings, figures = result.settings, result.figures
+    sink = _SINK[settings.sink][0] if settings.exactly_once else "Spark's own Kafka sink"
+    source = "MySQL; " if settings.source == "mysql" else ""
+    kafka = f"Kafka {settings.broker_version}, {settings.nodes} node(s)"
+    table = Table(title=f"{sink} behind {source}{kafka}", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for name, figure, meaning in _meanings(settings, result.kills):
+        if figures[figure] is not None and figures.get(_SHOWN_WITH.get(figure, "kills")):
+            table.add_row(name, f"{figures[figure]:,}", meaning)
+    console.print(table)
+    for violation in figures["violations"]:
+        console.print(f"[red]violated[/red]  {escape(violation)}")
+    console.print(_summary(settings, figures))
+
+
+_SHOWN_WITH = {"snapshot_rows": "snapshot_rows", "poison": "poison", "dead_letters": "poison"}
+"""Figures that are of no interest where another one is 0."""
+
+
+def _meanings(settings: DemoSettings, kills: Sequence[Kill]) -> list[tuple[str, str, str]]:
+    numbers = "distinct numbers of 18 characters among them"
+    expected = _EXPECTED.get((settings.source, settings.sink), numbers)
+    hidden = "records of killed attempts that no such reader sees"
+    letters = "records in the dead-letter topic: must be as many, and are compared"
+    return [
+        ("input", "input", _INPUT[settings.source]),
+        ("expected", "expected", expected),
+        ("visible", "visible", f"records that {_SINK[settings.sink][1]} sees"),
+        ("lost", "lost", "expected and not visible"),
+        ("duplicates", "duplicates", "visible more than once"),
+        ("left over", "left_over", "staging tables, hidden files: what killed attempts had begun"),
+        ("kills", "kills", "; ".join(dict.fromkeys(kill.where for kill in kills))),
+        ("batches", "batches", _BATCHES[settings.delivery]),
+        ("snapshot", "snapshot_rows", "rows among them that the snapshot has read"),
+        ("poison", "poison", "records that are no Avro of a known schema"),
+        ("dead letters", "dead_letters", letters),
+        ("aborted, hidden", "aborted_records_hidden", hidden),
+        ("lag", "group_lag", "of the pipeline's consumer group"),
     ]
-    if result.snapshot_rows:
-        rows.append(
-            ("snapshot", result.snapshot_rows, "rows among them that the snapshot has read")
-        )
-    if result.poison:
-        rows.append(("poison", result.poison, "records that are no Avro of a known schema"))
-        rows.append(
-            (
-                "dead letters",
-                result.dead_letters,
-                "records in the dead-letter topic: must be as many, and are compared",
-            )
-        )
-    if result.aborted_records_hidden is not None:
-        hidden = "records of killed attempts that no such reader sees"
-        rows.append(("aborted, hidden", result.aborted_records_hidden, hidden))
-    if result.group_lag is not None:
-        rows.append(("lag", result.group_lag, "of the pipeline's consumer group"))
-    return rows
 
 
-def _closing_words(result: DemoResult) -> str:
-    if result.kept:
+def _summary(settings: DemoSettings, figures: dict[str, Any]) -> str:
+    if figures["exactly_once"]:
+        kept = f"{figures['kills']} × kill -9, nothing lost, nothing repeated."
+        return f"[green]Exactly once: {kept}[/green]"
+    duplicates = figures["duplicates"]
+    if not settings.exactly_once and figures["lost"] == figures["unexpected"] == 0 and duplicates:
         return (
-            f"[green]Exactly once: {result.kills} × kill -9, nothing lost, nothing "
-            f"repeated.[/green]"
-        )
-    if (
-        result.delivery == "at_least_once"
-        and result.lost == result.unexpected == 0
-        and result.duplicates
-    ):
-        return (
-            f"[yellow]As expected of at-least-once: {result.duplicates:,} records are there more "
-            f"than once. "
+            "[yellow]As expected of at-least-once: "
+            f"{duplicates:,} records are there more than once. "
             "The exit status is 1, because this is not exactly once.[/yellow]"
         )
     return "[red]Exactly once does not hold.[/red]"

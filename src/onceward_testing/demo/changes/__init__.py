@@ -1,7 +1,7 @@
-"""The demo whose input is a MySQL that people write to: snapshot, changes, and what becomes of
-them.
+"""A scenario of the demo: a MySQL that people are written to, its snapshot and changes into Kafka
+or PostgreSQL.
 
-In reading order: :mod:`rows` (the tables, and values in three writings), :mod:`town` (who writes
-what), :mod:`feed` (a thread that does it), :mod:`etl` (the job), :mod:`verdict` (what must have
-come out), :mod:`scenario`.
+In reading order: :mod:`tables` (their rows in three notations), :mod:`workload` (random
+transactions), :mod:`input` (a thread that carries them out), :mod:`query` (the job),
+:mod:`comparison` (the verdict on a topic), :mod:`scenario`.
 """

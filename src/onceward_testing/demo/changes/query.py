@@ -1,5 +1,4 @@
-"""The job of the demo that reads MySQL: what a user would write. Nothing here knows that it will
-be killed.
+"""The query of the changes: what a user would write. Nothing here knows that it will be killed.
 
 Runs in the driver of the job's process (:mod:`onceward_testing.demo.job`).
 """
@@ -13,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
-from onceward_testing.demo.changes.rows import DATABASE, EMAIL_UNSAID, HOMES, PEOPLE
-from onceward_testing.demo.settings import CHANGES_PIPELINE_ID, CHANGES_TOPICS, JobSettings
+from onceward_testing.demo.changes.tables import DATABASE, DEFAULT_EMAIL, HOMES, PEOPLE
+from onceward_testing.demo.settings import CHANGES_PIPELINE_ID, CHANGES_PREFIX, DemoJobSettings
 
 _PEOPLE = """
     id BIGINT NOT NULL, version INT NOT NULL, name STRING NOT NULL, number STRING, born DATE,
@@ -23,15 +22,12 @@ _PEOPLE = """
 """
 
 
-def start(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
-    """The query, into topics or into a table."""
-    frame, sink = (
-        _into_topics(spark, settings)
-        if settings.sink == "kafka"
-        else _into_a_table(spark, settings)
-    )
+def start_changes(spark: SparkSession, settings: DemoJobSettings) -> StreamingQuery:
+    """Start the query, into topics or into a table."""
+    into = _into_topics if settings.sink == "kafka" else _into_a_table
+    frame, sink = into(spark, settings)
     return (
-        frame.writeStream.queryName("town-changes")
+        frame.writeStream.queryName("people-changes")
         .option("checkpointLocation", settings.checkpoint)
         .trigger(processingTime="1 second")
         .foreachBatch(sink)
@@ -39,13 +35,11 @@ def start(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
     )
 
 
-Sink = Callable[[DataFrame, int], None]
-
-
-def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame, Sink]:
+def _into_topics(
+    spark: SparkSession, settings: DemoJobSettings
+) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     """Each table's changes into a topic of its own, in Debezium's envelope, in the order of each
-    key.
-    """
+    key."""
     changes = ow.mysql_changes(
         spark,
         url=settings.source_address,
@@ -53,7 +47,7 @@ def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame,
         starting="initial",
         values="debezium",
     )
-    records = ow.debezium.encode(changes, prefix=CHANGES_TOPICS.rstrip("."))
+    records = ow.debezium.encode(changes, prefix=CHANGES_PREFIX.rstrip("."))
     sink = ow.KafkaSink(
         bootstrap_servers=settings.bootstrap_servers,
         pipeline_id=CHANGES_PIPELINE_ID,
@@ -62,19 +56,19 @@ def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame,
     return records, sink
 
 
-def _into_a_table(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame, Sink]:
+def _into_a_table(
+    spark: SparkSession, settings: DemoJobSettings
+) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     """The same table in PostgreSQL: each batch applies its changes, in one transaction."""
+    table = f"{DATABASE}.{PEOPLE.name}"
     changes = ow.mysql_changes(
-        spark,
-        url=settings.source_address,
-        tables=[f"{DATABASE}.{PEOPLE.name}"],
-        starting="initial",
+        spark, url=settings.source_address, tables=[table], starting="initial"
     )
-    people = ow.debezium.rows(changes, table=f"{DATABASE}.{PEOPLE.name}", schema=_PEOPLE)
+    people = ow.debezium.rows(changes, table=table, schema=_PEOPLE)
     people = people.withColumn("notes", F.to_json("notes"))  # for jsonb
     people = people.fillna(
-        {"email": EMAIL_UNSAID}
-    )  # what was written before the table had the column
+        {"email": DEFAULT_EMAIL}
+    )  # rows that were written before the table had the column
     sink = ow.DatabaseSink(
         url=settings.address,
         table=PEOPLE.name,

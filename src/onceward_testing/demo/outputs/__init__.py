@@ -1,1 +1,0 @@
-"""Where the demo's job can write to: one module each, behind one interface (:mod:`output`)."""
