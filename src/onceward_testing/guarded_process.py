@@ -19,8 +19,8 @@ from onceward_testing import process_guard
 
 
 class GuardedProcess:
-    """Runs from when this object is made, in a session and a process group of its own. Not thread
-    safe.
+    """A process that runs from when this object is made, in a session and a process group of its
+    own. Not thread safe.
 
     :param log: takes what it prints.
     :param removed_with_us: a folder that the guard removes when we end without having ended the
@@ -62,18 +62,20 @@ class GuardedProcess:
             )
         assert self._guard.stdout is not None  # noqa: S101 — asked for above
         self.pid = int(self._guard.stdout.readline() or 0)
-        """Of the process, its session and its process group; 0: it could not even be started."""
+        """Number of the process, its session and its process group; 0: it could not even be
+        started."""
         if not self.pid:
             self._guard.wait()  # so that nobody signals process group 0, which is our own
 
     @property
     def running(self) -> bool:
-        """Whether the process exists (also while suspended)."""
+        """Return whether the process exists (also while suspended)."""
         return self.status is None
 
     @property
     def status(self) -> int | None:
-        """Its exit status, or minus the number of the signal that ended it; None while it runs."""
+        """Return its exit status, or minus the number of the signal that ended it; None while it
+        runs."""
         status = self._guard.poll()
         return status if status is None or status <= 128 else 128 - status
 

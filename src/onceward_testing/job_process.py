@@ -52,8 +52,8 @@ class JobProcess(GuardedProcess):
 
     @property
     def status(self) -> int | None:
-        """Its exit status, or minus the number of the signal that ended it; None while it runs
-        (with ``sweep``: while anything of it does)."""
+        """Return its exit status, or minus the number of the signal that ended it; None while it
+        runs (with ``sweep``: while anything of it does)."""
         status = super().status
         if status is not None and self._ended_at is None:
             self._ended_at = time.time()

@@ -20,18 +20,18 @@ _TRICKLE_SECONDS = 120.0
 
 
 class DemoInput(ABC):
-    """Begins when the query of the job's first run is there.
+    """Input that begins when the query of the job's first run is there.
 
     Subclasses write in :meth:`_write_all`.
     """
 
     begins: str
-    """For people: what happens then."""
+    """Words for people: what happens then."""
     unit_written: str
     unit_visible: str
-    """For people: what is counted on either side."""
+    """Names of what is counted on either side."""
     planned: int
-    """How much will be written."""
+    """Total to be written."""
 
     def __init__(self) -> None:
         self._written = 0
@@ -42,7 +42,7 @@ class DemoInput(ABC):
 
     @property
     def written(self) -> int:
-        """How much is written so far.
+        """Return how much is written so far.
 
         :raises Exception: what ended the thread.
         """
@@ -53,7 +53,7 @@ class DemoInput(ABC):
     @property
     @abstractmethod
     def to_be_visible(self) -> int:
-        """How much is expected to become visible, as far as it is known."""
+        """Return how much is expected to become visible, as far as it is known."""
 
     @abstractmethod
     def is_through(self, checkpoint: Path) -> bool:
@@ -62,7 +62,7 @@ class DemoInput(ABC):
 
     @abstractmethod
     def _write_all(self) -> None:
-        """In the thread: write what is due, until all is written, or :attr:`_stop` is set.
+        """Write what is due, in the thread, until all is written, or :attr:`_stop` is set.
 
         As long as :attr:`_hold` is True, only as much as leaves something for the kills.
         """

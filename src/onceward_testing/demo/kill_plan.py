@@ -51,8 +51,8 @@ def kill_plan(settings: DemoSettings) -> tuple[Kill, ...]:
 
 
 def _random_kill(steps: tuple[Kill, ...], rng: random.Random) -> Kill:
-    """Half of them some time after a commit, a quarter before there can be one, a quarter at a
-    step of the engine."""
+    """Draw a kill: half of them some time after a commit, a quarter before there can be one, a
+    quarter at a step of the engine."""
     kind = rng.random()
     if kind < 0.5:
         delay_s = round(rng.uniform(0.0, 4.0), 2)
@@ -64,7 +64,7 @@ def _random_kill(steps: tuple[Kill, ...], rng: random.Random) -> Kill:
 
 
 def _kills_in_the_snapshot(settings: DemoSettings) -> tuple[Kill, ...]:
-    """The first batch with rows is the snapshot's."""
+    """Return the kill in the first batch with rows, which is the snapshot's."""
     if settings.source != "mysql":
         return ()
     step = f"lease[{CHANGES_PREFIX}]" if settings.sink == "kafka" else "send"

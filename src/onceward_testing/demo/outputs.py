@@ -78,14 +78,14 @@ class CheckerFacts:
 
     @property
     def batches(self) -> int:
-        """Batches in the ledger; without violations each is proved to be one committed
-        transaction."""
+        """Return the number of batches in the ledger; without violations each is proved to be one
+        committed transaction."""
         return int(self.answer["facts"].get("ledger", {}).get("batches", 0))
 
     @property
     def group_lag(self) -> int | None:
-        """Records that the pipeline's consumer group is behind its sources; None if a source's is
-        unknown."""
+        """Return how far the consumer group is behind its sources, in records; None if a source's
+        is unknown."""
         lags = [
             source.get("group_lag") for source in self.answer["facts"].get("sources", {}).values()
         ]
@@ -93,7 +93,7 @@ class CheckerFacts:
 
     @property
     def violations(self) -> list[str]:
-        """Empty when the checker says *exactly once*."""
+        """List what is wrong; empty when the checker says *exactly once*."""
         if self.answer["verdict"] == "exactly_once":
             return []
         found = [
@@ -111,9 +111,9 @@ class DemoOutput(AbstractContextManager["DemoOutput"], ABC):
     """
 
     reader: str
-    """For people: who sees what is visible."""
+    """Name of the reader that sees what is visible, for people."""
     address: str = ""
-    """For the job: where it is."""
+    """URL for the job."""
 
     def __init__(self, pipeline_id: str, expectations: Sequence[str]) -> None:
         self._question = ["--pipeline-id", pipeline_id, *expectations]
@@ -279,7 +279,7 @@ class DatabaseOutput(DemoOutput):
         ]
 
     def _connect(self) -> Any:
-        """A new connection, by the server's own client, in which each statement is a
+        """Return a new connection, by the server's own client, in which each statement is a
         transaction."""
         if isinstance(self._server, LocalPostgres):
             import psycopg
@@ -325,7 +325,8 @@ class FilesOutput(DemoOutput):
         return ["--files", str(self._folder)]
 
     def _dataset(self) -> Any:
-        """Names that begin with ``_`` or ``.`` are passed over, as by all readers."""
+        """Read what a reader lists: names that begin with ``_`` or ``.`` are passed over, as by
+        all readers."""
         import pyarrow.dataset as dataset
 
         return dataset.dataset(self._folder, format="parquet", partitioning="hive")

@@ -110,7 +110,7 @@ class OutputFacts:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One run.
+    """The facts of one run, and what follows from them.
 
     :param checked: None: the sink keeps no ledger that could be checked.
     :param finished_batches: in Spark's commit log.
@@ -127,7 +127,7 @@ class DemoResult:
 
     @property
     def violations(self) -> list[str]:
-        """What is wrong, in words; empty when the promise was kept."""
+        """List what is wrong, in words; empty when the promise was kept."""
         output, letters = self.output, self.output.dead_letters
         found = [] if output.verdict.holds else [str(output.verdict)]
         found += output.broken
@@ -148,12 +148,12 @@ class DemoResult:
 
     @property
     def kept(self) -> bool:
-        """Whether exactly once held."""
+        """Return whether exactly once held."""
         return not self.violations
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The result by the names that its JSON has.
+        """Return the result by the names that its JSON has.
 
         ``batches``: with Onceward's sink those in the ledger. ``group_lag``: None where no
         consumer group takes part. ``poison``: invalid records, of which each must be a dead

@@ -1,4 +1,4 @@
-"""One run of the demo, from the first broker to the verdict.
+"""Run the demo from the first broker to the verdict.
 
 Called by the command; everything it starts, it ends.
 """

@@ -21,7 +21,7 @@ DEAD_LETTER_TOPIC = "people-dead-letters"
 OUTPUT_TABLE = "people_clean"
 PIPELINE_ID = "people-etl"
 CHANGES_PREFIX = "demo."
-"""How the names of topics of changes begin: ``demo.test.people``."""
+"""Prefix of the topics of changes: ``demo.test.people``."""
 CHANGES_PIPELINE_ID = "people-changes"
 PARTITIONS = 4
 WATERMARK_DELAY_SECONDS = 5
@@ -29,7 +29,7 @@ WATERMARK_DELAY_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """One run. Checked when built.
+    """Settings of one run, checked when built.
 
     ``source``: people from Kafka through windows, or the changes of a MySQL's tables as they are.
     ``sink``: where the job writes to. ``plain``: JSON, no registry, and no invalid records; so are
@@ -102,12 +102,13 @@ class DemoSettings:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether Onceward's sink is used, or Spark's own."""
+        """Return whether Onceward's sink is used, or Spark's own."""
         return self.delivery == "exactly_once"
 
     @property
     def avro(self) -> bool:
-        """Whether records are Avro, with schemas in a registry, and some of them invalid."""
+        """Return whether records are Avro, with schemas in a registry, and some of them
+        invalid."""
         return not self.plain and self.exactly_once and self.source == self.sink == "kafka"
 
 
@@ -133,12 +134,13 @@ class DemoJobSettings:
 
     @property
     def checkpoint(self) -> str:
-        """Spark's checkpoint folder."""
+        """Return Spark's checkpoint folder."""
         return f"{self.folder}/checkpoint"
 
     @property
     def messages(self) -> str:
-        """The file in which the job tells what it does (:mod:`onceward_testing.job_messages`)."""
+        """Return the file in which the job tells what it does
+        (:mod:`onceward_testing.job_messages`)."""
         return f"{self.folder}/messages.jsonl"
 
     def to_json(self) -> str:

@@ -77,7 +77,7 @@ def newest_batch(folder: Path) -> int | None:
 
 
 class Supervisor:
-    """All runs of the job in one demo."""
+    """Owner of all runs of the job in one demo."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Supervisor:
 
     @property
     def batches(self) -> int:
-        """Batches in Spark's commit log."""
+        """Return the number of batches in Spark's commit log."""
         newest = newest_batch(self._checkpoint / "commits")
         return 0 if newest is None else newest + 1
 
@@ -259,7 +259,7 @@ def is_step(message: Message, step: str, phase: str) -> bool:
 
 
 def _attempt(message: Message) -> str:
-    """By which of the pipeline's attempts, in its target's words."""
+    """Name the pipeline's attempt in its target's words."""
     if "epoch" in message:
         return f" under epoch {message['epoch']}"
     return f" as {message['attempt']}" if "attempt" in message else ""

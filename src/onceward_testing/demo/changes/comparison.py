@@ -28,8 +28,8 @@ _BROKEN_SHOWN = 5
 
 
 class ChangeRecord(NamedTuple):
-    """One record. ``tombstone``: it has a key and no value. ``at_ms``: when the broker got it, in
-    milliseconds since the epoch."""
+    """A record of the topic. ``tombstone``: it has a key and no value. ``at_ms``: when the broker
+    got it, in milliseconds since the epoch."""
 
     op: Literal["r", "c", "u", "d", "tombstone"]
     before: Row | None
@@ -170,8 +170,8 @@ class _OneKey:
         return [change for change in changes if change.not_before_ms > self._snapshot_end_ms]
 
     def _place(self, record: ChangeRecord) -> int | None:
-        """Which change of the history this record is; of a row of the snapshot: after which it was
-        read."""
+        """Find the change of the history that this record is; of a row of the snapshot, the one
+        after which it was read."""
         for place, change in enumerate(self._history):
             if (
                 record.op == "r"
@@ -190,7 +190,7 @@ def _equal(row: Row | None, later: Row | None) -> bool:
 
 
 def _names(changes: Sequence[RowChange]) -> list[str]:
-    """With the tombstones that Debezium writes behind deletions."""
+    """Return the names of changes and of the tombstones behind deletions."""
     return [
         name
         for change in changes
@@ -209,7 +209,7 @@ def _name(one: RowChange | ChangeRecord) -> str:
 
 
 def _version(row: Row | None) -> str:
-    """Of rows of either table; ``-`` where there is none."""
+    """Return the version of a row of either table; ``-`` where there is none."""
     if row is None:
         return "-"
     return f"v{row[1] if isinstance(row[1], int) else row[2]}"

@@ -62,7 +62,7 @@ class ChangesInput(DemoInput):
         self._workloads = [Workload(number, seed) for number in range(_SESSIONS)]
         self._sessions = [_connect(url) for _ in self._workloads]
         self.compressed = _compress(self._sessions[-1])
-        """Whether one of the sessions writes its transactions compressed: servers before 8.0.20
+        """True if one of the sessions writes its transactions compressed: servers before 8.0.20
         cannot."""
         self._records = 0
         steps = _INTERRUPTIONS + 1
@@ -88,8 +88,8 @@ class ChangesInput(DemoInput):
 
     @property
     def to_be_visible(self) -> int:
-        """Not more: of a row that changes again before the snapshot comes to it, only the last is
-        seen."""
+        """Return an upper bound: of a row that changes again before the snapshot comes to it, only
+        the last is seen."""
         return (
             sum(workload.people for workload in self._workloads)
             if self._rows_only
@@ -149,8 +149,7 @@ class ChangesInput(DemoInput):
             self._carry_out(both)
 
     def _interrupt(self, left: int) -> None:
-        """While no transaction is open: begin another binlog, and add the column or insert many
-        rows at once."""
+        """Begin another binlog, and add the column or insert many rows at once."""
         cursor = self._sessions[0].cursor()
         cursor.execute("FLUSH BINARY LOGS")
         if left == _INTERRUPTIONS // 2 + 1:
@@ -186,7 +185,7 @@ class ChangesInput(DemoInput):
 
 
 def _connect(url: str) -> Any:
-    """A session in UTC; its user commits."""
+    """Return a session in UTC; its user commits."""
     session = connect_to_mysql(url, autocommit=False)
     session.cursor().execute(_SESSION)
     return session

@@ -38,8 +38,8 @@ def start_changes(spark: SparkSession, settings: DemoJobSettings) -> StreamingQu
 def _into_topics(
     spark: SparkSession, settings: DemoJobSettings
 ) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
-    """Each table's changes into a topic of its own, in Debezium's envelope, in the order of each
-    key."""
+    """Write each table's changes into a topic of its own, in Debezium's envelope, in the order of
+    each key."""
     changes = ow.mysql_changes(
         spark,
         url=settings.source_address,
@@ -59,7 +59,7 @@ def _into_topics(
 def _into_a_table(
     spark: SparkSession, settings: DemoJobSettings
 ) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
-    """The same table in PostgreSQL: each batch applies its changes, in one transaction."""
+    """Apply the changes of each batch to a table of PostgreSQL, in one transaction."""
     table = f"{DATABASE}.{PEOPLE.name}"
     changes = ow.mysql_changes(
         spark, url=settings.source_address, tables=[table], starting="initial"

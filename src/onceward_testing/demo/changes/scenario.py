@@ -106,7 +106,7 @@ class ChangesScenario(Scenario):
 
 
 def _plain_row(values: Row) -> Row:
-    """As :mod:`onceward_testing.demo.changes.tables` has it."""
+    """Return the row with the plain values of :mod:`onceward_testing.demo.changes.tables`."""
     return tuple(
         moment_text(value)
         if isinstance(value, datetime.datetime)

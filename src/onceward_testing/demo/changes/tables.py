@@ -70,7 +70,7 @@ class SourceTable:
 
     @property
     def create(self) -> str:
-        """The statement that makes it."""
+        """Return the statement that creates it."""
         columns = ", ".join(f"{column.name} {column.declaration}" for column in self.columns)
         key = ", ".join(column.name for column in self.columns[: self.key])
         return f"CREATE TABLE {self.name} ({columns}, PRIMARY KEY ({key})) DEFAULT CHARSET=utf8mb4"
@@ -128,7 +128,7 @@ PEOPLE = SourceTable(
     ),
     key=1,
 )
-"""As it is made. :data:`PEOPLE_WITH_EMAIL` is what becomes of it."""
+"""The first table when it is created; :data:`PEOPLE_WITH_EMAIL` later."""
 
 _EMAIL = SourceColumn("email", "VARCHAR(60) NOT NULL DEFAULT 'none'")
 DEFAULT_EMAIL = "none"
@@ -147,4 +147,4 @@ HOMES = SourceTable(
 )
 
 TABLES = (PEOPLE_WITH_EMAIL, HOMES)
-"""As they are in the end."""
+"""The tables in the end."""

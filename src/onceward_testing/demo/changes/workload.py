@@ -122,13 +122,13 @@ class Workload:
 
     @property
     def rows(self) -> dict[RowId, Row]:
-        """All that is there now."""
+        """Return all rows as they are now."""
         people = {(PEOPLE.name, key): row for key, row in self._people.items()}
         return people | {(HOMES.name, key): row for key, row in self._homes.items()}
 
     @property
     def people(self) -> int:
-        """How many people there are."""
+        """Return the number of people."""
         return len(self._people)
 
     def transaction(self) -> SourceTransaction:
@@ -154,7 +154,7 @@ class Workload:
     # ── kinds of transactions ──
 
     def _register(self, transaction: SourceTransaction) -> None:
-        """Some people, and the homes of some of them: two tables."""
+        """Insert some people, and homes of some of them: two tables."""
         people = [self._person(self._draw_id(), 1) for _ in range(self._rng.randint(1, 20))]
         self._insert(transaction, self._table, people)
         homes = [
@@ -173,7 +173,7 @@ class Workload:
         self._change(transaction, self._table, before, after)
 
     def _pay(self, transaction: SourceTransaction) -> None:
-        """Many rows by one statement."""
+        """Update many rows by one statement."""
         transaction.alone = True
         amount, seen = Decimal(self._rng.randint(-9_999, 9_999)) / 100, self._seen()
         many = {
@@ -191,7 +191,7 @@ class Workload:
             )
 
     def _move(self, transaction: SourceTransaction) -> None:
-        """A row that is there or not, and one of the other table."""
+        """Upsert a row, and update one of the other table."""
         key = (self._draw_person()[0], self._rng.choice(_PLACES))
         before = self._homes.get(key)
         version = self._deleted.get((HOMES.name, key), 0) if before is None else before[HOMES.key]
@@ -216,7 +216,7 @@ class Workload:
             self._change(transaction, self._table, row, None)
 
     def _renumber(self, transaction: SourceTransaction) -> None:
-        """Another primary key, in two tables."""
+        """Change a primary key, in two tables."""
         before = self._draw_person()
         after = (self._draw_id(), before[_VERSION] + 1, *before[2:])
         transaction.execute(f"{_UPDATE}, id = %s WHERE id = %s", after[0], before[0])
@@ -236,7 +236,7 @@ class Workload:
         return self._insert(transaction, self._table, [person])
 
     def _change_one_row_again(self, transaction: SourceTransaction) -> None:
-        """One row several times in a transaction."""
+        """Change one row several times in a transaction."""
         stays, leaves = (self._person(self._draw_id(), 1) for _ in range(2))
         self._insert(transaction, self._table, [stays, leaves])
         after = _next_version(stays, {_NAME: self._name()})
@@ -354,7 +354,7 @@ def _next_version(row: Row, values: dict[int, Any]) -> Row:
 
 
 def _execute_insert(transaction: SourceTransaction, table: SourceTable, rows: list[Row]) -> None:
-    """One statement for them all."""
+    """Insert all rows by one statement."""
     values = (
         [tuple(map(_parameter, range(len(row)), row)) for row in rows]
         if table is not HOMES

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VALID_LENGTH = 18
 SUBJECT = f"{INPUT_TOPIC}-value"
-"""As ``TopicNameStrategy`` names it."""
+"""Subject of ``TopicNameStrategy``."""
 
 _GIVEN = (
     "Ada",
@@ -60,9 +60,9 @@ _SPECIAL = [kind for kind, share in _SPECIAL_PER_THOUSAND.items() for _ in range
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """One record. ``document``: its fields, None for a tombstone. ``repeats_previous``: it must
-    get the event time of the record before it. ``defect``: what is wrong with its bytes, if it is
-    an invalid record."""
+    """A record of the input. ``document``: its fields, None for a tombstone. ``repeats_previous``:
+    it must get the event time of the record before it. ``defect``: what is wrong with its bytes,
+    if it is an invalid record."""
 
     key: bytes
     document: dict[str, Any] | None
@@ -72,7 +72,7 @@ class Person:
 
     @property
     def valid(self) -> bool:
-        """Whether the job must write the number."""
+        """Return whether the job must write the number."""
         return self.number is not None and len(self.number) == VALID_LENGTH
 
 
@@ -149,7 +149,7 @@ _SPOIL: dict[str, Callable[[bytes], bytes]] = {
     ),
 }
 DEFECTS = tuple(_SPOIL)
-"""What can be wrong with a record, by name."""
+"""Names of all that can be wrong with a record."""
 
 Encode = Callable[[Person], "bytes | None"]
 """Returns a record's value, None for a tombstone; called in the order in which records are

@@ -61,7 +61,7 @@ def start_windows(spark: SparkSession, settings: DemoJobSettings) -> StreamingQu
 
 
 def read_people(records: DataFrame, settings: DemoJobSettings) -> DataFrame:
-    """Kafka records → ``timestamp`` and ``person``, null for a tombstone.
+    """Turn Kafka records into ``timestamp`` and ``person``, null for a tombstone.
 
     Invalid Avro becomes dead letters.
     """
@@ -82,7 +82,8 @@ def read_people(records: DataFrame, settings: DemoJobSettings) -> DataFrame:
 
 
 def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
-    """People → one row per window and valid number: ``number``, ``id``, ``name``, ``window``."""
+    """Turn people into one row per window and valid number: ``number``, ``id``, ``name``,
+    ``window``."""
     number = F.col("person.identifyNumber")
     # Spark moves a filter that does not mention the event time below the watermark, and then a
     # record that is filtered out does not move time on: tombstones could not close a window. So
@@ -97,13 +98,13 @@ def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
 
 
 def to_records(rows: DataFrame) -> DataFrame:
-    """For a topic: ``key`` is the number, ``value`` JSON."""
+    """Return rows for a topic: ``key`` is the number, ``value`` JSON."""
     value = F.to_json(F.struct("id", "name", "number", "window")).alias("value")
     return rows.select(F.col("number").alias("key"), value)
 
 
 def to_columns(rows: DataFrame) -> DataFrame:
-    """For a table."""
+    """Return rows for a table."""
     window = (F.col("window.start").alias("from_time"), F.col("window.end").alias("to_time"))
     return rows.select("number", "id", "name", *window)
 
