@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any
 
 from onceward_testing.free_ports import free_ports
-
 from onceward_testing.guarded_process import GuardedProcess
 
 

@@ -1,15 +1,19 @@
-"""The settings of a local cluster's brokers: small, quick to start, strict where a test must not
-be fooled.
+"""Settings of a local cluster's brokers, and what a kept folder says of the cluster in it.
 
-Called by :mod:`onceward_testing.local_kafka`. Functions of values; no I/O.
+The brokers are small, quick to start, and strict where a test must not be fooled. Called by
+:mod:`onceward_testing.local_kafka`.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from onceward.errors import ConfigurationError
 
 _HOST = "127.0.0.1"
 
@@ -48,7 +52,7 @@ def broker_properties(
 
 
 _SMALL_AND_QUICK = {
-    # a misspelt topic must be an error, as on a well-kept cluster
+    # A misspelt topic must be an error, as on a well-kept cluster.
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
     # After kill -9 a node may register again only when its old session has ended
@@ -101,8 +105,7 @@ def _urls(ports: Mapping[str, int]) -> str:
 
 def _replication(node_count: int) -> dict[str, str]:
     """Three nodes behave like a production cluster (every topic 3 replicas, 2 in sync); one node
-    does what it can.
-    """
+    does what it can."""
     replicas, in_sync = (str(node_count), "2") if node_count >= 3 else ("1", "1")
     internal_topics = ("transaction.state.log", "share.coordinator.state.topic")
     return {
@@ -116,8 +119,7 @@ def _replication(node_count: int) -> dict[str, str]:
 
 def new_cluster_id() -> str:
     """A random id in Kafka's form: 16 bytes in URL-safe base64 without padding, not beginning with
-    a dash.
-    """
+    a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
         "-"
     ):
@@ -127,3 +129,43 @@ def new_cluster_id() -> str:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_FILE = "cluster.json"
+
+
+@dataclass(frozen=True)
+class StoredCluster:
+    """One file in the folder, written before the data are."""
+
+    cluster_id: str
+    version: str
+    ports: list[NodePorts]
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f"{_FILE}.new"
+        unfinished.write_text(json.dumps(asdict(self)))
+        unfinished.replace(folder / _FILE)
+
+    def resolve(self, folder: Path) -> StoredCluster:
+        """The cluster whose data ``folder`` holds, otherwise this new one.
+
+        :raises ConfigurationError: it holds another kind than is asked for.
+        """
+        path = folder / _FILE
+        if not path.exists():
+            return self
+        stored = json.loads(path.read_text())
+        cluster = StoredCluster(
+            stored["cluster_id"],
+            stored["version"],
+            [NodePorts(**ports) for ports in stored["ports"]],
+        )
+        if (cluster.version, len(cluster.ports)) != (self.version, len(self.ports)):
+            raise ConfigurationError(
+                f"{folder} holds {len(cluster.ports)} node(s) of Kafka {cluster.version}, "
+                f"not {len(self.ports)} of {self.version}",
+                next_step="start LocalKafka with these, or name another folder",
+            )
+        return cluster

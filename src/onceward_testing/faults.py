@@ -4,12 +4,13 @@ the job.
 For tests of your own pipelines. The job calls :func:`arm_from_environment` once before it starts
 its query; who starts the job decides by environment variables what happens, and where::
 
-    ONCEWARD_FAULTS="commit:finished:3:kill"                 kill -9 after the 3rd commit, before Spark's commit log
-    ONCEWARD_FAULTS="lease:finished:2:kill"                  … when the 2nd partition lease has been given back
-    ONCEWARD_FAULTS="lease:finished:1>ledger:finished:1:kill"   … after the ledger record of the first batch with output
-    ONCEWARD_FAULTS="lease[orders-]:finished:1:kill"         … the first that is of a partition of that topic
+    ONCEWARD_FAULTS="commit:finished:3:kill"   kill -9 after the 3rd commit, before Spark's
+    ONCEWARD_FAULTS="lease:finished:2:kill"    … when the 2nd partition lease has been given back
+    ONCEWARD_FAULTS="lease:finished:1>ledger:finished:1:kill"
+                             … after the ledger record of the first batch with output
+    ONCEWARD_FAULTS="lease[orders-]:finished:1:kill"   … the first that is of that topic
     ONCEWARD_FAULTS="send:started:2:error=SendFailed;plan:started:5:delay=2.5"     two faults
-    ONCEWARD_FAULTS_FIRED=/path/to/a/file                    where each fault is written down *before* it acts
+    ONCEWARD_FAULTS_FIRED=/path/to/a/file   where each fault is written down *before* it acts
 
 A fault is a chain of moments ``step:phase:occurrence`` joined by ``>`` (each is counted from the
 one before it on, in this process), and an action: ``kill`` (SIGKILL), ``stop`` (SIGSTOP),
@@ -44,15 +45,15 @@ FAULTS_VARIABLE = "ONCEWARD_FAULTS"
 """Environment variable with the faults to arm, separated by ``;``."""
 
 FIRED_VARIABLE = "ONCEWARD_FAULTS_FIRED"
-"""Environment variable with the path of the file that says which faults have fired. Needed with
-the other one.
+"""Environment variable with the path of the file that says which faults have fired.
+
+Needed with the other one.
 """
 
 _STOP_SETTLES_SECONDS = 1.0
 """A stop signal takes hold when any one thread of the process has seen it, and until then the
 thread that sent it runs on, into the very step that was to be held. (SIGKILL is seen by all
-threads at once.)
-"""
+threads at once.)"""
 
 ACTIONS = ("kill", "stop", "error", "delay")
 _PHASES = ("started", "finished", "failed")
@@ -62,15 +63,13 @@ _SYNTAX = "write step:phase:occurrence:action, for example commit:finished:3:kil
 
 class InjectedFault(BatchFailed):
     """What a fault with the action ``error`` raises when it names no other error: the batch may
-    run again.
-    """
+    run again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """The ``occurrence``-th time (from 1) that ``step`` is in ``phase``, with an id that begins
-    with ``of``.
-    """
+    with ``of``."""
 
     step: str
     phase: str
@@ -90,8 +89,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens when the last of ``moments`` has come. ``argument``: an error's name, or
-    seconds, or empty.
+    """What happens when the last of ``moments`` has come.
+
+    ``argument``: an error's name, or seconds, or empty.
     """
 
     moments: tuple[Moment, ...]
@@ -107,8 +107,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class FiredFault:
     """One line of the file of fired faults: which one, in which process, when (ms since the
-    epoch), at which event.
-    """
+    epoch), at which event."""
 
     fault: str
     pid: int
@@ -203,8 +202,7 @@ class _Countdown:
 
 def _write_down(path: Path, fault: Fault, event: events.Event) -> None:
     """Append to the file and wait until the disk has it: the process may be gone with the next
-    instruction.
-    """
+    instruction."""
     ids = {
         name: value if isinstance(value, int) else str(value) for name, value in event.ids.items()
     }
@@ -262,8 +260,8 @@ def _parse_moment(part: str, fault: str) -> Moment:
     if len(fields) != 3 or not fields[2].isdecimal() or int(fields[2]) < 1:
         raise ConfigurationError(f"{part!r} in fault {fault!r} cannot be read", next_step=_SYNTAX)
     named, phase, occurrence = fields
-    known = _NAMED.fullmatch(named)
-    step, of = known.groups("") if known is not None else (named, "")
+    match = _NAMED.fullmatch(named)
+    step, of = match.groups("") if match is not None else (named, "")
     if step not in events.STEPS:
         raise ConfigurationError(
             f"fault {fault!r} names no step of the engine: {step!r}",

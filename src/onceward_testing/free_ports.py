@@ -52,8 +52,9 @@ def free_ports(count: int, host: str = "127.0.0.1", within: range | None = None)
 
 
 def taken_ports(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
-    """Return those of ``ports`` on which somebody listens. What a server that has ended left
-    behind does not count.
+    """Return those of ``ports`` on which somebody listens.
+
+    What a server that has ended left behind does not count.
     """
     return [port for port in ports if _try_bind(host, port, reuse=True) is None]
 

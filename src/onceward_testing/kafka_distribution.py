@@ -16,14 +16,14 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.jars import resolve
 from onceward.spark.session.java import java_executable
 
+from onceward.errors import ConfigurationError, ResourceError
+
 NEWEST_VERSION = "4.3.1"
 """Transaction version 2 (KIP-890): what :class:`~onceward_testing.LocalKafka` starts unless told
-otherwise.
-"""
+otherwise."""
 
 TRANSACTION_V1_VERSION = "3.9.1"
 """The last line of brokers with transaction version 1."""
@@ -67,10 +67,9 @@ _TOOL_JVM = (
 
 def coordinates(version: str) -> tuple[str, ...]:
     """The Maven coordinates of broker, tools and a logger that writes to stderr and needs no
-    settings file.
-    """
+    settings file."""
     return (
-        # first on the class path, so that it is the binding that is found
+        # First on the class path, so that it is the binding that is found.
         "org.slf4j:slf4j-simple:1.7.36",
         f"org.apache.kafka:kafka_2.13:{version}",
         f"org.apache.kafka:kafka-tools:{version}",
@@ -79,8 +78,7 @@ def coordinates(version: str) -> tuple[str, ...]:
 
 def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
     """Options of a broker's JVM: small, dead when its memory is out, its log on stderr with the
-    time of day.
-    """
+    time of day."""
     return (
         f"-Xmx{heap_mb}m",
         *_BROKER_JVM,
@@ -90,8 +88,7 @@ def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
 
 def class_path(version: str) -> str:
     """The class path of ``version``; resolves its jars on first use (see
-    :func:`onceward.spark.session.jars.resolve`).
-    """
+    :func:`onceward.spark.session.jars.resolve`)."""
     jars = [
         jar for jar in resolve(*coordinates(version)) if "slf4j-reload4j" not in jar.name
     ]  # 3.x: a second logger
@@ -101,8 +98,7 @@ def class_path(version: str) -> str:
 @functools.cache
 def _scala_library() -> Path:
     """Spark's copy: its resolver leaves ``scala-library`` out of every answer, because Spark
-    itself provides it.
-    """
+    itself provides it."""
     spec = importlib.util.find_spec("pyspark")
     folder = (
         Path(spec.origin).parent / "jars"

@@ -8,15 +8,15 @@ when its owner is gone.
 from __future__ import annotations
 
 import signal
+import socket
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onceward_testing.broker_probe import brokers_seen_by
-from onceward_testing.kafka_distribution import run_tool
-
 from onceward.errors import ResourceError
 from onceward_testing.guarded_process import GuardedProcess
+from onceward_testing.kafka_distribution import run_tool
 
 _POLL_SECONDS = 0.05
 _LOG_TAIL_LINES = 40
@@ -72,8 +72,7 @@ class KafkaNode:
 
     def format(self, cluster_id: str, arguments: Sequence[str]) -> None:
         """Writes the node's settings and, unless it has one, a formatted log directory:
-        ``kafka-storage format``.
-        """
+        ``kafka-storage format``."""
         self.data_folder.mkdir(parents=True, exist_ok=True)
         self._settings_file.write_text(
             "".join(f"{k}={_escaped(v)}\n" for k, v in self._properties.items())
@@ -100,23 +99,20 @@ class KafkaNode:
 
     def stop(self, timeout_s: float = 30) -> None:
         """Ends the process the polite way (SIGTERM: leadership moves first), by SIGKILL after
-        ``timeout_s``.
-        """
+        ``timeout_s``."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)  # a suspended process takes SIGTERM only when it goes on
         self._reap(timeout_s)
 
     def kill(self) -> None:
         """SIGKILL: what a crashed machine looks like to the others, except that its files
-        survive.
-        """
+        survive."""
         self._signal(signal.SIGKILL)
         self._reap(timeout_s=10)
 
     def suspend(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered any more, as in a long pause or a
-        partition.
-        """
+        partition."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -188,8 +184,7 @@ class KafkaNode:
         return ResourceError(
             f"Kafka {self._version} node {self.node_id} on port {self.port} {what}\n"
             f"--- the end of {self.log_file} ---\n{self.log_tail()}",
-            next_step="read the broker's words above; the machine may also be out of memory or "
-            "processor time",
+            next_step="read the broker's log above; the machine may also be out of memory",
             details={"node": self.node_id, "port": self.port},
         )
 
@@ -197,3 +192,56 @@ class KafkaNode:
 def _escaped(value: str) -> str:
     """``value`` for a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+# ── the probe ──
+
+
+_METADATA = 3
+_METADATA_VERSION = 1
+_CLIENT_ID = b"onceward-probe"
+_NO_TOPICS = struct.pack(">i", 0)
+_LARGEST_ANSWER_BYTES = 1 << 20
+
+
+def brokers_seen_by(host: str, port: int, timeout_s: float = 2.0) -> frozenset[int]:
+    """Node ids of the brokers that the broker at ``host:port`` knows to be alive.
+
+    :raises OSError: nobody answers there (yet), or the answer makes no sense.
+    """
+    request = struct.pack(
+        f">hhih{len(_CLIENT_ID)}s", _METADATA, _METADATA_VERSION, 1, len(_CLIENT_ID), _CLIENT_ID
+    )
+    request += _NO_TOPICS
+    with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", _read(connection, 4))
+        if not 8 <= size <= _LARGEST_ANSWER_BYTES:
+            raise OSError(f"{host}:{port} announces an answer of {size} bytes: not a Kafka broker")
+        return _node_ids(_read(connection, size))
+
+
+def _node_ids(answer: bytes) -> frozenset[int]:
+    """From ``correlation_id, [node_id, host, port, rack]…``."""
+    try:
+        _, count = struct.unpack_from(">ii", answer, 0)
+        position, ids = 8, set()
+        for _ in range(count):
+            node_id, host_bytes = struct.unpack_from(">ih", answer, position)
+            position += 6 + host_bytes + 4
+            (rack_bytes,) = struct.unpack_from(">h", answer, position)
+            position += 2 + max(rack_bytes, 0)
+            ids.add(node_id)
+    except struct.error as failure:
+        raise OSError(f"a Metadata answer that cannot be read: {failure}") from failure
+    return frozenset(ids)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionResetError("the broker closed the connection")
+        parts += part
+    return bytes(parts)

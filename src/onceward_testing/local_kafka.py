@@ -24,13 +24,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.java import java_executable
-from onceward_testing.broker_settings import NodePorts, broker_properties, new_cluster_id
+
+from onceward.errors import ConfigurationError, ResourceError
+from onceward_testing.broker_settings import (
+    NodePorts,
+    StoredCluster,
+    broker_properties,
+    new_cluster_id,
+)
 from onceward_testing.free_ports import free_ports, taken_ports
 from onceward_testing.kafka_distribution import NEWEST_VERSION, broker_jvm, class_path, run_tool
 from onceward_testing.kafka_node import KafkaNode
-from onceward_testing.kept_cluster import KeptCluster
 from onceward_testing.proxy import KafkaProxy
 
 _PORT_ATTEMPTS = 3
@@ -101,10 +106,10 @@ class LocalKafka:
         self._format_arguments = tuple(format_arguments)
         self._wanted_ports = ports
         self._jvm_options = (*broker_jvm(heap_mb, log_level), *jvm_options)
-        self._kept_folder = Path(folder).absolute() if folder is not None else None
+        self._own_folder = Path(folder).absolute() if folder is not None else None
         self._log_dir = Path(log_dir) if log_dir is not None else None
         self._start_timeout_s = start_timeout_s
-        self._kept_ports = ports is None  # until one of them is found taken
+        self._same_ports = ports is None  # until one of them is found taken
         self._owner_pid = 0
         self._folder: Path | None = None
         self._ports: list[NodePorts] = []
@@ -114,8 +119,7 @@ class LocalKafka:
     @property
     def nodes(self) -> tuple[KafkaNode, ...]:
         """The nodes in the order of their ids (1, 2, 3); empty before :meth:`start` and after
-        :meth:`stop`.
-        """
+        :meth:`stop`."""
         return self._nodes
 
     @property
@@ -126,8 +130,7 @@ class LocalKafka:
     @property
     def proxied_servers(self) -> str:
         """``host:port,…`` of the proxy's listeners, from which everything that a client is told
-        leads back to them.
-        """
+        leads back to them."""
         return self.proxy.bootstrap_servers
 
     @property
@@ -174,15 +177,16 @@ class LocalKafka:
                 if not port_taken or self._wanted_ports is not None or attempt == _PORT_ATTEMPTS:
                     raise
                 atexit.register(self.stop)
-                self._kept_ports = False
+                self._same_ports = False
         return self
 
     def stop(self) -> None:
-        """Ends every node at once and removes their data, but not a ``folder=``. May be called
-        twice, in any state.
+        """Ends every node at once and removes their data, but not a ``folder=``.
+
+        May be called twice, in any state.
         """
         if self._owner_pid != os.getpid():
-            # a forked copy of the owner must not take the owner's brokers down when it exits
+            # A forked copy of the owner must not take the owner's brokers down when it exits.
             return
         atexit.unregister(self.stop)
         for node in self._nodes:
@@ -191,7 +195,7 @@ class LocalKafka:
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
-        if self._folder is not None and self._kept_folder is None:
+        if self._folder is not None and self._own_folder is None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
 
@@ -226,17 +230,17 @@ class LocalKafka:
         self.stop()
 
     def _start_once(self) -> None:
-        self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="onceward-kafka-"))
+        self._folder = self._own_folder or Path(tempfile.mkdtemp(prefix="onceward-kafka-"))
         self._ports = self._choose_ports()
-        if self._kept_folder is not None:
-            kept = KeptCluster(self.cluster_id, self.version, self._ports).or_what_is_in(
-                self._kept_folder
+        if self._own_folder is not None:
+            cluster = StoredCluster(self.cluster_id, self.version, self._ports).resolve(
+                self._own_folder
             )
             self.cluster_id, self._ports = (
-                kept.cluster_id,
-                kept.ports if self._kept_ports else self._ports,
+                cluster.cluster_id,
+                cluster.ports if self._same_ports else self._ports,
             )
-            KeptCluster(self.cluster_id, self.version, self._ports).write(self._kept_folder)
+            StoredCluster(self.cluster_id, self.version, self._ports).write(self._own_folder)
         if _PROXIED in self._extra_listeners:
             brokers = {
                 node: f"127.0.0.1:{ports.extra[_PROXIED]}"
@@ -278,7 +282,7 @@ class LocalKafka:
             ),
             java_command=java_command,
             folder=folder,
-            keep=self._kept_folder is not None,
+            keep=self._own_folder is not None,
             log_file=logs / f"kafka-node-{node_id}.log",
             start_timeout_s=self._start_timeout_s,
         )

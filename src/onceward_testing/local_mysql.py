@@ -32,13 +32,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from onceward_testing.mysql_binlogs import Reached, binlog_settings, follow, promoted, wait_for
-from onceward_testing.mysql_servers import Kind, checked, fetched, installed_mariadb, unpack
-from onceward_testing.plain_user import as_user, given_to_user, is_reachable
-
 from onceward.errors import ResourceError
 from onceward_testing.guarded_process import GuardedProcess
-from onceward_testing.local_server import LocalServer
+from onceward_testing.local_server import LocalServer, as_user, give_to_user, is_reachable
+from onceward_testing.mysql_binlogs import (
+    ServerAccess,
+    binlog_settings,
+    follow,
+    promote_replica,
+    wait_for,
+)
+from onceward_testing.mysql_servers import Kind, check_kind, fetch_server, find_mariadb, unpack
 
 _MARIADB_TABLES = (
     "mariadb_system_tables.sql", "mariadb_performance_tables.sql",
@@ -78,7 +82,7 @@ class LocalMySQL(LocalServer):
         binlog: bool = False,
         replica_of: LocalMySQL | None = None,
     ) -> None:
-        checked(kind, version)
+        check_kind(kind, version)
         # The number is chosen once: who starts again is the same server.
         own = binlog_settings(kind) if binlog or replica_of is not None else {}
         super().__init__({**own, **(settings or {})})
@@ -101,15 +105,14 @@ class LocalMySQL(LocalServer):
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        # its data go with it; in order MySQL takes ten seconds where somebody reads its binlogs
+        # Its data go with it; in order MySQL takes ten seconds where somebody reads its binlogs.
         self.kill()
         super().__exit__(*raised)
 
     @property
     def url(self) -> str:
         """``mysql://…`` or ``mariadb://…`` of the database ``test``, for a user with all rights,
-        with a password made for this server.
-        """
+        with a password made for this server."""
         return (
             f"{self.kind}://onceward:{self._password}@127.0.0.1:{self.port}/test?ssl_disabled=true"
         )
@@ -126,26 +129,26 @@ class LocalMySQL(LocalServer):
 
         :raises ResourceError: it refuses; the server's words are in the message.
         """
-        follow(self._reached, primary._reached)
+        follow(self._access, primary._access)
 
     def wait_for(self, primary: LocalMySQL) -> None:
         """Returns when this replica has carried out all that ``primary`` has committed by now."""
-        wait_for(self._reached, primary._reached)
+        wait_for(self._access, primary._access)
 
     def promote(self) -> None:
         """Carry out what was received, and be a primary: what one does when the other is dead."""
-        promoted(self._reached)
+        promote_replica(self._access)
 
     @property
-    def _reached(self) -> Reached:
-        return Reached(self.kind, self.product, self.port, self._password)
+    def _access(self) -> ServerAccess:
+        return ServerAccess(self.kind, self.product, self.port, self._password)
 
     @property
     def binlogs(self) -> Path:
         """The folder of its binlogs, ``binlog.000001`` and so on."""
         return self._data
 
-    def _started(self, log: Path) -> GuardedProcess:
+    def _spawn(self, log: Path) -> GuardedProcess:
         settings = {
             "port": str(self.port),
             "bind-address": "127.0.0.1",
@@ -153,7 +156,7 @@ class LocalMySQL(LocalServer):
             "pid-file": str(self._data / "pid"),
             "init-file": str(self._first_statements()),
             "local-infile": "1",  # rows are loaded from the client's memory
-            # making keys may take a minute; "loose": of newer servers nobody knows it
+            # Making keys may take a minute; "loose": of newer servers nobody knows it.
             "loose-skip-ssl": "",
             "loose-auto-generate-certs": "0",  # the same for those
             "skip-name-resolve": "",
@@ -184,9 +187,9 @@ class LocalMySQL(LocalServer):
             "mysqlx": "0",
         }
 
-    def _is_ready(self, log: Path, said: int) -> bool:
+    def _is_ready(self, log: Path, offset: int) -> bool:
         """It says so before it takes the first connection, and not earlier."""
-        return _READY in log.read_bytes()[said:]
+        return _READY in log.read_bytes()[offset:]
 
     @property
     def _is_mysql(self) -> bool:
@@ -217,8 +220,9 @@ class LocalMySQL(LocalServer):
         ]  # fmt: skip
 
     def _own_file(self) -> Path:
-        """An empty one in the place of the machine's. Without any, MySQL would not read what is
-        SET PERSIST either.
+        """An empty one in the place of the machine's.
+
+        Without any, MySQL would not read what is SET PERSIST either.
         """
         file = self.folder / "server.cnf"
         file.touch(mode=0o644)
@@ -237,41 +241,44 @@ class LocalMySQL(LocalServer):
         file = self.folder / "init.sql"
         file.touch(mode=0o600)
         file.write_text(
-            # no change of anybody's: a replica has statements of its own
+            # No change of anybody's: a replica has statements of its own.
             "SET SESSION sql_log_bin = 0;\n"
             "CREATE DATABASE IF NOT EXISTS test;\n"
             f"CREATE USER IF NOT EXISTS 'onceward'@'%' IDENTIFIED BY '{self._password}';\n"
             "GRANT ALL ON *.* TO 'onceward'@'%' WITH GRANT OPTION;\n"
         )
-        given_to_user(file)
+        give_to_user(file)
         return file
 
     def _make(self) -> None:
         """Unpack the server, and let it make its own tables."""
         home = self._home
         if home is None and not self._is_mysql:
-            home = installed_mariadb()
+            home = find_mariadb()
         if home is None or not is_reachable(home):
-            unpack(self.kind, home or fetched(self.kind, self._version), self.folder / "server")
+            unpack(
+                self.kind, home or fetch_server(self.kind, self._version), self.folder / "server"
+            )
             home = None
         self._installed = home
         for folder in (self._data, self.folder / "tmp"):
             folder.mkdir(mode=0o700)
-            given_to_user(folder)
+            give_to_user(folder)
         if self._is_mysql:
             self._run("--initialize-insecure")
             return
         (self._data / "mysql").mkdir(mode=0o700)
-        given_to_user(self._data / "mysql")
+        give_to_user(self._data / "mysql")
         statements = ["CREATE DATABASE IF NOT EXISTS mysql;", "USE mysql;"]
         statements += ["SET @auth_root_socket=NULL;", "SET @skip_auth_anonymous=1;"]
         tables = [self._share() / name for name in _MARIADB_TABLES]
         statements += [file.read_text() for file in tables if file.exists()]
-        self._run("--bootstrap", "--skip-grant-tables", said="\n".join(statements) + "\n")
+        self._run("--bootstrap", "--skip-grant-tables", statements="\n".join(statements) + "\n")
 
-    def _run(self, *options: str, said: str = "") -> None:
+    def _run(self, *options: str, statements: str = "") -> None:
         done = subprocess.run(
-            as_user([*self._command(), "--loose-skip-ssl", *options], signal.SIGKILL), input=said,
+            as_user([*self._command(), "--loose-skip-ssl", *options], signal.SIGKILL),
+            input=statements,
             capture_output=True, text=True, check=False, timeout=self.start_seconds, cwd="/",
             env={**os.environ, **_PLAIN, "HOME": "/"},
         )  # fmt: skip

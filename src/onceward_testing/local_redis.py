@@ -36,7 +36,7 @@ class LocalRedis(LocalServer):
         """``redis://…`` of database 0, with a password made for this server."""
         return f"redis://:{self._password}@127.0.0.1:{self.port}/0"
 
-    def _started(self, log: Path) -> GuardedProcess:
+    def _spawn(self, log: Path) -> GuardedProcess:
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
@@ -59,7 +59,7 @@ class LocalRedis(LocalServer):
             environment={"LC_ALL": "C"},
         )
 
-    def _is_ready(self, log: Path, said: int) -> bool:
+    def _is_ready(self, log: Path, offset: int) -> bool:
         """It has read its log: before, it answers ``LOADING``."""
         with (
             suppress(OSError),

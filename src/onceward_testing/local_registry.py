@@ -27,11 +27,10 @@ from pathlib import Path
 
 from onceward.spark.session.archives import archive
 from onceward.spark.session.java import java_executable
-from onceward_testing.http_status import status_of
-from onceward_testing.unpacked import unpacked_once
 
 from onceward_testing.guarded_process import GuardedProcess
-from onceward_testing.local_server import LocalServer
+from onceward_testing.local_server import LocalServer, http_status
+from onceward_testing.server_files import unpack_once
 
 VERSION = "3.0.9"
 
@@ -72,9 +71,9 @@ class LocalRegistry(LocalServer):
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
     def _make(self) -> None:
-        self._home = unpacked_once(f"apicurio-registry-{VERSION}", _unpack)
+        self._home = unpack_once(f"apicurio-registry-{VERSION}", _unpack)
 
-    def _started(self, log: Path) -> GuardedProcess:
+    def _spawn(self, log: Path) -> GuardedProcess:
         # By itself H2 writes up to half a second later than it answers.
         place = (
             f"file:{self.folder / 'schemas'};WRITE_DELAY=0"
@@ -97,8 +96,8 @@ class LocalRegistry(LocalServer):
             cwd=self.folder,
         )
 
-    def _is_ready(self, log: Path, said: int) -> bool:
-        return status_of(f"{self.url}/subjects") == 200
+    def _is_ready(self, log: Path, offset: int) -> bool:
+        return http_status(f"{self.url}/subjects") == 200
 
 
 def _unpack(to: Path) -> None:

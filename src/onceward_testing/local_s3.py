@@ -22,12 +22,11 @@ from pathlib import Path
 from types import TracebackType
 
 from onceward.spark.session.jars import resolve
-from onceward_testing.free_ports import free_ports
-from onceward_testing.http_status import status_of
 
 from onceward.errors import ConfigurationError
+from onceward_testing.free_ports import free_ports
 from onceward_testing.guarded_process import GuardedProcess
-from onceward_testing.local_server import LocalServer
+from onceward_testing.local_server import LocalServer, http_status
 
 _HADOOP, _SDK = (
     "3.4.1",
@@ -148,7 +147,7 @@ class LocalS3(LocalServer):
         self.kill()  # in order it takes 25 seconds, for data that go with it
         super().__exit__(kind, error, trace)
 
-    def _started(self, log: Path) -> GuardedProcess:
+    def _spawn(self, log: Path) -> GuardedProcess:
         settings: dict[str, object] = {
             "dir": self.folder / "data",
             "ip": "127.0.0.1",
@@ -183,16 +182,15 @@ class LocalS3(LocalServer):
             cwd=self.folder,
         )
 
-    def _is_ready(self, log: Path, said: int) -> bool:
+    def _is_ready(self, log: Path, offset: int) -> bool:
         """It serves the bucket, which is a folder of its own file system, and takes files: after a
-        crash its parts find each other one by one.
-        """
+        crash its parts find each other one by one."""
         filer = f"http://127.0.0.1:{self._ports['filer']}"
         return (
-            status_of(f"{self.endpoint}/healthz") == 200
-            and status_of(f"{filer}/buckets/{self.bucket}/", method="POST") in (201, 409)
-            and status_of(f"{filer}/ready", method="PUT", data=bytes(10_000)) == 201
-            and status_of(f"{filer}/ready") == 200
+            http_status(f"{self.endpoint}/healthz") == 200
+            and http_status(f"{filer}/buckets/{self.bucket}/", method="POST") in (201, 409)
+            and http_status(f"{filer}/ready", method="PUT", data=bytes(10_000)) == 201
+            and http_status(f"{filer}/ready") == 200
         )
 
 

@@ -1,27 +1,31 @@
-"""One server for the length of a ``with`` block, in a folder of its own, on a free port of
-127.0.0.1. The base of :class:`~onceward_testing.local_postgres.LocalPostgres` and the other
-databases, stores and indices for tests.
+"""A server for the length of a ``with`` block, in a folder of its own, on a free port of
+127.0.0.1.
 
-It is gone with the block, or with the process that made it, however that ends; it may be killed
-and started again on the same port and data.
+The base of :class:`~onceward_testing.local_postgres.LocalPostgres` and the other databases, stores
+and indices for tests. It is gone with the block, or with the process that made it, however that
+ends; it may be killed and started again on the same port and data.
 """
 
 from __future__ import annotations
 
+import os
+import pwd
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
-from onceward_testing.free_ports import free_ports
-from onceward_testing.plain_user import folder_for_all
-
 from onceward.errors import ResourceError
+from onceward_testing.free_ports import free_ports
 from onceward_testing.guarded_process import GuardedProcess
 
 Server = TypeVar("Server", bound="LocalServer")
@@ -84,10 +88,10 @@ class LocalServer(ABC):
     def start(self) -> None:
         """Start the server, on the same port and data as before; returns when it answers."""
         log = self.folder / "server.log"
-        said = log.stat().st_size if log.exists() else 0
-        self._server = self._started(log)
+        offset = log.stat().st_size if log.exists() else 0
+        self._server = self._spawn(log)
         ends = time.monotonic() + self.start_seconds
-        while not self._is_ready(log, said):
+        while not self._is_ready(log, offset):
             if not self._server.running or time.monotonic() > ends:
                 raise ResourceError(
                     f"{self.product} did not start\n{log.read_text(errors='replace')[-3000:]}",
@@ -124,9 +128,74 @@ class LocalServer(ABC):
         """Once, before the first start: its files and data, below :attr:`folder`."""
 
     @abstractmethod
-    def _started(self, log: Path) -> GuardedProcess:
+    def _spawn(self, log: Path) -> GuardedProcess:
         """Its process, which writes to ``log`` and takes :attr:`folder` with it."""
 
     @abstractmethod
-    def _is_ready(self, log: Path, said: int) -> bool:
-        """Does it answer? ``log`` had ``said`` bytes when it was started."""
+    def _is_ready(self, log: Path, offset: int) -> bool:
+        """Does it answer? ``log`` had ``offset`` bytes when it was started."""
+
+
+def http_status(url: str, method: str = "GET", data: bytes | None = None) -> int:
+    """The status of an answer; 0: there is none within 5 s."""
+    request = urllib.request.Request(url, method=method, data=data)  # noqa: S310 — ours
+    with suppress(OSError):
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code
+    return 0
+
+
+# ── the user that a server runs as ──
+
+
+# After the change of user the kernel no longer ends us with the guard, unless asked once more
+# (prctl 1: PDEATHSIG).
+_AS_ANOTHER_USER = """
+import ctypes, os, sys
+user, group = int(sys.argv[1]), int(sys.argv[2])
+os.setgroups([]); os.setgid(group); os.setuid(user)
+try:
+    ctypes.CDLL(None).prctl(1, int(sys.argv[3]))
+except (OSError, AttributeError):
+    pass
+os.chdir("/")
+os.execv(sys.argv[4], sys.argv[4:])
+"""
+
+
+def as_user(command: list[str], dies_of: signal.Signals) -> list[str]:
+    """``command``, as ``nobody`` where we are root.
+
+    :param dies_of: what the kernel sends it when its guard is gone (Linux).
+    """
+    if os.geteuid() != 0:
+        return command
+    nobody = pwd.getpwnam("nobody")
+    numbers = [str(number) for number in (nobody.pw_uid, nobody.pw_gid, int(dies_of))]
+    return [sys.executable, "-I", "-S", "-c", _AS_ANOTHER_USER, *numbers, *command]
+
+
+def folder_for_all() -> str | None:
+    """Where a folder is within everybody's reach; None: wherever temporary folders are made."""
+    if os.geteuid() != 0:
+        return None
+    wanted = Path(tempfile.gettempdir())
+    return str(wanted) if is_reachable(wanted) else "/tmp"  # noqa: S108 — mkdtemp makes a folder of its own there
+
+
+def is_reachable(folder: Path) -> bool:
+    """May that user look into ``folder``?"""
+    if os.geteuid() != 0:
+        return True
+    return all(parent.stat().st_mode & 0o005 == 0o005 for parent in (folder, *folder.parents))
+
+
+def give_to_user(folder: Path) -> None:
+    """``folder``, which is ours, becomes that user's."""
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)

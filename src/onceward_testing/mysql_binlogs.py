@@ -44,7 +44,7 @@ _STATES = ("Slave_IO_Running", "Slave_SQL_Running", "Last_IO_Error", "Last_SQL_E
 
 
 @dataclass(frozen=True)
-class Reached:
+class ServerAccess:
     """A server that runs, and how its user ``onceward`` gets in."""
 
     kind: Kind
@@ -54,13 +54,14 @@ class Reached:
 
 
 def binlog_settings(kind: Kind) -> dict[str, str]:
-    """Options of a server, under a number that no other server has. MySQL gives itself a UUID,
-    too, in its data.
+    """Options of a server, under a number that no other server has.
+
+    MySQL gives itself a UUID, too, in its data.
     """
     return {**_BOTH, **_OF[kind], "server-id": str(secrets.randbelow(2**31 - 2) + 2)}
 
 
-def follow(replica: Reached, primary: Reached) -> None:
+def follow(replica: ServerAccess, primary: ServerAccess) -> None:
     """``replica`` takes over all transactions of ``primary`` that it has not, from now on and
     after each start.
 
@@ -71,7 +72,7 @@ def follow(replica: Reached, primary: Reached) -> None:
             f"{replica.product} does not follow {primary.product} here",
             next_step="take two servers of one kind",
         )
-    said = {
+    source = {
         "HOST": "127.0.0.1",
         "PORT": primary.port,
         "USER": "onceward",
@@ -89,17 +90,17 @@ def follow(replica: Reached, primary: Reached) -> None:
             # A password may not be sent in clear to a newer server, and there is no TLS: so by the
             # server's key.
             how = f"{words.source}_AUTO_POSITION = 1, GET_{words.source}_PUBLIC_KEY = 1"
-        what = ", ".join(f"{words.source}_{name} = %s" for name in said)
-        run(f"{words.change} TO {what}, {how}, {words.source}_CONNECT_RETRY = 1", *said.values())
+        what = ", ".join(f"{words.source}_{name} = %s" for name in source)
+        run(f"{words.change} TO {what}, {how}, {words.source}_CONNECT_RETRY = 1", *source.values())
         run(f"START {words.replica}")
-        _until(
+        _wait_until(
             lambda: _follows(run, words),
-            lambda: _told(run, words),
+            lambda: _replica_status(run, words),
             f"{replica.product} does not follow",
         )
 
 
-def wait_for(replica: Reached, primary: Reached) -> None:
+def wait_for(replica: ServerAccess, primary: ServerAccess) -> None:
     """Returns when ``replica`` has carried out all that ``primary`` has committed by now.
 
     :raises ResourceError: it has not after a minute.
@@ -111,11 +112,13 @@ def wait_for(replica: Reached, primary: Reached) -> None:
         waits = "WAIT_FOR_EXECUTED_GTID_SET" if primary.kind == "mysql" else "MASTER_GTID_WAIT"
         ((late,),) = run(f"SELECT {waits}(%s, {_LONGEST_SECONDS:g})", target)
         if late:
-            told = _told(run, _words(run, replica.kind))
-            raise _failed(f"{replica.product} has not carried out {target} after a minute", told)
+            status = _replica_status(run, _words(run, replica.kind))
+            raise _replication_error(
+                f"{replica.product} has not carried out {target} after a minute", status
+            )
 
 
-def promoted(replica: Reached) -> None:
+def promote_replica(replica: ServerAccess) -> None:
     """``replica`` carries out what it has received, follows nobody any more, and is a primary: as
     one does it whose primary is dead.
 
@@ -124,9 +127,9 @@ def promoted(replica: Reached) -> None:
     with _connected(replica) as run:
         words = _words(run, replica.kind)
         run(f"STOP {words.replica} IO_THREAD")
-        _until(
+        _wait_until(
             lambda: _all_is_carried_out(run, words),
-            lambda: _told(run, words),
+            lambda: _replica_status(run, words),
             f"{replica.product} lags",
         )
         run(f"STOP {words.replica}")
@@ -147,19 +150,19 @@ _OLD, _NEW = (
 )
 
 
-def _words(run: Run, kind: Kind) -> Words:
+def _words(run: Execute, kind: Kind) -> Words:
     """MySQL has the new ones since 8.0.23, and since 8.4 no others."""
     ((version,),) = run("SELECT VERSION()")
     number = tuple(int(part) for part in version.split("-")[0].split("."))
     return _NEW if kind == "mysql" and number >= (8, 0, 23) else _OLD
 
 
-def _follows(run: Run, words: Words) -> bool:
-    told = _told(run, words)
-    return told["Slave_IO_Running"] == told["Slave_SQL_Running"] == "Yes"
+def _follows(run: Execute, words: Words) -> bool:
+    status = _replica_status(run, words)
+    return status["Slave_IO_Running"] == status["Slave_SQL_Running"] == "Yes"
 
 
-def _all_is_carried_out(run: Run, words: Words) -> bool:
+def _all_is_carried_out(run: Execute, words: Words) -> bool:
     """Has it applied its whole relay log? Without a thread that reads, that does not grow."""
     state = _state(run, words)
     if state["Slave_IO_Running"] != "No":
@@ -176,39 +179,41 @@ def _all_is_carried_out(run: Run, words: Words) -> bool:
     return [state[name] for name in received] == [state[name] for name in applied]
 
 
-def _state(run: Run, words: Words) -> dict[str, Any]:
+def _state(run: Execute, words: Words) -> dict[str, Any]:
     """By the old names of its columns; nothing where it follows nobody."""
     renamed = {words.source.capitalize(): "Master", words.replica.capitalize(): "Slave"}
     for found in run.table(f"SHOW {words.replica} STATUS"):
         return {
-            "_".join(renamed.get(part, part) for part in name.split("_")): told
-            for name, told in found.items()
+            "_".join(renamed.get(part, part) for part in name.split("_")): status
+            for name, status in found.items()
         }
     return {}
 
 
-def _told(run: Run, words: Words) -> dict[str, str]:
+def _replica_status(run: Execute, words: Words) -> dict[str, str]:
     state = _state(run, words)
     return {name: str(state.get(name, "")) for name in _STATES}
 
 
-def _until(holds: Callable[[], bool], told: Callable[[], dict[str, str]], otherwise: str) -> None:
+def _wait_until(
+    holds: Callable[[], bool], status: Callable[[], dict[str, str]], otherwise: str
+) -> None:
     ends = time.monotonic() + _LONGEST_SECONDS
     while not holds():
-        now = told()
+        now = status()
         if now["Last_SQL_Error"] or time.monotonic() > ends:
-            raise _failed(otherwise, now)
+            raise _replication_error(otherwise, now)
         time.sleep(_POLL_SECONDS)
 
 
-def _failed(what: str, told: dict[str, str]) -> ResourceError:
+def _replication_error(what: str, status: dict[str, str]) -> ResourceError:
     return ResourceError(
-        f"{what}: {', '.join(f'{name} {value!r}' for name, value in told.items())}",
+        f"{what}: {', '.join(f'{name} {value!r}' for name, value in status.items())}",
         next_step="read the servers' words above, and their server.log",
     )
 
 
-class Run:
+class Execute:
     """Statements over one connection."""
 
     def __init__(self, connection: Any) -> None:
@@ -229,7 +234,7 @@ class Run:
 
 
 @contextmanager
-def _connected(server: Reached) -> Iterator[Run]:
+def _connected(server: ServerAccess) -> Iterator[Execute]:
     pymysql = library("LocalMySQL needs PyMySQL to set up replication", "mysql", "pymysql")
     connection = pymysql.connect(
         host="127.0.0.1", port=server.port, user="onceward", password=server.password,
@@ -237,6 +242,6 @@ def _connected(server: Reached) -> Iterator[Run]:
         ssl_disabled=True,
     )  # fmt: skip
     try:
-        yield Run(connection)
+        yield Execute(connection)
     finally:
         connection.close()

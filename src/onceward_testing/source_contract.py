@@ -12,8 +12,8 @@ own.
                 spark,
                 tmp_path,
                 new_source=lambda: MySource(url),
-                add=lambda count: ...,      # so many rows more at the source, which are there when this returns
-                wanted=lambda: [...],       # of each row that there is by now, what stands in the column `key`
+                add=lambda count: ...,   # makes so many more rows at the source before it returns
+                wanted=lambda: [...],    # the column `key` of each row that is there by now
                 key="id",
             )
 
@@ -38,16 +38,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
-from pyspark import cloudpickle
-
-from onceward import events
 from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.ranges import Ranges
 from onceward.engine.calls.foreach_batch import error_of
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import SourceBroken
 from onceward.files.ledger import FolderLedger
 from onceward.files.sink import FileSink
+from pyspark import cloudpickle
+
+from onceward import events
+from onceward.errors import SourceBroken
 from onceward.ids import pipeline_id
 from onceward_testing.sink_contract import fault
 
@@ -106,8 +106,7 @@ class SourceKit:
 
     def run(self, max_rows: int = 1_000) -> Any:
         """One run of a query on the kit's checkpoint, until it has read everything; the query,
-        which has ended.
-        """
+        which has ended."""
         sink = FileSink(
             path=str(self.folder / "out"),
             format="parquet",
@@ -136,7 +135,7 @@ class SourceKit:
         assert self.visible() == Counter(self.wanted())
 
 
-class Walk:
+class SourceReader:
     """Goes through a source as a query would, range by range, without Spark."""
 
     def __init__(self, kit: SourceKit, source: Any, limit: int) -> None:
@@ -203,7 +202,7 @@ class SourceContract:
         kit.add(5)
         source = kit.new_source()
         copy = cloudpickle.loads(cloudpickle.dumps(source))  # type: ignore[no-untyped-call]
-        walks = [Walk(kit, each, 3) for each in (source, copy)]
+        walks = [SourceReader(kit, each, 3) for each in (source, copy)]
         ours, theirs = (walk.to_the_end() for walk in walks)
         assert [end for end, _ in ours] == [end for end, _ in theirs]
         assert Counter(walks[0].keys(ours)) == Counter(kit.wanted())
@@ -211,7 +210,7 @@ class SourceContract:
     @pytest.mark.parametrize("limit", [1, 7, 1_000])
     def test_ranges_join_and_are_bounded(self, kit: SourceKit, limit: int) -> None:
         kit.add(20)
-        walk = Walk(kit, kit.new_source(), limit)
+        walk = SourceReader(kit, kit.new_source(), limit)
         first = walk.to_the_end()
         kit.add(5)
         ranges = first + walk.to_the_end()
@@ -220,15 +219,17 @@ class SourceContract:
 
     def test_a_range_is_the_same_when_there_is_more(self, kit: SourceKit) -> None:
         kit.add(20)
-        ranges = Walk(kit, kit.new_source(), 6).to_the_end()
+        ranges = SourceReader(kit, kit.new_source(), 6).to_the_end()
         kit.add(20)
-        again = Walk(kit, kit.new_source(), 1_000).ranges  # a new process, with another bound
+        again = SourceReader(
+            kit, kit.new_source(), 1_000
+        ).ranges  # a new process, with another bound
         for end, rows in ranges:
             assert again.again(end).equals(rows)
 
     def test_nothing_new_moves_nothing(self, kit: SourceKit) -> None:
         kit.add(4)
-        walk = Walk(kit, kit.new_source(), 10)
+        walk = SourceReader(kit, kit.new_source(), 10)
         walk.to_the_end()
         assert walk.ranges.following(walk.at) is None
         kit.add(1)
@@ -236,7 +237,7 @@ class SourceContract:
 
     def test_a_beginning_is_where_rows_are_found_later(self, kit: SourceKit) -> None:
         """Before there is any row."""
-        walk = Walk(kit, kit.new_source(), 10)
+        walk = SourceReader(kit, kit.new_source(), 10)
         assert walk.to_the_end() == []
         kit.add(3)
         assert Counter(walk.keys(walk.to_the_end())) == Counter(kit.wanted())
@@ -249,7 +250,7 @@ class SourceContract:
 
     def test_a_limit_is_kept_by_each_call(self, kit: SourceKit) -> None:
         kit.add(10)
-        walk = Walk(kit, kit.new_source(), 1)
+        walk = SourceReader(kit, kit.new_source(), 1)
         try:
             assert len(walk.to_the_end()) == len(kit.wanted())
         except SourceBroken as broken:

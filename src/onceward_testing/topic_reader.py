@@ -15,7 +15,7 @@ from onceward.errors import BrokerUnreachable, TopicMissing
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _POLL_RECORDS = 10_000
-# all of which librdkafka waits where fewer records than asked for come: at the end of every read
+# All of which librdkafka waits where fewer records than asked for come: at the end of every read.
 _POLL_SECONDS = 0.02
 _ERRORS = 3  # as in syslog; librdkafka warns of what it then retries by itself
 
@@ -54,10 +54,10 @@ def end_offsets(
     if described.error is not None:
         raise TopicMissing(f"topic {topic!r}: {described.error.str()}", next_step="check its name")
     latest: Any = kafka_admin.OffsetSpec.latest()  # type: ignore[attr-defined, no-untyped-call]  # in its stubs
-    asked = {
+    query = {
         TopicPartition(topic, partition): latest for partition in sorted(described.partitions)
     }
-    answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
+    answers = admin.list_offsets(query, isolation_level=level, request_timeout=timeout_s)
     return {partition.partition: answer.result().offset for partition, answer in answers.items()}
 
 
@@ -103,8 +103,7 @@ def _read(
             silent_s = 0.0 if messages else silent_s + _POLL_SECONDS
             if silent_s > patience_s:
                 raise BrokerUnreachable(
-                    f"no more records of {topic!r} for {patience_s:g} s, with partitions "
-                    f"{sorted(unread)} unread",
+                    f"no more records of {topic!r} for {patience_s:g} s; unread: {sorted(unread)}",
                     next_step="check the brokers",
                 )
             for message in messages:
@@ -127,7 +126,7 @@ def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, A
     """librdkafka settings of a reader that belongs to no group and commits nothing."""
     return {
         "bootstrap.servers": bootstrap_servers,
-        # librdkafka wants one; nothing is ever committed to it
+        # Librdkafka wants one; nothing is ever committed to it.
         "group.id": "onceward-independent-reader",
         "isolation.level": isolation,
         "enable.auto.commit": False,
@@ -136,7 +135,7 @@ def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, A
         "check.crcs": True,
         "log_level": _ERRORS,
         "fetch.queue.backoff.ms": 5,  # the default of one second makes bulk reads slow
-        # the end of a partition is an empty answer, for which the broker waits so long
+        # The end of a partition is an empty answer, for which the broker waits so long.
         "fetch.wait.max.ms": 50,
     }
 

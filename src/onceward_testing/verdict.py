@@ -50,8 +50,7 @@ class Verdict(Generic[T]):
 
 def exactly_once(expected: Iterable[T], visible: Iterable[T]) -> Verdict[T]:
     """Compare what a correct run shows with what a reader saw; order does not matter, multiplicity
-    does.
-    """
+    does."""
     wanted, seen = Counter(expected), Counter(visible)
     surplus = seen - wanted
     duplicates = Counter({item: count for item, count in surplus.items() if item in wanted})

@@ -7,12 +7,12 @@ from typing import Any
 
 import psutil
 import pytest
+from onceward.spark.session.jars import cache_folder
 
 import newest_mysql
 from mysql_client import sql_at
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.spark.session.jars import cache_folder
-from onceward_testing import LocalMySQL, native_libraries
+from onceward_testing import LocalMySQL, server_files
 
 KINDS = ["mysql", "mariadb"]
 SERVERS = [("mysql", None), ("mariadb", None), ("mysql", "8.0.33"), ("mysql", "newest")]
@@ -72,9 +72,9 @@ def test_a_kind_or_a_version_that_nobody_has_is_refused():
 def test_a_library_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A slim image that is not Debian's."""
     monkeypatch.setenv("ONCEWARD_CACHE", str(tmp_path))
-    monkeypatch.setattr(native_libraries.shutil, "which", lambda name: None)
+    monkeypatch.setattr(server_files.shutil, "which", lambda name: None)
     with pytest.raises(ResourceError, match=r"libaio\.so\.1.*dnf install libaio"):
-        native_libraries._fetched("libaio.so.1")
+        server_files._fetch("libaio.so.1")
 
 
 @pytest.mark.slow

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
 from pipeline_job import FAILED_OTHERWISE, STOPPED_BY_US, JobSettings
 
 from fault_table import invalid
+from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
 from onceward_testing.job_messages import MessageReader
 from onceward_testing.job_process import JobProcess, spark_home
 

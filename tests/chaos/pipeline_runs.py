@@ -14,13 +14,13 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
-from onceward_testing.topic_reader import end_offsets
 from pipeline_job import JobSettings
 from pipeline_lives import JobLife
 from pipeline_models import RECORD_MS, record
 from pipeline_workloads import WORKLOADS
 
 from onceward_testing import LocalKafka
+from onceward_testing.topic_reader import end_offsets
 
 _SOURCE_PARTITIONS, _OUTPUT_PARTITIONS = 4, 8
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from onceward_testing.proxy import HeldRequest
 from pipeline_audit import audit
 from pipeline_lives import JobLife
 from pipeline_runs import Pipeline
@@ -17,6 +16,7 @@ from pipeline_runs import Pipeline
 from fault_table import fired
 from onceward_testing import LocalKafka
 from onceward_testing.job_process import signal_all, with_children
+from onceward_testing.proxy import HeldRequest
 
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE = 47, 48
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from onceward_testing.topic_reader import read_topic
-from onceward_testing.verdict import exactly_once
 from pipeline_audit import ask_the_checker, audit, output_rows
 from pipeline_lives import JobLife
 from pipeline_models import copies
@@ -20,6 +18,8 @@ from pipeline_runs import Pipeline
 from fault_table import fired
 from onceward_testing import LocalKafka
 from onceward_testing.job_process import signal_all
+from onceward_testing.topic_reader import read_topic
+from onceward_testing.verdict import exactly_once
 
 TWO_EXECUTORS = "local-cluster[2,1,1200]"
 

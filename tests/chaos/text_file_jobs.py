@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pipeline_lives import PATIENCE_SECONDS
+from pyspark.sql import DataFrame, SparkSession
+
+import onceward as ow
 from onceward_testing.faults import (
     FAULTS_VARIABLE,
     FIRED_VARIABLE,
     arm_from_environment,
     fired_faults,
 )
-from pipeline_lives import PATIENCE_SECONDS
-from pyspark.sql import DataFrame, SparkSession
-
-import onceward as ow
 from onceward_testing.job_process import JobProcess
 
 

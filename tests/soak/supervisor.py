@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
-
 from onceward_testing.job_messages import MessageReader
 from onceward_testing.job_process import JobProcess, spark_home
 

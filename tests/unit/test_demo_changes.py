@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from onceward_testing.topic_reader import ReadRecord
 
 from onceward_testing.demo.changes.comparison import ChangeRecord, Comparison, compare, read_change
 from onceward_testing.demo.changes.tables import (
@@ -21,6 +20,7 @@ from onceward_testing.demo.changes.tables import (
     RowId,
 )
 from onceward_testing.demo.changes.workload import RowChange, Workload
+from onceward_testing.topic_reader import ReadRecord
 
 SNAPSHOT_MS = 100
 """A moment: changes from here on are after the last row of the snapshot."""

@@ -14,8 +14,6 @@ import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onceward_testing.faults import parse_faults
-from onceward_testing.verdict import exactly_once
 
 from onceward import events
 from onceward.errors import ConfigurationError
@@ -35,7 +33,9 @@ from onceward_testing.demo.windows.people import (
     to_json,
     with_defects,
 )
+from onceward_testing.faults import parse_faults
 from onceward_testing.job_messages import MessageReader, MessageWriter
+from onceward_testing.verdict import exactly_once
 
 
 def test_people_are_the_same_for_the_same_seed() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from onceward_testing.faults import FAULTS_VARIABLE
 
 from onceward import events
 from onceward_testing import job_process, process_guard
@@ -29,6 +28,7 @@ from onceward_testing.demo.supervisor import (
     Supervisor,
     query_progress,
 )
+from onceward_testing.faults import FAULTS_VARIABLE
 from onceward_testing.job_process import JobProcess
 
 FAULT = "commit:finished:1:kill"

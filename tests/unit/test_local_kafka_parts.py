@@ -13,10 +13,9 @@ import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward_testing import LocalKafka
-from onceward_testing.broker_probe import brokers_seen_by
 from onceward_testing.broker_settings import NodePorts, broker_properties, new_cluster_id
 from onceward_testing.free_ports import free_ports
-from onceward_testing.kafka_node import _escaped
+from onceward_testing.kafka_node import _escaped, brokers_seen_by
 
 THREE = [NodePorts(9001, 9101), NodePorts(9002, 9102), NodePorts(9003, 9103)]
 

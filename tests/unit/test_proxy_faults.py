@@ -8,9 +8,8 @@ import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward_testing.proxy import KafkaProxy
-from onceward_testing.proxy.counting import Counts
-from onceward_testing.proxy.faults import Faults, On, ProxyFault, Target
-from onceward_testing.proxy.frames import RequestHead
+from onceward_testing.proxy.faults import Faults, On, ProxyFault, RequestPattern
+from onceward_testing.proxy.frames import RequestCounter, RequestHead
 
 
 def head(api: str = "Produce", client_id: str = "job-1") -> RequestHead:
@@ -29,13 +28,13 @@ def test_the_nth_request_is_taken_and_those_after_it(
     nth: int, times: int | None, expected: list[int]
 ):
     faults = Faults()
-    fault = On(faults, Target("Produce", nth, times)).drop_request()
+    fault = On(faults, RequestPattern("Produce", nth, times)).drop_request()
     assert taken(faults, fault, 6) == expected
 
 
 def test_only_matching_requests_are_counted():
     faults = Faults()
-    fault = On(faults, Target("Produce", nth=2, client_id="job-*", node=3)).hold()
+    fault = On(faults, RequestPattern("Produce", nth=2, client_id="job-*", node=3)).hold()
     others = [(3, head("Fetch")), (3, head(client_id="other")), (1, head())]
     assert [faults.due(node, request) for node, request in others] == [None] * 3
     assert taken(faults, fault, 3, node=3) == [2]
@@ -43,23 +42,23 @@ def test_only_matching_requests_are_counted():
 
 def test_of_two_that_are_due_the_first_acts_and_both_have_counted():
     faults = Faults()
-    one = On(faults, Target("Produce")).reset()
-    two = On(faults, Target("Produce", nth=1, times=2)).duplicate()
+    one = On(faults, RequestPattern("Produce")).reset()
+    two = On(faults, RequestPattern("Produce", nth=1, times=2)).duplicate()
     assert [faults.due(1, head()) for _ in range(3)] == [one, two, None]
 
 
 def test_a_cancelled_fault_takes_nothing():
     faults = Faults()
-    fault = On(faults, Target("Produce")).drop_response()
+    fault = On(faults, RequestPattern("Produce")).drop_response()
     fault.cancel()
     assert taken(faults, fault, 3) == []
-    kept = On(faults, Target("Produce")).drop_response()
+    kept = On(faults, RequestPattern("Produce")).drop_response()
     faults.disarm()
     assert taken(faults, kept, 3) == []
 
 
 def test_waiting_ends_when_it_has_fired_so_often():
-    fault = On(Faults(), Target("Produce", times=2)).delay(1)
+    fault = On(Faults(), RequestPattern("Produce", times=2)).delay(1)
     assert not fault.wait(0.01)
     threading.Timer(0.05, fault.has_fired).start()
     assert fault.wait(30)
@@ -71,14 +70,14 @@ def test_waiting_ends_when_it_has_fired_so_often():
 
 def test_a_misspelt_request_is_told_the_right_name():
     with pytest.raises(ConfigurationError) as refused:
-        Target("EndTnx")
+        RequestPattern("EndTnx")
     assert "EndTxn" in refused.value.next_step
     with pytest.raises(ConfigurationError):
-        Target("EndTxn", nth=0)
+        RequestPattern("EndTxn", nth=0)
 
 
 def test_counts_since_a_mark():
-    counts = Counts()
+    counts = RequestCounter()
     counts.add(1, head())
     before = counts.mark()
     counts.add(1, head())

@@ -15,7 +15,7 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 from onceward_testing.proxy.frames import (
     LARGEST_FRAME_BYTES,
     PREFIX_BYTES,
-    Frame,
+    KafkaFrame,
     NotKafka,
     RequestHead,
     api_name,
@@ -59,7 +59,7 @@ def test_requests_are_told_apart_wherever_the_stream_is_cut(
         reader = fed(pieces(stream, cuts))
         found = []
         for _ in asked:
-            frame = await Frame.read(reader)
+            frame = await KafkaFrame.read(reader)
             found.append((RequestHead.of(frame.prefix), await frame.whole()))
         return found
 
@@ -76,12 +76,12 @@ def test_a_frame_larger_than_what_is_looked_at_passes_unchanged(size: int, piece
 
     async def read() -> tuple[int, bytes, int]:
         reader = fed(pieces(stream, [piece] * (len(stream) // piece)))
-        first = await Frame.read(reader)
+        first = await KafkaFrame.read(reader)
         copy = b"".join([chunk async for chunk in first.chunks()])
         return (
             correlation_id(first.prefix),
             copy,
-            correlation_id((await Frame.read(reader)).prefix),
+            correlation_id((await KafkaFrame.read(reader)).prefix),
         )
 
     number, copy, following = asyncio.run(read())
@@ -92,8 +92,8 @@ def test_a_frame_larger_than_what_is_looked_at_passes_unchanged(size: int, piece
 def test_a_discarded_frame_leaves_the_next_one_whole():
     async def read() -> str:
         reader = fed([encoded("EndTxn", 1, "x"), encoded("Metadata", 2, "y")])
-        await (await Frame.read(reader)).discard()
-        return RequestHead.of((await Frame.read(reader)).prefix).client_id
+        await (await KafkaFrame.read(reader)).discard()
+        return RequestHead.of((await KafkaFrame.read(reader)).prefix).client_id
 
     assert asyncio.run(read()) == "y"
 
@@ -116,7 +116,7 @@ def test_what_is_no_request_is_refused(prefix: bytes):
 )  # the last one: a TLS hello
 def test_a_size_that_cannot_be_ends_the_connection(size: int):
     async def read() -> None:
-        await Frame.read(fed([struct.pack(">i", size) + b"0123456789"]))
+        await KafkaFrame.read(fed([struct.pack(">i", size) + b"0123456789"]))
 
     with pytest.raises(NotKafka):
         asyncio.run(read())
@@ -124,7 +124,9 @@ def test_a_size_that_cannot_be_ends_the_connection(size: int):
 
 def test_a_sender_that_closes_in_the_middle_is_noticed():
     async def read() -> None:
-        await (await Frame.read(fed([struct.pack(">i", 100_000) + bytes(PREFIX_BYTES)]))).whole()
+        await (
+            await KafkaFrame.read(fed([struct.pack(">i", 100_000) + bytes(PREFIX_BYTES)]))
+        ).whole()
 
     with pytest.raises(asyncio.IncompleteReadError):
         asyncio.run(read())

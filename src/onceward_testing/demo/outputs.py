@@ -22,12 +22,12 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from onceward_testing.local_kafka import LocalKafka
-from onceward_testing.topic_reader import ReadRecord, read_topic, reader_settings
 
 from onceward_testing.demo.settings import PARTITIONS
+from onceward_testing.local_kafka import LocalKafka
 from onceward_testing.local_mysql import LocalMySQL
 from onceward_testing.local_postgres import LocalPostgres
+from onceward_testing.topic_reader import ReadRecord, read_topic, reader_settings
 
 _CREATE_SECONDS = 60
 _CHECKER_SECONDS = 300

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward_testing.verdict import Verdict
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -28,6 +27,7 @@ from rich.table import Table
 from onceward_testing.demo.kill_plan import Kill
 from onceward_testing.demo.outputs import CheckerFacts
 from onceward_testing.demo.settings import DemoSettings
+from onceward_testing.verdict import Verdict
 
 _PLAIN_PROGRESS_SECONDS = 10.0
 

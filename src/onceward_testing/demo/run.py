@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from onceward.spark.session.connector import spark_connector
-from onceward_testing.local_kafka import LocalKafka
 
 from onceward_testing.demo.changes.scenario import ChangesScenario
 from onceward_testing.demo.kill_plan import kill_plan
@@ -19,6 +18,7 @@ from onceward_testing.demo.scenario import Scenario
 from onceward_testing.demo.settings import DemoSettings
 from onceward_testing.demo.supervisor import Supervisor
 from onceward_testing.demo.windows.scenario import WindowsScenario
+from onceward_testing.local_kafka import LocalKafka
 
 
 def run(settings: DemoSettings, screen: Screen, log_dir: Path | None = None) -> DemoResult:

@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from onceward_testing.local_kafka import LocalKafka
-
 from onceward_testing.demo.input import DemoInput
 from onceward_testing.demo.kill_plan import Kill
 from onceward_testing.demo.outputs import DemoOutput
 from onceward_testing.demo.report import DemoResult, OutputFacts, Screen
 from onceward_testing.demo.settings import DemoJobSettings, DemoSettings
+from onceward_testing.local_kafka import LocalKafka
 
 
 class Scenario(AbstractContextManager["Scenario"], ABC):

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, fired_faults
-
 from onceward import events
 from onceward.errors import OncewardError
 from onceward_testing.demo.input import DemoInput
@@ -26,6 +24,7 @@ from onceward_testing.demo.kill_plan import Kill
 from onceward_testing.demo.outputs import VisibleCount
 from onceward_testing.demo.report import Screen
 from onceward_testing.demo.settings import DemoJobSettings, DemoSettings
+from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, fired_faults
 from onceward_testing.job_messages import MessageReader
 from onceward_testing.job_process import JobProcess, spark_home
 

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from onceward_testing.proxy.faults import ProxyFault
-from onceward_testing.proxy.frames import Frame, NotKafka, RequestHead, correlation_id
-from onceward_testing.proxy.held import HeldRequest
+from onceward_testing.proxy.faults import HeldRequest, ProxyFault
+from onceward_testing.proxy.frames import KafkaFrame, NotKafka, RequestHead, correlation_id
 
 _CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time at all
 _LATE_ANSWER_SECONDS = 30.0
@@ -23,8 +22,9 @@ _LATE_ANSWER_SECONDS = 30.0
 
 @dataclass(slots=True)
 class _Expected:
-    """An answer that is to come. ``lost_by``: the fault that loses it; ``surplus``: the one to a
-    duplicate.
+    """An answer that is to come.
+
+    ``lost_by``: the fault that loses it; ``surplus``: the one to a duplicate.
     """
 
     correlation_id: int
@@ -35,8 +35,7 @@ class _Expected:
 
 class Owner(Protocol):
     """What a connection asks of its :class:`onceward_testing.proxy.listener.Listener`, which has
-    the words.
-    """
+    the words."""
 
     node: int
     is_cut: bool
@@ -48,7 +47,7 @@ class Owner(Protocol):
     async def deliver(self, held: HeldRequest) -> None: ...
 
 
-class Connection:
+class ProxyConnection:
     """See the module. ``run`` returns when either side has closed, or a fault has."""
 
     def __init__(
@@ -63,8 +62,9 @@ class Connection:
         self._silent = False
 
     async def run(self) -> None:
-        """Carry requests and answers until one side closes. A broker that cannot be reached closes
-        the client's.
+        """Carry requests and answers until one side closes.
+
+        A broker that cannot be reached closes the client's.
         """
         try:
             self._broker_reader, self._broker = await self._listener.connect()
@@ -88,19 +88,19 @@ class Connection:
             self._broker.close()  # what was written is still sent
             self._client.close()
 
-    # --- requests --------------------------------------------------------------------------------
+    # ── requests ──
 
     async def _requests(self) -> None:
         with suppress(asyncio.IncompleteReadError, NotKafka, OSError):
-            while await self._request(await Frame.read(self._client_reader)):
+            while await self._request(await KafkaFrame.read(self._client_reader)):
                 pass
         for held in (
             self._held
         ):  # its client may be gone; what the broker says to it is the test's to know
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(held.when_answered(), _LATE_ANSWER_SECONDS)
+                await asyncio.wait_for(held.wait_for_answer(), _LATE_ANSWER_SECONDS)
 
-    async def _request(self, frame: Frame) -> bool:
+    async def _request(self, frame: KafkaFrame) -> bool:
         """Deal with one request; False when the client's connection is to be closed."""
         head = RequestHead.of(frame.prefix)
         fault = None if self._lost else self._listener.fault_for(head)
@@ -132,20 +132,20 @@ class Connection:
         fault.has_fired()
         return self._lost
 
-    async def _pass_or_lose(self, frame: Frame, head: RequestHead) -> None:
+    async def _pass_or_lose(self, frame: KafkaFrame, head: RequestHead) -> None:
         if self._lost:
             await frame.discard()
         else:
             await self._to_broker(frame, head, _Expected(head.correlation_id))
 
-    async def _to_broker(self, frame: Frame, head: RequestHead, expected: _Expected) -> None:
+    async def _to_broker(self, frame: KafkaFrame, head: RequestHead, expected: _Expected) -> None:
         self._listener.count(head)
         self._expected.append(expected)
         async for chunk in frame.chunks():
             self._broker.write(chunk)
             await self._broker.drain()
 
-    async def _twice(self, frame: Frame, head: RequestHead, fault: ProxyFault) -> None:
+    async def _twice(self, frame: KafkaFrame, head: RequestHead, fault: ProxyFault) -> None:
         whole = await frame.whole()
         self._listener.count(head)
         for surplus in (False, True):
@@ -154,32 +154,32 @@ class Connection:
         await self._broker.drain()
         fault.has_fired()
 
-    async def _hold(self, frame: Frame, head: RequestHead, fault: ProxyFault) -> None:
+    async def _hold(self, frame: KafkaFrame, head: RequestHead, fault: ProxyFault) -> None:
         _, port = self._client.get_extra_info("peername")
         held = HeldRequest(
             self._listener.node, port, head, await frame.whole(), asyncio.get_running_loop()
         )
         fault.has_fired(held)
         try:
-            await held.released()
+            await held.wait_for_release()
             self._listener.count(head)
             self._expected.append(_Expected(head.correlation_id, held=held))
             self._broker.write(held.frame)
             await self._broker.drain()
         except BaseException:  # cancelled, because the broker or the proxy has closed
-            held.orphaned(self._listener.deliver)
+            held.orphan(self._listener.deliver)
             raise
         self._held.append(held)
-        held.delivered()
+        held.mark_delivered()
 
-    # --- answers ---------------------------------------------------------------------------------
+    # ── answers ──
 
     async def _answers(self) -> None:
         with suppress(asyncio.IncompleteReadError, NotKafka, OSError):
-            while await self._answer_passes(await Frame.read(self._broker_reader)):
+            while await self._answer_passes(await KafkaFrame.read(self._broker_reader)):
                 pass
 
-    async def _answer_passes(self, frame: Frame) -> bool:
+    async def _answer_passes(self, frame: KafkaFrame) -> bool:
         """Deal with one answer; False when the client's connection is to be closed."""
         expected = self._take_expected(correlation_id(frame.prefix))
         if expected is not None and expected.held is not None:
@@ -195,7 +195,7 @@ class Connection:
                 await self._to_client(chunk)
         return True
 
-    async def _answer_to_held(self, frame: Frame, held: HeldRequest) -> None:
+    async def _answer_to_held(self, frame: KafkaFrame, held: HeldRequest) -> None:
         whole = await frame.whole()
         held.set_answer(whole[4:])
         if not self._lost:
@@ -210,15 +210,14 @@ class Connection:
 
     def _take_expected(self, number: int) -> _Expected | None:
         """Brokers answer in order: what was asked earlier and is not answered by now never is
-        (acks=0).
-        """
+        (acks=0)."""
         if all(expected.correlation_id != number for expected in self._expected):
             return None
         while (expected := self._expected.popleft()).correlation_id != number:
             pass
         return expected
 
-    # --- ends ------------------------------------------------------------------------------------
+    # ── ends ──
 
     @property
     def _lost(self) -> bool:

@@ -6,15 +6,17 @@ in the test's thread and asked in the proxy's.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import struct
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from onceward.errors import ConfigurationError
 from onceward_testing.proxy.frames import RequestHead, known_apis
-from onceward_testing.proxy.held import HeldRequest
 
 Action = Literal[
     "drop_request",
@@ -29,7 +31,7 @@ Action = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestPattern:
     """Which requests a fault is about; ``*`` and ``?`` in a client id mean what they mean in a
     shell.
 
@@ -69,10 +71,10 @@ class ProxyFault:
     """One armed fault. Thread safe.
 
     :ivar fired: how often it has acted: for a lost response, how often one was lost that the
-        broker had given.
+    broker had given.
     """
 
-    def __init__(self, target: Target, action: Action, seconds: float = 0.0) -> None:
+    def __init__(self, target: RequestPattern, action: Action, seconds: float = 0.0) -> None:
         self.target = target
         self.action = action
         self.seconds = seconds
@@ -111,7 +113,7 @@ class ProxyFault:
         """Whether every request that was held has been answered by a broker."""
         return bool(self.held) and all(held.answered for held in self.held)
 
-    # --- the proxy's side ------------------------------------------------------------------------
+    # ── the proxy's side ──
 
     def takes(self, node: int, head: RequestHead) -> bool:
         """Count this request; True when it is one to act on."""
@@ -148,8 +150,9 @@ class Faults:
         return fault
 
     def due(self, node: int, head: RequestHead) -> ProxyFault | None:
-        """The fault to carry out on this request. Each one counts it; of several the one that was
-        armed first acts.
+        """The fault to carry out on this request.
+
+        Each one counts it; of several the one that was armed first acts.
         """
         with self._lock:
             taking = [fault for fault in self._armed if fault.takes(node, head)]
@@ -165,14 +168,13 @@ class Faults:
 class On:
     """The beginning of a fault: ``proxy.on("EndTxn", nth=2)``. Its methods arm it."""
 
-    def __init__(self, faults: Faults, target: Target) -> None:
+    def __init__(self, faults: Faults, target: RequestPattern) -> None:
         self._faults, self._target = faults, target
 
     def drop_request(self, *, silently: bool = False) -> ProxyFault:
         """The broker never gets it. The client's connection is closed, as when a TCP connection
         breaks; ``silently``: it stays open, and nothing passes over it any more, so that the
-        client has to run into its timeout.
-        """
+        client has to run into its timeout."""
         return self._arm("lose_silently" if silently else "drop_request")
 
     def drop_response(self) -> ProxyFault:
@@ -197,9 +199,98 @@ class On:
 
     def black_hole(self) -> ProxyFault:
         """The broker never gets it, and from then on nothing passes to or from its node until
-        ``heal()``.
-        """
+        ``heal()``."""
         return self._arm("black_hole")
 
     def _arm(self, action: Action, seconds: float = 0.0) -> ProxyFault:
         return self._faults.arm(ProxyFault(self._target, action, seconds))
+
+
+_DELIVERY_SECONDS = 30.0
+
+
+class HeldRequest:
+    """See the module. ``head`` says whose request it is and what it asks for, ``node`` to which
+    broker it goes, ``client_port`` which of its sockets the client has sent it from."""
+
+    def __init__(
+        self,
+        node: int,
+        client_port: int,
+        head: RequestHead,
+        frame: bytes,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.node = node
+        self.client_port = client_port
+        self.head = head
+        self.frame = frame
+        self._loop = loop
+        self._released = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._deliver: Callable[[HeldRequest], Awaitable[None]] | None = None
+        self._answer: bytes | None = None
+        self._answered = asyncio.Event()
+        self._has_answer = threading.Event()
+
+    @property
+    def answered(self) -> bool:
+        """Whether the broker has answered."""
+        return self._has_answer.is_set()
+
+    def release(self) -> None:
+        """See :meth:`onceward_testing.proxy.ProxyFault.release`. A second time does nothing."""
+        asyncio.run_coroutine_threadsafe(self._release(), self._loop).result(_DELIVERY_SECONDS)
+
+    def answer(self, timeout_s: float = 30.0) -> bytes:
+        """The broker's answer, from its correlation id on.
+
+        :raises TimeoutError: there was none. A ``Produce`` with acks=0 has no answer.
+        """
+        if not self._has_answer.wait(timeout_s) or self._answer is None:
+            raise TimeoutError(f"no answer to the held {self.head.api} within {timeout_s:g} s")
+        return self._answer
+
+    def decoded_answer(self, timeout_s: float = 30.0) -> Any:
+        """The answer as kafka-python reads it: ``fault.held[0].decoded_answer().error_code``."""
+        from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
+
+        (key,) = struct.unpack_from(">h", self.frame, 4)
+        header = RequestHeader(
+            key, self.head.version, self.head.correlation_id, self.head.client_id
+        )
+        kind = ResponseClassRegistry.get_response_class(header)
+        return kind.decode(self.answer(timeout_s), header=True)
+
+    # ── the proxy's side, in its loop ──
+
+    async def wait_for_release(self) -> None:
+        """Until the test lets it go."""
+        await self._released.wait()
+
+    async def wait_for_answer(self) -> None:
+        """Until a broker has answered."""
+        await self._answered.wait()
+
+    def mark_delivered(self) -> None:
+        """It has been written to a broker."""
+        self._settled.set()
+
+    def orphan(self, deliver: Callable[[HeldRequest], Awaitable[None]]) -> None:
+        """The connection that it came over is gone and has not delivered it; ``deliver`` finds
+        another way."""
+        self._deliver = deliver
+        self._settled.set()
+
+    def set_answer(self, answer: bytes) -> None:
+        self._answer = answer
+        self._answered.set()
+        self._has_answer.set()
+
+    async def _release(self) -> None:
+        if self._released.is_set():
+            return
+        self._released.set()
+        await self._settled.wait()
+        if self._deliver is not None:
+            await self._deliver(self)

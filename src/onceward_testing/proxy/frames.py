@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import struct
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 PREFIX_BYTES = 64 << 10
 """How much of a frame is read before anything is decided; the longest header has 8 + 2 + 32,767
-bytes.
-"""
+bytes."""
 
 CHUNK_BYTES = 256 << 10
 LARGEST_FRAME_BYTES = 256 << 20  # a TLS hello, read as a size, is above it
@@ -29,8 +31,7 @@ _SIZE = struct.Struct(">i")
 
 class NotKafka(ValueError):
     """Bytes that are no Kafka request or answer: TLS, for example, which a proxy cannot look
-    into.
-    """
+    into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,7 @@ class RequestHead:
     @classmethod
     def of(cls, prefix: bytes) -> RequestHead:
         """From the first bytes of a request, its size left out. :raises NotKafka: too short to be
-        one.
-        """
+        one."""
         try:
             key, version, correlation_id, length = _HEADER.unpack_from(prefix)
         except struct.error as error:
@@ -84,9 +84,10 @@ def correlation_id(prefix: bytes) -> int:
     return number
 
 
-class Frame:
-    """One frame on its way: its first bytes at once, the rest as it comes. Each frame must be read
-    to its end.
+class KafkaFrame:
+    """One frame on its way: its first bytes at once, the rest as it comes.
+
+    Each frame must be read to its end.
     """
 
     def __init__(self, size: int, prefix: bytes, reader: asyncio.StreamReader) -> None:
@@ -95,10 +96,9 @@ class Frame:
         self._reader = reader
 
     @classmethod
-    async def read(cls, reader: asyncio.StreamReader) -> Frame:
+    async def read(cls, reader: asyncio.StreamReader) -> KafkaFrame:
         """The next one. :raises asyncio.IncompleteReadError: the sender has closed. :raises
-        NotKafka: …
-        """
+        NotKafka: …"""
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if not _SIZE.size <= size <= LARGEST_FRAME_BYTES:
             raise NotKafka(f"a frame of {size} bytes")
@@ -123,3 +123,60 @@ class Frame:
         """Read it to its end, for nothing."""
         async for _ in self.chunks():
             pass
+
+
+_Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment, made by :meth:`KafkaProxy.mark`."""
+
+    passed: Counter[_Key]
+
+
+class RequestCounter:
+    """Thread safe: the proxy's thread counts, the test's asks."""
+
+    def __init__(self) -> None:
+        self._passed: Counter[_Key] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, node: int, head: RequestHead) -> None:
+        with self._lock:
+            self._passed[head.api, head.client_id, node] += 1
+
+    def mark(self) -> Mark:
+        with self._lock:
+            return Mark(self._passed.copy())
+
+    def since(self, mark: Mark | None) -> PassedRequests:
+        passed = self.mark().passed
+        if mark is not None:
+            passed -= mark.passed
+        return PassedRequests(passed)
+
+
+class PassedRequests:
+    """The requests that were passed on to brokers between two moments.
+
+    A duplicated request counts once.
+    """
+
+    def __init__(self, passed: Counter[_Key]) -> None:
+        self._passed = passed
+
+    def count(self, api: str, *, client_id: str | None = None, node: int | None = None) -> int:
+        """How many of them are ``api`` (``"Produce"``), of clients whose id matches (``*``,
+        ``?``), to ``node``."""
+        return sum(
+            times
+            for (name, client, to), times in self._passed.items()
+            if name == api
+            and (client_id is None or fnmatchcase(client, client_id))
+            and node in (None, to)
+        )
+
+    def client_ids(self, api: str) -> frozenset[str]:
+        """Who asked for ``api``."""
+        return frozenset(client for name, client, _ in self._passed if name == api)

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from onceward.errors import ResourceError
-from onceward_testing.proxy.counting import Counts, Mark, Passed
-from onceward_testing.proxy.faults import Faults, On, Target
+from onceward_testing.proxy.faults import Faults, On, RequestPattern
+from onceward_testing.proxy.frames import Mark, PassedRequests, RequestCounter
 from onceward_testing.proxy.listener import Listener
 
 _T = TypeVar("_T")
@@ -52,7 +52,7 @@ class KafkaProxy:
         self, brokers: Mapping[int, str], *, ports: Mapping[int, int] | None = None
     ) -> None:
         self._faults = Faults()
-        self._counts = Counts()
+        self._counts = RequestCounter()
         self._listeners = {
             node: Listener(
                 node, _address(server), (ports or {}).get(node, 0), self._faults, self._counts
@@ -64,8 +64,9 @@ class KafkaProxy:
         self._owner_pid = 0
 
     def start(self) -> KafkaProxy:
-        """Listens when it returns. Does nothing when started already. :raises OSError: a port is
-        taken.
+        """Listens when it returns.
+
+        Does nothing when started already. :raises OSError: a port is taken.
         """
         if self._thread is None:
             self._owner_pid = os.getpid()
@@ -107,12 +108,11 @@ class KafkaProxy:
 
     def serve_tls(self, context: ssl.SSLContext | None) -> None:
         """Clients whose connections begin with a TLS handshake are served with ``context``; None:
-        no longer.
-        """
+        no longer."""
         for listener in self._listeners.values():
             listener.tls = context
 
-    # --- faults ----------------------------------------------------------------------------------
+    # ── faults ──
 
     def on(
         self,
@@ -133,12 +133,11 @@ class KafkaProxy:
         :param node: only to this broker.
         :raises ConfigurationError: no such request.
         """
-        return On(self._faults, Target(api, nth, times, client_id, node))
+        return On(self._faults, RequestPattern(api, nth, times, client_id, node))
 
     def cut(self, node: int) -> None:
         """Nothing passes to or from ``node`` until :meth:`heal`; connections stay open, as when a
-        network parts.
-        """
+        network parts."""
         self._do(_calling(self._listeners[node].cut))
 
     def heal(self) -> None:
@@ -147,19 +146,18 @@ class KafkaProxy:
         for listener in self._listeners.values():
             self._do(listener.heal())
 
-    # --- counts ----------------------------------------------------------------------------------
+    # ── counts ──
 
     def count(self, api: str, *, client_id: str | None = None, node: int | None = None) -> int:
         """How many requests ``api`` were passed on to brokers since the start; see
-        :meth:`Passed.count`.
-        """
+        :meth:`PassedRequests.count`."""
         return self._counts.since(None).count(api, client_id=client_id, node=node)
 
     def mark(self) -> Mark:
         """Now, for :meth:`since`."""
         return self._counts.mark()
 
-    def since(self, mark: Mark) -> Passed:
+    def since(self, mark: Mark) -> PassedRequests:
         """What was passed on after ``mark``."""
         return self._counts.since(mark)
 

@@ -11,11 +11,15 @@ import socket
 import ssl
 from contextlib import suppress
 
-from onceward_testing.proxy.connection import Connection
-from onceward_testing.proxy.counting import Counts
-from onceward_testing.proxy.faults import Faults, ProxyFault
-from onceward_testing.proxy.frames import CHUNK_BYTES, Frame, RequestHead, correlation_id
-from onceward_testing.proxy.held import HeldRequest
+from onceward_testing.proxy.connection import ProxyConnection
+from onceward_testing.proxy.faults import Faults, HeldRequest, ProxyFault
+from onceward_testing.proxy.frames import (
+    CHUNK_BYTES,
+    KafkaFrame,
+    RequestCounter,
+    RequestHead,
+    correlation_id,
+)
 
 _HOST = "127.0.0.1"
 _BACKLOG = 100
@@ -26,15 +30,14 @@ class Listener:
     """See the module. ``port`` is 0 until it listens, unless a port was asked for."""
 
     def __init__(
-        self, node: int, broker: tuple[str, int], port: int, faults: Faults, counts: Counts
+        self, node: int, broker: tuple[str, int], port: int, faults: Faults, counts: RequestCounter
     ) -> None:
         self.node = node
         self.port = port
         self.is_cut = False
         self.tls: ssl.SSLContext | None = None
         """For clients that begin with a TLS handshake; the broker is spoken to in plain text all
-        the same.
-        """
+        the same."""
         self._broker_address = broker
         self._faults = faults
         self._counts = counts
@@ -66,7 +69,7 @@ class Listener:
             self.is_cut = False
             await self._close_connections()
 
-    # --- for connections -------------------------------------------------------------------------
+    # ── for connections ──
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to the broker. :raises OSError: it does not listen."""
@@ -87,7 +90,7 @@ class Listener:
         await writer.drain()
         self._keep(asyncio.ensure_future(_answer_to(held, reader, writer)))
 
-    # --- inside ----------------------------------------------------------------------------------
+    # ── inside ──
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -105,13 +108,14 @@ class Listener:
                 if isinstance(error, OSError):  # the client is gone, or TLS refuses it
                     return
                 raise
-            await Connection(self, reader, writer).run()
+            await ProxyConnection(self, reader, writer).run()
 
     async def _opened(
         self, client: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The client's connection, over TLS if it begins so. While the node is cut nobody answers
-        a handshake.
+        """The client's connection, over TLS if it begins so.
+
+        While the node is cut nobody answers a handshake.
         """
         client.setblocking(False)
         tls = self.tls if self.tls is not None and await _begins_with_tls(client) else None
@@ -136,8 +140,7 @@ class Listener:
 
 async def _begins_with_tls(client: socket.socket) -> bool:
     """Whether the first byte is that of a handshake record; Kafka's frames begin with their
-    length, below 16 MiB.
-    """
+    length, below 16 MiB."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(client, readable.set)
     try:
@@ -152,7 +155,7 @@ async def _answer_to(
 ) -> None:
     try:
         with suppress(asyncio.IncompleteReadError, OSError):
-            frame = await Frame.read(reader)
+            frame = await KafkaFrame.read(reader)
             if correlation_id(frame.prefix) == held.head.correlation_id:
                 held.set_answer((await frame.whole())[4:])
     finally:

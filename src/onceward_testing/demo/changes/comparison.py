@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from onceward_testing.topic_reader import ReadRecord
-from onceward_testing.verdict import Verdict, exactly_once
-
 from onceward_testing.demo.changes.tables import DATABASE, DEFAULT_EMAIL, Row, RowId, SourceTable
 from onceward_testing.demo.changes.workload import RowChange
+from onceward_testing.topic_reader import ReadRecord
+from onceward_testing.verdict import Verdict, exactly_once
 
 _BROKEN_SHOWN = 5
 

@@ -7,8 +7,6 @@ import datetime
 from collections import defaultdict
 from pathlib import Path
 
-from onceward_testing.verdict import exactly_once
-
 from onceward_testing.demo.changes.comparison import ChangeRecord, compare, read_change
 from onceward_testing.demo.changes.input import ChangesInput
 from onceward_testing.demo.changes.tables import (
@@ -27,6 +25,7 @@ from onceward_testing.demo.scenario import Scenario
 from onceward_testing.demo.settings import CHANGES_PIPELINE_ID, CHANGES_PREFIX
 from onceward_testing.local_mysql import LocalMySQL
 from onceward_testing.local_postgres import LocalPostgres
+from onceward_testing.verdict import exactly_once
 
 _FIRST_SHARE = 4
 _TOPICS = {table: f"{CHANGES_PREFIX}{DATABASE}.{table.name}" for table in TABLES}

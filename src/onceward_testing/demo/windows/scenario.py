@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import random
 
-from onceward_testing.verdict import exactly_once
-
 from onceward.formats.registry.client import SchemaRegistry
 from onceward_testing.demo.input import Pace
 from onceward_testing.demo.outputs import (
@@ -37,6 +35,7 @@ from onceward_testing.demo.windows.people import (
 from onceward_testing.local_mysql import LocalMySQL
 from onceward_testing.local_postgres import LocalPostgres
 from onceward_testing.local_registry import VERSION, LocalRegistry
+from onceward_testing.verdict import exactly_once
 
 # Nothing in the table is unique: a row that comes twice is to be seen, not refused.
 _CREATE = (
