@@ -16,10 +16,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.jars import resolve
 from onceward.spark.session.java import java_executable
-
-from onceward.errors import ConfigurationError, ResourceError
 
 NEWEST_VERSION = "4.3.1"
 """Transaction version 2 (KIP-890): what :class:`~onceward_testing.LocalKafka` starts unless told

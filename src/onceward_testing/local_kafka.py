@@ -24,9 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from onceward.spark.session.java import java_executable
-
 from onceward.errors import ConfigurationError, ResourceError
+from onceward.spark.session.java import java_executable
 from onceward_testing.broker_settings import (
     NodePorts,
     StoredCluster,

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from onceward.spark.session.jars import resolve
 from onceward.spark.session.java import java_executable
-
 from onceward_testing.free_ports import free_ports
 from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer, http_status

@@ -23,9 +23,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from onceward.spark.session.jars import resolve
-
 from onceward.errors import ConfigurationError, ResourceError
+from onceward.spark.session.jars import resolve
 from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer, as_user, give_to_user
 

@@ -27,7 +27,6 @@ from pathlib import Path
 
 from onceward.spark.session.archives import archive
 from onceward.spark.session.java import java_executable
-
 from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer, http_status
 from onceward_testing.server_files import unpack_once

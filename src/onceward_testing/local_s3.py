@@ -21,9 +21,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from onceward.spark.session.jars import resolve
-
 from onceward.errors import ConfigurationError
+from onceward.spark.session.jars import resolve
 from onceward_testing.free_ports import free_ports
 from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer, http_status

@@ -15,9 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from onceward.spark.session.jars import cache_folder
-
 from onceward.errors import ResourceError
+from onceward.spark.session.jars import cache_folder
 
 
 def server_folder(name: str) -> Path:

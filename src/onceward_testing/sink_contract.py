@@ -40,14 +40,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import pytest
-from onceward.custom.two_phase import TwoPhaseCommitSink
-from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, State
-from onceward.spark.batch.query import RunningBatch
 from pyspark import cloudpickle
 
 from onceward import events
 from onceward.custom import two_phase
+from onceward.custom.two_phase import TwoPhaseCommitSink
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
@@ -62,6 +61,7 @@ from onceward.errors import (
     Unfinished,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, pipeline_id
+from onceward.spark.batch.query import RunningBatch
 
 FIRST = ["a", "b", "c", "d", "e", "f", "g"]
 SECOND = ["h", "i", "j"]

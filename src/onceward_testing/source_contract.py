@@ -38,16 +38,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
+from pyspark import cloudpickle
+
+from onceward import events
 from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.ranges import Ranges
 from onceward.engine.calls.foreach_batch import error_of
 from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import SourceBroken
 from onceward.files.ledger import FolderLedger
 from onceward.files.sink import FileSink
-from pyspark import cloudpickle
-
-from onceward import events
-from onceward.errors import SourceBroken
 from onceward.ids import pipeline_id
 from onceward_testing.sink_contract import fault
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import psutil
 import pytest
-from onceward.spark.session.jars import cache_folder
 
 import newest_mysql
 from mysql_client import sql_at
 from onceward.errors import ConfigurationError, ResourceError
+from onceward.spark.session.jars import cache_folder
 from onceward_testing import LocalMySQL, server_files
 
 KINDS = ["mysql", "mariadb"]

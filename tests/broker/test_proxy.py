@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
-from onceward.kafka.wire.client import KafkaClient
 
 from onceward.ids import TopicPartition
+from onceward.kafka.wire.client import KafkaClient
 from onceward_testing import KafkaProxy, LocalKafka, ProxyFault
 from onceward_testing.kafka_node import brokers_seen_by
 from wire_fixtures import Writer, settings

@@ -21,7 +21,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from onceward.spark.session.connector import spark_connector
 from pipeline_functions import FUNCTIONS
 from pipeline_traps import trapped
 from pipeline_workloads import WORKLOADS
@@ -30,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
 from onceward import events
+from onceward.spark.session.connector import spark_connector
 from onceward_testing import faults
 from onceward_testing.job_messages import MessageWriter
 

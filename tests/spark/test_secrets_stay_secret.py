@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from onceward.kafka.wire.acls import minimal_acls
 from secured_cluster import PASSWORD, SecuredKafka
 from test_logins import encoded
 
 import fault_table
 from certificates import KEY_PASSWORD
+from onceward.kafka.wire.acls import minimal_acls
 from onceward_testing.job_process import spark_home
 
 JOB = Path(__file__).with_name("secret_job.py")

@@ -14,12 +14,12 @@ import threading
 import traceback
 from pathlib import Path
 
-from onceward.spark.session.settings import spark_conf
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
 from onceward import events
+from onceward.spark.session.settings import spark_conf
 from onceward_testing import faults
 from onceward_testing.demo.changes.query import start_changes
 from onceward_testing.demo.settings import DemoJobSettings

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from onceward.spark.session.connector import spark_connector
-
 from onceward_testing.demo.changes.scenario import ChangesScenario
 from onceward_testing.demo.kill_plan import kill_plan
 from onceward_testing.demo.report import DemoResult, Screen

@@ -355,15 +355,10 @@ def _next_version(row: Row, values: dict[int, Any]) -> Row:
 
 def _execute_insert(transaction: SourceTransaction, table: SourceTable, rows: list[Row]) -> None:
     """Insert all rows by one statement."""
-    values = (
-        [tuple(map(_parameter, range(len(row)), row)) for row in rows]
-        if table is not HOMES
-        else rows
-    )
-    transaction.execute(
-        f"INSERT INTO {table.name} VALUES {', '.join(['%s'] * len(rows))}",
-        *values,  # noqa: S608
-    )
+    if table is not HOMES:
+        rows = [tuple(map(_parameter, range(len(row)), row)) for row in rows]
+    places = ", ".join(["%s"] * len(rows))
+    transaction.execute(f"INSERT INTO {table.name} VALUES {places}", *rows)  # noqa: S608
 
 
 def _parameter(place: int, value: Any) -> Any:
