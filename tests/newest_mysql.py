@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from onceward.spark.session.jars import cache_folder
-from onceward_testing.mysql_servers import NEWER_MYSQL_VERSION, fetched
+from onceward_testing.mysql_servers import NEWER_MYSQL_VERSION, fetch_server
 
 _PROGRAM = """#!/bin/sh
 home=$(dirname "$(dirname "$(readlink -f "$0")")")
@@ -122,7 +122,7 @@ def _put_together(root: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{fetched('mysql', NEWER_MYSQL_VERSION)}\n")
+    sys.stdout.write(f"{fetch_server('mysql', NEWER_MYSQL_VERSION)}\n")
     sys.stdout.write(
         f"{home() or 'Debian has no MySQL for this machine, or this is no machine with apt'}\n"
     )
