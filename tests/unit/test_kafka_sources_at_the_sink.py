@@ -8,17 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import Fenced, LedgerBehind, SourceTopicReplaced
-from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain
-from onceward.kafka.sink import group_offsets
-from onceward.kafka.sink import target as kafka_target
-from onceward.kafka.sink.group_offsets import GroupOffsets
-from onceward.kafka.sink.target import KafkaTarget
 from onceward.kafka.source.identity import KafkaWitness
 from onceward.spark.batch.query import KafkaSource, RunningBatch
+
+from onceward.errors import Fenced, LedgerBehind, SourceTopicReplaced
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
+from onceward.kafka.sink import run
+from onceward.kafka.sink import target as kafka_target
+from onceward.kafka.sink.run import GroupOffsets
+from onceward.kafka.sink.target import KafkaTarget
 
 HERE, ELSEWHERE = frozenset({"here:9092"}), frozenset({"elsewhere:9092"})
 P = PipelineId("p")
@@ -63,7 +63,7 @@ def record(of: RunningBatch) -> LedgerRecord:
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
-    monkeypatch.setattr(group_offsets, "committed_offsets", lambda *_, **__: dict(offsets))
+    monkeypatch.setattr(run, "committed_offsets", lambda *_, **__: dict(offsets))
     return offsets
 
 
@@ -77,12 +77,12 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
     group: dict[TopicPartition, int], servers: tuple[frozenset[str], ...]
 ) -> None:
     done, now = batch(0, *servers, start=0, end=100), batch(1, *servers, start=100, end=200)
-    group |= offsets().of(done)
+    group |= offsets().end_offsets(done)
     assert group == {TopicPartition("orders", 0): 100}
-    offsets().refuse_a_ledger_that_forgot(now, record(done), "checkpoint")
+    offsets().refuse_ledger_behind(now, record(done), "checkpoint")
     group[TopicPartition("orders", 0)] = 101
     with pytest.raises(LedgerBehind):
-        offsets().refuse_a_ledger_that_forgot(now, record(done), "checkpoint")
+        offsets().refuse_ledger_behind(now, record(done), "checkpoint")
 
 
 @pytest.mark.parametrize(("heir", "error"), [(True, Fenced), (False, LedgerBehind)])
@@ -97,7 +97,7 @@ def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
     """
     done, now = batch(0, HERE, start=0, end=100), batch(1, HERE, start=100, end=200)
     read = record(done)
-    group |= offsets().of(now)
+    group |= offsets().end_offsets(now)
     chain: Any = KafkaChain.__new__(KafkaChain)
     chain._pipeline = P
     found = LedgerRecord(P, 1, now.batch, now.sources, AttemptId(1, 2), {}, 0) if heir else read
@@ -109,7 +109,7 @@ def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
         topic=None, dead_letter_topic=None, policy=SimpleNamespace(resume="checkpoint")
     )
     target.run = SimpleNamespace(settings=settings, client=None, chain=chain, group=offsets())
-    monkeypatch.setattr(kafka_target.preflight, "check_topic", lambda *_: None)
+    monkeypatch.setattr(kafka_target, "check_topic", lambda *_: None)
     with pytest.raises(error):
         target.open(now)
 
@@ -118,9 +118,9 @@ def test_a_source_stays_at_home_while_its_brokers_are_down() -> None:
     client: Any = Client()
     known = GroupOffsets(client, P, "ledger")
     reading = batch(0, HERE, ELSEWHERE, start=0, end=100)
-    assert known.of(reading) == {TopicPartition("orders", 0): 100}
+    assert known.end_offsets(reading) == {TopicPartition("orders", 0): 100}
     client.up = False
-    assert known.of(reading) == {TopicPartition("orders", 0): 100}
+    assert known.end_offsets(reading) == {TopicPartition("orders", 0): 100}
 
 
 def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():

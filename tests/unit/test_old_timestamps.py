@@ -9,12 +9,12 @@ import time
 
 import pyarrow as pa
 import pytest
+from onceward.kafka.wire.options.settings import ProducerSettings
 
 from onceward.errors import AccessDenied, BrokerUnreachable
 from onceward.kafka.sink.columns import TIMESTAMP_MS
-from onceward.kafka.sink.old_timestamps import OldTimestamps, kept_ms, oldest_of
 from onceward.kafka.sink.rows import HeldRows
-from onceward.kafka.wire.options.settings import ProducerSettings
+from onceward.kafka.sink.topics import RetentionCheck, oldest_timestamps, retention_ms
 
 DAY_MS = 86_400_000
 WEEK = {
@@ -56,7 +56,7 @@ class Asked:
     ],
 )
 def test_how_long_a_topic_keeps_a_record(change: dict[str, str | None], kept: int | None):
-    assert kept_ms({**WEEK, **change}) == kept
+    assert retention_ms({**WEEK, **change}) == kept
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_a_topic_is_spoken_of_once_and_asked_for_once(
     asked: bool,
 ):
     brokers = Asked(config)
-    topics = OldTimestamps("orders", brokers)
+    topics = RetentionCheck("orders", brokers)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            topics.look_at({"out": ago(days)})
+            topics.check({"out": ago(days)})
     assert brokers.topics == ["out"] * asked
     assert [
         ("orders: topic out" in text, "retention.ms=604800000" in text) for text in caplog.messages
@@ -93,9 +93,9 @@ def test_what_was_young_enough_at_first_is_spoken_of_when_it_is_not(
     caplog: pytest.LogCaptureFixture,
 ):
     brokers = Asked(WEEK)
-    topics = OldTimestamps("orders", brokers)
+    topics = RetentionCheck("orders", brokers)
     for days in (6, 6, 9, 9):
-        topics.look_at({"out": ago(days), "other": ago(1)})
+        topics.check({"out": ago(days), "other": ago(1)})
     assert len(caplog.messages) == 1
     assert "9.0 days old" in caplog.text
     assert sorted(brokers.topics) == ["other", "out"]
@@ -109,17 +109,17 @@ def test_brokers_in_trouble_are_asked_once_and_thousands_of_topics_in_turn():
         raise BrokerUnreachable("no answer", next_step="wait")
 
     old = {f"t{n}": ago(8) for n in range(2_000)}
-    in_trouble = OldTimestamps("orders", silent)
-    in_trouble.look_at(old)
-    in_trouble.look_at(old)
+    in_trouble = RetentionCheck("orders", silent)
+    in_trouble.check(old)
+    in_trouble.check(old)
     assert asked == ["t0"]
     brokers = Asked(WEEK)
-    many = OldTimestamps("orders", brokers)
-    many.look_at(old)
-    many.look_at(old)
+    many = RetentionCheck("orders", brokers)
+    many.check(old)
+    many.check(old)
     assert brokers.topics == [f"t{n}" for n in range(20)]
     denied = Asked(None)
-    OldTimestamps("orders", denied).look_at(old)
+    RetentionCheck("orders", denied).check(old)
     assert len(denied.topics) == 10
 
 
@@ -140,5 +140,5 @@ def test_the_oldest_of_each_topic_is_remembered_and_null_is_none():
 
 
 def test_the_oldest_that_any_task_has_sent():
-    assert oldest_of({"a": 3, "b": 2}, {}, {"a": 1, "c": 7}) == {"a": 1, "b": 2, "c": 7}
-    assert oldest_of() == {}
+    assert oldest_timestamps({"a": 3, "b": 2}, {}, {"a": 1, "c": 7}) == {"a": 1, "b": 2, "c": 7}
+    assert oldest_timestamps() == {}

@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 
 import onceward as ow
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
-from onceward.kafka.sink import ordering
+from onceward.kafka.sink import columns
+from onceward.kafka.sink.driver_path import sort
 
 
 def sink(**more: Any) -> ow.KafkaSink:
@@ -62,7 +63,7 @@ def test_settings_that_promise_no_order_are_refused(
     "kind", [IntegerType(), StringType(), DecimalType(20, 2), DateType(), TimestampNTZType()]
 )
 def test_what_is_sorted_alike_everywhere_is_taken(kind: DataType):
-    ordering.check(["at"], {"value": StringType(), "at": kind})
+    columns.check_order(["at"], {"value": StringType(), "at": kind})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_what_is_sorted_alike_everywhere_is_taken(kind: DataType):
 def test_what_is_not_is_named(kind: DataType | None, said: str):
     types: dict[str, DataType] = {"value": StringType()}
     with pytest.raises(BadColumn, match=said) as caught:
-        ordering.check(["at"], types if kind is None else {**types, "at": kind})
+        columns.check_order(["at"], types if kind is None else {**types, "at": kind})
     assert caught.value.details["column"] == "at"
 
 
@@ -87,7 +88,7 @@ def test_the_driver_sorts_nulls_first_and_equal_rows_as_they_came():
     rows = pa.table(
         {"value": list("abcdef"), "onceward_order_0": first, "onceward_order_1": second}
     )
-    assert ordering.by_driver(rows).to_pydict() == {"value": ["b", "f", "c", "e", "d", "a"]}
+    assert sort(rows).to_pydict() == {"value": ["b", "f", "c", "e", "d", "a"]}
 
 
 @pytest.mark.parametrize(
@@ -104,9 +105,9 @@ def test_the_driver_sorts_nulls_first_and_equal_rows_as_they_came():
 )
 def test_the_driver_sorts_every_kind(values: pa.Array):
     rows = pa.table({"value": [2, 1, 0], "onceward_order_0": values})
-    assert ordering.by_driver(rows).column("value").to_pylist() == [0, 1, 2]
+    assert sort(rows).column("value").to_pylist() == [0, 1, 2]
 
 
 def test_what_is_not_sorted_stays_as_it_is():
     rows = pa.table({"value": [2, 1]})
-    assert ordering.by_driver(rows) is rows
+    assert sort(rows) is rows

@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import crc32c
-
-from onceward.errors import OncewardError
-from onceward.ids import TopicPartition
 from onceward.kafka.records.batch import Fragment
 from onceward.kafka.records.checksum import ContentChecksum, Stretch
 from onceward.kafka.records.compression import Codec
 from onceward.spark.batch.query import RunningBatch
+
+from onceward.errors import OncewardError
+from onceward.ids import TopicPartition
+from onceward.kafka.sink.columns import RecordFrame
 from simulation.kernel import current
 from simulation.spark.frames import Frame, Rows, key_of
 from simulation.world import lines, network
@@ -275,12 +276,13 @@ STAND_INS: Mapping[str, Any] = {
     # rows
     "onceward.kafka.sink.sink.must_be_a_frame": lambda frame, more="": None,
     "onceward.kafka.sink.columns.check": lambda frame, topic, **more: None,
-    "onceward.kafka.sink.attempt.prepare": lambda frame, topic, **more: frame,
-    "onceward.kafka.sink.attempt.row_bytes": lambda columns: "",
-    "onceward.kafka.sink.attempt.HeldRows": HeldRows,
-    "onceward.kafka.sink.ordering.by_tasks": lambda rows, within: rows,
-    "onceward.kafka.sink.ordering.by_driver": lambda rows: rows,
-    "onceward.kafka.sink.ordering.row_bytes": lambda names: "",
+    "onceward.kafka.sink.attempt.prepare": lambda frame, topic, *, oversized=None, **more: (
+        RecordFrame(frame, topic, topic if oversized is None else None)
+    ),
+    "onceward.kafka.sink.driver_path.row_bytes": lambda columns: "",
+    "onceward.kafka.sink.driver_path.sort": lambda rows: rows,
+    "onceward.kafka.sink.driver_path.HeldRows": HeldRows,
+    "onceward.kafka.sink.tasks_path.gather_and_sort": lambda rows, within: rows,
     "onceward.kafka.sink.tasks.HeldRows": HeldRows,
     "onceward.kafka.sink.tasks.pieces": lambda rows: (rows,),
     # the ledger's records, one at a time, without Arrow

@@ -1,5 +1,5 @@
-"""The frame's columns, checked and brought to one shape. Driver only; called by ``target`` for
-every batch.
+"""The columns of a frame, checked and brought to one shape. Driver only; called for every frame by
+:mod:`sink`, which checks it, and by :mod:`attempt`, which prepares it.
 
 Columns are those of Spark's own Kafka sink (``KafkaWriter.scala``) plus ``timestamp``:
 
@@ -18,37 +18,42 @@ With ``KafkaSink(lineage=True)`` also ``source_topic`` (string), ``source_partit
 ``source_offset`` (int or bigint), of which the last three headers of each record are made:
 ``onceward.topic``, ``onceward.partition`` and ``onceward.offset``, numbers as ASCII decimals. A
 row in which one of the columns is null came from no source record, and gets none of them. With
-``KafkaSink(order_by=…)`` also the columns that it names, of which nothing is written but of those
-above.
+``KafkaSink(order_by=…)`` also the columns that it names: they travel beside the record's, under
+names of their own, and are left out when they have done their work. Only types whose values Spark
+and Arrow sort alike are taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
+    ByteType,
     DataType,
+    DateType,
+    DecimalType,
     IntegerType,
     LongType,
+    ShortType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from onceward.errors import BadColumn
 from onceward.ids import PipelineId
-from onceward.kafka.sink import ordering
 from onceward.kafka.sink.dead_letters import HEADERS, LINEAGE, of_output, too_large, with_headers
 from onceward.kafka.source import lineage as source
 
 TIMESTAMP_MS = "timestamp_ms"
 """``timestamp`` travels to the tasks as a long: milliseconds since the epoch, the resolution of
-Kafka records.
-"""
+Kafka records."""
 
 _EXPRESSIONS = {
     "value": "CAST(value AS BINARY) AS value",
@@ -60,13 +65,52 @@ _EXPRESSIONS = {
 }
 KNOWN = tuple(_EXPRESSIONS)
 
+_PART_BYTES = {
+    "value": "COALESCE(OCTET_LENGTH(value), 0)",
+    "key": "COALESCE(OCTET_LENGTH(key), 0)",
+    "topic": "COALESCE(OCTET_LENGTH(topic), 0)",
+    "headers": "COALESCE(AGGREGATE(headers, 0, "
+    "(size, header) -> size + OCTET_LENGTH(header.key) + COALESCE(OCTET_LENGTH(header.value), 0) "
+    "+ 8), 0)",
+}
 
-class SetAside(NamedTuple):
-    """For records that are too large: where they go, and what they are told by."""
+OrderWithin = Literal["key", "topic"]
+
+_SORTED = "onceward_order_"
+_SORTABLE = (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+
+class DeadLetterRoute(NamedTuple):
+    """Where records go that are too large, by their size before compression, and which pipeline
+    sends them there."""
 
     topic: str
     pipeline: PipelineId
     limit_bytes: int
+
+
+class RecordFrame(NamedTuple):
+    """A frame as its records are written: rows with the columns of the table above, and those to
+    sort by.
+
+    ``topic`` is the one that the sink or the write names, by whose limits record batches are
+    filled; ``only_topic`` the one that all rows go to. None: the column ``topic`` says.
+    """
+
+    rows: DataFrame
+    topic: str | None
+    only_topic: str | None
 
 
 def prepare(
@@ -74,16 +118,16 @@ def prepare(
     topic: str | None,
     *,
     lineage: bool = False,
-    set_aside: SetAside | None = None,
+    oversized: DeadLetterRoute | None = None,
     order_by: Sequence[str] = (),
-) -> DataFrame:
-    """``frame`` with the columns of the table above, ``key`` and ``value`` as binary, and those to
-    sort by.
+) -> RecordFrame:
+    """Return ``frame`` with the columns of the table above, ``key`` and ``value`` as binary, and
+    those to sort by.
 
     :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
     :param lineage: the source columns become headers, behind those that a record has.
-    :param set_aside: for a static topic; the column ``topic`` then says where each record goes.
-    :param order_by: what :mod:`ordering` sorts by and leaves out.
+    :param oversized: for a static topic; the column ``topic`` then says where each record goes.
+    :param order_by: columns to sort by, under the names of :func:`sort_columns`.
     :raises BadColumn: naming the column, what it is, and what it should be.
     """
     types = check(frame, topic, lineage=lineage, order_by=order_by)
@@ -93,24 +137,45 @@ def prepare(
         if name in types and (name != "topic" or topic is None)
     }
     own_headers = "headers" if "headers" in types else f"CAST(NULL AS {HEADERS})"
-    if set_aside is not None and topic is not None:
-        own_headers = _aside(wanted, types, own_headers, topic, set_aside)
+    if oversized is not None and topic is not None:
+        own_headers = _route_oversized(wanted, types, own_headers, topic, oversized)
     if lineage:
         wanted["headers"] = _with_lineage(own_headers)
     # As SQL text: column objects would cost a dozen calls into the JVM each, in every batch.
-    return frame.selectExpr(*wanted.values(), *ordering.columns(order_by))
+    sorting = [
+        f"`{name.replace('`', '``')}` AS {_SORTED}{number}" for number, name in enumerate(order_by)
+    ]
+    return RecordFrame(
+        frame.selectExpr(*wanted.values(), *sorting),
+        topic,
+        None if oversized is not None else topic,
+    )
 
 
-def _aside(
+def sort_columns(names: Sequence[str]) -> list[str]:
+    """Return those of ``names`` that a prepared frame is to be sorted by, the first counting
+    most."""
+    return [name for name in names if name.startswith(_SORTED)]
+
+
+def row_bytes(names: Sequence[str]) -> str:
+    """Return SQL for the bytes of a row of a prepared frame with these columns: payload, and what
+    it is sorted by."""
+    sorting = [
+        f"COALESCE(OCTET_LENGTH(CAST({name} AS STRING)), 0)" for name in sort_columns(names)
+    ]
+    return " + ".join([*(_PART_BYTES[name] for name in names if name in _PART_BYTES), *sorting])
+
+
+def _route_oversized(
     wanted: dict[str, str],
     types: Mapping[str, DataType],
     own_headers: str,
     topic: str,
-    aside: SetAside,
+    aside: DeadLetterRoute,
 ) -> str:
-    """Adds to ``wanted`` that records which ``topic`` would not take go elsewhere; returns SQL of
-    the headers.
-    """
+    """Add to ``wanted`` that records which ``topic`` would not take go elsewhere; return SQL of
+    the headers."""
     large = too_large(
         aside.limit_bytes,
         has_key="key" in types,
@@ -135,9 +200,8 @@ def _aside(
 
 
 def _with_lineage(own: str) -> str:
-    """The headers ``own`` and those of the lineage. Behind them, because of several of one name
-    Kafka's users take the last, and a record may bring its source's own.
-    """
+    """Return the headers ``own`` and those of the lineage. Behind them, because of several of one
+    name Kafka's users take the last, and a record may bring its source's own."""
     added = ", ".join(
         f"named_struct('key', '{name}', 'value', {value})" for name, value in LINEAGE.items()
     )
@@ -149,7 +213,10 @@ def _with_lineage(own: str) -> str:
 def check(
     frame: DataFrame, topic: str | None, *, lineage: bool = False, order_by: Sequence[str] = ()
 ) -> dict[str, DataType]:
-    """The frame's columns, or :class:`BadColumn` for the first that cannot be written."""
+    """Return the frame's columns with their types.
+
+    :raises BadColumn: for the first that cannot be written.
+    """
     fields = frame.schema.fields
     types = {field.name: field.dataType for field in fields}
     if len(types) < len(fields):
@@ -179,7 +246,7 @@ def check(
         )
     for name, kind in types.items():
         _check_type(name, kind)
-    ordering.check(order_by, types)
+    check_order(order_by, types)
     known = (*KNOWN, *source.COLUMNS) if lineage else KNOWN
     unknown = [name for name in types if name not in known and name not in order_by]
     if unknown:
@@ -195,6 +262,31 @@ def check(
             details={"columns": unknown},
         )
     return types
+
+
+def check_order(order_by: Sequence[str], types: Mapping[str, DataType]) -> None:
+    """Check the columns to sort by.
+
+    :raises BadColumn: one is missing, or two programs may sort its values in two ways.
+    """
+    for name in order_by:
+        if name not in types:
+            raise BadColumn(
+                f"order_by= names column {name!r}, and the frame has {', '.join(types)}",
+                next_step="keep the column in the frame: select('key', 'value', …)",
+                details={"column": name},
+            )
+        kind = types[name]
+        if not isinstance(kind, _SORTABLE) and not (
+            type(kind) is StringType and kind.simpleString() == "string"
+        ):
+            raise BadColumn(
+                f"column {name!r} of order_by= is {kind.simpleString()}, which is not sorted the "
+                f"same everywhere",
+                next_step="order by whole numbers, decimals, texts without a collation, binaries, "
+                "dates or timestamps",
+                details={"column": name, "type": kind.simpleString()},
+            )
 
 
 def _check_type(name: str, kind: DataType) -> None:

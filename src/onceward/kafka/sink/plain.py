@@ -28,13 +28,11 @@ from onceward.engine.task_writer import TaskWriter, results
 from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, RecordTooLarge, Recovery
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.records.batch import Fragment
-from onceward.kafka.sink import preflight
 from onceward.kafka.sink.columns import prepare
-from onceward.kafka.sink.old_timestamps import OldTimestamps, oldest_of
 from onceward.kafka.sink.rows import HeldRows, partition_counts, pieces
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.tasks import number
-from onceward.kafka.sink.topic_limits import TopicLimits
+from onceward.kafka.sink.topics import RetentionCheck, TopicLimits, check_topic, oldest_timestamps
 from onceward.kafka.wire.appends.producer import Append, PartitionProducer, idempotent_identity
 from onceward.kafka.wire.client import KafkaClient
 from onceward.spark.batch import job
@@ -56,7 +54,7 @@ class PlainBatches:
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
         self._limits = TopicLimits(settings)
         self._last: tuple[str, int] | None = None
-        self._old_timestamps = OldTimestamps(settings.policy.pipeline, self._topic_config)
+        self._retention = RetentionCheck(settings.policy.pipeline, self._topic_config)
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Write the frames of a batch, one after the other; one that fails for a reason that may
@@ -120,20 +118,19 @@ class PlainBatches:
 
     def _write(self, write: Write, running: RunningBatch) -> None:
         """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the
-        leader alone).
-        """
+        leader alone)."""
         settings = self._settings_for(write.where)
         ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             try:
                 rows, task_count = job.collect(
-                    task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None
+                    task_job.planned(prepared.rows, _OpenPlainWriter(settings)), lambda: None
                 )
                 written = results(rows, task_count)
             except RecordTooLarge as refusal:
                 raise self._refused(refusal) from refusal
-        self._old_timestamps.look_at(oldest_of(*(result.committable for result in written)))
+        self._retention.check(oldest_timestamps(*(result.committable for result in written)))
 
     def _refused(self, error: RecordTooLarge) -> OncewardError:
         """A topic's limit may have been lowered: it is asked again, and so are all others."""
@@ -152,7 +149,7 @@ class PlainBatches:
         if topic not in self._by_topic:
             client = KafkaClient(self._settings.client)
             try:
-                preflight.check_topic(client, self._settings, topic)
+                check_topic(client, self._settings, topic)
                 producer = self._limits.producer_settings(client, topic)
             finally:
                 client.close()
@@ -181,8 +178,7 @@ class _Identity:
 
 _idle: WeakKeyDictionary[KafkaClient, list[_Identity]] = WeakKeyDictionary()
 """Of this worker process: identities of which every record is acknowledged, by the client that
-asked for them.
-"""
+asked for them."""
 
 
 def taken(client: KafkaClient) -> _Identity:
@@ -193,15 +189,13 @@ def taken(client: KafkaClient) -> _Identity:
 
 def given_back(client: KafkaClient, identity: _Identity) -> None:
     """Keep it for the next task. Not one whose task has failed: brokers may have more of it than
-    its sequences say.
-    """
+    its sequences say."""
     _idle.setdefault(client, []).append(identity)
 
 
 class _PlainWriter(TaskWriter):
     """Sends as it goes. There is nothing to commit; what it prepares is the oldest timestamp of
-    each topic, ms since 1970.
-    """
+    each topic, ms since 1970."""
 
     def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
         self._client = KafkaClient.shared(settings.client)

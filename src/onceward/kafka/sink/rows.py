@@ -1,7 +1,7 @@
 """A task's rows on the way to their partitions: put there as they come, held back, then encoded.
 
 Runs in executor tasks and, for small batches, in the driver. Called by :mod:`tasks`, :mod:`plain`
-and :mod:`driver_task`, with the Arrow batches that Spark hands over (columns as made by
+and :mod:`driver_path`, with the Arrow batches that Spark hands over (columns as made by
 :mod:`columns`).
 
 Memory: what is held is there twice for a moment, as rows and as record batches; everything else

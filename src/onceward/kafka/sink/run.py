@@ -1,51 +1,56 @@
-"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by
-:mod:`target`.
+"""The state that one run of a query keeps from batch to batch, for its attempts. Driver only; made
+by :mod:`target`.
 
-Connections, the chain in the ledger with the transactional id, the sequencer's port, and what was
-learned of topics.
+Connections, the chain in the ledger with the transactional id, the consumer group of the sources,
+the sequencer's port, and what was learned of topics.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from pyspark.sql import DataFrame
+from pyspark import SparkContext
 
 from onceward.engine.driver_rows import DriverTurn
+from onceward.engine.ledger.admission import Resume, is_kafka_offset
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     Fenced,
+    LedgerBehind,
     OncewardError,
     RecordTooLarge,
     SendFailed,
     TransactionTimedOut,
     TransactionTimeoutTooShort,
 )
-from onceward.ids import BatchId
+from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain
-from onceward.kafka.sink import preflight
-from onceward.kafka.sink.columns import SetAside
-from onceward.kafka.sink.group_offsets import GroupOffsets
-from onceward.kafka.sink.old_timestamps import OldTimestamps
+from onceward.kafka.sink.columns import DeadLetterRoute
 from onceward.kafka.sink.rows import partition_counts
 from onceward.kafka.sink.sequencer.book import EpochBook
 from onceward.kafka.sink.sequencer.server import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
-from onceward.kafka.sink.topic_limits import TopicLimits
+from onceward.kafka.sink.topics import RetentionCheck, TopicLimits
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
+from onceward.kafka.wire.reads.offsets import committed_offsets
 from onceward.kafka.wire.transactions.transaction import LONGER_OR_SMALLER, both_limits
-from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 from onceward.spark.batch.shuffles import Shuffles
 
 log = logging.getLogger(__name__)
 
 _KAFKAS_MESSAGE_BYTES = 1_048_588
 """``max.message.bytes`` where nobody has set it."""
+_METADATA_PREFIX = "batch "
+"""How the metadata of our offsets begin: offsets that somebody moved by hand have none, and prove
+nothing."""
 
 
 class KafkaRun:
-    """See the module."""
+    """One run of a query against one Kafka cluster."""
 
     def __init__(self, settings: KafkaSinkSettings) -> None:
         pipeline = settings.policy.pipeline
@@ -57,45 +62,44 @@ class KafkaRun:
         self.group = GroupOffsets(self.client, pipeline, settings.ledger_topic)
         self.shuffles = Shuffles()
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
-        self.old_timestamps = OldTimestamps(pipeline, self.client.topic_config)
+        self.retention = RetentionCheck(pipeline, self.client.topic_config)
         self._sequencer: Sequencer | None = None
         self._limits = TopicLimits(settings)
-        self._set_aside: SetAside | None = None
+        self._dead_letter_route: DeadLetterRoute | None = None
         self._overdue: BatchId | None = (
             None  # the last batch that needed more than the transaction's time by itself
         )
 
-    def sequencer(self, frame: DataFrame) -> Sequencer:
-        """The sequencer of this run, on its port."""
+    def sequencer(self, context: SparkContext) -> Sequencer:
+        """Return the sequencer of this run, on its port."""
         if self._sequencer is None:
-            bind, advertised = preflight.sequencer_hosts(
-                frame.sparkSession.sparkContext, self.settings
-            )
+            bind, advertised = sequencer_hosts(context, self.settings)
             self._sequencer = Sequencer(bind, advertised, self.settings.sequencer_port)
         return self._sequencer
 
     def close_epoch(self) -> EpochBook | None:
-        """No task gets another lease; what the sequencer has booked, if there was an epoch."""
+        """End the epoch: no task gets another lease. Return what the sequencer has booked, if
+        there was one."""
         return None if self._sequencer is None else self._sequencer.close_epoch()
 
-    def counts(self, topic: str | None) -> Callable[[str], int]:
-        """How many partitions a topic has; of ``topic`` as of now, so that one that was added is
-        written to.
-        """
-        known = {} if topic is None else {topic: self.partition_count(topic)}
-        return partition_counts(self.client, known, self.settings.ledger_topic)
+    def partition_counts(self, topic: str | None) -> Callable[[str], int]:
+        """Return a function from topics to partition counts: of ``topic`` as of now, so that an
+        added one is written to."""
+        counted = {} if topic is None else {topic: self.partition_count(topic)}
+        return partition_counts(self.client, counted, self.settings.ledger_topic)
 
     def partition_count(self, topic: str) -> int:
-        """As of now."""
+        """Ask how many partitions ``topic`` has now."""
         return len(self.client.topic_partitions([topic])[topic])
 
     def producer_settings(self, topic: str | None) -> ProducerSettings:
-        """With record batches no larger than the topic takes, as far as is known."""
+        """Return settings with record batches no larger than the topic takes, as far as is
+        known."""
         return self._limits.producer_settings(self.client, topic)
 
     def explain(self, error: OncewardError) -> OncewardError:
-        """What an error of an attempt comes to. What was learned of a topic that refuses a record
-        is forgotten.
+        """Return the error that a task's error comes to. What was learned of a topic that refuses
+        a record is forgotten.
 
         A task, or the producer, cannot tell fencing from a transaction that timed out, nor a limit
         that was lowered from a record that never fitted; the driver can.
@@ -106,22 +110,22 @@ class KafkaRun:
             not isinstance(error, RecordTooLarge) or "records" not in error.details
         ):  # not said by a broker
             return error
-        aside, self._set_aside = self._set_aside, None
+        route, self._dead_letter_route = self._dead_letter_route, None
         found = self._limits.refused(self.client, error)
         if (
             found is error
-            and aside is not None
-            and int(error.details["bytes"]) < aside.limit_bytes
+            and route is not None
+            and int(error.details["bytes"]) < route.limit_bytes
         ):
             return SendFailed(
                 error.message,
-                next_step=f"nothing: the batch runs again, and such records go to {aside.topic}",
+                next_step=f"nothing: the batch runs again, and such records go to {route.topic}",
                 details=error.details,
             )
         return found
 
-    def set_aside(self, topic: str | None) -> SetAside | None:
-        """What becomes of records that ``topic`` would not take; None: they fail the batch.
+    def dead_letter_route(self, topic: str | None) -> DeadLetterRoute | None:
+        """Return where records go that ``topic`` would not take; None: they fail the batch.
 
         :raises AccessDenied: its ``max.message.bytes`` may not be seen.
         """
@@ -132,17 +136,21 @@ class KafkaRun:
             or settings.dead_letter_topic is None
         ):
             return None
-        if self._set_aside is None:
+        if self._dead_letter_route is None:
             limit = int(
                 self.client.topic_config(str(topic)).get("max.message.bytes")
                 or _KAFKAS_MESSAGE_BYTES
             )
-            self._set_aside = SetAside(settings.dead_letter_topic, settings.policy.pipeline, limit)
-        return self._set_aside
+            self._dead_letter_route = DeadLetterRoute(
+                settings.dead_letter_topic, settings.policy.pipeline, limit
+            )
+        return self._dead_letter_route
 
-    def late(self, running: RunningBatch, unacknowledged_s: float) -> OncewardError | None:
-        """The error of a transaction whose time is over: the coordinator aborts it, and tells
-        whoever sends next; but that may be minutes from now.
+    def timeout_error(
+        self, running: RunningBatch, unacknowledged_s: float
+    ) -> OncewardError | None:
+        """Return the error of a transaction whose time is over: the coordinator aborts it, and
+        tells whoever sends next; but that may be minutes from now.
 
         :param unacknowledged_s: for how long the oldest records on their way have been waiting for
             brokers.
@@ -189,3 +197,128 @@ class KafkaRun:
                 except (OncewardError, OSError) as error:
                     log.debug("closing: %s", error)
         self._sequencer = None
+
+
+class GroupOffsets:
+    """The pipeline's consumer group, for the Kafka sources that lie on the cluster which the sink
+    writes to.
+
+    Their offsets are committed within the transaction, for consumer group ``pipeline_id``; and
+    they betray a ledger that has lost records: offsets and ledger record commit together, so that
+    the group never is ahead of the ledger.
+    """
+
+    def __init__(self, client: KafkaClient, pipeline: PipelineId, ledger_topic: str) -> None:
+        self._client = client
+        self._pipeline = pipeline
+        self._ledger_topic = ledger_topic
+        self._same_cluster: set[frozenset[str]] = set()
+
+    def client_of(self, source: KafkaSource) -> KafkaClient | None:
+        """Return the sink's own client for a source that lies on the same cluster.
+
+        A source found there once stays so: a broker that is down is not among the cluster's
+        addresses.
+        """
+        servers = source.bootstrap_servers
+        if servers not in self._same_cluster and self._client.is_served_by(servers):
+            self._same_cluster.add(servers)
+        return self._client if servers in self._same_cluster else None
+
+    def end_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
+        """Return where the batch ends: what its transaction commits for the group. Another
+        cluster's cannot be in it."""
+        return _least_offsets(source.end for source in self._sources(running).values())
+
+    def metadata(self, running: RunningBatch) -> str:
+        """Return the metadata that go with :meth:`end_offsets`."""
+        return f"{_METADATA_PREFIX}{running.batch.batch_id}"
+
+    def refuse_ledger_behind(
+        self, running: RunningBatch, newest: LedgerRecord | None, resume: Resume
+    ) -> None:
+        """Check at the start of a run, when nobody else can commit any more, that the group fits
+        the ledger.
+
+        Of the ledger's sources only those on this cluster count: another one may have topics of
+        the same names.
+
+        :raises LedgerBehind: the group has been committed further than the ledger goes.
+        """
+        local = self._sources(running)
+        if not local:
+            return
+        committed = committed_offsets(self._client, self._pipeline, note=_METADATA_PREFIX)
+        if newest is not None:
+            expected = _least_offsets(
+                source.end for index, source in enumerate(newest.sources) if index in local
+            )
+        elif resume in (
+            "adopt",
+            "keep",
+        ):  # a chain is begun on purpose; admission says whether it may be
+            expected = _least_offsets(source.start for source in local.values())
+        else:
+            expected = dict.fromkeys(
+                committed, -1
+            )  # no chain has begun, so nothing can be committed
+        ahead = {
+            p: offset for p, offset in committed.items() if p in expected and offset > expected[p]
+        }
+        if ahead:
+            raise LedgerBehind(
+                f"consumer group {self._pipeline} was committed by this pipeline up to "
+                f"{_text(ahead)}, but "
+                f"{'the ledger ends before' if newest else 'there is no ledger record'}: the "
+                f"ledger topic "
+                f"{self._ledger_topic} was deleted, truncated or restored from an older copy",
+                next_step="restore the ledger topic; or, if the checkpoint's next batch begins at "
+                "the group's offsets "
+                f"(kafka-consumer-groups --describe --group {self._pipeline}), start once with "
+                f'resume="adopt" while '
+                "the ledger is empty; or, to begin anew on purpose, use a new pipeline_id",
+                details={
+                    "group": self._pipeline,
+                    "committed": {str(p): o for p, o in ahead.items()},
+                },
+            )
+
+    def _sources(self, running: RunningBatch) -> dict[int, SourceRange]:
+        kafka = running.kafka_sources
+        return {s.index: running.sources[s.index] for s in kafka if self.client_of(s) is not None}
+
+
+def _least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:
+    """Return Kafka offsets by partition; of several sources that read one partition, the one
+    furthest behind."""
+    offsets: dict[TopicPartition, int] = {}
+    for position in positions:
+        if isinstance(position, Mapping) and is_kafka_offset(position):
+            for topic, partitions in position.items():
+                for number, offset in partitions.items():
+                    key = TopicPartition(topic, int(number))
+                    offsets[key] = min(offset, offsets.get(key, offset))
+    return offsets
+
+
+def _text(offsets: Mapping[TopicPartition, int], limit: int = 20) -> str:
+    shown = dict(sorted((str(partition), offset) for partition, offset in offsets.items())[:limit])
+    return json.dumps(shown) + (" …" if len(offsets) > limit else "")
+
+
+def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple[str, str]:
+    """Return where the sequencer listens, and the name under which executors reach it.
+
+    Like Spark's own driver ports: it listens on ``spark.driver.bindAddress`` (default:
+    ``spark.driver.host``), and executors connect to ``spark.driver.host`` unless
+    ``sequencer_host`` says otherwise. In local mode everything is in one machine, and the loopback
+    interface is enough.
+    """
+    if (context.master or "").startswith("local[") or context.master == "local":
+        return "127.0.0.1", settings.sequencer_host or "127.0.0.1"
+    conf = context.getConf()
+    driver = conf.get("spark.driver.host") or "127.0.0.1"
+    bind = conf.get("spark.driver.bindAddress") or driver
+    if settings.sequencer_host is not None and conf.get("spark.driver.bindAddress") is None:
+        bind = "::" if ":" in driver else "0.0.0.0"  # noqa: S104 — the name given is not ours to bind; every connection must show the token
+    return bind, settings.sequencer_host or driver

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from onceward.engine.policy import SinkPolicy, one_of, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName
 from onceward.ids import topic_name
-from onceward.kafka.sink.ordering import OrderWithin
+from onceward.kafka.sink.columns import OrderWithin
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
 
 OnError = Literal["stop", "dead_letter"]

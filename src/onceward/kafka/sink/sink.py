@@ -17,7 +17,7 @@ from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC
 from onceward.kafka.sink import columns, dead_letters
-from onceward.kafka.sink.ordering import OrderWithin
+from onceward.kafka.sink.columns import OrderWithin
 from onceward.kafka.sink.plain import PlainBatches
 from onceward.kafka.sink.settings import KafkaSinkSettings, OnError
 from onceward.kafka.sink.target import KafkaTarget

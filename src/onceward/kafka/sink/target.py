@@ -9,10 +9,10 @@ from __future__ import annotations
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.target import AtomicTarget
 from onceward.errors import LedgerBehind
-from onceward.kafka.sink import preflight
 from onceward.kafka.sink.attempt import KafkaAttempt
 from onceward.kafka.sink.run import KafkaRun
 from onceward.kafka.sink.settings import KafkaSinkSettings
+from onceward.kafka.sink.topics import check_topic
 from onceward.kafka.source.identity import KafkaWitness
 from onceward.spark.batch.query import RunningBatch
 
@@ -31,13 +31,13 @@ class KafkaTarget(AtomicTarget):
     def open(self, running: RunningBatch) -> LedgerRecord | None:
         settings = self.run.settings
         for topic in (settings.topic, settings.dead_letter_topic):
-            preflight.check_topic(self.run.client, settings, topic)
+            check_topic(self.run.client, settings, topic)
         # The order matters: once the chain is taken no earlier owner can commit, so what is read
         # then is final. It is confirmed before the first commit; unless something is done on the
         # strength of it before.
         newest = self.run.chain.take(confirm=self.is_relied_on)
         try:
-            self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
+            self.run.group.refuse_ledger_behind(running, newest, settings.policy.resume)
         except LedgerBehind:
             # An heir moves both. Who has stood still between the two reads is replaced, and
             # nothing is lost.

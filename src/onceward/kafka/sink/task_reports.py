@@ -134,6 +134,16 @@ class PartitionOutput:
 Written = Mapping[TopicPartition, PartitionOutput]
 
 
+class Sent(NamedTuple):
+    """One frame's records, acknowledged and checked; where the transaction's partitions go on; and
+    by topic the oldest timestamp that rows brought with them, ms since 1970.
+    """
+
+    written: Written
+    next_sequences: Mapping[TopicPartition, int]
+    oldest_ms: Mapping[str, int]
+
+
 def check(
     reports: Sequence[TaskReport],
     turns: Sequence[LeaseTurn],

@@ -1,0 +1,169 @@
+"""The tasks' path of a frame: one Spark job whose tasks write it under one epoch. Driver only;
+called by :mod:`attempt`.
+
+What runs in the tasks is :mod:`tasks`. The sequencer (:mod:`sequencer`) leases them the partitions
+meanwhile, and what they report is checked against what it has leased.
+
+Order (``order_by=``): tasks lease partitions from each other in any order, so that of two rows of
+one key in two tasks either may be appended first. So rows of one key are brought into one task,
+and sorted there; a task appends its rows in the order in which it has them, and of its attempts
+one writes. Batches come one after the other by themselves, and so do the frames of one. Records
+without a key have no order among the partitions that they are spread over; in each of them they
+keep theirs, because all of a topic's come through one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, Row
+
+from onceward import events, patience
+from onceward.engine import task_job
+from onceward.engine.task_writer import results
+from onceward.engine.time_limit import TimeLimit
+from onceward.errors import OncewardError, SequencerUnreachable
+from onceward.ids import TopicPartition
+from onceward.kafka.sink.columns import OrderWithin, RecordFrame, sort_columns
+from onceward.kafka.sink.run import KafkaRun
+from onceward.kafka.sink.sequencer.book import EpochBook
+from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.kafka.sink.sequencer.ticket import EpochTicket
+from onceward.kafka.sink.task_reports import Sent, TaskReport, check
+from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
+from onceward.kafka.sink.topics import oldest_timestamps
+from onceward.spark.batch import job
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
+
+
+class PlannedJob(NamedTuple):
+    """A frame that its tasks write when it is computed, and the sequencer whose epoch is open for
+    them."""
+
+    frame: DataFrame
+    sequencer: Sequencer
+
+
+class TasksPath:
+    """Writes the frames of one batch attempt by Spark jobs."""
+
+    def __init__(self, run: KafkaRun, limit: TimeLimit) -> None:
+        self._run = run
+        self._limit = limit
+
+    def plan(
+        self, frame: RecordFrame, first_sequences: Mapping[TopicPartition, int]
+    ) -> PlannedJob:
+        """Step 2: open an epoch of the sequencer, and plan the job.
+
+        :param first_sequences: where the partitions go on that the transaction has written to;
+            others begin at 0.
+        """
+        run, settings = self._run, self._run.settings
+        sequencer = run.sequencer(frame.rows.sparkSession.sparkContext)
+        rows = gather_and_sort(frame.rows, settings.order_within)
+        topic = frame.only_topic
+        spec = TaskSpec(
+            client=settings.client,
+            producer=run.producer_settings(frame.topic),
+            topic=topic,
+            topics={} if topic is None else {topic: run.partition_count(topic)},
+            ledger_topic=settings.ledger_topic,
+            held_bytes=settings.held_bytes,
+            ticket=self._open_epoch(sequencer, first_sequences),
+            transactional_id=settings.policy.pipeline,
+            transaction_version=run.chain.transaction.version,
+            connect_timeout_s=settings.client.connect_timeout_ms / 1000,
+        )
+        # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer
+        # hears of first.
+        planned = task_job.planned(
+            rows, OpenKafkaWriter(spec), brought_back=(SequencerUnreachable,)
+        )
+        return PlannedJob(planned, sequencer)
+
+    def _open_epoch(
+        self, sequencer: Sequencer, first_sequences: Mapping[TopicPartition, int]
+    ) -> EpochTicket:
+        transaction = self._run.chain.transaction
+        limit_ms = min(self._run.settings.producer.delivery_timeout_ms, transaction.timeout_ms)
+        return sequencer.open_epoch(
+            transaction.identity,
+            lease_limit_seconds=limit_ms / 1000,
+            on_first_lease=patience.carried(transaction.add_partitions),
+            first_sequences=first_sequences,
+        )
+
+    def write(
+        self,
+        planned: PlannedJob,
+        first_sequences: Mapping[TopicPartition, int],
+        running: RunningBatch,
+        computation: Computation,
+        ids: Mapping[str, Any],
+    ) -> Sent:
+        """Steps 3 to 6: run the job, and check what its tasks report.
+
+        :param first_sequences: as for :meth:`plan`. :param ids: of the attempt, for events.
+        """
+        with events.step(events.SEND, **ids), computation.read_once(planned.frame):
+            rows, task_count, book = self._run_job(planned, running)
+            computation.counts(planned.frame)
+        with events.step(events.CHECK, **ids):
+            reports = [
+                TaskReport.from_json(result.committable) for result in results(rows, task_count)
+            ]
+            written = check(reports, book.turns, task_count, first_sequences)
+            oldest_ms = oldest_timestamps(*(report.oldest_ms for report in reports))
+        return Sent(written, dict(book.next_sequences), oldest_ms)
+
+    def _run_job(
+        self, planned: PlannedJob, running: RunningBatch
+    ) -> tuple[list[Row], int, EpochBook]:
+        """Run the job; a typed error of a task or of the sequencer comes before Spark's text of
+        it."""
+        sequencer = planned.sequencer
+
+        def lost() -> OncewardError | None:
+            if sequencer.failure is None:
+                late = self._limit.passed() or self._run.timeout_error(
+                    running, sequencer.longest_held()
+                )
+                if late is not None:
+                    sequencer.poison(late)
+            return sequencer.failure
+
+        try:
+            rows, task_count = job.collect(planned.frame, lost)
+        except job.JobInterrupted:
+            raise  # its tasks were killed, which poisons the epoch; that is no reason to try again
+        except Exception as spark_error:
+            if (failure := self._failure(sequencer)) is not None:
+                raise failure from spark_error
+            raise
+        finally:
+            book = sequencer.close_epoch()
+        if (failure := self._failure(sequencer)) is not None:
+            raise failure
+        assert book is not None  # noqa: S101 — was open
+        return rows, task_count, book
+
+    def _failure(self, sequencer: Sequencer) -> OncewardError | None:
+        """Return why the attempt is lost, if it is."""
+        return None if sequencer.failure is None else self._run.explain(sequencer.failure)
+
+
+def gather_and_sort(rows: DataFrame, within: OrderWithin) -> DataFrame:
+    """Return ``rows`` without the columns that they are sorted by: each key's (or each topic's) in
+    one task, in order, nulls first. A frame that is not sorted is returned as it is."""
+    names = sort_columns(rows.columns)
+    if not names:
+        return rows
+    together = [
+        name for name in ("topic", "key")[: 1 if within == "topic" else 2] if name in rows.columns
+    ]
+    # Without a key, and of one topic, there is nothing by which tasks could share.
+    gathered = rows.repartition(*together) if together else rows.repartition(1)
+    return gathered.sortWithinPartitions(*names).drop(*names)

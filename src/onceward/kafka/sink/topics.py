@@ -1,0 +1,250 @@
+"""The settings of topics that matter to the sink: do they exist, how large may a batch be, how
+long are records kept.
+
+Driver only; called by :mod:`target` and :mod:`run`, and by :mod:`plain`. A setting may be changed
+while a query runs. The transaction timeout is not here: the coordinator checks it against
+``transaction.max.timeout.ms`` when the producer id is taken
+(``kafka.wire.transactions.transaction``), and the ledger topic looks after itself
+(``ledger.topic``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from onceward import surroundings
+from onceward.errors import (
+    AccessDenied,
+    LimitLowered,
+    OncewardError,
+    RecordTooLarge,
+    SendFailed,
+    TopicMissing,
+)
+from onceward.kafka.sink.settings import KafkaSinkSettings
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import ProducerSettings
+
+log = logging.getLogger(__name__)
+
+_SHRINK_FACTOR = 10
+"""Where the limit may not be seen: record batches become so many times smaller than the one that
+was refused."""
+
+_largest: dict[tuple[str, str], int] = {}
+"""The largest limit that this process has seen, by servers and topic: whether one was lowered
+outlasts a restart."""
+
+_DAY_MS = 86_400_000
+_YOUNG_MS = _DAY_MS // 24
+"""The brokers are not asked about records that are younger, which next to no topic deletes."""
+_MOST_QUESTIONS = 10
+"""After one batch: a ``topic`` column may name thousands."""
+_PATIENCE_MS = 5_000
+"""So long a question may take: the log can do without the answer."""
+
+
+def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | None) -> None:
+    """Check that ``topic`` exists; create it if it is one of the sink's own and the sink was told
+    to. None: the rows will say.
+
+    :raises TopicMissing: naming the topic and both ways to get it.
+    :raises BrokerUnreachable, AuthenticationFailed, AccessDenied: naming servers, mechanism or
+        resource.
+    """
+    if topic is None:
+        return
+    try:
+        client.topic_partitions([topic])
+    except TopicMissing:
+        own = (settings.topic, settings.dead_letter_topic)
+        if settings.create_topic_partitions is None or topic not in own:
+            raise TopicMissing(
+                f"topic {topic!r} does not exist on "
+                f"{', '.join(settings.client.bootstrap_servers)}",
+                next_step="create it (kafka-topics --create), or build the sink with "
+                "create_topic_partitions=N",
+                details={"topic": topic},
+            ) from None
+        log.info("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
+        client.create_topic(topic, settings.create_topic_partitions)
+
+
+class TopicLimits:
+    """How large record batches may be for the topics of one run: asked when it first writes there,
+    and again when a topic refuses one."""
+
+    def __init__(self, settings: KafkaSinkSettings) -> None:
+        self._settings = settings
+        self._fitting: dict[str | None, ProducerSettings] = {}
+        self._refused: dict[
+            str, int
+        ] = {}  # by topic, what record batches may have since one was refused
+
+    def producer_settings(self, client: KafkaClient, topic: str | None) -> ProducerSettings:
+        """Return settings with record batches no larger than ``topic`` takes; it is asked once,
+        until it refuses one.
+
+        Without the right to describe the topic's settings, or with a ``topic`` column,
+        ``batch.size`` stays as it is until a topic refuses a batch.
+        """
+        if topic not in self._fitting:
+            limits = [self._limit(client, topic)] if topic is not None else []
+            refused = self._refused.values() if topic is None else [self._refused.get(topic)]
+            smallest = min(
+                (limit for limit in (*limits, *refused) if limit is not None), default=None
+            )
+            self._fitting[topic] = self._at_most(smallest, topic)
+        return self._fitting[topic]
+
+    def _at_most(self, limit: int | None, topic: str | None) -> ProducerSettings:
+        producer = self._settings.producer
+        if limit is None or limit >= producer.batch_bytes:
+            return producer
+        log.info("batch.size lowered to %d, which topic %s takes", limit, topic or "of a row")
+        return replace(producer, batch_bytes=limit)
+
+    def refused(self, client: KafkaClient, error: RecordTooLarge) -> OncewardError:
+        """Ask the topic again after a refusal by a broker, and return the error that the refusal
+        comes to.
+
+        :returns: :class:`SendFailed` where smaller record batches will do, :class:`LimitLowered`
+            where the topic would have taken the record before; else ``error``.
+        """
+        topic, size, records = (
+            str(error.details["topic"]),
+            int(error.details["bytes"]),
+            int(error.details["records"]),
+        )
+        limit = self._limit(client, topic)
+        self._fitting.clear()
+        if records > 1:
+            # A limit that is no smaller than the batch was not the reason (segment.bytes is), or
+            # was raised meanwhile.
+            fits = limit if limit is not None and limit < size else max(1, size // _SHRINK_FACTOR)
+            self._refused[topic] = fits
+            return SendFailed(
+                error.message,
+                next_step=f"nothing: the batch runs again in record batches of at most {fits} "
+                f"bytes; if it repeats, "
+                "lower batch.size",
+                details=error.details,
+            )
+        before = _largest.get(self._key(topic))
+        if limit is not None and before is not None and limit < size <= before:
+            return LimitLowered(
+                f"{error.message}; it was {before} before, which would do",
+                next_step=f"set max.message.bytes of topic {topic} back to {before}, and the "
+                f"query goes on",
+                details={**error.details, "before": before, "now": limit},
+            )
+        return error
+
+    def _limit(self, client: KafkaClient, topic: str) -> int | None:
+        """Ask for ``max.message.bytes``; None when it may not be seen."""
+        try:
+            value = client.topic_config(topic).get("max.message.bytes")
+        except AccessDenied as denied:
+            log.info("max.message.bytes of %s is not known: %s", topic, denied)
+            return None
+        if value is None:
+            return None
+        key = self._key(topic)
+        _largest[key] = max(int(value), _largest.get(key, 0))
+        return int(value)
+
+    def _key(self, topic: str) -> tuple[str, str]:
+        return ",".join(self._settings.client.bootstrap_servers), topic
+
+
+class RetentionCheck:
+    """A warning about records that their topic's retention may delete as soon as they are written.
+
+    Retention goes by the records' own timestamps where the topic has
+    ``message.timestamp.type=CreateTime`` (the default): a segment is deleted when its newest
+    timestamp is older than ``retention.ms`` (``UnifiedLog.deleteRetentionMsBreachedSegments``).
+    And the marker of the first commit, which has the time of now, begins a new segment behind
+    records that are older than ``segment.ms`` (``LogSegment.shouldRoll``). So what was committed
+    exactly once is gone at the broker's next look, minutes later, and neither reader nor writer is
+    told. Each topic of a run is asked once, and named once.
+
+    :param config_of: ``KafkaClient.topic_config``.
+    """
+
+    def __init__(self, pipeline: str, config_of: Callable[..., Mapping[str, str | None]]) -> None:
+        self._pipeline = pipeline
+        self._config_of = config_of
+        self._retention_ms: dict[str, int | None] = {}
+        self._warned: set[str] = set()
+        self._silent = False
+
+    def check(self, oldest_ms: Mapping[str, int]) -> None:
+        """Warn of topics that may delete what was just sent. Never raises an error of ours.
+
+        :param oldest_ms: by topic, the oldest timestamp that was sent, in ms since 1970.
+        """
+        now_ms = surroundings.wall_clock_ns() // 1_000_000
+        ages = {
+            topic: now_ms - oldest
+            for topic, oldest in oldest_ms.items()
+            if now_ms - oldest >= _YOUNG_MS
+        }
+        self._ask([topic for topic in ages if topic not in self._retention_ms][:_MOST_QUESTIONS])
+        for topic, age_ms in ages.items():
+            limit_ms = self._retention_ms.get(topic)
+            if limit_ms is None or limit_ms >= age_ms or topic in self._warned:
+                continue
+            self._warned.add(topic)
+            log.warning(
+                "%s: topic %s was sent records that are %.1f days old by their timestamps, and "
+                "keeps records for %.1f "
+                "days (retention.ms=%d): its brokers may delete them as soon as they are written. "
+                "Next: set "
+                "retention.ms of the topic to -1 or to more than they are old, or leave the "
+                "column `timestamp` out, "
+                "which is then the time of writing",
+                self._pipeline,
+                topic,
+                age_ms / _DAY_MS,
+                limit_ms / _DAY_MS,
+                limit_ms,
+            )
+
+    def _ask(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            if self._silent:
+                return
+            self._retention_ms[topic] = None  # asked once, whatever comes of it
+            try:
+                self._retention_ms[topic] = retention_ms(
+                    self._config_of(topic, timeout_ms=_PATIENCE_MS)
+                )
+            except OncewardError as error:
+                log.info(
+                    "%s: whether %s deletes old records is not known: %s",
+                    self._pipeline,
+                    topic,
+                    error,
+                )
+                # Brokers that are in trouble are not asked for the others, too.
+                self._silent = not isinstance(error, AccessDenied)
+
+
+def retention_ms(config: Mapping[str, str | None]) -> int | None:
+    """Return for how long a topic with these settings keeps a record, counted from its own
+    timestamp; None: for ever, or counted from its writing, or not known."""
+    by_their_own = config.get("message.timestamp.type") == "CreateTime"
+    deletes = "delete" in (config.get("cleanup.policy") or "")
+    found = int(config.get("retention.ms") or -1)
+    return found if by_their_own and deletes and found >= 0 else None
+
+
+def oldest_timestamps(*several: Mapping[str, int]) -> dict[str, int]:
+    """Return the oldest timestamp of each topic."""
+    oldest: dict[str, int] = {}
+    for one in several:
+        for topic, timestamp_ms in one.items():
+            oldest[topic] = min(timestamp_ms, oldest.get(topic, timestamp_ms))
+    return oldest
