@@ -16,20 +16,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from onceward.engine.ledger.record import Output
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward_verify.checksum import RunningChecksum
 
 from onceward import events
 from onceward.engine import task_writer
-from onceward.engine.ledger.record import Output
 from onceward.errors import EpochPoisoned, Fenced
 from onceward.ids import ProducerIdentity, TaskAttempt
 from onceward.kafka.sink.sequencer import Sequencer
-from onceward.kafka.sink.sequencer.ticket import EpochTicket
+from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.task_reports import TaskReport, check, output_of
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
-from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing import LocalKafka
-from onceward_verify.checksum import RunningChecksum
 from wire_fixtures import Writer, settings
 
 pytestmark = pytest.mark.broker
@@ -68,7 +68,7 @@ class Work:
         self.driver.transaction.take_over()
         self.sequencer = Sequencer("127.0.0.1", "127.0.0.1")
 
-    def begin(self) -> tuple[EpochTicket, ProducerIdentity]:
+    def begin(self) -> tuple[EpochCredentials, ProducerIdentity]:
         identity = self.driver.transaction.begin()
         ticket = self.sequencer.open_epoch(
             identity,
@@ -77,7 +77,9 @@ class Work:
         )
         return ticket, identity
 
-    def spec(self, ticket: EpochTicket, held_bytes: int = 1 << 20, **producer: Any) -> TaskSpec:
+    def spec(
+        self, ticket: EpochCredentials, held_bytes: int = 1 << 20, **producer: Any
+    ) -> TaskSpec:
         client_settings, producer_settings = settings(self.bootstrap, **producer)
         return TaskSpec(
             client=client_settings,
@@ -105,7 +107,7 @@ class Work:
         book = self.sequencer.close_epoch()
         assert book is not None
         assert book.poisoned is None
-        output = output_of(check(reports, book.turns, len(reports)))
+        output = output_of(check(reports, book.returned, len(reports)))
         self.driver.transaction.commit()
         return output
 

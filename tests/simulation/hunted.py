@@ -38,7 +38,6 @@ PLACES: Sequence[Place] = (
     ("sinks/database/", _TABLES, (*_COPIES, "db:", "spark:")),
     ("sinks/files/", ("files",), (*_COPIES, "fs:", "spark:")),
     ("sinks/write_ahead/", ("write_ahead",), (*_COPIES, "fs:", "target:")),
-    ("sinks/kafka/group", _KAFKA, (*_COPIES, "kafka:")),
     ("sinks/kafka/run", _KAFKA, (*_COPIES, "kafka:")),
     ("sinks/kafka/", _KAFKA, _TASKS),
     ("spark/file_system", ("files", "two_phase"), (*_COPIES, "fs:")),
@@ -180,8 +179,8 @@ NOT_HERE_BY_NUMBER: Mapping[str, str] = {
 
 SEEN_THROUGH: Mapping[str, str] = {
     "08": "nothing asks for that abort: the engine has a rule of its own (44)",
-    "22": "the reports are compared with the sequencer's book, too",
-    "21": "the reports are compared with the sequencer's book, too",
+    "22": "the reports are compared with the leases of the sequencer, too",
+    "21": "the reports are compared with the leases of the sequencer, too",
     "26": "what such a task sends is of its old epoch, which brokers refuse: time is lost, "
     "nothing else",
     "28": "its next attempt ends the epoch (13), or its report is missing (21)",

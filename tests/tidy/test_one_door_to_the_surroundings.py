@@ -23,9 +23,7 @@ DOORS = {"time", "secrets", "random", "uuid"}
 ALLOWED = {
     "kafka/wire/connections.py": "the IO thread and its sockets",
     "kafka/wire/kafka_python.py": "the same",
-    "kafka/sink/sequencer/door.py": "a listening socket and its thread",
-    "kafka/sink/sequencer/connection.py": "a socket",
-    "kafka/sink/sequencer/line.py": "a socket",
+    "kafka/sink/sequencer/listener.py": "a listening socket and its thread",
 }
 
 

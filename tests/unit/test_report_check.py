@@ -9,12 +9,12 @@ import random
 from dataclasses import replace
 
 import pytest
+from onceward.kafka.records.batch import next_sequence
+from onceward.kafka.records.checksum import ContentChecksum
 
 from onceward.errors import ReportMismatch
 from onceward.ids import TaskAttempt, TopicPartition
-from onceward.kafka.records.batch import next_sequence
-from onceward.kafka.records.checksum import ContentChecksum
-from onceward.kafka.sink.sequencer.book import LeaseTurn
+from onceward.kafka.sink.sequencer.leases import ReturnedLease
 from onceward.kafka.sink.task_reports import Segment, TaskReport, check, joined, output_of
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
@@ -38,9 +38,9 @@ THIRD = segment(3, 14, [b"d", b"e"])
 ELSEWHERE = segment(0, 7, [b"x"])
 
 TURNS = [
-    LeaseTurn(P0, attempt(0), 0, 3),
-    LeaseTurn(P1, attempt(1), 0, 1),
-    LeaseTurn(P0, attempt(1), 3, 5),
+    ReturnedLease(P0, attempt(0), 0, 3),
+    ReturnedLease(P1, attempt(1), 0, 1),
+    ReturnedLease(P0, attempt(1), 3, 5),
 ]
 REPORTS = [
     TaskReport.of(0, 100, {P0: [FIRST, SECOND]}),
@@ -82,7 +82,7 @@ def test_any_batch_adds_up_and_one_wrong_number_is_noticed(seed: int) -> None:
             content[place] += values
             offset[place] += len(values)
             at[place] = next_sequence(at[place], len(values))
-        turns.append(LeaseTurn(place, attempt(task), base, at[place]))
+        turns.append(ReturnedLease(place, attempt(task), base, at[place]))
     reports = [TaskReport.of(task, 100 + task, wrote.get(task, {})) for task in range(5)]
     written = check(reports, turns, 5, first)
     assert {place: part.checksum for place, part in written.items()} == {
@@ -122,14 +122,15 @@ def test_an_empty_batch_has_an_empty_manifest() -> None:
 
 def test_a_lease_that_sent_nothing_leaves_no_trace() -> None:
     assert (
-        check([TaskReport.of(0, 100, {})], [LeaseTurn(P0, attempt(0), 0, 0)], task_count=1) == {}
+        check([TaskReport.of(0, 100, {})], [ReturnedLease(P0, attempt(0), 0, 0)], task_count=1)
+        == {}
     )
 
 
 def test_a_second_job_goes_on_where_the_first_ended() -> None:
     first = check(REPORTS, TURNS, task_count=2)
     more = TaskReport.of(0, 200, {P0: [segment(5, 20, [b"f"])]})
-    turn = LeaseTurn(P0, TaskAttempt(0, 0, 200), 5, 6)
+    turn = ReturnedLease(P0, TaskAttempt(0, 0, 200), 5, 6)
     second = check([more], [turn], 1, {P0: 5, P1: 1})
     whole = output_of(joined(first, second)).data
     zero, one = (whole[P0.topic][str(place.partition)] for place in (P0, P1))

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from onceward.errors import AttemptSuperseded, EpochPoisoned, Fenced, OncewardError, SendFailed
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-from onceward.kafka.sink.sequencer.book import EpochBook, Granted, LeaseTurn
+from onceward.kafka.sink.sequencer.leases import EpochLeases, Granted, ReturnedLease
 
 P0, P1, P2 = (TopicPartition("out", n) for n in range(3))
 A = TaskAttempt(0, 0, 10)
@@ -21,17 +21,17 @@ C = TaskAttempt(2, 0, 12)
 
 
 @pytest.fixture
-def book() -> EpochBook:
-    return EpochBook(ProducerIdentity(7, 3), lease_limit_seconds=10.0)
+def book() -> EpochLeases:
+    return EpochLeases(ProducerIdentity(7, 3), lease_limit_seconds=10.0)
 
 
-def greeted(book: EpochBook, *tasks: TaskAttempt) -> EpochBook:
+def greeted(book: EpochLeases, *tasks: TaskAttempt) -> EpochLeases:
     for task in tasks:
         book.hello(task)
     return book
 
 
-def poisoned_by(book: EpochBook, reason: str) -> None:
+def poisoned_by(book: EpochLeases, reason: str) -> None:
     assert book.poisoned is not None
     assert reason in book.poisoned
     assert isinstance(book.error, EpochPoisoned)
@@ -45,7 +45,7 @@ def test_the_next_holder_goes_on_where_the_last_one_ended(book):
     book.release(A, P0, 500)
     assert book.lease(B, [P0], 1.0) == [Granted(P0, 500, first=False)]
     book.release(B, P0, 2)  # wrapped at 2**31 - 1
-    assert book.turns == [LeaseTurn(P0, A, 0, 500), LeaseTurn(P0, B, 500, 2)]
+    assert book.returned == [ReturnedLease(P0, A, 0, 500), ReturnedLease(P0, B, 500, 2)]
     assert book.next_sequences == {P0: 2}
     book.finished(A)
     book.finished(B)
@@ -233,7 +233,7 @@ def test_an_impossible_sequence_poisons(book, next_sequence):
     with pytest.raises(EpochPoisoned):
         book.release(A, P0, next_sequence)
     poisoned_by(book, "impossible sequence")
-    assert book.turns == []
+    assert book.returned == []
 
 
 @pytest.mark.parametrize("holder", [None, B])
@@ -325,7 +325,7 @@ def test_after_poison_everything_is_refused_with_the_first_reason(book):
     ):
         with pytest.raises(EpochPoisoned, match="first"):
             refused()
-    assert book.turns == []
+    assert book.returned == []
 
 
 def test_a_reported_error_says_more_than_the_bare_poison_and_the_first_one_stays(book):
@@ -390,7 +390,7 @@ class Counted(TopicPartition):
 
 def looks_for_each_turn(tasks: int, partitions: int) -> float:
     """Every task has rows for every partition, and leases a quarter of them at a time."""
-    book = EpochBook(ProducerIdentity(1, 0), lease_limit_seconds=1e9)
+    book = EpochLeases(ProducerIdentity(1, 0), lease_limit_seconds=1e9)
     places = [Counted("t", number) for number in range(partitions)]
     wanted = {
         TaskAttempt(n, 0, n): dict.fromkeys(places[n % partitions :] + places[: n % partitions])
@@ -419,8 +419,8 @@ def looks_for_each_turn(tasks: int, partitions: int) -> float:
             book.finished(task)
     book.close()
     assert book.poisoned is None
-    assert len(book.turns) == tasks * partitions
-    return Counted.looked / len(book.turns)
+    assert len(book.returned) == tasks * partitions
+    return Counted.looked / len(book.returned)
 
 
 def test_what_a_turn_costs_does_not_grow_with_tasks_and_partitions():
@@ -435,7 +435,7 @@ class BookInAnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.book = EpochBook(ProducerIdentity(1, 0), lease_limit_seconds=10.0)
+        self.book = EpochLeases(ProducerIdentity(1, 0), lease_limit_seconds=10.0)
         self.now = 0.0
         self.out: dict[TopicPartition, TaskAttempt] = {}
         self.ever_held: dict[int, TaskAttempt] = {}  # task → the attempt that held leases
@@ -510,7 +510,7 @@ class BookInAnyOrder(RuleBasedStateMachine):
     @invariant()
     def the_turns_of_a_partition_are_one_unbroken_chain(self):
         reached: dict[TopicPartition, int] = {}
-        for turn in self.book.turns:
+        for turn in self.book.returned:
             assert turn.base_sequence == reached.get(turn.partition, 0)
             reached[turn.partition] = turn.next_sequence
         assert all(self.book.next_sequences[partition] == at for partition, at in reached.items())

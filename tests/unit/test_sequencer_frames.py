@@ -114,9 +114,9 @@ def test_anything_else_is_not(received):
     assert not frames.is_hello_header(received)
 
 
-def test_a_wish_survives_the_wire() -> None:
+def test_a_lease_request_survives_the_wire() -> None:
     wanted = [TopicPartition("a", 1), TopicPartition("b", 2)]
-    assert frames.decode_wish(frames.encode_wish(wanted, 3)) == (wanted, 3)
-    assert frames.decode_wish(frames.encode_wish([], 3)) == ([], 0)
+    assert frames.decode_lease_request(frames.encode_lease_request(wanted, 3)) == (wanted, 3)
+    assert frames.decode_lease_request(frames.encode_lease_request([], 3)) == ([], 0)
     with pytest.raises(frames.BadFrame):
-        frames.decode_wish(frames.encode_wish(wanted, -1))
+        frames.decode_lease_request(frames.encode_lease_request(wanted, -1))

@@ -1,5 +1,5 @@
-"""The sequencer with real sockets, threads and processes: what tasks may meet, and what strangers
-may try.
+"""The sequencer with real sockets, threads and processes: what tasks may meet, and what others may
+try.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from onceward.errors import (
     SequencerUnreachable,
 )
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-from onceward.kafka.sink.sequencer import Sequencer, SequencerConnection, door, frames
+from onceward.kafka.sink.sequencer import Sequencer, SequencerClient, frames, listener
 
 IDENTITY = ProducerIdentity(7, 3)
 P0, P1, P2 = (TopicPartition("out", n) for n in range(3))
@@ -51,7 +51,7 @@ def until(condition, seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-def told_to_stop(connection: SequencerConnection, match: str | None = None) -> None:
+def told_to_stop(connection: SequencerClient, match: str | None = None) -> None:
     with pytest.raises(EpochPoisoned, match=match and re.escape(match)):
         until(connection.check)  # which raises, rather than becoming true
 
@@ -103,7 +103,7 @@ def connect():
     with ExitStack() as stack:
 
         def connect(ticket, attempt):
-            return stack.enter_context(SequencerConnection(ticket, attempt, timeout_s=20.0))
+            return stack.enter_context(SequencerClient(ticket, attempt, timeout_s=20.0))
 
         yield connect
 
@@ -132,7 +132,7 @@ def test_two_tasks_continue_each_others_sequence(sequencer, ticket, connect):
     assert sequencer.failure is None
     assert book.next_sequences == {P0: 10, P1: 25, P2: 5}
     turns = [
-        (turn.base_sequence, turn.next_sequence) for turn in book.turns if turn.partition == P1
+        (turn.base_sequence, turn.next_sequence) for turn in book.returned if turn.partition == P1
     ]
     assert turns == [(0, 20), (20, 25)]
 
@@ -145,7 +145,7 @@ def test_many_tasks_at_once_never_share_a_partition(sequencer, connect):
 
     def work(number: int) -> None:
         dice = random.Random(number)
-        with SequencerConnection(ticket, task(number)) as connection:
+        with SequencerClient(ticket, task(number)) as connection:
             pending = dict.fromkeys(partitions, 20)
             while pending:
                 leased = connection.lease_some(list(pending))
@@ -172,7 +172,7 @@ def test_many_tasks_at_once_never_share_a_partition(sequencer, connect):
     assert book.next_sequences == dict.fromkeys(partitions, 160)
     assert sorted(firsts) == partitions
     chain = Counter()
-    for turn in book.turns:
+    for turn in book.returned:
         assert turn.base_sequence == chain[turn.partition]
         chain[turn.partition] = turn.next_sequence
 
@@ -189,7 +189,7 @@ def test_who_holds_and_asks_for_what_is_taken_gets_nothing_at_once(ticket, conne
 def test_a_waiting_task_hears_that_the_driver_lives(sequencer, ticket, connect):
     holder = connect(ticket, task(0))
     holder.lease_some([P0])
-    asker = SequencerConnection(ticket, task(1), timeout_s=1.5)
+    asker = SequencerClient(ticket, task(1), timeout_s=1.5)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(asker.lease_some([P0])))
     thread.start()
@@ -240,7 +240,7 @@ def test_a_partition_is_announced_once_before_its_first_grant(sequencer, connect
     first, second = connect(ticket, task(0)), connect(ticket, task(1))
 
     def all_given_back():
-        until(lambda: not sequencer._epoch._book.held)  # releases are not answered
+        until(lambda: not sequencer._epoch._leases.held)  # releases are not answered
 
     first.lease_some([P0, P1])
     assert announced == [[P0, P1]]
@@ -372,7 +372,7 @@ def test_a_lease_whose_answer_was_lost_counts_as_held(sequencer, ticket):
         raw.shutdown(socket.SHUT_WR)
         until(lambda: sequencer.failure is not None)
     with pytest.raises(EpochPoisoned):
-        SequencerConnection(ticket, task(0, attempt=1))
+        SequencerClient(ticket, task(0, attempt=1))
 
 
 def test_a_release_sent_just_before_the_end_is_booked_but_the_epoch_is_not_good(
@@ -384,7 +384,7 @@ def test_a_release_sent_just_before_the_end_is_booked_but_the_epoch_is_not_good(
     holder.close()
     until(lambda: sequencer.failure is not None)
     assert "before it finished" in str(sequencer.failure)
-    assert [turn.next_sequence for turn in sequencer.close_epoch().turns] == [5]
+    assert [turn.next_sequence for turn in sequencer.close_epoch().returned] == [5]
 
 
 def test_a_finished_task_may_go(sequencer, ticket, connect):
@@ -402,7 +402,7 @@ def test_a_second_attempt_is_not_let_in_after_a_lease(sequencer, ticket, connect
     first = connect(ticket, task(0))
     first.lease_some([P0])
     with pytest.raises(EpochPoisoned, match="may have sent"):
-        SequencerConnection(ticket, task(0, attempt=1))
+        SequencerClient(ticket, task(0, attempt=1))
     told_to_stop(first, match="may have sent")
 
 
@@ -413,7 +413,7 @@ def test_a_second_attempt_replaces_one_that_held_nothing_even_while_it_waits(
     holder.lease_some([P0])
     outcome: list[BaseException] = []
     thread = in_background(outcome, first.lease_some, [P0])
-    until(lambda: sequencer._epoch._book.is_waiting(task(0)))
+    until(lambda: sequencer._epoch._leases.is_waiting(task(0)))
     second = connect(ticket, task(0, attempt=1))
     thread.join(20)
     assert outcome
@@ -435,7 +435,7 @@ def test_racing_attempts_of_one_task_never_both_hold_a_lease(sequencer):
         def attempt(number, ticket=ticket, barrier=barrier, granted=granted):
             try:
                 barrier.wait(20)
-                with SequencerConnection(ticket, task(0, attempt=number)) as connection:
+                with SequencerClient(ticket, task(0, attempt=number)) as connection:
                     granted.append(connection.lease_some([[P0], [P1]][number]))
                     connection.release({[P0, P1][number]: 1})
                     connection.finish()
@@ -448,7 +448,7 @@ def test_racing_attempts_of_one_task_never_both_hold_a_lease(sequencer):
         for thread in threads:
             thread.join(20)
         book = sequencer.close_epoch()
-        assert len({lease.task for lease in book.turns}) <= 1, f"turn {turn}"
+        assert len({lease.task for lease in book.returned}) <= 1, f"turn {turn}"
         assert book.poisoned is not None or len(granted) == 1
 
 
@@ -515,9 +515,9 @@ def test_the_driver_can_stop_the_epoch_with_an_error_of_its_own(sequencer, ticke
 
 _PROGRAM = """
 import pickle, sys, time
-from onceward.kafka.sink.sequencer import SequencerConnection
+from onceward.kafka.sink.sequencer import SequencerClient
 ticket, task, partition = pickle.load(sys.stdin.buffer)
-connection = SequencerConnection(ticket, task)
+connection = SequencerClient(ticket, task)
 print(connection.lease_some([partition]), flush=True)
 time.sleep(600)
 """
@@ -560,7 +560,7 @@ def test_a_stopped_executor_that_holds_a_lease_is_overdue(sequencer, connect, st
     sequencer.close_epoch()  # which does not wait for a process that does nothing
 
 
-# ── strangers ──
+# ── others ──
 
 
 @pytest.mark.fault("sequencer-token-wrong")
@@ -572,7 +572,7 @@ def test_an_old_token_is_refused_and_does_not_disturb_the_new_epoch(sequencer, c
     new = sequencer.open_epoch(IDENTITY._replace(epoch=4), lease_limit_seconds=LONG)
     assert sequencer.failure is None
     with pytest.raises(EpochPoisoned, match="epoch of this task is over"):
-        SequencerConnection(old, task(0, attempt=1))
+        SequencerClient(old, task(0, attempt=1))
     told_to_stop(lagging)
     with pytest.raises(EpochPoisoned):
         lagging.release({P0: 5})
@@ -596,7 +596,7 @@ def test_every_epoch_begins_at_sequence_0(sequencer, connect):
 def test_without_an_open_epoch_nobody_gets_in(sequencer, ticket):
     sequencer.close_epoch()
     with pytest.raises(EpochPoisoned):
-        SequencerConnection(ticket, task(0))
+        SequencerClient(ticket, task(0))
 
 
 @pytest.mark.fault("sequencer-garbage", "sequencer-token-wrong")
@@ -660,7 +660,7 @@ def test_garbage_of_a_task_ends_its_connection_only_and_its_lease_is_lost_with_i
             until(lambda: sequencer.failure is not None)
             assert "carried garbage" in str(sequencer.failure)
         else:
-            with SequencerConnection(ticket, task(1)) as other:
+            with SequencerClient(ticket, task(1)) as other:
                 assert other.lease_some([P0]) == {P0: 0}
                 other.release({P0: 1})
                 other.finish()
@@ -668,12 +668,12 @@ def test_garbage_of_a_task_ends_its_connection_only_and_its_lease_is_lost_with_i
 
 
 @pytest.fixture
-def open_door():
-    """``open_door(...)`` returns a door that lets nobody in."""
+def open_listener():
+    """``open_listener(...)`` returns a listener that admits nobody."""
     with ExitStack() as stack:
 
         def opened(**limits):
-            watched = door.Door(
+            watched = listener.Listener(
                 "127.0.0.1", 0, admit=lambda *_: False, on_tick=lambda _: None, **limits
             )
             stack.callback(watched.close)
@@ -682,29 +682,29 @@ def open_door():
         yield opened
 
 
-def test_who_does_not_show_a_token_is_dropped_after_a_while(open_door):
-    watched = open_door(patience_seconds=0.3)
+def test_who_does_not_show_a_token_is_dropped_after_a_while(open_listener):
+    watched = open_listener(patience_seconds=0.3)
     with closing(socket.create_connection(("127.0.0.1", watched.port), 20)) as idle:
         assert idle.recv(1) == b""
 
 
-def test_the_stranger_that_lingers_for_longest_makes_room(open_door):
-    watched = open_door(patience_seconds=600.0, max_strangers=3)
+def test_the_stranger_that_lingers_for_longest_makes_room(open_listener):
+    watched = open_listener(patience_seconds=600.0, max_unauthenticated=3)
     with ExitStack() as stack:
         idle = [
             stack.enter_context(closing(socket.create_connection(("127.0.0.1", watched.port), 20)))
             for _ in range(5)
         ]
         assert [sock.recv(1) for sock in idle[:2]] == [b"", b""]
-        until(lambda: len(watched._strangers) == 3)  # the last one has come in
+        until(lambda: len(watched._waiting) == 3)  # the last one has come in
 
 
 def test_a_peer_that_has_reset_its_connection_does_not_close_the_door(
-    open_door, monkeypatch: pytest.MonkeyPatch
+    open_listener, monkeypatch: pytest.MonkeyPatch
 ):
     """On macOS setting an option of such a socket is EINVAL."""
     watched, real, refused = (
-        open_door(patience_seconds=0.3),
+        open_listener(patience_seconds=0.3),
         socket.socket.setsockopt,
         threading.Event(),
     )
@@ -717,8 +717,8 @@ def test_a_peer_that_has_reset_its_connection_does_not_close_the_door(
 
     monkeypatch.setattr(socket.socket, "setsockopt", reset_by_then)
     for _ in range(2):
-        with closing(socket.create_connection(("127.0.0.1", watched.port), 20)) as stranger:
-            assert stranger.recv(1) == b""
+        with closing(socket.create_connection(("127.0.0.1", watched.port), 20)) as unknown:
+            assert unknown.recv(1) == b""
     assert refused.is_set()
     assert watched._thread.is_alive()
 
@@ -747,7 +747,7 @@ def test_the_door_outlives_whatever_it_meets(failing):
         return False
 
     with closing(
-        door.Door(
+        listener.Listener(
             "127.0.0.1",
             0,
             admit=admit,
@@ -770,7 +770,7 @@ def test_a_driver_with_an_ipv6_address_is_found(host):
     """Spark writes it in brackets (spark.driver.host), sockets take it without."""
     with closing(Sequencer(host, host)) as service:
         ticket = service.open_epoch(IDENTITY, lease_limit_seconds=LONG)
-        with SequencerConnection(ticket, task(0), timeout_s=20.0) as worker:
+        with SequencerClient(ticket, task(0), timeout_s=20.0) as worker:
             assert worker.lease_some([P0]) == {P0: 0}
 
 
@@ -781,7 +781,7 @@ def test_a_driver_with_an_ipv6_address_is_found(host):
 def test_an_unreachable_sequencer_is_named_with_its_settings(ticket, sequencer):
     sequencer.close()
     with pytest.raises(SequencerUnreachable) as caught:
-        SequencerConnection(ticket, task(0), timeout_s=2.0)
+        SequencerClient(ticket, task(0), timeout_s=2.0)
     for word in (f"{ticket.host}:{ticket.port}", "sequencer_host", "sequencer_port"):
         assert word in str(caught.value)
 
@@ -791,7 +791,7 @@ def test_a_silent_port_does_not_hang_a_task(ticket):
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         wrong = type(ticket)("127.0.0.1", silent.getsockname()[1], ticket.token, ticket.identity)
         with pytest.raises(SequencerUnreachable, match=r"no answer within 0\.2 s"):
-            SequencerConnection(wrong, task(0), timeout_s=0.2)
+            SequencerClient(wrong, task(0), timeout_s=0.2)
 
 
 def test_another_service_on_the_port_is_named_as_such(ticket):
@@ -806,12 +806,12 @@ def test_another_service_on_the_port_is_named_as_such(ticket):
         greeter = threading.Thread(target=greet)
         greeter.start()
         with pytest.raises(SequencerUnreachable, match="no sequencer"):
-            SequencerConnection(wrong, task(0), timeout_s=20.0)
+            SequencerClient(wrong, task(0), timeout_s=20.0)
         greeter.join(20)
 
 
 def test_a_port_that_is_taken_is_refused_with_the_settings_named(sequencer, monkeypatch):
-    monkeypatch.setattr(door, "_PORT_SECONDS", 0.2)
+    monkeypatch.setattr(listener, "_PORT_SECONDS", 0.2)
     with pytest.raises(ConfigurationError, match="sequencer_port"):
         Sequencer("127.0.0.1", "127.0.0.1", sequencer.address[1])
 
@@ -830,10 +830,10 @@ def test_nothing_is_left_behind_when_it_closes():
     connections = []
     for _ in range(3):
         ticket = service.open_epoch(IDENTITY, lease_limit_seconds=LONG)
-        connections += [SequencerConnection(ticket, task(number)) for number in range(4)]
+        connections += [SequencerClient(ticket, task(number)) for number in range(4)]
         connections[-1].lease_some([P0])
-        connections.append(SequencerConnection(ticket, task(0, attempt=1)))
-    stranger = socket.create_connection(service.address)
+        connections.append(SequencerClient(ticket, task(0, attempt=1)))
+    unknown = socket.create_connection(service.address)
     service.close()
     service.close_epoch()
     assert sequencer_threads() == []
@@ -841,7 +841,7 @@ def test_nothing_is_left_behind_when_it_closes():
         with pytest.raises((EpochPoisoned, AttemptSuperseded)):
             connection.check()
         connection.close()
-    stranger.close()
+    unknown.close()
     assert open_files() == files
 
 

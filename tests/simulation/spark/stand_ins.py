@@ -226,10 +226,10 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.kafka.wire.client.Connections": lambda settings: network.Connections(
         current(), settings
     ),
-    "onceward.kafka.sink.sequencer.lease.Line": lambda host, port, s: lines.Line(
+    "onceward.kafka.sink.sequencer.client.ClientSocket": lambda host, port, s: lines.ClientSocket(
         current(), host, port, s
     ),
-    "onceward.kafka.sink.sequencer.server.Door": lambda host, port, **more: lines.Door(
+    "onceward.kafka.sink.sequencer.server.Listener": lambda host, port, **more: lines.Listener(
         current(), host, port, **more
     ),
     "onceward.kafka.wire.client._sharing_key": _sharing_key,

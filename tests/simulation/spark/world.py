@@ -155,7 +155,7 @@ class World:
         )
         self.cluster.begins_at = int(self.lots.time.random() * setting.brokers)
         self.pipeline = swarm.pipelines()[setting.pipeline]()
-        self.doors: dict[tuple[str, int], Any] = {}
+        self.listeners: dict[tuple[str, int], Any] = {}
         self.last_port = 40_000
         self.jobs = Jobs(sim, self)
         self.settings_known: dict[int, Any] = {}

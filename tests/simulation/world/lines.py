@@ -1,6 +1,6 @@
-"""The lines between tasks and the sequencer, in the place of sockets: ``sequencer.line.Line``,
-``door.Door``, and what ``sequencer.connection`` does with a socket. Bytes are first in, first out;
-a line may break, or stand still for a while.
+"""The lines between tasks and the sequencer, in the place of sockets:
+``sequencer.client.ClientSocket``, ``listener.Listener``, and what ``sequencer.epoch`` does with a
+socket. Bytes are first in, first out; a line may break, or stand still for a while.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ class End:
 
     def shut(self) -> None:
         """This end is closed; the other one sees the end of the stream, behind all that was
-        said.
-        """
+        said."""
         if self.closed and self.other.closed:
             return
         self.take(b"")
@@ -104,20 +103,20 @@ class End:
         self._sim.after(max(self._arrives, self._sim.now) - self._sim.now, self.other.take, b"")
 
 
-class Line:
-    """As :class:`onceward.kafka.sink.sequencer.line.Line`."""
+class ClientSocket:
+    """As :class:`onceward.kafka.sink.sequencer.client.ClientSocket`."""
 
     def __init__(self, sim: Sim, host: str, port: int, timeout_s: float) -> None:
         sim.alive()
-        door = sim.world.doors.get((host, port))
-        if door is None or not door.open or sim.lots.fires("line:refused"):
+        listener = sim.world.listeners.get((host, port))
+        if listener is None or not listener.open or sim.lots.fires("line:refused"):
             sim.sleep(_LATENCY)
             raise ConnectionRefusedError("connection refused")
         self._sim = sim
         self._end = End(sim, sim.here)
-        self._end.other = End(sim, door.process)
+        self._end.other = End(sim, listener.process)
         self._end.other.other = self._end
-        door.knock(self._end.other)
+        listener.connect(self._end.other)
 
     def receive(self) -> bytes | None:
         self._sim.alive()
@@ -142,7 +141,7 @@ class Line:
 
 
 class Socket:
-    """The driver's end, as much of a socket as ``sequencer.connection`` uses."""
+    """The driver's end, as much of a socket as ``sequencer.epoch`` uses."""
 
     __slots__ = ("_end", "_sim")
 
@@ -172,10 +171,9 @@ class Socket:
         self._end.shut()
 
 
-class Door:
-    """As :class:`onceward.kafka.sink.sequencer.door.Door`: a thread of the driver, and the clock
-    of the epoch.
-    """
+class Listener:
+    """As :class:`onceward.kafka.sink.sequencer.listener.Listener`: a thread of the driver, and
+    the clock of the epoch."""
 
     def __init__(
         self,
@@ -194,15 +192,15 @@ class Door:
         world = sim.world
         world.last_port += 1
         self.port: int = port or world.last_port
-        world.doors[bind_host, self.port] = self
-        self._knocking: deque[End] = deque()
+        world.listeners[bind_host, self.port] = self
+        self._connecting: deque[End] = deque()
         self._lines: list[End] = []
         self._waiting = False
-        self._task = sim.spawn(self.process, self._run, name="sequencer-door")
+        self._task = sim.spawn(self.process, self._run, name="sequencer-listener")
         self.process.on_death.append(self._shut)
 
-    def knock(self, end: End) -> None:
-        self._knocking.append(end)
+    def connect(self, end: End) -> None:
+        self._connecting.append(end)
         self._lines.append(end)
         # Nobody reads a stranger's words before they are all there, which they are soon or never.
         self._sim.after(_LATENCY * 3, self._wake)
@@ -216,20 +214,20 @@ class Door:
         while self.open:
             self._waiting = True
             self._lines = [end for end in self._lines if not end.closed]
-            knocked = sim.park(
+            connected = sim.park(
                 tick if self._lines else None
             )  # without a line there is nothing that could be overdue
-            tick = _TICK if knocked else min(tick * 1.5, _LONGEST_TICK)
+            tick = _TICK if connected else min(tick * 1.5, _LONGEST_TICK)
             self._waiting = False
-            for _ in range(len(self._knocking)):
-                self._look_at(self._knocking.popleft())
+            for _ in range(len(self._connecting)):
+                self._look_at(self._connecting.popleft())
             self._on_tick(sim.now)
 
     def _look_at(self, end: End) -> None:
         if not end.buffer:
             if end.closed:
                 return
-            self._knocking.append(end)  # its words are slow
+            self._connecting.append(end)  # its words are slow
             return
         hello = end.buffer.popleft()
         if len(hello) > HELLO_FRAME_BYTES:  # more came with it

@@ -23,7 +23,7 @@ from onceward.ids import TaskAttempt, TopicPartition
 from onceward.kafka.sink.columns import RecordFrame, row_bytes, sort_columns
 from onceward.kafka.sink.rows import HeldRows
 from onceward.kafka.sink.run import KafkaRun
-from onceward.kafka.sink.sequencer.book import LeaseTurn
+from onceward.kafka.sink.sequencer.leases import ReturnedLease
 from onceward.kafka.sink.task_reports import Segment, Sent, TaskReport, check
 from onceward.kafka.sink.tasks import number, segment
 from onceward.kafka.wire.appends.producer import PartitionProducer
@@ -86,14 +86,17 @@ class DriverPath:
             producer = run.chain.producer(settings)
             sending_since = surroundings.monotonic()
             try:
-                report, turns = send(
+                report, returned = send(
                     rows, producer, first_sequences, transaction.add_partitions, should_stop
                 )
             except (Fenced, RecordTooLarge) as refusal:
                 raise run.explain(refusal) from refusal
         with events.step(events.CHECK, **ids):
-            written = check([report], turns, 1, first_sequences)
-        following = {**first_sequences, **{turn.partition: turn.next_sequence for turn in turns}}
+            written = check([report], returned, 1, first_sequences)
+        following = {
+            **first_sequences,
+            **{lease.partition: lease.next_sequence for lease in returned},
+        }
         return Sent(written, following, report.oldest_ms)
 
 
@@ -116,7 +119,7 @@ def send(
     first_sequences: Mapping[TopicPartition, int],
     announce: Announce,
     should_stop: ShouldStop,
-) -> tuple[TaskReport, list[LeaseTurn]]:
+) -> tuple[TaskReport, list[ReturnedLease]]:
     """Encode, stamp and send all rows held; return the report, and the leases that a sequencer
     would have booked.
 
@@ -136,10 +139,10 @@ def send(
     segments: dict[TopicPartition, list[Segment]] = {}
     for append, done in zip(appends, producer.send(appends, should_stop=should_stop), strict=True):
         segments.setdefault(append.partition, []).append(segment(append, done))
-    turns = [
-        LeaseTurn(partition, _THE_DRIVER, first[partition], following[partition])
+    returned = [
+        ReturnedLease(partition, _THE_DRIVER, first[partition], following[partition])
         for partition in fragments
     ]
     return TaskReport.of(
         _THE_DRIVER.partition_id, _THE_DRIVER.task_attempt_id, segments, rows.oldest_ms
-    ), turns
+    ), returned

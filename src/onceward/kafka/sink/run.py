@@ -29,7 +29,7 @@ from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink.columns import DeadLetterRoute
 from onceward.kafka.sink.rows import partition_counts
-from onceward.kafka.sink.sequencer.book import EpochBook
+from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.server import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import RetentionCheck, TopicLimits
@@ -77,7 +77,7 @@ class KafkaRun:
             self._sequencer = Sequencer(bind, advertised, self.settings.sequencer_port)
         return self._sequencer
 
-    def close_epoch(self) -> EpochBook | None:
+    def close_epoch(self) -> EpochLeases | None:
         """End the epoch: no task gets another lease. Return what the sequencer has booked, if
         there was one."""
         return None if self._sequencer is None else self._sequencer.close_epoch()

@@ -1,9 +1,10 @@
-"""What the tasks say they wrote, and whether it can be true. Pure: values in, a manifest out.
+"""Reports of tasks on what they wrote, and the check whether they can be true. Pure: values in, a
+manifest out.
 
 Tasks make a :class:`TaskReport` each (:mod:`tasks`, on executors); the driver checks all of them
-against the sequencer's book (:func:`check`, called by :mod:`target` as step 6). Integrity does not
-rest on the sequencer alone: the broker refuses a gap in the sequence, and an overlap or a missing
-report shows here, before anything is committed.
+against the leases of the sequencer (:func:`check`, step 6). Integrity does not rest on the
+sequencer alone: the broker refuses a gap in the sequence, and an overlap or a missing report shows
+here, before anything is committed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from onceward.engine.task_writer import each_task_once
 from onceward.errors import ReportMismatch
 from onceward.ids import TopicPartition
 from onceward.kafka.records.checksum import ContentChecksum, Stretch, combine_runs
-from onceward.kafka.sink.sequencer.book import LeaseTurn
+from onceward.kafka.sink.sequencer.leases import ReturnedLease
 
 KIND = "kafka"
-"""Of a ledger record's output."""
+"""The kind of a ledger record's output."""
 
 _SEQUENCES = 1 << 31  # how many there are; behind the last comes 0
 
@@ -34,8 +35,7 @@ _SEQUENCES = 1 << 31  # how many there are; behind the last comes 0
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive records of one partition: sequences ``base_sequence`` on, offsets
-    ``base_offset`` on.
-    """
+    ``base_offset`` on."""
 
     base_sequence: int
     count: int
@@ -62,9 +62,9 @@ Packed = npt.NDArray[np.void]
 
 @dataclass(frozen=True, eq=False)
 class TaskReport:
-    """What one task attempt wrote: by topic its segments in :data:`_PACKED`, those of one
-    partition in the order of writing; and the oldest timestamp, ms since 1970, that rows brought
-    with them, by topic.
+    """Report of one task attempt: by topic its segments in :data:`_PACKED`, those of one partition
+    in the order of writing; and the oldest timestamp, ms since 1970, that rows brought with them,
+    by topic.
 
     A driver has a segment for each task and partition, hence no objects of Python's: 100 bytes are
     100 MB of a million.
@@ -82,7 +82,7 @@ class TaskReport:
         segments: Mapping[TopicPartition, Sequence[Segment]],
         oldest_ms: Mapping[str, int] = MappingProxyType({}),
     ) -> TaskReport:
-        """Where the task is."""
+        """Pack the segments of a task, where the task is."""
         rows: dict[str, list[tuple[Any, ...]]] = {}
         for tp, parts in segments.items():
             rows.setdefault(tp.topic, []).extend(_row(tp.partition, part) for part in parts)
@@ -90,7 +90,7 @@ class TaskReport:
         return TaskReport(partition_id, task_attempt_id, packed, dict(oldest_ms))
 
     def to_json(self) -> list[Any]:
-        """JSON values; offsets and sequences exact."""
+        """Return the report as JSON values; offsets and sequences exact."""
         packed = [
             [topic, base64.b64encode(zlib.compress(one.tobytes(), 1)).decode()]
             for topic, one in self.segments.items()
@@ -99,7 +99,7 @@ class TaskReport:
 
     @staticmethod
     def from_json(values: list[Any]) -> TaskReport:
-        """The report that :meth:`to_json` made."""
+        """Return the report that :meth:`to_json` made."""
         partition_id, task_attempt_id, packed, oldest_ms = values
         segments = {
             topic: np.frombuffer(zlib.decompress(base64.b64decode(text)), _PACKED)
@@ -123,7 +123,8 @@ def _row(partition: int, part: Segment) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutput:
-    """What one job, or several one after the other, put into one partition; offsets inclusive."""
+    """The records that one job, or several one after the other, put into one partition; offsets
+    inclusive."""
 
     count: int
     first_offset: int
@@ -136,8 +137,7 @@ Written = Mapping[TopicPartition, PartitionOutput]
 
 class Sent(NamedTuple):
     """One frame's records, acknowledged and checked; where the transaction's partitions go on; and
-    by topic the oldest timestamp that rows brought with them, ms since 1970.
-    """
+    by topic the oldest timestamp that rows brought with them, ms since 1970."""
 
     written: Written
     next_sequences: Mapping[TopicPartition, int]
@@ -146,27 +146,27 @@ class Sent(NamedTuple):
 
 def check(
     reports: Sequence[TaskReport],
-    turns: Sequence[LeaseTurn],
+    returned: Sequence[ReturnedLease],
     task_count: int,
     first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Written:
-    """What the job wrote, if ``reports`` and the book agree.
+    """Return the job's output, if ``reports`` and leases agree.
 
-    Checked: every task reported once; every partition's turns form one chain from sequence 0, or
-    from where the epoch's job before left it (``first_sequences``); each turn is filled exactly by
-    the segments of the task that held it; offsets go up and never overlap; nothing was written
-    outside a turn.
+    Checked: every task reported once; every partition's leases form one chain from sequence 0, or
+    from where the epoch's job before left it (``first_sequences``); each lease is filled exactly
+    by the segments of the task that held it; offsets go up and never overlap; nothing was written
+    outside a lease.
 
     :raises ReportMismatch: naming the task or partition; the batch is aborted and runs again.
     """
     each_task_once([report.partition_id for report in reports], task_count)
     topics = sorted(
         {topic for report in reports for topic in report.segments}
-        | {turn.partition.topic for turn in turns}
+        | {lease.partition.topic for lease in returned}
     )
     places = _Places(topics)
     segments, wrote = _all_segments(reports, places)
-    leased = _leased(turns, places)
+    leased = _leased(returned, places)
     _one_chain_each(leased, places, first_sequences)
     order = _in_chains(segments, wrote, leased, places)
     return _summed(segments[order], wrote.place[order], places)
@@ -190,14 +190,14 @@ class _Places:
 
 
 class _Wrote(NamedTuple):
-    """Who wrote a segment, and where."""
+    """Partition and task attempt of each segment."""
 
     place: npt.NDArray[np.int64]
     attempt: npt.NDArray[np.int64]
 
 
 class _Leased(NamedTuple):
-    """The turns, in the order in which they were given back."""
+    """The leases, in the order in which they were given back."""
 
     place: npt.NDArray[np.int64]
     attempt: npt.NDArray[np.int64]
@@ -218,20 +218,19 @@ def _all_segments(reports: Sequence[TaskReport], places: _Places) -> tuple[Packe
     return segments, _Wrote(np.concatenate(of_place or none), np.concatenate(of_attempt or none))
 
 
-def _leased(turns: Sequence[LeaseTurn], places: _Places) -> _Leased:
+def _leased(returned: Sequence[ReturnedLease], places: _Places) -> _Leased:
     values = (
         (places.number(t.partition), t.task.task_attempt_id, t.base_sequence, t.next_sequence)
-        for t in turns
+        for t in returned
     )
-    return _Leased(*np.fromiter(values, np.dtype((np.int64, 4)), len(turns)).T)
+    return _Leased(*np.fromiter(values, np.dtype((np.int64, 4)), len(returned)).T)
 
 
 def _one_chain_each(
     leased: _Leased, places: _Places, first_sequences: Mapping[TopicPartition, int]
 ) -> None:
-    """The turns of a partition go on where the one before ended; the first begins where the
-    epoch's job before did.
-    """
+    """Check that each lease of a partition goes on where the one before ended, and the first where
+    the epoch's job before did."""
     order = np.argsort(leased.place, kind="stable")
     place, base = leased.place[order], leased.base[order]
     begins = np.flatnonzero(np.append([True], place[1:] != place[:-1])[: len(place)])
@@ -249,32 +248,31 @@ def _one_chain_each(
 def _in_chains(
     segments: Packed, wrote: _Wrote, leased: _Leased, places: _Places
 ) -> npt.NDArray[np.int64]:
-    """The order of the segments by partition and turn. Each turn is filled exactly by the segments
-    of the task that held it, in the order in which that wrote them.
-    """
+    """Return the order of the segments by partition and lease. Each lease is filled exactly by the
+    segments of the task that held it, in the order in which that wrote them."""
     by_task = np.lexsort((np.arange(len(segments)), wrote.attempt, wrote.place))
-    turns = np.lexsort((np.arange(len(leased.place)), leased.attempt, leased.place))
+    returned = np.lexsort((np.arange(len(leased.place)), leased.attempt, leased.place))
     size = (leased.next - leased.base) % _SEQUENCES
-    turns = turns[size[turns] > 0]  # a lease that sent nothing
+    returned = returned[size[returned] > 0]  # a lease that sent nothing
     count = segments["count"][by_task]
     for wrong in np.flatnonzero(count < 1)[:1].tolist():
         raise _mismatch(
             f"{places.named(wrote.place[by_task[wrong]])}: a report of {count[wrong]} records"
         )
     # Both lists are in the same order, by partition and task. Laid end to end, record by record,
-    # each segment is to lie within a turn of its own partition and task, and all turns are to be
-    # covered.
-    ends, turn_ends = np.cumsum(count), np.cumsum(size[turns])
-    within = np.searchsorted(turn_ends, ends)
-    known = np.minimum(within, len(turns) - 1)
-    if len(segments) and not len(turns):
+    # each segment is to lie within a turn of its own partition and task, and all returned are to
+    # be covered.
+    ends, lease_ends = np.cumsum(count), np.cumsum(size[returned])
+    within = np.searchsorted(lease_ends, ends)
+    known = np.minimum(within, len(returned) - 1)
+    if len(segments) and not len(returned):
         raise _mismatch(
             f"records were written to {places.named(wrote.place[by_task[0]])} outside any lease"
         )
-    at = turns[known] if len(turns) else known
-    begun = (ends - count) - (turn_ends[known] - size[at])
+    at = returned[known] if len(returned) else known
+    begun = (ends - count) - (lease_ends[known] - size[at])
     fits = (
-        (within < len(turns))
+        (within < len(returned))
         & (leased.place[at] == wrote.place[by_task])
         & (leased.attempt[at] == wrote.attempt[by_task])
         & (begun >= 0)
@@ -290,11 +288,11 @@ def _in_chains(
         )
     covered, leased_records = (
         int(ends[-1]) if len(ends) else 0,
-        int(turn_ends[-1]) if len(turn_ends) else 0,
+        int(lease_ends[-1]) if len(lease_ends) else 0,
     )
     if covered != leased_records:
-        missing = turns[
-            min(int(np.searchsorted(turn_ends, covered, side="right")), len(turns) - 1)
+        missing = returned[
+            min(int(np.searchsorted(lease_ends, covered, side="right")), len(returned) - 1)
         ]
         raise _mismatch(
             f"{places.named(leased.place[missing])}: no task reports all of a lease that was "
@@ -307,7 +305,7 @@ def _in_chains(
 
 
 def _summed(segments: Packed, place: npt.NDArray[np.int64], places: _Places) -> Written:
-    """Each partition's chain as one output. Offsets go up, and hold the records."""
+    """Return each partition's chain as one output. Offsets go up, and hold the records."""
     if not len(segments):
         return {}
     begins = np.append([True], place[1:] != place[:-1])
@@ -336,7 +334,7 @@ def _summed(segments: Packed, place: npt.NDArray[np.int64], places: _Places) -> 
 
 
 def joined(first: Written, then: Written) -> dict[TopicPartition, PartitionOutput]:
-    """What two jobs of one transaction wrote, one after the other.
+    """Return the output of two jobs of one transaction, one after the other.
 
     :raises ReportMismatch: the second claims offsets that the first has.
     """
@@ -358,7 +356,7 @@ def joined(first: Written, then: Written) -> dict[TopicPartition, PartitionOutpu
 
 
 def output_of(written: Written) -> Output:
-    """``written`` as the ledger keeps it: kind ``kafka``, whose data is the manifest.
+    """Return ``written`` as the ledger keeps it: kind ``kafka``, whose data is the manifest.
 
     ``{topic: {"partition": [count, first_offset, last_offset, checksum]}}``, offsets inclusive.
     Between them lie only this batch's records: a partition is written by one producer identity at
@@ -375,7 +373,7 @@ def output_of(written: Written) -> Output:
 
 
 def payload_bytes(written: Written) -> int:
-    """Bytes of keys, values and headers, as they were before compression."""
+    """Return the bytes of keys, values and headers, as they were before compression."""
     return sum(
         stretch.length for part in written.values() for stretch in part.checksum.stretches[1:]
     )

@@ -1,12 +1,12 @@
-"""What runs on the executors: rows in, record batches to the brokers, one report out.
+"""Tasks, as they run on executors: rows in, record batches to the brokers, one report out.
 
 Called by :mod:`onceward.engine.task_writer` in the last stage of the user's own plan, once per
 task. Steps 3 to 5 of a micro-batch:
 
 3. **Encode.** Rows are held back until there is enough to send, then put to their partitions and
-   encoded.
+  encoded.
 4. **Lease.** Partitions are leased from the driver's sequencer, a share at a time, whichever are
-   free.
+  free.
 5. **Stamp and send.** Each lease's fragments get producer id, epoch and sequence, are sent, and
    only when every one of them is acknowledged is the lease given back with the next sequence.
 
@@ -30,8 +30,8 @@ from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.kafka.records.batch import Fragment, next_sequence
 from onceward.kafka.sink.rows import HeldRows, partition_counts, pieces
-from onceward.kafka.sink.sequencer.lease import SequencerConnection
-from onceward.kafka.sink.sequencer.ticket import EpochTicket
+from onceward.kafka.sink.sequencer.client import SequencerClient
+from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.task_reports import Segment, TaskReport
 from onceward.kafka.wire.appends.producer import Append, Appended, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
@@ -43,7 +43,7 @@ _SHARES = 4
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """All a task needs to know. Pickled into the job's closure; ``repr`` shows no secret.
+    """Settings of a task. Pickled into the job's closure; ``repr`` shows no secret.
 
     ``topics`` is the number of partitions of topics that the driver looked up, the same for all
     tasks of the batch; ``held_bytes`` how many payload bytes a task holds back before it sends.
@@ -55,7 +55,7 @@ class TaskSpec:
     topics: Mapping[str, int]
     ledger_topic: str
     held_bytes: int
-    ticket: EpochTicket = field(repr=False)
+    credentials: EpochCredentials = field(repr=False)
     transactional_id: str
     transaction_version: Literal[1, 2]
     connect_timeout_s: float
@@ -63,17 +63,19 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class OpenKafkaWriter:
-    """Opens the writer of each task attempt of a job."""
+    """Factory of the writer of each task attempt of a job."""
 
     spec: TaskSpec
 
     def __call__(self, task: TaskAttempt) -> KafkaWriter:
-        """:raises SequencerUnreachable: there is nobody to tell it to but the driver that waits
-        for the job.
+        """Connect to the sequencer and return the task's writer.
+
+        :raises SequencerUnreachable: there is nobody to tell it to but the driver that waits for
+            the job.
         """
-        sequencer = SequencerConnection(self.spec.ticket, task, self.spec.connect_timeout_s)
+        sequencer = SequencerClient(self.spec.credentials, task, self.spec.connect_timeout_s)
         try:
-            with _telling(sequencer):
+            with _reporting_errors(sequencer):
                 return KafkaWriter(self.spec, task, sequencer)
         except BaseException:
             sequencer.close()
@@ -81,11 +83,10 @@ class OpenKafkaWriter:
 
 
 class KafkaWriter(TaskWriter):
-    """One task attempt writing under the epoch of its ticket. What it prepares is a
-    :class:`TaskReport`.
-    """
+    """Writer of one task attempt, under the epoch of its credentials. Its committable is a
+    :class:`TaskReport`."""
 
-    def __init__(self, spec: TaskSpec, task: TaskAttempt, sequencer: SequencerConnection) -> None:
+    def __init__(self, spec: TaskSpec, task: TaskAttempt, sequencer: SequencerClient) -> None:
         self._spec = spec
         self._task = task
         self._sequencer = sequencer
@@ -96,14 +97,14 @@ class KafkaWriter(TaskWriter):
         self._segments: dict[TopicPartition, list[Segment]] = {}
 
     def write(self, rows: pa.RecordBatch) -> None:
-        with _telling(self._sequencer):
+        with _reporting_errors(self._sequencer):
             for piece in pieces(rows):
                 self._rows.add(piece)
                 if self._rows.held_bytes >= self._spec.held_bytes:
                     self._send_all()
 
     def pre_commit(self) -> Any:
-        with _telling(self._sequencer):
+        with _reporting_errors(self._sequencer):
             self._send_all()
         self._sequencer.finish()
         task = self._task
@@ -116,8 +117,7 @@ class KafkaWriter(TaskWriter):
 
     def _send_all(self) -> None:
         """Encode, lease, stamp and send all that is held. The order of rows within a partition is
-        kept.
-        """
+        kept."""
         fragments = self._rows.encode()
         waiting = _rotated(list(fragments), self._task.partition_id)
         share = max(1, -(-len(waiting) // _SHARES))
@@ -135,8 +135,10 @@ class KafkaWriter(TaskWriter):
         appended = self._the_producer().send(appends, should_stop=self._sequencer.check)
         for append, done in zip(appends, appended, strict=True):
             self._segments.setdefault(append.partition, []).append(segment(append, done))
-        # Every fragment is acknowledged: whoever leases the partition next can rely on the
-        # sequence.
+        # Only now that every fragment is acknowledged may the lease go back: 1. a fragment gets no
+        # answer, 2. the next task goes on from its sequence, 3. the fragment is sent again. The
+        # broker refuses the gap, or, where it does not know the producer yet, takes any first
+        # sequence and then refuses the fragment (KIP-98, ``ProducerAppendInfo.checkSequence``).
         self._sequencer.release(following)
 
     def _the_producer(self) -> PartitionProducer:
@@ -144,7 +146,7 @@ class KafkaWriter(TaskWriter):
             self._producer = PartitionProducer(
                 self._client,
                 self._spec.producer,
-                self._spec.ticket.identity,
+                self._spec.credentials.identity,
                 transactional_id=self._spec.transactional_id,
                 version=self._spec.transaction_version,
             )
@@ -152,10 +154,9 @@ class KafkaWriter(TaskWriter):
 
 
 @contextmanager
-def _telling(sequencer: SequencerConnection) -> Iterator[None]:
-    """Inside, what a task meets is told to the driver, which wants its type: Spark would carry its
-    text only.
-    """
+def _reporting_errors(sequencer: SequencerClient) -> Iterator[None]:
+    """Report the error that a task meets to the driver, which wants its type: Spark would carry
+    its text only."""
     try:
         yield
     except (EpochPoisoned, AttemptSuperseded):
@@ -168,9 +169,8 @@ def _telling(sequencer: SequencerConnection) -> Iterator[None]:
 def number(
     fragments: Mapping[TopicPartition, list[Fragment]], first: Mapping[TopicPartition, int]
 ) -> tuple[list[Append], dict[TopicPartition, int]]:
-    """Give every fragment its base sequence, from ``first`` on; returns the appends and the
-    sequences that follow.
-    """
+    """Give every fragment its base sequence, from ``first`` on; return the appends and the
+    sequences that follow."""
     appends: list[Append] = []
     following: dict[TopicPartition, int] = {}
     for partition, parts in fragments.items():
@@ -183,7 +183,7 @@ def number(
 
 
 def segment(append: Append, done: Appended) -> Segment:
-    """What the report says of one acknowledged fragment."""
+    """Return the segment for one acknowledged fragment."""
     fragment = append.fragment
     return Segment(
         append.base_sequence, fragment.count, done.base_offset, done.last_offset, fragment.checksum
@@ -191,9 +191,8 @@ def segment(append: Append, done: Appended) -> Segment:
 
 
 def _rotated(items: list[TopicPartition], by: int) -> list[TopicPartition]:
-    """``items`` begun elsewhere in each task, so that tasks do not all ask for the same partition
-    first.
-    """
+    """Return ``items`` begun elsewhere in each task, so that tasks do not all ask for the same
+    partition first."""
     if not items:
         return items
     start = by % len(items)

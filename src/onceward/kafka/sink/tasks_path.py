@@ -27,9 +27,9 @@ from onceward.errors import OncewardError, SequencerUnreachable
 from onceward.ids import TopicPartition
 from onceward.kafka.sink.columns import OrderWithin, RecordFrame, sort_columns
 from onceward.kafka.sink.run import KafkaRun
-from onceward.kafka.sink.sequencer.book import EpochBook
+from onceward.kafka.sink.sequencer.frames import EpochCredentials
+from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.server import Sequencer
-from onceward.kafka.sink.sequencer.ticket import EpochTicket
 from onceward.kafka.sink.task_reports import Sent, TaskReport, check
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
 from onceward.kafka.sink.topics import oldest_timestamps
@@ -72,7 +72,7 @@ class TasksPath:
             topics={} if topic is None else {topic: run.partition_count(topic)},
             ledger_topic=settings.ledger_topic,
             held_bytes=settings.held_bytes,
-            ticket=self._open_epoch(sequencer, first_sequences),
+            credentials=self._open_epoch(sequencer, first_sequences),
             transactional_id=settings.policy.pipeline,
             transaction_version=run.chain.transaction.version,
             connect_timeout_s=settings.client.connect_timeout_ms / 1000,
@@ -86,7 +86,7 @@ class TasksPath:
 
     def _open_epoch(
         self, sequencer: Sequencer, first_sequences: Mapping[TopicPartition, int]
-    ) -> EpochTicket:
+    ) -> EpochCredentials:
         transaction = self._run.chain.transaction
         limit_ms = min(self._run.settings.producer.delivery_timeout_ms, transaction.timeout_ms)
         return sequencer.open_epoch(
@@ -109,19 +109,19 @@ class TasksPath:
         :param first_sequences: as for :meth:`plan`. :param ids: of the attempt, for events.
         """
         with events.step(events.SEND, **ids), computation.read_once(planned.frame):
-            rows, task_count, book = self._run_job(planned, running)
+            rows, task_count, leases = self._run_job(planned, running)
             computation.counts(planned.frame)
         with events.step(events.CHECK, **ids):
             reports = [
                 TaskReport.from_json(result.committable) for result in results(rows, task_count)
             ]
-            written = check(reports, book.turns, task_count, first_sequences)
+            written = check(reports, leases.returned, task_count, first_sequences)
             oldest_ms = oldest_timestamps(*(report.oldest_ms for report in reports))
-        return Sent(written, dict(book.next_sequences), oldest_ms)
+        return Sent(written, dict(leases.next_sequences), oldest_ms)
 
     def _run_job(
         self, planned: PlannedJob, running: RunningBatch
-    ) -> tuple[list[Row], int, EpochBook]:
+    ) -> tuple[list[Row], int, EpochLeases]:
         """Run the job; a typed error of a task or of the sequencer comes before Spark's text of
         it."""
         sequencer = planned.sequencer
@@ -144,11 +144,11 @@ class TasksPath:
                 raise failure from spark_error
             raise
         finally:
-            book = sequencer.close_epoch()
+            leases = sequencer.close_epoch()
         if (failure := self._failure(sequencer)) is not None:
             raise failure
-        assert book is not None  # noqa: S101 — was open
-        return rows, task_count, book
+        assert leases is not None  # noqa: S101 — was open
+        return rows, task_count, leases
 
     def _failure(self, sequencer: Sequencer) -> OncewardError | None:
         """Return why the attempt is lost, if it is."""

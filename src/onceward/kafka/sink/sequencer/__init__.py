@@ -1,10 +1,11 @@
-"""Lets tasks that share one producer identity take turns on a partition; ``server`` tells how."""
+"""Sequencer: leases partitions to the tasks that share one producer identity, one task at a
+time."""
 
 from __future__ import annotations
 
-from onceward.kafka.sink.sequencer.book import EpochBook, LeaseTurn
-from onceward.kafka.sink.sequencer.lease import SequencerConnection
+from onceward.kafka.sink.sequencer.client import SequencerClient
+from onceward.kafka.sink.sequencer.frames import EpochCredentials
+from onceward.kafka.sink.sequencer.leases import EpochLeases, ReturnedLease
 from onceward.kafka.sink.sequencer.server import Sequencer
-from onceward.kafka.sink.sequencer.ticket import EpochTicket
 
-__all__ = ["EpochBook", "EpochTicket", "LeaseTurn", "Sequencer", "SequencerConnection"]
+__all__ = ["EpochCredentials", "EpochLeases", "ReturnedLease", "Sequencer", "SequencerClient"]

@@ -1,20 +1,20 @@
-"""One epoch of the sequencer at work: its book, its connections, and who is told what.
+"""One epoch of the sequencer, served: its leases, its connections, and the answers to tasks.
 
-Made by ``sequencer.server`` in the driver, one for each epoch; ``sequencer.door`` hands it the
-connections that showed its token. A thread for each connection reads frames and books them under
-the epoch's lock. Everything slow happens outside that lock: the callback for first leases, the
-events' probes, and sending.
+Made by ``sequencer.server`` in the driver, one for each epoch; ``sequencer.listener`` hands it the
+connections that showed its token. A thread for each connection reads frames and applies them to
+the leases under the epoch's lock. Everything slow happens outside that lock: the callback for
+first leases, the events' probes, and sending.
 
 A grant, step by step:
 
-1. under the lock, the book grants;
+1. under the lock, the leases grant it;
 2. ``on_first_lease`` is called with partitions that are new in this epoch (transaction version 1
    adds them to the transaction there, which Kafka wants *before* the first ``Produce``);
 3. the event ``lease started`` is published;
 4. if nothing has poisoned the epoch meanwhile, the answer is sent. When something has, the asker
-   was told to stop.
+  was told to stop.
 
-The epoch object is private to its epoch: a thread that lags behind can only write in a book that
+The epoch object is private to its epoch: a thread that lags behind can only change leases that
 nobody reads any more.
 """
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,15 +31,92 @@ from onceward import events, surroundings
 from onceward.errors import EpochPoisoned, OncewardError
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.kafka.sink.sequencer import frames
-from onceward.kafka.sink.sequencer.book import EpochBook, Granted, HeldLease, superseded
-from onceward.kafka.sink.sequencer.connection import Connection
-from onceward.kafka.sink.sequencer.frames import Op
-from onceward.kafka.sink.sequencer.ticket import EpochTicket
+from onceward.kafka.sink.sequencer.frames import (
+    EpochCredentials,
+    FrameBuffer,
+    Op,
+    encode_error,
+    frame,
+)
+from onceward.kafka.sink.sequencer.leases import EpochLeases, Granted, HeldLease, superseded_error
 
 OnFirstLease = Callable[[Sequence[TopicPartition]], None]
 
+_SEND_LIMIT = struct.pack(
+    "ll", 5, 0
+)  # a timeval: how long a stopped task whose buffers are full may hold us up
+_RECEIVE_BYTES = 65_536
 _PATIENCE_SECONDS = 1.0
 _CLOSE_LIMIT_SECONDS = 60.0
+
+
+class TaskConnection:
+    """The driver's end of the connection of one authenticated task attempt. Any thread may send.
+
+    ``unanswered`` is set while a LEASE waits for its answer.
+    """
+
+    def __init__(self, sock: socket.socket, task: TaskAttempt) -> None:
+        self.task = task
+        self.unanswered = False
+        self._sock = sock
+        self._sending = surroundings.RLock()
+        self._stopped = False
+        sock.setblocking(True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_LIMIT)
+
+    def frames(self) -> Iterator[tuple[Op, bytes]]:
+        """Yield the task's frames until its connection ends, in whatever way.
+
+        :raises BadFrame: something that a task would never say.
+        """
+        buffer = FrameBuffer()
+        while received := self._receive():
+            buffer.feed(received)
+            while (received_frame := buffer.next_frame()) is not None:
+                yield received_frame
+
+    def _receive(self) -> bytes:
+        try:
+            return self._sock.recv(_RECEIVE_BYTES)
+        except OSError:  # reset by the peer, or its host is gone: the end, like any other
+            return b""
+
+    def send(self, op: Op, payload: bytes = b"") -> None:
+        """Send a frame, unless the task was told to stop: then only DONE is still of interest.
+
+        A connection that does not take it is hung up; the thread that reads from it then records
+        the loss.
+        """
+        with self._sending:
+            if not self._stopped or op is Op.DONE:
+                self._send(op, payload)
+
+    def stop(self, error: OncewardError) -> None:
+        """Tell the task to stop, and why; only the first reason is sent."""
+        with self._sending:
+            if not self._stopped:
+                self._stopped = True
+                self.unanswered = False
+                self._send(Op.STOP, encode_error(error))
+
+    def _send(self, op: Op, payload: bytes) -> None:
+        try:
+            self._sock.sendall(frame(op, payload))
+        except OSError:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """End the conversation; whoever reads from it finds out. The file descriptor stays the
+        reader's."""
+        with self._sending, contextlib.suppress(OSError):  # the other end was faster
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the file descriptor back; for the thread that reads."""
+        # Not while someone sends: the number may belong to another connection a moment later.
+        with self._sending:
+            self._sock.close()
 
 
 class Epoch:
@@ -46,62 +124,61 @@ class Epoch:
 
     def __init__(
         self,
-        ticket: EpochTicket,
+        credentials: EpochCredentials,
         lease_limit_seconds: float,
         on_first_lease: OnFirstLease | None,
         first_sequences: Mapping[TopicPartition, int],
     ) -> None:
-        self.ticket = ticket
+        self.credentials = credentials
         self._on_first_lease = on_first_lease
         self._lock = threading.Lock()
-        self._book = EpochBook(ticket.identity, lease_limit_seconds, first_sequences)
-        self._live: dict[Connection, threading.Thread] = {}
-        self._of_task: dict[TaskAttempt, Connection] = {}
-        self._told = False
+        self._leases = EpochLeases(credentials.identity, lease_limit_seconds, first_sequences)
+        self._threads: dict[TaskConnection, threading.Thread] = {}
+        self._connections: dict[TaskAttempt, TaskConnection] = {}
+        self._stopped_all = False
         self._next_patience = 0.0
 
     # ── what the driver asks for ──
 
     @property
     def failure(self) -> OncewardError | None:
-        """Why this epoch must be aborted, or None."""
+        """The reason why this epoch must be aborted, or None."""
         with self._lock:
-            return self._book.error
+            return self._leases.error
 
     def longest_held(self) -> float:
-        """Seconds for which the oldest lease that is out has been held."""
+        """Return for how many seconds the oldest lease that is out has been held."""
         with self._lock:
-            return self._book.longest_held(surroundings.monotonic())
+            return self._leases.longest_held(surroundings.monotonic())
 
     def poison(self, reason: str, error: OncewardError | None = None) -> None:
         """End the epoch: every task is told to stop."""
-        with self._booking() as book:
-            book.poison(reason, error)
+        with self._locked() as leases:
+            leases.poison(reason, error)
 
     def tick(self, now: float) -> None:
-        """To be called a few times a second: finds overdue leases, and tells those who wait that
-        we live.
-        """
-        with self._booking() as book:
-            book.overdue(now)
+        """Find overdue leases, and tell those who wait that we live; to be called a few times a
+        second."""
+        with self._locked() as leases:
+            leases.overdue(now)
         if now >= self._next_patience:
             self._next_patience = now + _PATIENCE_SECONDS
             with self._lock:
-                patient = [connection for connection in self._live if connection.unanswered]
+                patient = [connection for connection in self._threads if connection.unanswered]
             for connection in patient:
                 connection.send(Op.PATIENCE)
 
-    def close(self) -> EpochBook:
-        """Tell everyone that the epoch is over, wait for the threads, and return the book.
+    def close(self) -> EpochLeases:
+        """Tell everyone that the epoch is over, wait for the threads, and return the leases.
 
         When this returns no ``on_first_lease`` is running any more, so that none reaches into the
-        next transaction; one that hangs for a minute poisons the book instead.
+        next transaction; one that hangs for a minute poisons the epoch instead.
         """
-        with self._booking() as book:
-            book.close()
-            live = dict(self._live)
+        with self._locked() as leases:
+            leases.close()
+            live = dict(self._threads)
         for connection in live:
-            connection.stop(book.refusal())
+            connection.stop(leases.refusal())
             connection.hang_up()
         deadline = surroundings.monotonic() + _CLOSE_LIMIT_SECONDS
         for thread in live.values():
@@ -111,13 +188,13 @@ class Epoch:
                 f"a lease was still being prepared {_CLOSE_LIMIT_SECONDS:g} s after the epoch was "
                 f"closed"
             )
-        return book
+        return leases
 
     # ── what a connection brings ──
 
     def admit(self, sock: socket.socket, task: TaskAttempt) -> None:
         """Serve a connection that has shown the token, in a thread of its own."""
-        connection = Connection(sock, task)
+        connection = TaskConnection(sock, task)
         thread = surroundings.Thread(
             target=self._serve,
             args=(connection,),
@@ -125,7 +202,7 @@ class Epoch:
             daemon=True,
         )
         with self._lock:
-            if self._book.closed:
+            if self._leases.closed:
                 connection.close()
                 return
             try:
@@ -134,15 +211,15 @@ class Epoch:
                 refused: RuntimeError | None = error
             else:
                 refused = None
-                self._live[connection] = thread
+                self._threads[connection] = thread
         if refused is not None:
             self._give_up(connection, f"{task} cannot be served", refused)
             connection.close()
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: TaskConnection) -> None:
         how = "was lost"
         try:
-            if self._welcome(connection):
+            if self._register(connection):
                 for op, payload in connection.frames():
                     self._handle(connection, op, payload)
         except frames.BadFrame as error:
@@ -150,45 +227,43 @@ class Epoch:
         except BaseException as error:  # noqa: BLE001 - tasks must not go on when their sequencer fails
             self._give_up(connection, "the sequencer failed", error)
         finally:
-            self._lose(connection, how)
+            self._disconnected(connection, how)
             connection.close()
 
-    def _welcome(self, connection: Connection) -> bool:
+    def _register(self, connection: TaskConnection) -> bool:
         try:
-            with self._booking() as book:
-                predecessor = book.hello(connection.task)
-                replaced = self._of_task.pop(predecessor, None) if predecessor else None
-                self._of_task[connection.task] = connection
+            with self._locked() as leases:
+                predecessor = leases.hello(connection.task)
+                replaced = self._connections.pop(predecessor, None) if predecessor else None
+                self._connections[connection.task] = connection
         except OncewardError as refusal:
             connection.stop(refusal)
             return False
         if replaced is not None:
-            replaced.stop(superseded(replaced.task))
+            replaced.stop(superseded_error(replaced.task))
         connection.send(Op.WELCOME)
         return True
 
-    def _lose(self, connection: Connection, how: str) -> None:
-        """The connection is of no use any more, whatever ended it.
+    def _disconnected(self, connection: TaskConnection, how: str) -> None:
+        """Forget a connection that is of no use any more, whatever ended it."""
+        # A RELEASE that was sent just before the end is either read before this (TCP keeps the
+        # order, and the end of the stream comes last), or it was lost with the connection: then
+        # the lease is still out, and poisons the epoch.
+        with self._locked() as leases:
+            del self._threads[connection]
+            if self._connections.get(connection.task) is connection:
+                del self._connections[connection.task]
+                leases.disconnected(connection.task, how)
 
-        A RELEASE that was sent just before the end is either read before this (TCP keeps the
-        order, and the end of the stream comes last), or it was lost with the connection: then the
-        lease is still out, and that is poison.
-        """
-        with self._booking() as book:
-            del self._live[connection]
-            if self._of_task.get(connection.task) is connection:
-                del self._of_task[connection.task]
-                book.disconnected(connection.task, how)
-
-    def _handle(self, connection: Connection, op: Op, payload: bytes) -> None:
+    def _handle(self, connection: TaskConnection, op: Op, payload: bytes) -> None:
         try:
             if op is Op.LEASE:
-                self._lease(connection, *frames.decode_wish(payload))
+                self._lease(connection, *frames.decode_lease_request(payload))
             elif op is Op.RELEASE:
                 self._release(connection, frames.decode_partitions(payload))
             elif op is Op.FINISH:
-                with self._booking() as book:
-                    book.finished(connection.task)
+                with self._locked() as leases:
+                    leases.finished(connection.task)
                 connection.send(Op.DONE)
             elif op is Op.FAIL:
                 self._fail(connection, frames.decode_error(payload))
@@ -199,16 +274,18 @@ class Epoch:
         except OncewardError as refusal:
             connection.stop(refusal)
 
-    def _lease(self, connection: Connection, wanted: Sequence[TopicPartition], limit: int) -> None:
+    def _lease(
+        self, connection: TaskConnection, wanted: Sequence[TopicPartition], limit: int
+    ) -> None:
         connection.unanswered = True
-        with self._booking() as book:
-            granted = book.lease(connection.task, wanted, surroundings.monotonic(), limit)
-            waits = book.is_waiting(connection.task)
+        with self._locked() as leases:
+            granted = leases.lease(connection.task, wanted, surroundings.monotonic(), limit)
+            waits = leases.is_waiting(connection.task)
         if not waits:
             self._answer(connection, granted)
 
-    def _answer(self, connection: Connection, granted: Sequence[Granted]) -> None:
-        """Steps 2 to 4 of a grant; see the module's text."""
+    def _answer(self, connection: TaskConnection, granted: Sequence[Granted]) -> None:
+        """Take steps 2 to 4 of a grant, as the module numbers them."""
         try:
             self._prepare(connection.task, granted)
         except BaseException as error:  # noqa: BLE001 - a transaction or a probe may raise anything; passed on
@@ -218,7 +295,7 @@ class Epoch:
             return
         connection.unanswered = False
         with self._lock:
-            alive = self._book.poisoned is None
+            alive = self._leases.poisoned is None
         if alive:
             bases = [(lease.partition, lease.base_sequence) for lease in granted]
             connection.send(Op.GRANT, frames.encode_partitions(bases))
@@ -231,13 +308,13 @@ class Epoch:
             self._publish("started", lease.partition, task, lease.base_sequence)
 
     def _release(
-        self, connection: Connection, numbered: Sequence[tuple[TopicPartition, int]]
+        self, connection: TaskConnection, numbered: Sequence[tuple[TopicPartition, int]]
     ) -> None:
         for partition, next_sequence in numbered:
             with self._lock:
-                lease = self._book.held.get(partition)
+                lease = self._leases.held.get(partition)
             if lease is not None and lease.task == connection.task:
-                # Before it is booked, so that for every probe a turn ends before the next one
+                # Before it is recorded, so that for every probe a lease ends before the next one
                 # begins.
                 try:
                     self._publish_end("finished", partition, lease, next_sequence=next_sequence)
@@ -246,64 +323,62 @@ class Epoch:
                         connection, f"a lease of {connection.task} could not be given back", error
                     )
                     return
-            with self._booking() as book:
-                book.release(connection.task, partition, next_sequence)
+            with self._locked() as leases:
+                leases.release(connection.task, partition, next_sequence)
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        with self._booking() as book:
+        with self._locked() as leases:
             grants = [
-                (self._of_task[waiter], granted)
-                for waiter, granted in book.grant_waiting(surroundings.monotonic())
-            ]  # whoever waits is connected: _lose takes the connection and the wait away in one step
+                (self._connections[waiter], granted)
+                for waiter, granted in leases.grant_waiting(surroundings.monotonic())
+            ]  # whoever waits is connected: _disconnected takes the connection and the wait away in one step
         for connection, granted in grants:
-            # The connection may break at this moment. Then the answer is lost, and its own thread
-            # finds it gone while it holds a lease: poison, since nobody can know whether the
-            # answer was read.
+            # 1. the waiter is granted, 2. its connection breaks, 3. the answer is lost. Its own
+            # thread finds it gone while it holds a lease, and poisons the epoch, since nobody can
+            # know whether the answer was read.
             self._answer(connection, granted)
 
-    def _fail(self, connection: Connection, error: OncewardError) -> None:
-        with self._booking() as book:
+    def _fail(self, connection: TaskConnection, error: OncewardError) -> None:
+        with self._locked() as leases:
             # An attempt that was replaced before it held anything has no say: most likely it
             # reports just that.
-            if not book.closed and not book.is_superseded(connection.task):
-                book.poison(f"{connection.task} failed: {error.message}", error)
+            if not leases.closed and not leases.is_superseded(connection.task):
+                leases.poison(f"{connection.task} failed: {error.message}", error)
         connection.send(Op.DONE)
 
     # ── telling ──
 
     @contextlib.contextmanager
-    def _booking(self) -> Iterator[EpochBook]:
-        """The book, under the lock. When it comes out poisoned, everyone is told to stop, outside
-        the lock.
-        """
+    def _locked(self) -> Iterator[EpochLeases]:
+        """Yield the leases under the lock. When they come out poisoned, tell everyone to stop,
+        outside the lock."""
         try:
             with self._lock:
-                yield self._book
+                yield self._leases
         finally:
-            if self._book.poisoned is not None:
-                self._tell_everyone()
+            if self._leases.poisoned is not None:
+                self._stop_all()
 
-    def _tell_everyone(self) -> None:
+    def _stop_all(self) -> None:
         with self._lock:
-            if self._told:
+            if self._stopped_all:
                 return
-            self._told = True
-            audience = list(self._live)
-            lost = dict(self._book.held)
+            self._stopped_all = True
+            audience = list(self._threads)
+            lost = dict(self._leases.held)
         for connection in audience:
-            connection.stop(self._book.refusal())
+            connection.stop(self._leases.refusal())
         for partition, lease in lost.items():
             try:
-                self._publish_end("failed", partition, lease, error=self._book.error)
+                self._publish_end("failed", partition, lease, error=self._leases.error)
             except BaseException as error:  # noqa: BLE001, PERF203 - a probe may raise anything; it is passed on
-                self.poison("a probe failed", _as_ours("a probe failed", error))
+                self.poison("a probe failed", _wrap_error("a probe failed", error))
 
-    def _give_up(self, connection: Connection, what: str, error: BaseException) -> None:
-        """Poison with ``error``. The one who asked is told the error itself, everyone else the
-        reason.
-        """
-        ours = _as_ours(what, error)
+    def _give_up(self, connection: TaskConnection, what: str, error: BaseException) -> None:
+        """Poison the epoch with ``error``. The one who asked is told the error itself, everyone
+        else the reason."""
+        ours = _wrap_error(what, error)
         connection.stop(ours)
         self.poison(f"{what}: {ours.message}", ours)
 
@@ -337,12 +412,12 @@ class Epoch:
         return {
             "partition": partition,
             "task": task,
-            "producer": self.ticket.identity,
+            "producer": self.credentials.identity,
             "base_sequence": base_sequence,
         }
 
 
-def _as_ours(what: str, error: BaseException) -> OncewardError:
+def _wrap_error(what: str, error: BaseException) -> OncewardError:
     if isinstance(error, OncewardError):
         return error
     ours = EpochPoisoned(f"{what}: {error!r}", next_step="the batch runs again under a new epoch")

@@ -1,8 +1,8 @@
 """The sequencer's wire format: small frames of a fixed header (operation, length) and a bounded
 payload.
 
-Used by ``sequencer.door`` and ``sequencer.epoch`` (driver) and ``sequencer.lease`` (executor).
-Bytes only, no I/O.
+Used by ``sequencer.listener`` and ``sequencer.epoch`` (driver) and ``sequencer.client``
+(executor). Bytes only, no I/O.
 
 ::
 
@@ -23,14 +23,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from onceward.errors import BatchFailed, OncewardError, from_json, to_json
-from onceward.ids import TaskAttempt, TopicPartition
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 
 TOKEN_BYTES = 32
 MAX_PARTITIONS = 4096
-"""Most partitions in one frame; a task that wants more asks for the first of them."""
+"""The largest number of partitions in one frame; a task that wants more asks for the first of
+them."""
 
 _HEADER = struct.Struct(">BI")  # operation, payload length
 _HELLO = struct.Struct(f">{TOKEN_BYTES}siiq")
@@ -39,13 +41,13 @@ _NUMBERS = struct.Struct(">ii")  # partition, sequence
 _LONGEST_TOPIC = 249  # Kafka: Topic.MAX_NAME_LENGTH; legal names are ASCII
 
 MAX_PAYLOAD_BYTES = MAX_PARTITIONS * (_TOPIC_LENGTH.size + _LONGEST_TOPIC + _NUMBERS.size)
-"""About one megabyte: what a peer can make us hold at most."""
+"""About one megabyte: the most that a peer can make us hold."""
 
 HELLO_FRAME_BYTES = _HEADER.size + _HELLO.size
 
 
 class Op(IntEnum):
-    """What a frame says; see the table above."""
+    """Operation of a frame, as in the module's table."""
 
     HELLO = 1
     LEASE = 2
@@ -66,15 +68,37 @@ class BadFrame(BatchFailed):
     """Bytes on a sequencer connection that the other end would never write."""
 
 
+@dataclass(frozen=True, slots=True)
+class EpochCredentials:
+    """The sequencer's address, and the random token that opens it for one epoch. Made by the
+    driver; travels pickled in the task's closure.
+
+    The token is a secret of the query: it is not shown by ``repr``. It crosses the network in the
+    clear, like Spark's own task closures unless Spark's network encryption is on; it lets its
+    bearer spoil this epoch, and nothing else, since the broker and the report check do not rely on
+    it.
+    """
+
+    host: str
+    port: int
+    token: bytes = field(repr=False)
+    identity: ProducerIdentity
+
+
+def plain_host(host: str) -> str:
+    """Return ``host`` as sockets take it. Spark writes an IPv6 address as in a URI, in
+    brackets."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 def frame(op: Op, payload: bytes = b"") -> bytes:
-    """One frame, ready to be sent."""
+    """Encode one frame."""
     return _HEADER.pack(op, len(payload)) + payload
 
 
 class FrameBuffer:
-    """Bytes in, whole frames out. A length is checked before a single byte of its payload is
-    waited for.
-    """
+    """Decoder from bytes to whole frames. A length is checked before a single byte of its payload
+    is waited for."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -84,7 +108,7 @@ class FrameBuffer:
         self._bytes += received
 
     def next_frame(self) -> tuple[Op, bytes] | None:
-        """The next frame, or None until more bytes are fed.
+        """Return the next frame, or None until more bytes are fed.
 
         :raises BadFrame: unknown operation or oversize length.
         """
@@ -104,7 +128,7 @@ class FrameBuffer:
 
 
 def hello_frame(token: bytes, task: TaskAttempt) -> bytes:
-    """The first frame of a connection."""
+    """Encode the first frame of a connection."""
     return frame(
         Op.HELLO,
         _HELLO.pack(token, task.partition_id, task.attempt_number, task.task_attempt_id),
@@ -112,24 +136,20 @@ def hello_frame(token: bytes, task: TaskAttempt) -> bytes:
 
 
 def is_hello_header(received: bytes | bytearray) -> bool:
-    """Whether these bytes (perhaps not all of a header yet) can be the beginning of a HELLO
-    frame.
-    """
+    """Return whether these bytes (perhaps not all of a header yet) can be the beginning of a HELLO
+    frame."""
     return _HEADER.pack(Op.HELLO, _HELLO.size).startswith(bytes(received[: _HEADER.size]))
 
 
 def parse_hello(received: bytes | bytearray) -> tuple[bytes, TaskAttempt]:
-    """Token and task of a whole HELLO frame (``HELLO_FRAME_BYTES`` bytes, header checked by the
-    caller).
-    """
+    """Return token and task of a whole HELLO frame (``HELLO_FRAME_BYTES`` bytes, header checked by
+    the caller)."""
     token, *numbers = _HELLO.unpack_from(received, _HEADER.size)
     return token, TaskAttempt(*numbers)
 
 
 def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
-    """Payload of GRANT (base sequences) and RELEASE (next sequences); see :func:`encode_wish` for
-    LEASE.
-    """
+    """Encode the payload of GRANT (base sequences) or RELEASE (next sequences)."""
     parts = []
     for (topic, partition), number in numbered:
         name = topic.encode()
@@ -138,7 +158,7 @@ def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
 
 
 def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
-    """The inverse of :func:`encode_partitions`.
+    """Decode the payload of GRANT or RELEASE.
 
     :raises BadFrame: the payload does not come out even, or a name is not text.
     """
@@ -163,13 +183,13 @@ def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
     return numbered
 
 
-def encode_wish(wanted: Iterable[TopicPartition], limit: int) -> bytes:
-    """Payload of LEASE: the limit stands at every partition."""
+def encode_lease_request(wanted: Iterable[TopicPartition], limit: int) -> bytes:
+    """Encode the payload of LEASE: the limit stands at every partition."""
     return encode_partitions((partition, limit) for partition in wanted)
 
 
-def decode_wish(payload: bytes) -> tuple[list[TopicPartition], int]:
-    """The inverse of :func:`encode_wish`.
+def decode_lease_request(payload: bytes) -> tuple[list[TopicPartition], int]:
+    """Decode the payload of LEASE.
 
     :raises BadFrame: damaged, or a limit below 0.
     """
@@ -181,9 +201,8 @@ def decode_wish(payload: bytes) -> tuple[list[TopicPartition], int]:
 
 
 def encode_error(error: OncewardError) -> bytes:
-    """Payload of FAIL and STOP. What is too long for a frame loses its details and the tail of its
-    texts.
-    """
+    """Encode the payload of FAIL or STOP. An error too long for a frame loses its details and the
+    tail of its texts."""
     encoded = to_json(error).encode()
     if len(encoded) <= MAX_PAYLOAD_BYTES:
         return encoded
@@ -196,7 +215,7 @@ def encode_error(error: OncewardError) -> bytes:
 
 
 def decode_error(payload: bytes) -> OncewardError:
-    """The inverse of :func:`encode_error`.
+    """Decode the payload of FAIL or STOP.
 
     :raises BadFrame: not an error as JSON.
     """

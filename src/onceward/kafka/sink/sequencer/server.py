@@ -2,8 +2,8 @@
 time.
 
 Made by the Kafka sink, once; asked by it for an epoch per transaction. Tasks reach it with
-``sequencer.lease``. Read in this order: ``book`` (the rules), ``frames`` (the words), ``epoch``
-(who does what), ``door`` (who gets in).
+``sequencer.client``. Read in this order: ``leases`` (the rules), ``frames`` (the wire format),
+``epoch`` (connections), ``listener``.
 
 Integrity does not rest on it alone: the broker refuses a gap in a sequence and an old epoch, and
 the report check catches an overlap. A stopped executor that comes back to life sends under an
@@ -22,15 +22,14 @@ from types import MappingProxyType
 from onceward import surroundings
 from onceward.errors import OncewardError
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-from onceward.kafka.sink.sequencer.book import EpochBook
-from onceward.kafka.sink.sequencer.door import Door
 from onceward.kafka.sink.sequencer.epoch import Epoch, OnFirstLease
-from onceward.kafka.sink.sequencer.frames import TOKEN_BYTES
-from onceward.kafka.sink.sequencer.ticket import EpochTicket
+from onceward.kafka.sink.sequencer.frames import TOKEN_BYTES, EpochCredentials
+from onceward.kafka.sink.sequencer.leases import EpochLeases
+from onceward.kafka.sink.sequencer.listener import Listener
 
 
 class Sequencer:
-    """Listens from construction until :meth:`close`; serves one epoch at a time.
+    """Server that listens from construction until :meth:`close`, and serves one epoch at a time.
 
     :param bind_host: the address to listen on, ``0.0.0.0`` for all.
     :param advertised_host: the name or address under which executors reach the driver's host.
@@ -42,10 +41,10 @@ class Sequencer:
         self._lock = threading.Lock()
         self._epoch: Epoch | None = None
         self._last: Epoch | None = None
-        # The door's thread must not keep us alive: a sequencer that nobody closed ends when nobody
-        # has it any more.
+        # The listener's thread must not keep us alive: a sequencer that nobody closed ends when
+        # nobody has it any more.
         admit, tick = weakref.WeakMethod(self._admit), weakref.WeakMethod(self._tick)
-        self._door = Door(
+        self._listener = Listener(
             bind_host,
             port,
             admit=lambda sock, token, task: (
@@ -53,8 +52,8 @@ class Sequencer:
             ),
             on_tick=lambda now: None if (ours := tick()) is None else ours(now),
         )
-        weakref.finalize(self, self._door.close_soon).atexit = False
-        self.address: tuple[str, int] = (advertised_host, self._door.port)
+        weakref.finalize(self, self._listener.close_soon).atexit = False
+        self.address: tuple[str, int] = (advertised_host, self._listener.port)
 
     def open_epoch(
         self,
@@ -63,8 +62,8 @@ class Sequencer:
         lease_limit_seconds: float,
         on_first_lease: OnFirstLease | None = None,
         first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
-    ) -> EpochTicket:
-        """A new epoch with a new token, for one job; one that is still open is closed first.
+    ) -> EpochCredentials:
+        """Open an epoch with a new token, for one job; one that is still open is closed first.
 
         :param identity: under which the tasks send; the broker wants every sequence of a new epoch
             to begin at 0.
@@ -80,14 +79,17 @@ class Sequencer:
         """
         self.close_epoch()
         host, port = self.address
-        ticket = EpochTicket(host, port, surroundings.random_bytes(TOKEN_BYTES), identity)
-        epoch = Epoch(ticket, lease_limit_seconds, on_first_lease, first_sequences)
+        credentials = EpochCredentials(
+            host, port, surroundings.random_bytes(TOKEN_BYTES), identity
+        )
+        epoch = Epoch(credentials, lease_limit_seconds, on_first_lease, first_sequences)
         with self._lock:
             self._epoch = self._last = epoch
-        return ticket
+        return credentials
 
-    def close_epoch(self) -> EpochBook | None:
-        """End the open epoch and return its book for the report check; None when no epoch is open.
+    def close_epoch(self) -> EpochLeases | None:
+        """End the open epoch and return its leases for the report check; None when no epoch is
+        open.
 
         To be called before the transaction is ended, on success and on failure alike: from here on
         nothing is leased, no ``on_first_lease`` is running, and nothing that a task reports
@@ -100,26 +102,23 @@ class Sequencer:
 
     @property
     def failure(self) -> OncewardError | None:
-        """Why the open epoch, or the last one, must be aborted: what a task reported or
+        """The reason why the open epoch, or the last one, must be aborted: what a task or
         ``on_first_lease`` raised, else :class:`EpochPoisoned` with the reason. None while all is
-        well.
-        """
+        well."""
         with self._lock:
             epoch = self._last
         return epoch.failure if epoch else None
 
     def longest_held(self) -> float:
-        """Seconds for which the oldest lease of the open epoch has been held; 0 when none is
-        out.
-        """
+        """Return for how many seconds the oldest lease of the open epoch has been held; 0 when
+        none is out."""
         with self._lock:
             epoch = self._epoch
         return epoch.longest_held() if epoch else 0.0
 
     def poison(self, cause: str | OncewardError) -> None:
         """Stop every task of the open epoch, for a reason of the driver's own (the batch timed
-        out, say).
-        """
+        out, say)."""
         with self._lock:
             epoch = self._epoch
         if epoch is None:
@@ -131,18 +130,17 @@ class Sequencer:
 
     def close(self) -> None:
         """End the open epoch and stop listening; every thread and socket is gone when this
-        returns.
-        """
+        returns."""
         self.close_epoch()
-        self._door.close()
+        self._listener.close()
 
     def _admit(self, sock: socket.socket, token: bytes, task: TaskAttempt) -> bool:
-        """A task of epoch N that arrives when N + 1 is open has an old token: it gets nowhere near
-        N + 1.
-        """
+        """Serve a connection that shows the open epoch's token; return whether it does."""
+        # A task of epoch N that arrives when N + 1 is open has an old token: it gets nowhere near
+        # N + 1.
         with self._lock:
             epoch = self._epoch
-        if epoch is None or not hmac.compare_digest(token, epoch.ticket.token):
+        if epoch is None or not hmac.compare_digest(token, epoch.credentials.token):
             return False
         epoch.admit(sock, task)
         return True

@@ -1,8 +1,9 @@
-"""The sequencer's door: accepts connections, asks for the token first, and lets nobody linger.
+"""Listener of the sequencer: accepts connections, asks for the token first, and drops whoever does
+not show it soon.
 
 Made by ``sequencer.server``; one thread in the driver process, which also is the clock of the
 epoch (``on_tick``). Nothing but a whole HELLO frame of the fixed size with the token of the open
-epoch gets a connection past this point. Until then a stranger costs one file descriptor and at
+epoch gets a connection past this point. Until then a connection costs one file descriptor and at
 most ``HELLO_FRAME_BYTES`` bytes: no thread, no allocation by a length that it sent, no word in
 return, and no contact with the epoch.
 """
@@ -20,8 +21,12 @@ from dataclasses import dataclass, field
 
 from onceward.errors import ConfigurationError
 from onceward.ids import TaskAttempt
-from onceward.kafka.sink.sequencer.frames import HELLO_FRAME_BYTES, is_hello_header, parse_hello
-from onceward.kafka.sink.sequencer.line import plain_host
+from onceward.kafka.sink.sequencer.frames import (
+    HELLO_FRAME_BYTES,
+    is_hello_header,
+    parse_hello,
+    plain_host,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +39,7 @@ _PORT_POLL_SECONDS = 0.1
 
 
 @dataclass(eq=False, slots=True)
-class _Stranger:
+class _Unauthenticated:
     """A connection that has not shown the token yet."""
 
     sock: socket.socket
@@ -42,15 +47,15 @@ class _Stranger:
     received: bytearray = field(default_factory=bytearray)
 
 
-class Door:
-    """Listens until :meth:`close`.
+class Listener:
+    """A listening socket and its thread, until :meth:`close`.
 
     :param admit: takes over the socket and returns True when token and task are right; must not
         block.
     :param on_tick: called about ten times a second with ``time.monotonic()``.
     :param patience_seconds: how long a connection may take to show its token.
-    :param max_strangers: beyond that many, the one that has lingered for longest is dropped: a
-        task shows its token within milliseconds, a port scanner never does.
+    :param max_unauthenticated: beyond that many, the one that has lingered for longest is dropped:
+        a task shows its token within milliseconds, a port scanner never does.
     """
 
     def __init__(
@@ -61,30 +66,30 @@ class Door:
         admit: Admit,
         on_tick: Callable[[float], None],
         patience_seconds: float = 5.0,
-        max_strangers: int = 256,
+        max_unauthenticated: int = 256,
     ) -> None:
         self._admit = admit
         self._on_tick = on_tick
         self._patience_seconds = patience_seconds
-        self._max_strangers = max_strangers
+        self._max_strangers = max_unauthenticated
         self._listener = _listen(bind_host, port)
         self.port: int = self._listener.getsockname()[1]
-        self._strangers: dict[socket.socket, _Stranger] = {}  # in order of arrival
+        self._waiting: dict[socket.socket, _Unauthenticated] = {}  # in order of arrival
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._closing = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, name="onceward-sequencer-door", daemon=True
+            target=self._run, name="onceward-sequencer-listener", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; returns when the port is free and every stranger is gone."""
+        """Stop listening; returns when the port is free and every connection is gone."""
         self.close_soon()
         self._thread.join()
 
     def close_soon(self) -> None:
-        """The same without waiting for it, in any thread."""
+        """Stop listening without waiting for it, in any thread."""
         self._closing.set()
 
     def _run(self) -> None:
@@ -93,11 +98,11 @@ class Door:
                 try:
                     self._round()
                 except Exception:  # noqa: PERF203 — this thread is the epoch's clock and its only way in
-                    log.exception("the sequencer's door goes on after an error")
+                    log.exception("the sequencer's listener goes on after an error")
                     self._closing.wait(_TICK_SECONDS)
         finally:
-            for stranger in list(self._strangers.values()):
-                self._drop(stranger)
+            for connection in list(self._waiting.values()):
+                self._drop(connection)
             self._selector.close()
             self._listener.close()
 
@@ -106,9 +111,9 @@ class Door:
             if key.fileobj is self._listener:
                 self._accept()
             else:
-                self._listen_to(key.data)
+                self._read_hello(key.data)
         now = time.monotonic()
-        self._drop_late_strangers(now)
+        self._drop_late(now)
         self._on_tick(now)
 
     def _accept(self) -> None:
@@ -116,8 +121,8 @@ class Door:
             sock, _ = self._listener.accept()
         except (
             OSError
-        ):  # gone again, or no file descriptor left: then the longest stranger gives back his
-            self._drop_longest_stranger()
+        ):  # gone again, or no file descriptor left: then the longest connection gives back his
+            self._drop_oldest()
             self._closing.wait(_TICK_SECONDS / 10)
             return
         try:
@@ -127,55 +132,55 @@ class Door:
         except OSError:  # reset by then: on macOS that is EINVAL
             sock.close()
             return
-        if len(self._strangers) >= self._max_strangers:
-            self._drop_longest_stranger()
-        stranger = _Stranger(sock, time.monotonic() + self._patience_seconds)
-        self._strangers[sock] = stranger
-        self._selector.register(sock, selectors.EVENT_READ, stranger)
+        if len(self._waiting) >= self._max_strangers:
+            self._drop_oldest()
+        connection = _Unauthenticated(sock, time.monotonic() + self._patience_seconds)
+        self._waiting[sock] = connection
+        self._selector.register(sock, selectors.EVENT_READ, connection)
 
-    def _listen_to(self, stranger: _Stranger) -> None:
-        if stranger.sock not in self._strangers:
+    def _read_hello(self, connection: _Unauthenticated) -> None:
+        if connection.sock not in self._waiting:
             return  # dropped while earlier sockets of the same round were served
         try:
-            received = stranger.sock.recv(HELLO_FRAME_BYTES - len(stranger.received))
+            received = connection.sock.recv(HELLO_FRAME_BYTES - len(connection.received))
         except BlockingIOError:
             return
         except OSError:
             received = b""
-        stranger.received += received
-        if not received or not is_hello_header(stranger.received):
-            self._drop(stranger)
-        elif len(stranger.received) == HELLO_FRAME_BYTES:
-            self._let_in(stranger)
+        connection.received += received
+        if not received or not is_hello_header(connection.received):
+            self._drop(connection)
+        elif len(connection.received) == HELLO_FRAME_BYTES:
+            self._hand_over(connection)
 
-    def _let_in(self, stranger: _Stranger) -> None:
-        token, task = parse_hello(stranger.received)
-        self._forget(stranger)
+    def _hand_over(self, connection: _Unauthenticated) -> None:
+        token, task = parse_hello(connection.received)
+        self._forget(connection)
         try:
-            admitted = self._admit(stranger.sock, token, task)
+            admitted = self._admit(connection.sock, token, task)
         except OSError:  # reset by its peer meanwhile
             admitted = False
         if not admitted:
-            stranger.sock.close()
+            connection.sock.close()
 
-    def _drop_late_strangers(self, now: float) -> None:
-        for stranger in list(self._strangers.values()):
-            if stranger.deadline > now:
+    def _drop_late(self, now: float) -> None:
+        for connection in list(self._waiting.values()):
+            if connection.deadline > now:
                 return
-            self._drop(stranger)
+            self._drop(connection)
 
-    def _drop_longest_stranger(self) -> None:
-        for stranger in self._strangers.values():
-            self._drop(stranger)
+    def _drop_oldest(self) -> None:
+        for connection in self._waiting.values():
+            self._drop(connection)
             return
 
-    def _drop(self, stranger: _Stranger) -> None:
-        self._forget(stranger)
-        stranger.sock.close()
+    def _drop(self, connection: _Unauthenticated) -> None:
+        self._forget(connection)
+        connection.sock.close()
 
-    def _forget(self, stranger: _Stranger) -> None:
-        del self._strangers[stranger.sock]
-        self._selector.unregister(stranger.sock)
+    def _forget(self, connection: _Unauthenticated) -> None:
+        del self._waiting[connection.sock]
+        self._selector.unregister(connection.sock)
 
 
 def _listen(bind_host: str, port: int) -> socket.socket:
@@ -194,7 +199,7 @@ def _listen(bind_host: str, port: int) -> socket.socket:
 
 
 def _server_at(bind_host: str, port: int) -> socket.socket:
-    """A fixed port may still be held by the run before, which gives it back within seconds."""
+    # A fixed port may still be held by the run before, which gives it back within seconds.
     host = plain_host(bind_host)
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()

@@ -1,5 +1,4 @@
-"""The sequencer's book: who may append to which partition of one epoch, and where the next one
-goes on.
+"""Leases of one epoch: which task may append to which partition, and where the next one goes on.
 
 Called by ``sequencer.epoch`` in the driver, under its lock; read by the report check when the
 epoch is closed. Pure: no I/O, no lock, no clock (times are passed in), so that every transition is
@@ -46,8 +45,7 @@ from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 
 MAX_SEQUENCE = 2**31 - 1
 """Sequences are signed 32-bit numbers that go on at 0 (Kafka:
-``DefaultRecordBatch.incrementSequence``).
-"""
+``DefaultRecordBatch.incrementSequence``)."""
 
 NO_LIMIT = 0
 """As the ``limit`` of a lease: every partition that is wanted and free."""
@@ -58,8 +56,7 @@ _RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a n
 @dataclass(frozen=True, slots=True)
 class Granted:
     """A lease: append to ``partition`` from ``base_sequence`` on. ``first`` in this epoch, by
-    anyone.
-    """
+    anyone."""
 
     partition: TopicPartition
     base_sequence: int
@@ -67,10 +64,9 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTurn:
-    """A finished turn: ``task`` appended to ``partition`` the sequences from base up to, not
-    including, next.
-    """
+class ReturnedLease:
+    """A lease that was given back: ``task`` appended to ``partition`` the sequences from base up
+    to, not including, next."""
 
     partition: TopicPartition
     task: TaskAttempt
@@ -81,8 +77,7 @@ class LeaseTurn:
 @dataclass(frozen=True, slots=True)
 class HeldLease:
     """A lease that is out: to whom, from which sequence, and since when (the clock of the caller,
-    seconds).
-    """
+    seconds)."""
 
     task: TaskAttempt
     base_sequence: int
@@ -90,22 +85,23 @@ class HeldLease:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """What a waiting task asked for, each once, and its place among those who wait."""
+class _LeaseRequest:
+    """The partitions that a waiting task has asked for, each once, and its place among those who
+    wait."""
 
     partitions: Mapping[TopicPartition, None]
     limit: int
     arrival: int
 
 
-class EpochBook:
-    """The truth of one epoch. Methods change it or raise; once poisoned or closed it grants
+class EpochLeases:
+    """All leases of one epoch. Methods change them or raise; once poisoned or closed it grants
     nothing any more.
 
     :param lease_limit_seconds: a lease held for longer than this poisons the epoch
         (:meth:`overdue`).
     :param first_sequences: where partitions go on that this epoch has written to already, in an
-        earlier job: one transaction may have several jobs, each with a book of its own. All others
+        earlier job: one transaction may have several jobs, each with leases of its own. All others
         begin at 0.
     """
 
@@ -118,24 +114,22 @@ class EpochBook:
         self.identity = identity
         self.lease_limit_seconds = lease_limit_seconds
         self.poisoned: str | None = None
-        """Why the epoch must be aborted, None while it may still commit."""
+        """The reason why the epoch must be aborted, None while it may still commit."""
         self.error: OncewardError | None = None
         """The poison as an error: what a task reported if one did, else :class:`EpochPoisoned`."""
         self.closed = False
-        self.turns: list[LeaseTurn] = []
-        """Finished turns in the order in which they were given back, hence in sequence order per
-        partition.
-        """
+        self.returned: list[ReturnedLease] = []
+        """Leases in the order in which they were given back, hence in sequence order per
+        partition."""
         self.next_sequences: dict[TopicPartition, int] = dict(first_sequences)
-        """Where each partition goes on; a partition is in here from its first grant on (new epochs
-        begin at 0).
-        """
+        """The sequence at which each partition goes on; it is in here from its first grant on (new
+        epochs begin at 0)."""
         self.held: dict[TopicPartition, HeldLease] = {}
         self._current: dict[int, TaskAttempt] = {}  # the one attempt of each task that may lease
         self._holding: dict[TaskAttempt, int] = {}  # how many leases
         self._senders: set[TaskAttempt] = set()  # ever held a lease, hence may have sent
         self._finished: set[TaskAttempt] = set()
-        self._waiting: dict[TaskAttempt, _Wish] = {}
+        self._waiting: dict[TaskAttempt, _LeaseRequest] = {}
         self._queues: dict[
             TopicPartition, dict[TaskAttempt, None]
         ] = {}  # who waits for each, in order of arrival
@@ -145,26 +139,26 @@ class EpochBook:
         self._arrivals = 0
 
     def hello(self, task: TaskAttempt) -> TaskAttempt | None:
-        """``task`` is here. Returns the attempt that it replaces, which held no lease and never
+        """Register ``task``; return the attempt that it replaces, which held no lease and never
         will.
 
         :raises AttemptSuperseded: a newer attempt was here first; nothing changes.
         :raises EpochPoisoned: the epoch is over, or ends now, since the predecessor may have sent
             or belongs to an earlier attempt of the stage.
         """
-        self._refuse_when_over()
+        self._require_open()
         predecessor = self._current.get(task.partition_id)
         if predecessor is not None:
-            self._settle_with(predecessor, task)
+            self._replace(predecessor, task)
             self._stop_waiting(predecessor)
         self._current[task.partition_id] = task
         return predecessor
 
-    def _settle_with(self, predecessor: TaskAttempt, task: TaskAttempt) -> None:
+    def _replace(self, predecessor: TaskAttempt, task: TaskAttempt) -> None:
         if task.task_attempt_id < predecessor.task_attempt_id:
             # The hello of an older attempt was under way for longer than that of its successor. It
             # holds nothing.
-            raise superseded(task)
+            raise superseded_error(task)
         if task.task_attempt_id == predecessor.task_attempt_id:
             self._poison_and_raise(f"{task} said hello twice")
         if predecessor in self._senders:
@@ -189,7 +183,7 @@ class EpochBook:
         now: float,
         limit: int = NO_LIMIT,
     ) -> list[Granted]:
-        """Those of ``wanted`` that are free, the first ``limit`` of them.
+        """Lease those of ``wanted`` that are free, the first ``limit`` of them.
 
         When none is, ``task`` waits (:meth:`is_waiting`) and is served by :meth:`grant_waiting`,
         first come first served per partition.
@@ -200,13 +194,14 @@ class EpochBook:
         :raises EpochPoisoned: the epoch is over, or ends now, since this attempt may not lease.
         :raises AttemptSuperseded: a newer attempt of this task is here.
         """
-        self._refuse_when_over()
-        self._refuse_strangers(task)
+        self._require_open()
+        self._require_current(task)
         if task in self._finished:
             self._poison_and_raise(f"{task} asks for a lease after it said that it is finished")
         if task in self._waiting:
             self._poison_and_raise(f"{task} asks for a lease while it waits for one")
-        # What somebody waits for is promised to him.
+        # A partition that somebody waits for goes to them: who comes later would starve them for
+        # ever.
         granted = self._grant(
             task, (partition for partition in wanted if partition not in self._queues), now, limit
         )
@@ -216,26 +211,25 @@ class EpochBook:
 
     def _wait(self, task: TaskAttempt, wanted: Sequence[TopicPartition], limit: int) -> None:
         self._arrivals += 1
-        self._waiting[task] = _Wish(dict.fromkeys(wanted), limit, self._arrivals)
+        self._waiting[task] = _LeaseRequest(dict.fromkeys(wanted), limit, self._arrivals)
         for partition in wanted:
             self._queues.setdefault(partition, {})[task] = None
 
     def _stop_waiting(self, task: TaskAttempt) -> None:
-        wish = self._waiting.pop(task, None)
-        for partition in () if wish is None else wish.partitions:
+        request = self._waiting.pop(task, None)
+        for partition in () if request is None else request.partitions:
             queue = self._queues[partition]
             del queue[task]
             if not queue:
                 del self._queues[partition]
 
     def is_waiting(self, task: TaskAttempt) -> bool:
-        """Whether ``task`` asked for a lease that it has not got yet."""
+        """Return whether ``task`` asked for a lease that it has not got yet."""
         return task in self._waiting
 
     def grant_waiting(self, now: float) -> list[tuple[TaskAttempt, list[Granted]]]:
-        """Leases for those who wait, in order of arrival. To be called whenever partitions became
-        free.
-        """
+        """Lease to those who wait, in order of arrival. To be called whenever partitions became
+        free."""
         if self.poisoned is not None or self.closed:
             return []
         # Nobody waits for a partition that was free before: whoever came for it got it, or is in
@@ -246,9 +240,9 @@ class EpochBook:
             next(iter(self._queues[partition])) for partition in freed if partition in self._queues
         }:
             task = min(first, key=lambda waiter: self._waiting[waiter].arrival)
-            wish = self._waiting[task]
+            request = self._waiting[task]
             granted = self._grant(
-                task, [each for each in freed if each in wish.partitions], now, wish.limit
+                task, [each for each in freed if each in request.partitions], now, request.limit
             )
             self._stop_waiting(task)
             for lease in granted:
@@ -275,7 +269,7 @@ class EpochBook:
         return granted
 
     def release(self, task: TaskAttempt, partition: TopicPartition, next_sequence: int) -> None:
-        """``task`` gives ``partition`` back; all its appends are acknowledged, the next one is
+        """Take ``partition`` back from ``task``; its appends are acknowledged, the next one is
         ``next_sequence``.
 
         A ``next_sequence`` equal to the base means that nothing was sent.
@@ -283,7 +277,7 @@ class EpochBook:
         :raises EpochPoisoned: the epoch is over, or ends now: only the holder gives back, a
             possible sequence.
         """
-        self._refuse_when_over()
+        self._require_open()
         lease = self.held.get(partition)
         if lease is None or lease.task != task:
             holder = lease.task if lease else "nobody"
@@ -299,24 +293,24 @@ class EpochBook:
         if partition in self._queues:
             self._freed[partition] = None
         self.next_sequences[partition] = next_sequence
-        self.turns.append(LeaseTurn(partition, task, lease.base_sequence, next_sequence))
+        self.returned.append(ReturnedLease(partition, task, lease.base_sequence, next_sequence))
 
     def finished(self, task: TaskAttempt) -> None:
-        """``task`` has sent all it has; its connection may go away now.
+        """Record that ``task`` has sent all it has; its connection may go away now.
 
         :raises EpochPoisoned: the epoch is over, or ends now, since a lease is still held.
         :raises AttemptSuperseded: a newer attempt of this task is here.
         """
-        self._refuse_when_over()
-        self._refuse_strangers(task)
+        self._require_open()
+        self._require_current(task)
         if task in self._holding:
             self._poison_and_raise(f"{task} finished while it holds a lease")
         self._finished.add(task)
         self._stop_waiting(task)
 
     def disconnected(self, task: TaskAttempt, how: str = "was lost") -> None:
-        """The connection of ``task`` is gone. One that may have sent and has not finished poisons
-        the epoch.
+        """Record that the connection of ``task`` is gone. One that may have sent and has not
+        finished poisons the epoch.
 
         That holds when all its leases are back, too: its report will never come, and its records
         have no owner.
@@ -330,15 +324,13 @@ class EpochBook:
             self.poison(f"the connection of {task} {how} before it finished")
 
     def longest_held(self, now: float) -> float:
-        """Seconds for which the oldest lease that is out has been held: its records are not
-        acknowledged yet.
-        """
+        """Return for how many seconds the oldest lease has been out: its records are not
+        acknowledged yet."""
         return max((now - lease.since for lease in self.held.values()), default=0.0)
 
     def overdue(self, now: float) -> None:
         """Poison the epoch when a lease has been out for longer than the limit: its holder hangs
-        or is stopped.
-        """
+        or is stopped."""
         if self.closed:
             return
         partition, lease = next(
@@ -364,28 +356,27 @@ class EpochBook:
                 next_step=_RUN_AGAIN,
                 details={"reason": reason},
             )
-            self._nobody_waits()
+            self._forget_waiting()
         elif error is not None and isinstance(self.error, EpochPoisoned):
             self.error = error
 
     def close(self) -> None:
-        """No more leases; the book is ready for the report check. Leases that are still out poison
-        it.
-        """
+        """Grant nothing any more, ready for the report check. Leases that are still out poison the
+        epoch."""
         for partition, lease in self.held.items():
             self.poison(f"the epoch was closed while {lease.task} held {partition}")
         for task in sorted(self._senders - self._finished, key=lambda task: task.task_attempt_id):
             self.poison(f"the epoch was closed before {task} finished")
         self.closed = True
-        self._nobody_waits()
+        self._forget_waiting()
 
-    def _nobody_waits(self) -> None:
+    def _forget_waiting(self) -> None:
         self._waiting.clear()
         self._queues.clear()
         self._freed.clear()
 
     def refusal(self) -> EpochPoisoned:
-        """What a task is told that asks for something when the epoch is over."""
+        """Return the error for a task that asks for something when the epoch is over."""
         reason = self.poisoned or "it is closed"
         return EpochPoisoned(
             f"{self.identity} was stopped: {reason}",
@@ -394,17 +385,17 @@ class EpochBook:
         )
 
     def is_superseded(self, task: TaskAttempt) -> bool:
-        """Whether a newer attempt of the same task has taken the place of ``task``."""
+        """Return whether a newer attempt of the same task has taken the place of ``task``."""
         current = self._current.get(task.partition_id)
         return current is not None and current.task_attempt_id > task.task_attempt_id
 
-    def _refuse_when_over(self) -> None:
+    def _require_open(self) -> None:
         if self.poisoned is not None or self.closed:
             raise self.refusal()
 
-    def _refuse_strangers(self, task: TaskAttempt) -> None:
+    def _require_current(self, task: TaskAttempt) -> None:
         if self.is_superseded(task):
-            raise superseded(task)
+            raise superseded_error(task)
         if self._current.get(task.partition_id) != task:
             self._poison_and_raise(f"{task} never said hello")
 
@@ -413,8 +404,8 @@ class EpochBook:
         raise self.refusal()
 
 
-def superseded(task: TaskAttempt) -> AttemptSuperseded:
-    """What an attempt is told whose place is taken."""
+def superseded_error(task: TaskAttempt) -> AttemptSuperseded:
+    """Return the error for an attempt whose place is taken."""
     return AttemptSuperseded(
         f"a newer attempt has taken the place of {task}",
         next_step="nothing; the newer attempt goes on",
