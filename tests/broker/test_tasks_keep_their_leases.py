@@ -16,20 +16,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from onceward.engine.ledger.record import Output
-from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.connections import ConnectionLost
-from onceward_verify.checksum import RunningChecksum
 
 from onceward import events
 from onceward.engine import task_writer
+from onceward.engine.ledger.record import Output
 from onceward.errors import EpochPoisoned, Fenced
 from onceward.ids import ProducerIdentity, TaskAttempt
 from onceward.kafka.sink.sequencer import Sequencer
 from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.task_reports import TaskReport, check, output_of
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing import LocalKafka
+from onceward_verify.checksum import RunningChecksum
 from wire_fixtures import Writer, settings
 
 pytestmark = pytest.mark.broker

@@ -6,16 +6,16 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-from onceward.kafka.records.batch import Fragment, encode_fragments
-from onceward.kafka.records.columns import RecordColumns
-from onceward.kafka.records.compression import Codec
-from onceward.kafka.wire.appends.producer import Append, Appended
-from onceward.spark.batch.query import RunningBatch
 
 from onceward.engine.driver_rows import Bound, DriverTurn, within
 from onceward.ids import BatchId, TopicPartition
+from onceward.kafka.records.batch import Fragment, encode_fragments
+from onceward.kafka.records.columns import RecordColumns
+from onceward.kafka.records.compression import Codec
 from onceward.kafka.sink.driver_path import send
 from onceward.kafka.sink.task_reports import check
+from onceward.kafka.wire.appends.producer import Append, Appended
+from onceward.spark.batch.query import RunningBatch
 
 RECORDS, BYTES = 10_000, 4 << 20
 

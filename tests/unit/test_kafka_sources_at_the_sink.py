@@ -8,17 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from onceward.engine.ledger.record import LedgerRecord
-from onceward.kafka.ledger.chain import KafkaChain
-from onceward.kafka.source.identity import KafkaWitness
-from onceward.spark.batch.query import KafkaSource, RunningBatch
 
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import Fenced, LedgerBehind, SourceTopicReplaced
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
+from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink import run
 from onceward.kafka.sink import target as kafka_target
 from onceward.kafka.sink.run import GroupOffsets
 from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.source.identity import KafkaWitness
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 HERE, ELSEWHERE = frozenset({"here:9092"}), frozenset({"elsewhere:9092"})
 P = PipelineId("p")

@@ -9,12 +9,12 @@ import time
 
 import pyarrow as pa
 import pytest
-from onceward.kafka.wire.options.settings import ProducerSettings
 
 from onceward.errors import AccessDenied, BrokerUnreachable
 from onceward.kafka.sink.columns import TIMESTAMP_MS
 from onceward.kafka.sink.rows import HeldRows
 from onceward.kafka.sink.topics import RetentionCheck, oldest_timestamps, retention_ms
+from onceward.kafka.wire.options.settings import ProducerSettings
 
 DAY_MS = 86_400_000
 WEEK = {

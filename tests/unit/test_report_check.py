@@ -9,11 +9,11 @@ import random
 from dataclasses import replace
 
 import pytest
-from onceward.kafka.records.batch import next_sequence
-from onceward.kafka.records.checksum import ContentChecksum
 
 from onceward.errors import ReportMismatch
 from onceward.ids import TaskAttempt, TopicPartition
+from onceward.kafka.records.batch import next_sequence
+from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.sink.sequencer.leases import ReturnedLease
 from onceward.kafka.sink.task_reports import Segment, TaskReport, check, joined, output_of
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import crc32c
-from onceward.kafka.records.batch import Fragment
-from onceward.kafka.records.checksum import ContentChecksum, Stretch
-from onceward.kafka.records.compression import Codec
-from onceward.spark.batch.query import RunningBatch
 
 from onceward.errors import OncewardError
 from onceward.ids import TopicPartition
+from onceward.kafka.records.batch import Fragment
+from onceward.kafka.records.checksum import ContentChecksum, Stretch
+from onceward.kafka.records.compression import Codec
 from onceward.kafka.sink.columns import RecordFrame
+from onceward.spark.batch.query import RunningBatch
 from simulation.kernel import current
 from simulation.spark.frames import Frame, Rows, key_of
 from simulation.world import lines, network
