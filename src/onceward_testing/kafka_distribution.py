@@ -75,6 +75,12 @@ def coordinates(version: str) -> tuple[str, ...]:
     )
 
 
+def jars_to_fetch() -> dict[str, tuple[str, ...]]:
+    """Return the coordinates of both tested releases: the entry point of ``onceward jars``."""
+    versions = (NEWEST_VERSION, TRANSACTION_V1_VERSION)
+    return {f"Kafka {version}": coordinates(version) for version in versions}
+
+
 def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
     """Options of a broker's JVM: small, dead when its memory is out, its log on stderr with the
     time of day."""

@@ -8,6 +8,7 @@ rest to stderr.
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,9 @@ from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from onceward.spark.session.connector import Connector
+
+GROUP = "onceward.jars"
+"""Entry points: functions that return Maven coordinates by the name of what they are for."""
 
 _SPLIT = frozenset(" \t*?[\\'\"$`")
 
@@ -52,7 +56,7 @@ def jars(
     elif submit:
         typer.echo(_submit(connector))
     else:
-        found = [*connector.jars, *_brokers()]
+        found = [*connector.jars, *_others()]
         if paths:
             for jar in found:
                 typer.echo(jar)
@@ -69,20 +73,17 @@ def _connector() -> Connector:
     return connector
 
 
-def _brokers() -> list[object]:
+def _others() -> list[object]:
+    """Resolve the jars that other packages need: ``onceward_testing`` those of Kafka's brokers."""
     from onceward.spark.session.jars import resolve
-    from onceward_testing.kafka_distribution import (
-        NEWEST_VERSION,
-        TRANSACTION_V1_VERSION,
-        coordinates,
-    )
 
     all_jars: list[object] = []
-    for version in (NEWEST_VERSION, TRANSACTION_V1_VERSION):
-        typer.echo(f"Kafka {version} … ", nl=False, err=True)
-        found = resolve(*coordinates(version))
-        typer.echo(f"{len(found)} jars", err=True)
-        all_jars += found
+    for entry in entry_points(group=GROUP):
+        for name, coordinates in entry.load()().items():
+            typer.echo(f"{name} … ", nl=False, err=True)
+            found = resolve(*coordinates)
+            typer.echo(f"{len(found)} jars", err=True)
+            all_jars += found
     return all_jars
 
 
