@@ -105,7 +105,7 @@ recovery: jars ## how long a pipeline takes from kill -9 to its next batch, and 
 	PYTHONPATH=tests/chaos:tests $(BIN)/python tests/chaos/measure_recovery.py $(ARGS)
 
 servers: jars ## newer MySQLs for tests, 8.0.33 and Debian's newest (650 MB, once; slow tests fetch them by themselves)
-	PYTHONPATH=tests $(BIN)/python tests/newest_mysql.py
+	PYTHONPATH=tests $(BIN)/python -m support.newest_mysql
 
 check: lint types contracts ## lint, types and contracts
 

@@ -29,8 +29,6 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import tiers
-from kept_clients import client, keeping, reader
-from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
 from onceward_testing import (
     LocalKafka,
@@ -43,8 +41,10 @@ from onceward_testing import (
 )
 from onceward_testing.kafka_distribution import NEWEST_VERSION
 from onceward_testing.mysql_servers import NEWER_MYSQL_VERSION, newer_mysql_is_here
+from support.kept_clients import client, keeping, reader
+from support.lake_packages import LAKE_PACKAGES
 
-pytest_plugins = ["fault_table", "no_java"]
+pytest_plugins = ["fault_table", "support.no_java"]
 
 READ_TIMEOUT_SECONDS = 60
 MARKERS_SECONDS = 3

@@ -5,7 +5,7 @@ forgotten.
 ``-m fast`` and the like then choose. A test is in the cheapest tier that has what it needs, and
 each tier has one `make` target:
 
-* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
+* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`support.no_java` holds it to that.
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark
   session. Of a file on Spark only the first test is here, and of a suite of many cases the first
   two, and their first case: write what tells most at the top. And a minute of the simulation
@@ -38,7 +38,7 @@ from onceward_testing import LocalKafka, LocalOpenSearch, LocalRegistry
 TIERS = ("fast", "main", "ci", "chaos")
 TESTS = Path(__file__).resolve().parent
 PURE = ("unit", "tidy", "simulation")
-"""Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`no_java`
+"""Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`support.no_java`
 sees to it.
 """
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ledger_driver import Driver
 from onceward.kafka.wire.client import KafkaClient
 from onceward_testing import LocalKafka
-from wire_fixtures import LosingClient, settings
+from support.ledger_driver import Driver
+from support.wire_fixtures import LosingClient, settings
 
 
 @pytest.fixture

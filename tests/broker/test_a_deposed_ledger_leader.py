@@ -24,7 +24,6 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import fault_table
-from ledger_driver import Driver
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import LedgerOutdated
 from onceward.kafka.sink.target import KafkaTarget
@@ -32,7 +31,8 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing import LocalKafka
 from onceward_testing.kafka_node import KafkaNode
-from wire_fixtures import settings
+from support.ledger_driver import Driver
+from support.wire_fixtures import settings
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dead_letter_desk import Desk, about
 from onceward.ids import TopicPartition as Partition
 from onceward.kafka.wire.reads import committed
 from onceward.kafka.wire.reads.committed import committed_records, decided_ends
 from onceward_testing import LocalKafka
+from support.dead_letter_desk import Desk, about
 
 pytestmark = pytest.mark.broker
 

@@ -18,9 +18,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dead_letter_desk import PARTITIONS, Desk, about, ended
 from fault_table import fired
-from lost_answers import lost_end_txn
 from onceward.errors import (
     ConfigurationError,
     Fenced,
@@ -41,6 +39,8 @@ from onceward.kafka.wire.transactions.transaction import Transaction
 from onceward_testing import LocalKafka
 from onceward_testing.faults import fired_faults
 from onceward_testing.topic_reader import end_offsets
+from support.dead_letter_desk import PARTITIONS, Desk, about, ended
+from support.lost_answers import lost_end_txn
 
 pytestmark = pytest.mark.broker
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ledger_driver import Driver
 from onceward.cli import app
 from onceward.cli.doctor.checks import Finding, check_brokers
 from onceward.ids import TopicPartition
@@ -18,7 +17,8 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.transactions.transaction import Transaction
 from onceward_testing import LocalKafka
 from onceward_testing.free_ports import free_ports
-from wire_fixtures import settings
+from support.ledger_driver import Driver
+from support.wire_fixtures import settings
 
 
 def findings(

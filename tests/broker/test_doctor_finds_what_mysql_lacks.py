@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import newest_mysql
-from mysql_client import sql_at
 from onceward.cli import app
 from onceward.cli.doctor.mysql_changes import check_mysql
 from onceward_testing import LocalMySQL
 from onceward_testing.free_ports import free_ports
+from support import newest_mysql
+from support.mysql_client import sql_at
 
 PASSWORD = "not-for-the-screen"
 HOUR = "3600"

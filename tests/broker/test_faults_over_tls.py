@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from certificates import make_certificates
 from fault_table import fired
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward_testing import KafkaProxy, LocalKafka, ProxyFault
 from onceward_testing.proxy.faults import On
-from wire_fixtures import Writer
+from support.certificates import make_certificates
+from support.wire_fixtures import Writer
 
 pytestmark = pytest.mark.broker
 

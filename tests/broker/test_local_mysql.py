@@ -8,11 +8,11 @@ from typing import Any
 import psutil
 import pytest
 
-import newest_mysql
-from mysql_client import sql_at
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.jars import cache_folder
 from onceward_testing import LocalMySQL, server_files
+from support import newest_mysql
+from support.mysql_client import sql_at
 
 KINDS = ["mysql", "mariadb"]
 SERVERS = [("mysql", None), ("mariadb", None), ("mysql", "8.0.33"), ("mysql", "newest")]

@@ -19,7 +19,7 @@ from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
 from onceward_testing import KafkaProxy, LocalKafka, ProxyFault
 from onceward_testing.kafka_node import brokers_seen_by
-from wire_fixtures import Writer, settings
+from support.wire_fixtures import Writer, settings
 
 Read = Callable[[str, str], list[Message]]
 

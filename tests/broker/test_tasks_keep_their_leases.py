@@ -30,7 +30,7 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing import LocalKafka
 from onceward_verify.checksum import RunningChecksum
-from wire_fixtures import Writer, settings
+from support.wire_fixtures import Writer, settings
 
 pytestmark = pytest.mark.broker
 

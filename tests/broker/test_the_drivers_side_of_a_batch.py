@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from ledger_driver import Driver
-from lost_answers import lost_end_txn
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, ProducerIdentity
@@ -23,7 +21,9 @@ from onceward.kafka.source.topics_read import NamedTopics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing.sink_contract import certain
-from wire_fixtures import Writer, appends_to, settings
+from support.ledger_driver import Driver
+from support.lost_answers import lost_end_txn
+from support.wire_fixtures import Writer, appends_to, settings
 
 pytestmark = pytest.mark.broker
 

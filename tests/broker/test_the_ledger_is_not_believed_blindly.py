@@ -12,8 +12,6 @@ import pytest
 from confluent_kafka import Producer
 
 import onceward as ow
-from deposed_leader import deposed
-from ledger_driver import Driver
 from onceward.engine.ledger.record import encode
 from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable, Recovery
 from onceward.ids import AttemptId
@@ -24,7 +22,9 @@ from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
 from onceward.spark.batch.query import RunningBatch
 from onceward_testing.sink_contract import certain
-from wire_fixtures import Writer, appends_to, settings
+from support.deposed_leader import deposed
+from support.ledger_driver import Driver
+from support.wire_fixtures import Writer, appends_to, settings
 
 pytestmark = pytest.mark.broker
 

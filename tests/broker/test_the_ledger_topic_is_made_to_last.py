@@ -17,7 +17,7 @@ from onceward.kafka.ledger import topic as kafka_topic
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.wire.client import KafkaClient
 from onceward_testing import LocalKafka
-from wire_fixtures import settings
+from support.wire_fixtures import settings
 
 pytestmark = pytest.mark.broker
 

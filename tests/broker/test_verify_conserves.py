@@ -16,7 +16,6 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from handmade_pipeline import Document, HandmadePipeline
 from onceward.ids import TopicPartition
 from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
@@ -24,7 +23,8 @@ from onceward.kafka.records.compression import Codec
 from onceward_testing import LocalKafka
 from onceward_verify.checker import Question, check
 from onceward_verify.conserves import Conserves
-from verify_process import verify
+from support.handmade_pipeline import Document, HandmadePipeline
+from support.verify_process import verify
 
 EXACTLY = ("--conserves", "exactly")
 

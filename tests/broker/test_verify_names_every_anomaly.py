@@ -19,9 +19,9 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from crc32c import crc32c
 
-from handmade_pipeline import Document, HandmadePipeline
 from onceward_testing import LocalKafka
-from verify_process import UNAVAILABLE, verify
+from support.handmade_pipeline import Document, HandmadePipeline
+from support.verify_process import UNAVAILABLE, verify
 
 VALUES = [b"value %d" % number for number in range(20)]
 

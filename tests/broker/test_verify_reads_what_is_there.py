@@ -13,14 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from handmade_pipeline import HandmadePipeline
 from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.compression import Codec
 from onceward_testing import LocalKafka
 from onceward_verify.findings import CannotTell
 from onceward_verify.segments import RecordBatch, record_batches, replica_folder
-from verify_process import verify
+from support.handmade_pipeline import HandmadePipeline
+from support.verify_process import verify
 
 ROWS = [
     (None, b"no key", None),

@@ -27,7 +27,15 @@ from onceward.kafka.wire.appends.producer import Append, PartitionProducer, idem
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward_testing import LocalKafka
-from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
+from support.wire_fixtures import (
+    LosingClient,
+    Writer,
+    appends_to,
+    first,
+    fragments,
+    one_by_one,
+    settings,
+)
 
 pytestmark = pytest.mark.broker
 

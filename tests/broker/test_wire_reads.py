@@ -16,7 +16,7 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.key_reader import newest_committed
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 from onceward_testing import LocalKafka
-from wire_fixtures import Writer, appends_to, fragments
+from support.wire_fixtures import Writer, appends_to, fragments
 
 pytestmark = pytest.mark.broker
 

@@ -36,7 +36,15 @@ from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
 from onceward.kafka.wire.transactions.states import State
 from onceward.kafka.wire.transactions.transaction import Transaction
 from onceward_testing import LocalKafka
-from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
+from support.wire_fixtures import (
+    LosingClient,
+    Writer,
+    appends_to,
+    first,
+    fragments,
+    one_by_one,
+    settings,
+)
 
 pytestmark = pytest.mark.broker
 

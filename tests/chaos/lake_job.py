@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from text_file_jobs import to_the_end
 
 import onceward as ow
-from lake_packages import LAKE_PACKAGES
 from onceward.spark.tables.delta_table import Transaction
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.faults import arm_from_environment
+from support.lake_packages import LAKE_PACKAGES
 
 DIE_BEHIND = "die-behind-commit"
 """A file in the job's folder that says behind which commit of the table, from 0, the job kills

@@ -28,7 +28,7 @@ from pipeline_runs import Pipeline
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
 from onceward_testing import LocalKafka
-from wire_fixtures import Writer, settings
+from support.wire_fixtures import Writer, settings
 
 _MID_SEND, _COMMITTED = "mid-send", "committed, not logged"
 _KILLS = {_MID_SEND: "lease:finished:12:kill", _COMMITTED: "commit:finished:1:kill"}

@@ -19,7 +19,7 @@ from text_file_jobs import TextFileJob
 
 from onceward_testing import LocalKafka, LocalMySQL
 from onceward_testing.job_process import JobProcess
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 JOB = Path(__file__).with_name("changes_job.py")
 CHANGES = int(os.environ.get("CHANGES", "30000"))

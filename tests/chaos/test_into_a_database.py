@@ -13,9 +13,9 @@ import pytest
 from text_file_jobs import TextFileJob
 
 import onceward as ow
-from mysql_client import sql_at
 from onceward.ids import pipeline_id
 from onceward.sql.sink.prepared import PreparedTransactions
+from support.mysql_client import sql_at
 
 BATCHES = 4
 

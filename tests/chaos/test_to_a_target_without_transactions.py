@@ -12,8 +12,8 @@ from pipeline_lives import PATIENCE_SECONDS
 from text_file_jobs import TextFileJob
 
 import onceward as ow
-from http_target import HttpTarget
 from onceward.ids import pipeline_id
+from support.http_target import HttpTarget
 
 BATCHES = 3
 ROWS = 500

@@ -10,7 +10,7 @@ from text_file_jobs import run
 import onceward as ow
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from http_target import post
+from support.http_target import post
 
 if __name__ == "__main__":
     folder, url = Path(sys.argv[1]), sys.argv[2]

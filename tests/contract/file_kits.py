@@ -22,7 +22,7 @@ from onceward.spark.files import file_writer
 from onceward.spark.files.file_system import Files
 from onceward.spark.files.file_writer import FileFormat, Written
 from onceward_testing.sink_contract import Died, TwoPhaseKit
-from tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame
 
 
 class FileKit(TwoPhaseKit):

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
-from lost_answers import lost_end_txn
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
 from onceward.kafka.sink.sink import KafkaSink
 from onceward.kafka.sink.target import KafkaTarget
 from onceward_testing import LocalKafka
 from onceward_testing.sink_contract import SinkKit
+from support.lost_answers import lost_end_txn
 
 Reader = Callable[[str, str], list[Message]]
 

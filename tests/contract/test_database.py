@@ -13,8 +13,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import onceward as ow
-from lost_answers import lost_commit
-from mysql_client import sql_at
 from onceward.engine.driver_rows import DriverTurn
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
@@ -23,6 +21,8 @@ from onceward.sql.ledger import table
 from onceward.sql.sink.target import DatabaseTarget
 from onceward_testing import LocalMySQL, LocalPostgres
 from onceward_testing.sink_contract import SinkContract, SinkKit, batch
+from support.lost_answers import lost_commit
+from support.mysql_client import sql_at
 
 
 class _Always(DriverTurn):

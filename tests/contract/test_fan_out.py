@@ -22,7 +22,6 @@ from test_database import DatabaseKit
 from test_folder_sink import folder_sink, reader
 
 import onceward as ow
-from http_target import HttpTarget, post
 from onceward.engine import task_job
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.fan_out import FanOutTarget
@@ -47,7 +46,8 @@ from onceward_testing.sink_contract import (
     lost_append,
     run_batch,
 )
-from tasks_here import ArrowFrame, TasksHere
+from support.http_target import HttpTarget, post
+from support.tasks_here import ArrowFrame, TasksHere
 
 Visible = Callable[[], Counter[str]]
 

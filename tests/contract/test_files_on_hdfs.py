@@ -14,10 +14,10 @@ from file_kits import FileKit
 from pyspark.errors import AnalysisException
 
 import onceward as ow
-from local_hdfs import LocalHdfs
 from onceward.errors import TargetUnreachable
 from onceward.spark.files.file_system import HadoopFiles, files_at
 from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch
+from support.local_hdfs import LocalHdfs
 
 pytestmark = pytest.mark.slow  # servers of its own
 

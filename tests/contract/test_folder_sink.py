@@ -21,7 +21,7 @@ from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
 from onceward_testing import LocalKafka
 from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit
-from tasks_here import ArrowFrame, TasksHere
+from support.tasks_here import ArrowFrame, TasksHere
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "folder_sink.py"
 

@@ -22,8 +22,6 @@ import pytest
 from chain_contract import ChainContract, P, Store, append, record
 
 import onceward as ow
-from lost_answers import lost_commit, lost_end_txn
-from mysql_client import sql_at
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import State
 from onceward.errors import (
@@ -42,6 +40,8 @@ from onceward.sql.ledger import table
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.table import TableChain
 from onceward_testing import LocalKafka, LocalMySQL, LocalPostgres
+from support.lost_answers import lost_commit, lost_end_txn
+from support.mysql_client import sql_at
 
 TAKE_AND_APPEND = """
 import sys

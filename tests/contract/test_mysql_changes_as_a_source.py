@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mysql_client import sql_at
 from onceward.mysql.source.settings import settings_of
 from onceward.mysql.source.source import MySQLChanges
 from onceward_testing import LocalMySQL
 from onceward_testing.source_contract import SourceContract, SourceKit
+from support.mysql_client import sql_at
 
 
 @pytest.mark.slow

@@ -15,8 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import onceward as ow
-from lost_answers import lost_commit
-from mysql_client import sql_at
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.target import Target
@@ -27,7 +25,9 @@ from onceward.sql.sink.prepared import PreparedTransactions
 from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing import LocalMySQL, LocalPostgres
 from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch, lost_append
-from tasks_here import ArrowFrame, TasksHere
+from support.lost_answers import lost_commit
+from support.mysql_client import sql_at
+from support.tasks_here import ArrowFrame, TasksHere
 
 
 class PreparedKit(TwoPhaseKit):

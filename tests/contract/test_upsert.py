@@ -39,7 +39,7 @@ from onceward_testing.sink_contract import (
     TwoPhaseContract,
     run_batch,
 )
-from tasks_here import ArrowFrame, TasksHere
+from support.tasks_here import ArrowFrame, TasksHere
 
 
 class RedisKit(UpsertKit):

@@ -29,7 +29,7 @@ from onceward.errors import (
 )
 from onceward_testing import LocalOpenSearch
 from onceward_testing.sink_contract import Process, TwoPhaseContract
-from tasks_here import ArrowFrame, TasksHere
+from support.tasks_here import ArrowFrame, TasksHere
 
 pytestmark = pytest.mark.once_more  # another server beside Redis, and a download of its own
 

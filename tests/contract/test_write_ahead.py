@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 import onceward as ow
-from http_target import HttpTarget, post
 from onceward import events
 from onceward.delivery import target as write_ahead
 from onceward.delivery.target import WriteAheadTarget
@@ -51,7 +50,8 @@ from onceward_testing.sink_contract import (
     fault,
     run_batch,
 )
-from tasks_here import ArrowFrame, TasksHere
+from support.http_target import HttpTarget, post
+from support.tasks_here import ArrowFrame, TasksHere
 
 CHUNK_ROWS = 2
 

@@ -15,7 +15,7 @@ import pytest
 import onceward as ow
 from onceward.engine.ledger.chain import Ledger
 from onceward_testing.sink_contract import Died, Process, TwoPhaseKit
-from tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame
 
 
 class UpsertKit(TwoPhaseKit):

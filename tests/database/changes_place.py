@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from mysql_client import sql_at
 from onceward.mysql.source.settings import settings_of
 from onceward.mysql.source.source import MySQLChanges
 from onceward_testing import LocalMySQL
+from support.mysql_client import sql_at
 
 DEFAULTS: dict[str, Any] = {
     "starting": "latest",

@@ -14,7 +14,7 @@ from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging
 from onceward.sql.sink import attempt
 from onceward_testing import LocalMySQL, LocalPostgres
-from tasks_here import TasksHere
+from support.tasks_here import TasksHere
 
 MARIADB = pytest.param("mariadb_place", marks=pytest.mark.once_more)
 

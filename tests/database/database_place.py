@@ -11,7 +11,6 @@ import psycopg
 import pyarrow as pa
 
 import onceward as ow
-from mysql_client import sql_at
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
@@ -20,7 +19,8 @@ from onceward.ids import pipeline_id
 from onceward.sql.sink.target import DatabaseTarget
 from onceward_testing import LocalMySQL, LocalPostgres
 from onceward_testing.sink_contract import batch
-from tasks_here import ArrowFrame
+from support.mysql_client import sql_at
+from support.tasks_here import ArrowFrame
 
 
 def three_batches(place: Place) -> Place:

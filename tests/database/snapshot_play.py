@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pymysql
 
-from mysql_client import sql_at
 from onceward.mysql import snapshot
 from onceward.mysql.binlog.changes import Decoder
 from onceward.mysql.binlog.texts import Values
@@ -27,6 +26,7 @@ from onceward.mysql.source.settings import Settings, settings_of
 from onceward.mysql.source.starts import first
 from onceward.mysql.source.transactions import Walk
 from onceward_testing import LocalMySQL
+from support.mysql_client import sql_at
 
 Row = dict[str, Any]
 

@@ -17,7 +17,6 @@ import pytest
 from changes_place import purge
 from snapshot_play import settings_for
 
-from mysql_client import sql_at
 from onceward.errors import (
     AccessDenied,
     BinlogDamaged,
@@ -35,6 +34,7 @@ from onceward.mysql.source.connection import Server, reading
 from onceward.mysql.source.dump import Dump
 from onceward.mysql.source.position import Place
 from onceward_testing import LocalMySQL
+from support.mysql_client import sql_at
 
 MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
 FAR = 1 << 32

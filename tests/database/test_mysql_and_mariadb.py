@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from database_place import Place
 
-from mysql_client import transaction_at
 from onceward.engine.target import Write
 from onceward.errors import (
     BadColumn,
@@ -29,7 +28,8 @@ from onceward.sql.ledger.mysql import MySQLSession
 from onceward.sql.mysql import dialect, staging
 from onceward.sql.sink import attempt
 from onceward_testing.sink_contract import Process, batch
-from tasks_here import ArrowFrame
+from support.mysql_client import transaction_at
+from support.tasks_here import ArrowFrame
 
 UTC = dt.timezone.utc
 MOMENT = dt.datetime(2026, 11, 22, 1, 2, 3, 456_789)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from changes_place import ChangesPlace, brief, purge, row, source_of
 
-from mysql_client import sql_at, transaction_at
 from onceward.errors import (
     BinlogPurged,
     ChangeUnreadable,
@@ -22,6 +21,7 @@ from onceward.errors import (
 from onceward.mysql.source import requirements
 from onceward.mysql.source.connection import Server
 from onceward_testing import LocalMySQL
+from support.mysql_client import sql_at, transaction_at
 
 MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from changes_place import ChangesPlace, brief, purge, row, source_of
 
-from mysql_client import sql_at
 from onceward.errors import BinlogPurged, ServerUnfit, ServerUnreachable, SourceReplaced
 from onceward_testing import LocalMySQL
+from support.mysql_client import sql_at
 
 SETTINGS: dict[str, dict[str, str]] = {
     "mysql": {"gtid-mode": "ON", "enforce-gtid-consistency": "ON", "binlog-row-metadata": "FULL"},

@@ -13,9 +13,9 @@ import pymysql
 import pytest
 from changes_place import ChangesPlace
 
-import newest_mysql
-from mysql_client import sql_at
 from onceward_testing import LocalMySQL
+from support import newest_mysql
+from support.mysql_client import sql_at
 
 pytestmark = pytest.mark.slow
 

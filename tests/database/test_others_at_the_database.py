@@ -20,7 +20,6 @@ import pytest
 from database_place import Place
 from test_prepared_transactions import Prepared
 
-from mysql_client import transaction_at
 from onceward import patience
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
@@ -41,7 +40,8 @@ from onceward.sql.postgresql.dialect import PostgreSQLDialect
 from onceward.sql.sink import attempt
 from onceward.sql.sink.target import DatabaseTarget
 from onceward_testing.sink_contract import batch
-from tasks_here import ArrowFrame
+from support.mysql_client import transaction_at
+from support.tasks_here import ArrowFrame
 
 
 def values(*numbers: int) -> pa.Table:

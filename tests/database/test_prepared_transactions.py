@@ -14,7 +14,6 @@ from database_place import Place
 from test_rows_into_tables import LISTS, TYPES, expected
 
 import onceward as ow
-from mysql_client import sql_at
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -36,7 +35,8 @@ from onceward.sql.sink.prepared import PreparedTransactions
 from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing import LocalPostgres
 from onceward_testing.sink_contract import Died, Process, batch
-from tasks_here import ArrowFrame
+from support.mysql_client import sql_at
+from support.tasks_here import ArrowFrame
 
 TABLE = "CREATE TABLE {s}.t (value varchar(20))"
 

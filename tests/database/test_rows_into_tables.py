@@ -26,7 +26,7 @@ from onceward.ids import TaskAttempt
 from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import connection_words
 from onceward_testing.sink_contract import Process, batch
-from tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame
 
 UTC = dt.timezone.utc
 MOMENT = dt.datetime(2026, 11, 22, 1, 2, 3, 456_789)

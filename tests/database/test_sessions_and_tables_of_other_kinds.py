@@ -22,7 +22,7 @@ from onceward.errors import (
 )
 from onceward.sql.postgresql import staging
 from onceward_testing.sink_contract import Process, batch
-from tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame
 
 HOSTILE = {
     "client_encoding": "LATIN1",

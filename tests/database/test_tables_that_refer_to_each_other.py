@@ -69,7 +69,7 @@ def test_frames_for_parents_may_come_after_those_for_their_children(place: Place
     from onceward.engine.policy import SinkPolicy
     from onceward.engine.target import Write
     from onceward_testing.sink_contract import batch
-    from tasks_here import ArrowFrame
+    from support.tasks_here import ArrowFrame
 
     child, parent = (
         rows(place, told).drop_columns("table") for told in (("c", 2, 1), ("p", 1, None))

@@ -27,7 +27,7 @@ from onceward.sql.ledger import table
 from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing import LocalPostgres
 from onceward_testing.sink_contract import batch
-from tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from database_place import Place, three_batches
 
-from mysql_client import transaction_at
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -27,7 +26,8 @@ from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing.sink_contract import batch
 from onceward_verify.findings import CannotTell
 from onceward_verify.mysql import MySQL
-from tasks_here import ArrowFrame
+from support.mysql_client import transaction_at
+from support.tasks_here import ArrowFrame
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
 

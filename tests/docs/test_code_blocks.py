@@ -29,12 +29,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from redis import Redis
 
-import markdown_pages as markdown
 import onceward
-from avro_codec import write
-from http_target import HttpTarget
-from markdown_pages import ROOT, Block
-from mysql_client import sql_at
 from onceward_testing import (
     LocalKafka,
     LocalMySQL,
@@ -45,7 +40,12 @@ from onceward_testing import (
     exactly_once,
     read_topic,
 )
-from running_jobs import running
+from support import markdown_pages as markdown
+from support.avro_codec import write
+from support.http_target import HttpTarget
+from support.markdown_pages import ROOT, Block
+from support.mysql_client import sql_at
+from support.running_jobs import running
 
 TOPICS = (
     *(

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-import markdown_pages as markdown
-from markdown_pages import ROOT
 from onceward_testing import read_topic
 from onceward_testing.free_ports import free_ports
+from support import markdown_pages as markdown
+from support.markdown_pages import ROOT
 
 BIN = Path(sys.executable).parent
 DEADLINE_SECONDS = 240

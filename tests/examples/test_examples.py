@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mysql_client import sql_at, transact_at
 from onceward_testing import LocalKafka, LocalMySQL, exactly_once, read_topic
-from running_jobs import running
+from support.mysql_client import sql_at, transact_at
+from support.running_jobs import running
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MINUTE_MS = 60_000

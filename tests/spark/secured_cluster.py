@@ -25,9 +25,9 @@ from confluent_kafka.admin import (
 from streaming_pipeline import Pipeline
 
 import onceward
-from certificates import KEY_PASSWORD, make_certificates
 from onceward.kafka.wire.acls import Acl, Need, minimal_acls
 from onceward_testing import LocalKafka
+from support.certificates import KEY_PASSWORD, make_certificates
 
 PRINCIPAL = "User:etl"
 PASSWORD = "the-canary-sings-Pw7"

@@ -22,10 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward
-from kept_clients import using
 from onceward.errors import OncewardError
 from onceward_testing import LocalKafka
 from onceward_testing.topic_reader import end_offsets
+from support.kept_clients import using
 
 QUERY_TIMEOUT_SECONDS = 150
 

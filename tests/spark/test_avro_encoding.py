@@ -13,8 +13,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 import onceward as ow
-from avro_codec import read
-from memory_registry import MemoryRegistry
 from onceward.errors import (
     BadColumn,
     ConfigurationError,
@@ -27,6 +25,8 @@ from onceward.errors import (
 from onceward.formats.avro.framing import schema_id
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
+from support.avro_codec import read
+from support.memory_registry import MemoryRegistry
 
 ORDER = {
     "type": "record",

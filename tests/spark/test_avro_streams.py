@@ -17,11 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from streaming_pipeline import Pipeline
 
 import onceward as ow
-from avro_codec import read, write
-from memory_registry import MemoryRegistry
 from onceward.errors import PoisonRecord, RegistryReplaced, RegistryUnreachable
 from onceward_testing import LocalRegistry
-from verify_process import verify_at
+from support.avro_codec import read, write
+from support.memory_registry import MemoryRegistry
+from support.verify_process import verify_at
 
 NO_PAUSE = ow.FixedDelay(attempts=1, delay_s=0)
 

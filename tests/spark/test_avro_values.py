@@ -1,7 +1,7 @@
 """What comes out of ``ow.avro.decode`` is what went in, whatever Avro can say, also when the
 schemas differ.
 
-Records are written by tests/avro_codec.py, which knows the specification and nothing of Java.
+Records are written by tests/support/avro_codec.py, which knows the specification and nothing of Java.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import DataFrame, Row
 
 import onceward as ow
-from avro_codec import write
-from memory_registry import MemoryRegistry
 from onceward.engine import decoding
+from support.avro_codec import write
+from support.memory_registry import MemoryRegistry
 
 UTC = datetime.timezone.utc
 UNIQUE = uuid.UUID("12345678-1234-5678-1234-567812345678")

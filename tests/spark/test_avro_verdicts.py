@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 import onceward as ow
-from avro_codec import Malformed, read, varint, write
-from memory_registry import MemoryRegistry
 from onceward.engine import decoding
 from onceward.errors import OncewardError, PoisonRecord, SchemaIdUnseen
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
+from support.avro_codec import Malformed, read, varint, write
+from support.memory_registry import MemoryRegistry
 
 INNER = {"type": "record", "name": "Inner", "fields": [{"name": "s", "type": "string"}]}
 PERSON = {

@@ -30,7 +30,7 @@ from onceward.errors import (
     RecordTooLarge,
     UnsupportedQuery,
 )
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 
 class Goods(decoding.DecodingStep):

@@ -24,7 +24,7 @@ from onceward.errors import (
     RecordTooLarge,
     UnsupportedQuery,
 )
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 
 def same(frame: DataFrame) -> DataFrame:

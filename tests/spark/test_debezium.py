@@ -16,7 +16,6 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from streaming_pipeline import Pipeline
 
 import onceward as ow
-from memory_registry import MemoryRegistry
 from onceward.errors import (
     BadColumn,
     ChangeUnreadable,
@@ -28,6 +27,7 @@ from onceward.errors import (
 from onceward.formats.debezium.envelope import SOURCE
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
+from support.memory_registry import MemoryRegistry
 
 CHANGES = """op string, db string, table string, key string, before string, after string, ts_ms bigint, position string,
     gtid string, file string, pos bigint, row int, server_id bigint"""

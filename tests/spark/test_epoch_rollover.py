@@ -15,7 +15,7 @@ from onceward.kafka.sink import run
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.transactions.coordinator import NOBODY, TransactionCoordinator
-from wire_fixtures import LosingClient
+from support.wire_fixtures import LosingClient
 
 BATCHES_LEFT = 4
 

@@ -27,7 +27,7 @@ from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
 from onceward.spark.batch.query import RunningBatch
 from onceward_testing import LocalKafka
-from wire_fixtures import Writer, settings
+from support.wire_fixtures import Writer, settings
 
 FORGET_PRODUCERS = {
     "producer.id.expiration.ms": 1_000,

@@ -20,7 +20,7 @@ from onceward.engine import decoding
 from onceward.errors import OncewardError, PoisonRecord
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 SCHEMA = """id BIGINT NOT NULL, h SMALLINT, i INT, ok BOOLEAN, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP,
     local TIMESTAMP_NTZ, tags ARRAY<STRING>, notes MAP<STRING, STRING>, nums MAP<STRING, DOUBLE>,

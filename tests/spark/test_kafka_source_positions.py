@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from streaming_pipeline import Pipeline, source_records
 
 import onceward
-from handmade_broker import HandmadeBroker
 from onceward.errors import (
     BrokerUnreachable,
     ConfigurationError,
     ContradictoryOptions,
     TopicMissing,
 )
+from support.handmade_broker import HandmadeBroker
 
 
 def values_read(pipeline: Pipeline, **options: Any) -> Counter[bytes]:

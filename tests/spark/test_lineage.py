@@ -12,7 +12,7 @@ from streaming_pipeline import Pipeline
 
 import onceward
 from onceward.errors import BadColumn
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 FED = 120
 

@@ -18,9 +18,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import onceward as ow
-from mysql_client import sql_at
 from onceward.errors import ChangeUnreadable
 from onceward_testing import LocalMySQL
+from support.mysql_client import sql_at
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from secured_cluster import SecuredKafka
 
-from dead_letter_desk import Desk
 from onceward.kafka.wire.acls import Acl, Kind, Need
+from support.dead_letter_desk import Desk
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "dead-letters.md"
 _LINE = re.compile(

@@ -19,9 +19,9 @@ from secured_cluster import PASSWORD, SecuredKafka
 from test_logins import encoded
 
 import fault_table
-from certificates import KEY_PASSWORD
 from onceward.kafka.wire.acls import minimal_acls
 from onceward_testing.job_process import spark_home
+from support.certificates import KEY_PASSWORD
 
 JOB = Path(__file__).with_name("secret_job.py")
 JOB_SECONDS = 600

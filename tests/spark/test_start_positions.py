@@ -28,7 +28,7 @@ from onceward.errors import (
     SourceDataLost,
     SourceTopicReplaced,
 )
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 Content = Mapping[str, Sequence[str]]
 """Per topic, by the end of its name, what its partitions hold: a letter a record."""

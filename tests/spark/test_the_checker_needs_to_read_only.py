@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from secured_cluster import PASSWORD, SecuredKafka
 
-from handmade_pipeline import HandmadePipeline
 from onceward.kafka.wire.acls import Acl, Kind, Need
-from verify_process import verify
+from support.handmade_pipeline import HandmadePipeline
+from support.verify_process import verify
 
 pytestmark = pytest.mark.slow
 

@@ -34,7 +34,7 @@ from onceward.errors import (
     SendFailed,
     UnsupportedQuery,
 )
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 Function = Callable[[DataFrame, int], None]
 

@@ -25,7 +25,7 @@ from streaming_pipeline import Pipeline
 import fault_table
 from onceward.ids import TopicPartition as Place
 from onceward.kafka.wire.client import KafkaClient
-from wire_fixtures import Writer, appends_to, fragments, settings
+from support.wire_fixtures import Writer, appends_to, fragments, settings
 
 WAIT_SECONDS = 120
 

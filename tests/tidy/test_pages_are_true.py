@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import markdown_pages as markdown
 import onceward
-from markdown_pages import ROOT
 from onceward import errors
 from onceward.kafka.wire.options.settings import OPTIONS
+from support import markdown_pages as markdown
+from support.markdown_pages import ROOT
 
 README_WORDS = 900
 LANGUAGES = {"python", "bash", "diff", "sql"}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fault_table import FAULTS
-from no_java import JavaStarted
 from onceward.errors import ConfigurationError
 from onceward.spark.session.java import java_found
 from onceward_testing import LocalKafka
+from support.no_java import JavaStarted
 from tiers import TIERS, Collected, Facts, tier_of
 
 BROKER, SPARK = Facts(broker=True), Facts(broker=True, spark=True)

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avro_codec import read, write
-from memory_registry import MemoryRegistry
 from onceward.errors import (
     PoisonRecord,
     RegistryReplaced,
@@ -46,6 +44,8 @@ from onceward.formats.avro.valid_text import all_of
 from onceward.formats.avro.wide_decimals import widened
 from onceward.spark.batch.failures import RAISED, known_failure
 from onceward.spark.batch.thrown import Thrown
+from support.avro_codec import read, write
+from support.memory_registry import MemoryRegistry
 
 
 @given(st.integers(0, 2**32 - 1), st.binary())

@@ -19,15 +19,6 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
-from certificates import make_certificates
-from handmade_broker import (
-    API_VERSIONS,
-    METADATA,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    TLS,
-    HandmadeBroker,
-)
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -36,6 +27,15 @@ from onceward.errors import (
 )
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
+from support.certificates import make_certificates
+from support.handmade_broker import (
+    API_VERSIONS,
+    METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    TLS,
+    HandmadeBroker,
+)
 
 PATIENCE_SECONDS = 30
 LOGIN = {

@@ -16,7 +16,7 @@ import pytest
 
 from onceward.kafka.sink.sequencer.server import Sequencer
 from onceward.kafka.wire.client import KafkaClient
-from wire_fixtures import settings
+from support.wire_fixtures import settings
 
 PATIENCE_SECONDS = 60
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import onceward as ow
-from memory_registry import MemoryRegistry
 from onceward.errors import ConfigurationError
 from onceward.formats.avro.known import registry_of
+from support.memory_registry import MemoryRegistry
 
 
 def test_an_address_is_a_registry():

@@ -23,9 +23,7 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from certificates import KEY_PASSWORD, make_certificates
 from fault_table import fired
-from hostile_http import Behaviour, HostileServer, answer, drip, hang_up, raw, silent
 from onceward.errors import (
     FileUnreadable,
     Recovery,
@@ -38,6 +36,8 @@ from onceward.errors import (
 )
 from onceward.formats.registry import http
 from onceward_testing.free_ports import free_ports
+from support.certificates import KEY_PASSWORD, make_certificates
+from support.hostile_http import Behaviour, HostileServer, answer, drip, hang_up, raw, silent
 
 TEXT = '{"type": "record", "name": "Person", "fields": [{"name": "id", "type": "long"}]}'
 OTHER = '{"type": "record", "name": "Person", "fields": [{"name": "id", "type": "string"}]}'

@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import pytest
 
-from handmade_broker import FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA, SPOKEN, HandmadeBroker
 from onceward.errors import UnsupportedBroker
 from onceward.kafka.wire.client import KafkaClient
-from wire_fixtures import Writer, settings
+from support.handmade_broker import (
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    METADATA,
+    SPOKEN,
+    HandmadeBroker,
+)
+from support.wire_fixtures import Writer, settings
 
 SPOKEN_BY_2_4 = {**SPOKEN, METADATA: (7, 7), FIND_COORDINATOR: (1, 1), INIT_PRODUCER_ID: (0, 2)}
 

@@ -19,7 +19,7 @@ from onceward.ids import TopicPartition
 from onceward.kafka.records.batch import Fragment
 from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.wire.client import KafkaClient
-from wire_fixtures import Writer, appends_to, fragments, settings
+from support.wire_fixtures import Writer, appends_to, fragments, settings
 
 Values = Mapping[TopicPartition, "Sequence[bytes] | Sequence[Fragment]"]
 Document = dict[str, Any]

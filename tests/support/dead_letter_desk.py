@@ -24,7 +24,7 @@ from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
-from verify_process import verify_at
+from support.verify_process import verify_at
 
 Headers = list[tuple[str, bytes | None]]
 PARTITIONS = 3

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from handmade_pipeline import HandmadePipeline
+from support.handmade_pipeline import HandmadePipeline
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
 UNAVAILABLE = 69

@@ -45,7 +45,7 @@ class NoJava:
         stub = folder / "bin" / "java"
         stub.parent.mkdir(parents=True)
         stub.write_text(
-            "#!/bin/sh\necho 'a test of the tier fast may not start a Java: see tests/no_java.py' "
+            "#!/bin/sh\necho 'a test of the tier fast starts no Java: see tests/support/no_java.py' "
             ">&2\nexit 97\n"
         )
         stub.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The process of :mod:`http_target`: standard library only, so that it starts in a moment.
+"""The process of :mod:`support.http_target`: standard library only, so that it starts in a moment.
 
 ``POST /<how>/<name>`` takes a chunk: JSON, a list of values, under the header ``Idempotency-Key``.
 ``how`` is ``honours``: what comes under a key that is known is answered with 200 and not kept; or

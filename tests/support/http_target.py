@@ -1,6 +1,6 @@
 """An HTTP server in a process of its own, as a target without transactions. For tests.
 
-:mod:`http_server` is the process, and says what it takes.
+:mod:`support.http_server` is the process, and says what it takes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 _FENCE = re.compile(r"^ {0,3}```(\w*)\s*$")
 _HEADING = re.compile(r"^#{1,6} +(.*?)\s*$")

@@ -1,0 +1,1 @@
+"""Helpers of every suite: servers by hand, clients that are kept open, readers of pages, jobs in processes."""
