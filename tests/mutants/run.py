@@ -3,7 +3,8 @@
 First the control: every test that is named as a killer must pass on a copy of the code as it is.
 Then for each mutant: a copy of its own, the patch, and the tests that its header names, level by
 level. A test kills when it fails, or hangs, in its own body; what fails while it is set up, and a
-fault that never fired, count as nothing. The table of who killed whom goes to ``docs/mutants.md``.
+fault that never fired, count as nothing. A patch that does not type-check is invalid. The table of
+who killed whom goes to ``build/evidence/mutants.md``.
 
 The working tree is never touched, and what the tests import is the copy, in Spark's Python
 workers, too (``witness``). Exit status: 0 all killed; 1 a mutant survived; 2 a patch does not
@@ -36,9 +37,10 @@ from mutant import (
     PatchDoesNotApply,
     mutants,
 )
+from type_check import type_errors
 from witness import REPORT, SOURCE
 
-TABLE = ROOT / "docs" / "mutants.md"
+TABLE = ROOT / "build" / "evidence" / "mutants.md"
 TEST_LIMIT_SECONDS = {"unit": 60, "broker": 150}
 """How long one test may take, once its brokers and Spark are there. The slowest takes a tenth of
 it; whoever takes longer hangs.
@@ -100,6 +102,10 @@ class Workshop:
         self._stopped = True
         for process in list(self._running):
             process.kill()
+
+    def type_errors(self, chosen: Iterable[Mutant]) -> dict[str, str]:
+        """Return mypy's complaints by mutant, of those whose patched files it refuses."""
+        return type_errors(chosen, self._base, self._folder / "typed")
 
     def control(self, tests: dict[str, list[str]]) -> None:
         """Run the killers on the code as it is.
@@ -306,11 +312,11 @@ def _cell(trial: Trial | None, tests: Sequence[str]) -> str:
 _PREFACE = f"""\
 # Mutants: who would notice if the code were wrong?
 
-Made by `make mutants`; do not edit. Each mutant is a patch in [`tests/mutants`](../tests/mutants) that breaks one
-promise on purpose. It is applied to a copy of the code, and the tests that are named for it must fail; on the code as
-it is the same tests pass, in the same run, before. *Without a broker*: values, threads, processes and sockets of our
-own. *On a real broker*: Kafka 4.3.1 or 3.9.1 (in the test's name), with Spark where the path begins with `spark/`. The
-first test that fails is named. One that hangs is counted as failed: within its limit it passes without the mutant.
+Made by `make mutants`. Each mutant is a patch in `tests/mutants` that breaks one promise on purpose. It is applied to
+a copy of the code, where it must type-check, and the tests that are named for it must fail; on the code as it is the
+same tests pass, in the same run, before. *Without a broker*: values, threads, processes and sockets of our own. *On a
+real broker*: Kafka 4.3.1 or 3.9.1 (in the test's name), with Spark where the path begins with `spark/`. The first test
+that fails is named. One that hangs is counted as failed: within its limit it passes without the mutant.
 
 ## The control
 
@@ -327,7 +333,7 @@ which no broker can be made to show on demand.
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """``docs/mutants.md``, the same for the same outcome."""
+    """Return the text of ``build/evidence/mutants.md``, which depends on the outcome only."""
     demanded = [v for v in verdicts if v.mutant.demanded]
     others = [v for v in verdicts if not v.mutant.demanded]
     fakes = [f"* `{v.mutant.name}`" for v in verdicts if not v.mutant.tests["broker"]]
@@ -367,6 +373,11 @@ def main() -> int:
         help="run the tests of this level only; the table is not written",
     )
     parser.add_argument(
+        "--types",
+        action="store_true",
+        help="only see that the patched files type-check; run no test",
+    )
+    parser.add_argument(
         "--jobs", type=int, default=2, help="mutants under trial at the same time (2)"
     )
     parser.add_argument(
@@ -395,6 +406,12 @@ def _trials(workshop: Workshop, options: argparse.Namespace) -> int:
         _tell(f"INVALID: no mutant for {sorted(missing)}")
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    if whole or options.types:
+        errors = workshop.type_errors(chosen)
+        for name, text in errors.items():
+            _tell(f"INVALID: {name or 'the code as it is'} does not type-check:\n{text}")
+        if errors or options.types:
+            return 2 if errors else 0
     try:
         workshop.control(
             {
@@ -438,6 +455,7 @@ def _summary(verdicts: Sequence[Verdict], whole: bool) -> int:
     if alive or idle:
         return 1
     if whole:
+        TABLE.parent.mkdir(parents=True, exist_ok=True)
         TABLE.write_text(table(verdicts))
         _tell(f"written: {TABLE.relative_to(ROOT)}")
     return 0

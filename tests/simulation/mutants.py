@@ -4,8 +4,8 @@ alone, and how soon?
 Each mutant of ``tests/mutants`` that concerns decisions, and each finding of an earlier reading
 that was mended, put back by a patch in ``findings``. Seeds are told from 1 on by a copy of the
 code with the patch, in the pipelines that come to that place, until one is violated that the code
-as it is tells without a violation. The table goes to ``docs/evidence/simulation-mutants.md``. Exit
-status: 0 all that were tried are found; 1 some are not; 2 a patch does not apply.
+as it is tells without a violation. The table goes to ``build/evidence/simulation-mutants.md``.
+Exit status: 0 all that were tried are found; 1 some are not; 2 a patch does not apply.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from simulation.teller import Seed, Teller, Told
 
 FINDINGS = Path(__file__).with_name("findings")
 _LATER = "not run since the simulation comes to their place"
-TABLE = ROOT / "docs" / "evidence" / "simulation-mutants.md"
+TABLE = ROOT / "build" / "evidence" / "simulation-mutants.md"
 HANGS_SECONDS = 120.0
 """Nobody tells a seed for so long, on a machine that has other things to do, too; a hundredth is
 more than enough.
@@ -227,20 +227,18 @@ def _tell(text: str) -> None:
 _PREFACE = """\
 # What of the known ways to break the code does the simulation find?
 
-Made by `make simulate-mutants`; do not edit. Each line is a patch that breaks one promise on purpose: those of
-[`tests/mutants`](../../tests/mutants), and, put back, findings of an early reading of the code that were mended since
-([`tests/simulation/findings`](../../tests/simulation/findings)). Seeds of the [simulation](../simulation.md) are told
-from 1 on by a copy of the code with the patch, until a story is violated that the code as it is tells without a
-violation. Nothing else is run: no test, no broker. Of a mutant only its place is known: which pipelines come there,
-which groups of faults a place like that is about (one seed in three has any of all there are, one is aimed at such a
-fault in some step, each in its turn), and for some which kind of user, or which faults. Seconds are those of one CPU,
-stories alone. A line is told again by `make simulate-mutants ARGS=<name>`; what was found stays, with the seed of the
-code of its day, until it is found anew.
+Made by `make simulate-mutants`. Each line is a patch that breaks one promise on purpose: those of `tests/mutants`,
+and, put back, findings of an early reading of the code that were mended since (`tests/simulation/findings`). Seeds of
+the simulation are told from 1 on by a copy of the code with the patch, until a story is violated that the code as it is
+tells without a violation. Nothing else is run: no test, no broker. Of a mutant only its place is known: which pipelines
+come there, which groups of faults a place like that is about (one seed in three has any of all there are, one is aimed
+at such a fault in some step, each in its turn), and for some which kind of user, or which faults. Seconds are those of
+one CPU, stories alone. A line is told again by `make simulate-mutants ARGS=<name>`.
 """
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """``docs/evidence/simulation-mutants.md``."""
+    """Return the text of ``build/evidence/simulation-mutants.md``."""
     found = [verdict for verdict in verdicts if verdict.found]
     missed = [verdict for verdict in verdicts if not verdict.found and not verdict.why_not]
     reasons: dict[str, list[str]] = {}

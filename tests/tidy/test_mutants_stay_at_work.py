@@ -12,7 +12,6 @@ import pytest
 from mutants.mutant import CONTROLS, DEMANDED, LEVELS, ROOT, Mutant, mutants
 from tiers import Collected
 
-TABLE = ROOT / "docs" / "mutants.md"
 FINDINGS = mutants(ROOT / "tests" / "simulation" / "findings")
 """Put back for the simulation to find (``make simulate-mutants``)."""
 
@@ -74,10 +73,3 @@ def test_the_mutants_that_the_promises_name_are_all_there():
     assert [mutant.demanded for mutant in mutants() if mutant.demanded] == list(DEMANDED)
     assert all(any(mutant.tests.values()) for mutant in mutants())
     assert all(mutant.breaks for mutant in mutants())
-
-
-def test_the_table_speaks_of_every_mutant_and_of_no_other():
-    named = {
-        line.split("`")[1] for line in TABLE.read_text().splitlines() if line.startswith("| `")
-    }
-    assert named == {mutant.name for mutant in mutants()}
