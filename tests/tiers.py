@@ -14,8 +14,8 @@ each tier has one `make` target:
   their own, of each test the first case: put that first which tells most. And what needs nothing
   but time (``lengthy("ci")``).
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the
-  shared one, or minutes; and of a suite that is run once more, over another server, ledger or
-  layout, all but the first tests.
+  shared one, or minutes, or finds again what others find (``lengthy("chaos")``); and of a suite
+  that is run once more, over another server, ledger or layout, all but the first tests.
 
 What a test stands on is read off its fixtures, its parameters, and the code that it and its
 fixtures reach in this folder. Nothing is started for it.

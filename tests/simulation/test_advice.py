@@ -11,6 +11,8 @@ import pytest
 from simulation import swarm
 from simulation.run import Outcome, simulate_setting
 
+pytestmark = pytest.mark.lengthy("ci")
+
 SEEDS = 12
 _RESTORED = {
     "user:checkpoint restored": 1.0,

@@ -38,6 +38,7 @@ def story(kind: str, seed: int, odds: dict[str, float], **options: Any) -> Outco
     return simulate_setting(Setting(seed, kind, 8, odds, None, {}, simplest))
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("kind", ["database", "prepared"])
 def test_nothing_is_violated(kind: str) -> None:
     batches = 0
@@ -176,6 +177,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_planted_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, plant, odds, options = PLANTED[name]

@@ -14,6 +14,7 @@ SEEDS = range(40)
 SEARCHED = range(400)
 
 
+@pytest.mark.lengthy("chaos")
 def test_all_targets_have_every_batch_once_whatever_befalls_them() -> None:
     batches, fired = 0, set()
     for seed in SEEDS:
@@ -29,6 +30,7 @@ _CRASHES = {"crash:deliver.finished": 3.0}
 _ONE = "in [*self._must_be_ours(record)][:1]:"
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize(
     ("odds", "targets", "owner", "name", "before", "after"),
     [

@@ -24,6 +24,7 @@ PIPELINES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 """Of each kind what it leans on, and how it is set up."""
 
 
+@pytest.mark.lengthy("ci")
 @pytest.mark.parametrize("kind", PIPELINES)
 def test_a_pipeline_outlives_whatever_it_leans_on(kind: str) -> None:
     for seed in range(2):

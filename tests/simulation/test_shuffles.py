@@ -26,6 +26,7 @@ BY_CHANCE: dict[str, Any] = {
 }
 
 
+@pytest.mark.lengthy("ci")
 @pytest.mark.parametrize("user", ["sink", "halves", "persists"])
 @pytest.mark.parametrize("between", [0, 2])
 def test_a_batch_is_of_one_computation(user: str, between: int) -> None:

@@ -60,12 +60,14 @@ def _told(program: str, hash_seed: int) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.lengthy("ci")
 def test_the_same_seed_is_the_same_story_in_another_process():
     told = _told(_DIGESTS, 1)
     assert len({line.split()[2] for line in told}) == len(told)
     assert _told(_DIGESTS, 2) == told
 
 
+@pytest.mark.lengthy("ci")
 def test_a_story_does_not_hang_on_those_before_it():
     forwards = _told(_AFTERWARDS.replace("ORDER", "range(1, 20)"), 1)[0].split()
     backwards = _told(_AFTERWARDS.replace("ORDER", "range(19, 0, -1)"), 1)[0].split()

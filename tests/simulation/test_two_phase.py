@@ -18,6 +18,7 @@ SEARCHED = range(600)
 _COMMIT = "commit(one) for one in self._committables()"
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
     batches, fired = 0, set()
     for seed in SEEDS:
@@ -29,6 +30,7 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
     assert len(fired) > 5
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize(
     ("odds", "owner", "name", "before", "after"),
     [

@@ -17,6 +17,7 @@ SEEDS = range(100)
 SEARCHED = range(600)
 
 
+@pytest.mark.lengthy("chaos")
 def test_whoever_looks_at_keys_has_every_row_once_whatever_befalls_it() -> None:
     batches, fired = 0, set()
     for seed in SEEDS:
@@ -31,6 +32,7 @@ def test_whoever_looks_at_keys_has_every_row_once_whatever_befalls_it() -> None:
 _COUNTED = "record = self._counted(chunk, record)"
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize(
     ("odds", "owner", "name", "before", "after"),
     [

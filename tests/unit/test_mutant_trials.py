@@ -11,20 +11,21 @@ from typing import Any
 
 import pytest
 
+from mutants.mutant import ROOT, mutants
+
 FOLDER = Path(__file__).resolve().parents[1] / "mutants"
-KILLER = "tests/unit/test_sequencer_book.py::test_the_next_holder_goes_on_where_the_last_one_ended"
-BOOK = "src/onceward/kafka/sink/sequencer/book.py"
+(STALE,) = (mutant for mutant in mutants() if mutant.demanded == "stale sequences")
+KILLER, FILE = STALE.tests["unit"][0], STALE.files[0]
+FIRST, SECOND, *_ = (ROOT / FILE).read_text().splitlines()
 HARMLESS = [
-    "Breaks: Nothing: a comment goes.",
+    "Breaks: Nothing: a blank is added to a docstring.",
     f"Unit: {KILLER}",
-    f"--- a/{BOOK}",
-    f"+++ b/{BOOK}",
+    f"--- a/{FILE}",
+    f"+++ b/{FILE}",
     "@@ -1,2 +1,2 @@",
-    '-"""The sequencer\'s book: who may append to which partition of one epoch, and where the '
-    "next one goes on.",
-    '+"""The book of the sequencer: who may append to which partition of one epoch, and where the '
-    "next one goes on.",
-    " ",
+    f"-{FIRST}",
+    f"+{FIRST} ",
+    f" {SECOND}",
     "",
 ]
 
@@ -88,6 +89,7 @@ def test_a_run_that_could_not_be_is_no_verdict(run: ModuleType, tmp_path: Path, 
         judged(run, tmp_path, [], status)
 
 
+@pytest.mark.lengthy("ci")
 def test_a_harmless_mutant_survives_and_a_patch_that_does_not_fit_is_invalid(
     run: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -96,10 +98,9 @@ def test_a_harmless_mutant_survives_and_a_patch_that_does_not_fit_is_invalid(
     (patches / "harmless.patch").write_text("\n".join(HARMLESS))
     (patches / "misfit.patch").write_text("\n".join(HARMLESS).replace('-"""The', '-"""A'))
     harmless, misfit = run.mutants(patches)
-    (stale,) = (mutant for mutant in run.mutants() if mutant.demanded == "stale sequences")
     workshop = run.Workshop(tmp_path / "work")
     workshop.control({"unit": [KILLER]})
-    verdicts = [workshop.judge(mutant, ["unit"]) for mutant in (harmless, stale, misfit)]
+    verdicts = [workshop.judge(mutant, ["unit"]) for mutant in (harmless, STALE, misfit)]
     assert [verdict.killed for verdict in verdicts] == [False, True, False]
     assert "misfit.patch" in verdicts[2].invalid
     assert run._summary(verdicts[:2], whole=False) == 1
