@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci coverage test-all readme matrix chaos soak simulate model-check simulate-mutants mutants recovery lint format types contracts check servers dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ test-ci: jars ## what continuous integration runs: every tier but chaos, with du
 
 coverage: jars ## the same tests, and what they cover of the package (35 min)
 	$(PYTEST) -m "fast or main or ci" $(TWO) --cov --cov-report=term $(ARGS)
+
+messages: $(INSTALLED) ## write tests/messages.json anew from the fast tests (ARGS="tests/unit/test_x.py": of these only)
+	mkdir -p build && rm -f build/messages.jsonl
+	ONCEWARD_RECORD_MESSAGES=build/messages.jsonl $(PYTEST) -m fast $(TWO) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m support.errors build/messages.jsonl
 
 test-all: jars ## every test
 	$(PYTEST) $(ARGS)
@@ -96,6 +101,20 @@ simulate: $(INSTALLED) ## a million runs of the protocol: SEEDS=1-1000000 (or SE
 
 mutants: jars ## break the code in known ways, one by one: some test must notice each (20 min)
 	$(BIN)/python tests/mutants/run.py $(ARGS)
+
+# An operator-based tool, in an environment of its own, breaks a copy of the code that decides, at random, for so many
+# minutes: those that nobody noticed are in build/evidence. tests/mutants/nightly.toml has the modules and the tests.
+mutants-nightly: jars ## break the code that decides in unknown ways: which does no test notice? (MINUTES=240)
+	$(PYTHON) -m venv build/cosmic-ray
+	build/cosmic-ray/bin/python -m pip --disable-pip-version-check --quiet install cosmic-ray==8.7.0
+	rm -rf build/mutants-nightly && mkdir -p build/mutants-nightly build/evidence
+	cp -r src tests examples pyproject.toml build/mutants-nightly
+	cd build/mutants-nightly && export PATH="$(CURDIR)/$(BIN):$(CURDIR)/build/cosmic-ray/bin:$$PATH" && \
+	    export PYTHONPATH="$$PWD/src:$$PWD/tests" && nightly=tests/mutants/nightly.toml && \
+	    cosmic-ray init $$nightly session.sqlite && cr-filter-operators session.sqlite $$nightly && \
+	    cosmic-ray baseline $$nightly && { timeout $(or $(MINUTES),240)m cosmic-ray exec $$nightly session.sqlite || [ $$? = 124 ]; } && \
+	    { cr-report session.sqlite | tail -3; cr-report --surviving-only --show-diff session.sqlite; } > ../evidence/mutants-nightly.txt
+	head -3 build/evidence/mutants-nightly.txt
 
 model-check: jars ## hold the simulation's conversations with real brokers, 4.3.1 and 3.9.1 (20 min; RECORD=1 CLUSTER=4.3.1 QUICK=1)
 	PYTHONPATH=tests $(BIN)/python -m simulation.model_check $(if $(RECORD),--record) $(if $(QUICK),--quick) \

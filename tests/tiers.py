@@ -198,22 +198,28 @@ def _case_numbers(item: pytest.Function) -> list[int]:
 
 
 def _place_in_file(item: pytest.Function) -> int:
-    """How many tests stand above this one, in its module or, where it is a suite's that others
-    inherit, in that.
+    """Count the tests above this one, in its module or, where it is a suite's that others inherit,
+    in that.
     """
-    holder = (
-        vars(item.module)
-        if item.cls is None
-        else {name: getattr(item.cls, name) for name in dir(item.cls)}
-    )
-    others = (inspect.unwrap(other) for name, other in holder.items() if name.startswith("test_"))
     mine = inspect.unwrap(item.function).__code__
     return sum(
-        other.__code__.co_filename == mine.co_filename
-        and other.__code__.co_firstlineno < mine.co_firstlineno
-        for other in others
-        if inspect.isfunction(other)
+        file == mine.co_filename and line < mine.co_firstlineno
+        for file, line in _tests_in(item.cls or item.module)
     )
+
+
+@functools.cache
+def _tests_in(holder: type | ModuleType) -> list[tuple[str, int]]:
+    """Return the file and the first line of each test of a module, or of a class and those that it
+    inherits from.
+    """
+    names = dir(holder) if isinstance(holder, type) else vars(holder)
+    tests = [inspect.unwrap(getattr(holder, name)) for name in names if name.startswith("test_")]
+    return [
+        (test.__code__.co_filename, test.__code__.co_firstlineno)
+        for test in tests
+        if inspect.isfunction(test)
+    ]
 
 
 # ── the fixtures of a test, also those that it asks for by a name that only its parameters or its code say
