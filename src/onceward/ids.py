@@ -95,13 +95,28 @@ class SourceRange(NamedTuple):
     """What one source gave to a batch: Spark's offset JSON, parsed, before and after.
 
     ``start`` is None for a source that had no offset yet and cannot name its first one. The values
-    are opaque but for Kafka's, which are ``{topic: {"partition": offset}}``. ``witness`` says in
+    are opaque but for Kafka's, which are ``{topic: {"partition": offset}}``. ``identity`` says in
     the ledger which source it was (JSON; None: unknown): offsets of another one mean nothing.
     """
 
     start: Any
     end: Any
-    witness: Any = None
+    identity: Any = None
+
+
+def is_kafka_offset(offset: Any) -> bool:
+    """Return whether ``offset`` is Spark's ``KafkaSourceOffset``: ``{topic: {"partition":
+    7}}``.
+    """
+    return (
+        isinstance(offset, dict)
+        and bool(offset)
+        and all(
+            isinstance(parts, dict)
+            and all(p.isdecimal() and isinstance(o, int) for p, o in parts.items())
+            for parts in offset.values()
+        )
+    )
 
 
 def pipeline_id(value: str) -> PipelineId:
@@ -140,11 +155,11 @@ def topic_name(value: str, setting: str = "") -> str:
 MARK_LENGTH = 8
 
 
-def mark_of(identity: str) -> str:
+def chain_mark(identity: str) -> str:
     """Of the chain with that identity, in names of what is prepared in it."""
     return hashlib.sha256(identity.encode()).hexdigest()[:MARK_LENGTH]
 
 
-def names_of_chain(pipeline: PipelineId, mark: str) -> str:
+def chain_prefix(pipeline: PipelineId, mark: str) -> str:
     """How the names of all that is prepared in a chain begin. No pipeline's id has an ``@``."""
     return f"{pipeline}@{mark}-"

@@ -592,7 +592,7 @@ def test_tables_whose_columns_are_more_than_types_are_refused(
         path=tmp_path / "t", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
     )
     with pytest.raises(ConfigurationError, match=said):
-        sink.new_target().look()
+        sink.new_target().list_prepared()
 
 
 def test_a_table_that_changes_while_a_batch_is_written(
@@ -757,13 +757,15 @@ def test_a_branch_or_a_snapshot_is_no_table_to_write_to(iceberg: IcebergKit):
     ):
         sink = ow.IcebergSink(table=f"{iceberg.table}.{selected}", pipeline_id="p", ledger=ledger)
         with pytest.raises(ConfigurationError, match=f"without {selected}"):
-            sink.new_target().look()
+            sink.new_target().list_prepared()
     iceberg.table = "lake.contract.branch_of_a_bank"
     iceberg.lake.sql(
         f"CREATE TABLE {iceberg.table} (value string) USING iceberg TBLPROPERTIES "
         f"('write.wap.enabled'='true')"
     )
-    ow.IcebergSink(table=iceberg.table, pipeline_id="p", ledger=ledger).new_target().look()
+    ow.IcebergSink(
+        table=iceberg.table, pipeline_id="p", ledger=ledger
+    ).new_target().list_prepared()
 
 
 def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
@@ -777,7 +779,7 @@ def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
         ),  # no such catalog
     ):
         with pytest.raises(TableMissing, match="CREATE TABLE"):
-            sink.new_target().look()
+            sink.new_target().list_prepared()
 
 
 def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
@@ -870,9 +872,9 @@ def test_a_session_without_the_formats(
     monkeypatch.setattr("onceward.spark.tables.iceberg_table._CLASS", "org.apache.iceberg.None")
     ledger = ow.FolderLedger(tmp_path / "ledger")
     with pytest.raises(ConfigurationError, match=r"no Delta.*ow\.spark_conf"):
-        ow.DeltaSink(path=tmp_path, pipeline_id="p", ledger=ledger).new_target().look()
+        ow.DeltaSink(path=tmp_path, pipeline_id="p", ledger=ledger).new_target().list_prepared()
     with pytest.raises(ConfigurationError, match=r"no Iceberg.*ow\.spark_conf"):
-        ow.IcebergSink(table="t", pipeline_id="p", ledger=ledger).new_target().look()
+        ow.IcebergSink(table="t", pipeline_id="p", ledger=ledger).new_target().list_prepared()
 
 
 def partitioned(lake: Any, folder: Path, kind: str) -> DeltaKit:

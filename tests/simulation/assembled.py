@@ -24,7 +24,7 @@ from simulation.swarm import Setting
 _KEPT: tuple[Any, ...] = (
     runs._open,
     runs._memories,
-    runs._homes,
+    runs._chains,
     client._shared,
     kafka_clusters._known,
 )

@@ -38,7 +38,7 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
         (
             {"crash:publish.started": 3},
             TwoPhaseTarget,
-            "look_again",
+            "find_undecided",
             " and one not in decided",
             "",
         ),
@@ -80,7 +80,7 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
         (
             {"crash:commit.started": 3},
             TwoPhaseTarget,
-            "look_again",
+            "find_undecided",
             "if of_another",
             "self._drop_undecided()\n    if of_another",
         ),

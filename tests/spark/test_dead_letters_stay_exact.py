@@ -157,7 +157,7 @@ def test_a_query_is_not_forgotten_for_those_that_came_later(pipeline: Pipeline, 
             others.setattr(decoding, "tags_in", lambda *_: [])
             for number in range(6):
                 decoding.register(Goods())
-                decoding.steps_of(frame, f"run-{batch_id}-{number}")
+                decoding.find_steps(frame, f"run-{batch_id}-{number}")
 
     rows = one_by_one(pipeline, step, b"bad-1", b"bad-2", b"bad-3", b"bad-4", b"bad-5")
     pipeline.run(frame=rows, transform=same, sink=write)

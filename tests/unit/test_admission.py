@@ -9,16 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from onceward.engine.calls.advice import refusal
 from onceward.engine.ledger.admission import (
     RESUME_CHOICES,
     Admission,
-    Before,
+    CallHistory,
     admit,
-    hopeless,
-    is_kafka_offset,
+    is_refused_in_any_case,
 )
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.ledger.refusals import refusal
 from onceward.errors import (
     AdmissionRefused,
     BatchNotWritten,
@@ -26,7 +25,7 @@ from onceward.errors import (
     CheckpointRewound,
     LedgerBehind,
 )
-from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
+from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, is_kafka_offset
 
 QUERY, OTHER = "query-a", "query-b"
 
@@ -130,7 +129,9 @@ def test_every_row_of_the_table(newest, batch_id, query, sources, resume, outcom
 def test_state_that_was_lost_with_the_checkpoint_is_not_made_up(sources) -> None:
     outcome = admit(BatchId(OTHER, 0), sources, ledger(4, TEN), "ledger", stateful=True)
     assert outcome is Admission.STATE_LOST
-    assert hopeless(BatchId(OTHER, 0), sources, ledger(4, TEN), "ledger", stateful=True)
+    assert is_refused_in_any_case(
+        BatchId(OTHER, 0), sources, ledger(4, TEN), "ledger", stateful=True
+    )
     assert "state" in str(refusal(outcome, BatchId(OTHER, 0), sources, ledger(4, TEN)))
 
 
@@ -144,11 +145,11 @@ def test_state_matters_only_where_it_was_lost() -> None:
 
 def known(
     end: object = None, *, allow: bool = True, first: bool = False, failed: int | None = None
-) -> Before:
+) -> CallHistory:
     """What Spark's log says of batch 4, what the user allows, and whether a call for a batch
     failed.
     """
-    return Before(
+    return CallHistory(
         "allow" if allow else "refuse",
         failed=None if failed is None else (failed, "SendFailed: late"),
         first_of_run=first,
@@ -158,7 +159,7 @@ def known(
     )
 
 
-KEPT = replace(known(allow=False, first=True), left_out=True)
+KEPT = replace(known(allow=False, first=True), given_up=True)
 GAPS = [
     # ledger, batch id, source span, what is known of the batches before, resume, outcome
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN), "checkpoint", Admission.AFTER_SKIPPED),
@@ -274,7 +275,7 @@ GAPS = [
 def test_batches_before_that_are_not_in_the_ledger(
     newest, batch_id, sources, before, resume, outcome
 ) -> None:
-    assert admit(BatchId(QUERY, batch_id), sources, newest, resume, before=before) is outcome
+    assert admit(BatchId(QUERY, batch_id), sources, newest, resume, history=before) is outcome
 
 
 def test_a_gap_tells_to_call_the_sink_for_every_batch() -> None:
@@ -285,7 +286,7 @@ def test_a_gap_tells_to_call_the_sink_for_every_batch() -> None:
         assert "batches 5 to 6" in error.message or "batches 0 to 6" in error.message
         assert "call the sink for every batch, also for an empty one" in error.next_step
         assert 'skipped_batches="allow"' in error.next_step
-        assert admit(*offer, resume, before=known(allow=False, first=True)).writes, (
+        assert admit(*offer, resume, history=known(allow=False, first=True)).writes, (
             "what it says to do"
         )
         assert "lost" not in error.message, "this run has skipped them"
@@ -331,7 +332,7 @@ def test_what_was_not_written_says_how_to_go_back() -> None:
 def test_rows_that_the_newest_batch_lacks_say_how_to_write_them() -> None:
     lacking = known(failed=4)
     offer = (BatchId(QUERY, 5), span(TEN, TWENTY), ledger(4, TEN))
-    error = refusal(admit(*offer, "checkpoint", before=lacking), *offer, lacking)
+    error = refusal(admit(*offer, "checkpoint", history=lacking), *offer, lacking)
     assert type(error) is BatchNotWritten
     assert "batch 4" in error.message
     assert "commits/4" in error.next_step
@@ -393,13 +394,15 @@ def test_other_offsets_are_not_taken_for_kafkas(offset: object) -> None:
 
 def test_nothing_is_hopeless_on_the_word_of_an_undecided_ledger() -> None:
     for batch_id, resume in itertools.product((0, 7), RESUME_CHOICES):
-        assert not hopeless(BatchId(QUERY, batch_id), span(TEN, TWENTY), None, resume)
+        assert not is_refused_in_any_case(
+            BatchId(QUERY, batch_id), span(TEN, TWENTY), None, resume
+        )
 
 
 @pytest.mark.parametrize(("newest", "batch_id", "query", "sources", "resume", "outcome"), TABLE)
 def test_what_is_hopeless_is_refused_later_too(
     newest, batch_id, query, sources, resume, outcome
 ) -> None:
-    if hopeless(BatchId(query, batch_id), sources, newest, resume):
+    if is_refused_in_any_case(BatchId(query, batch_id), sources, newest, resume):
         assert not outcome.writes
         assert outcome is not Admission.REPLAY

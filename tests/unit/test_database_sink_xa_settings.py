@@ -13,7 +13,7 @@ import pytest
 import onceward as ow
 from onceward.engine.two_phase import Task, TwoPhaseTarget
 from onceward.errors import ConfigurationError, ContradictoryOptions, RowRefused
-from onceward.ids import AttemptId, BatchId, PipelineId, mark_of
+from onceward.ids import AttemptId, BatchId, PipelineId, chain_mark
 from onceward.sql.mysql.preparing import xid
 from onceward.sql.postgresql.prepared import sent_as
 from onceward.sql.sink import transaction_names as names
@@ -80,8 +80,8 @@ def test_the_longest_name_fits(url: str, longest: int) -> None:
     sink(url=url, pipeline_id=pipeline)
     attempt = AttemptId(LARGEST, 99_999)
     task = Task(pipeline, BatchId("q", LARGEST), attempt, 9_999, 2**31 - 1, 3, LARGEST)
-    name = names.name_of(task, mark_of("chain"))
-    assert name.startswith(names.of_attempt(pipeline, mark_of("chain"), attempt))
+    name = names.name_of(task, chain_mark("chain"))
+    assert name.startswith(names.of_attempt(pipeline, chain_mark("chain"), attempt))
     if url == POSTGRES:
         assert len(name) <= 199
         return

@@ -248,10 +248,10 @@ def test_of_a_topic_that_had_the_name_before_nothing_counts_but_the_total():
 def test_a_record_that_is_no_replays_is_not_believed():
     record = record_of(Replayed(count=3))
     source = record.sources[0]
-    for wrong in ((), (source, source), (source._replace(witness=None),),
+    for wrong in ((), (source, source), (source._replace(identity=None),),
         (source._replace(end=None),),
-                  (source._replace(witness={**source.witness, "topic": "other"}),),
-                  (source._replace(witness={**source.witness, "offsets": {"0": "??"}}),
+                  (source._replace(identity={**source.identity, "topic": "other"}),),
+                  (source._replace(identity={**source.identity, "offsets": {"0": "??"}}),
                   )):  # fmt: skip
         with pytest.raises(LedgerUnreadable, match=WHERE.topic):
             replayed_of(replace(record, sources=wrong), WHERE.topic, "id")

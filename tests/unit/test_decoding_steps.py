@@ -32,9 +32,9 @@ def test_nobody_explains_fencing_away() -> None:
         (Fenced("a newer copy"), Fenced),
         (UnsupportedQuery("no"), BrokerUnreachable),
     ):
-        assert isinstance(decoding.explained(met, (Step(), Step(word)), FRAME), told)
+        assert isinstance(decoding.explain(met, (Step(), Step(word)), FRAME), told)
     met = UnsupportedQuery("no")
-    assert decoding.explained(met, (Step(),), FRAME) is met
+    assert decoding.explain(met, (Step(),), FRAME) is met
 
 
 def test_a_step_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,11 +42,11 @@ def test_a_step_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     decoding.register(known)
     monkeypatch.setattr(decoding, "tags_in", lambda *_: [unknown.tag, known.tag])
     with pytest.raises(UnsupportedQuery, match=unknown.tag):
-        decoding.steps_of(FRAME, run)
+        decoding.find_steps(FRAME, run)
     decoding.register(unknown)
-    assert decoding.steps_of(FRAME, run) == (unknown, known)
+    assert decoding.find_steps(FRAME, run) == (unknown, known)
     monkeypatch.setattr(decoding, "tags_in", lambda *_: [])
-    assert decoding.steps_of(FRAME, run) == (unknown, known), "looked up once a run"
+    assert decoding.find_steps(FRAME, run) == (unknown, known), "looked up once a run"
 
 
 def test_steps_of_long_ago_are_forgotten_and_the_newer_ones_are_not() -> None:

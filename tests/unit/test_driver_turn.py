@@ -59,9 +59,9 @@ def test_zero_is_never(records: int, size: int):
 def test_too_much_is_left_to_tasks(seen: pa.Table | None):
     """And looked at again after a while: a plan may come to its senses."""
     turn = DriverTurn(RECORDS, BYTES)
-    turn.saw(rows(10), 2)
+    turn.note(rows(10), 2)
     assert turn.takes(batch(5))
-    turn.saw(seen, 2)
+    turn.note(seen, 2)
     taken = [turn.takes(batch(5)) for _ in range(60)]
     assert taken.index(True) == 50
 
@@ -69,14 +69,14 @@ def test_too_much_is_left_to_tasks(seen: pa.Table | None):
 @pytest.mark.parametrize("tasks", [1, 4, 64, 1_000])
 @pytest.mark.parametrize("records", [0, 1, 50, 500, 9_000, 10_000])
 def test_a_bound_lets_the_batch_pass_and_no_flood(records: int, tasks: int):
-    bound = Bound.of(records, tasks, RECORDS, BYTES)
+    bound = Bound.for_batch(records, tasks, RECORDS, BYTES)
     assert records <= bound.rows <= RECORDS
     assert bound.rows * bound.record_bytes * tasks <= max(64 * BYTES, bound.rows * 1_000 * tasks)
     assert bound.record_bytes >= 1_000
 
 
 def test_few_bounds_so_that_code_is_compiled_once():
-    assert len({Bound.of(n, 4, RECORDS, BYTES) for n in range(RECORDS + 1)}) <= 3
+    assert len({Bound.for_batch(n, 4, RECORDS, BYTES) for n in range(RECORDS + 1)}) <= 3
 
 
 def test_only_everything_is_sent():

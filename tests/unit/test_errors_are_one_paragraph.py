@@ -12,7 +12,7 @@ import pytest
 
 from onceward.engine import decoding
 from onceward.engine.calls import foreach_batch
-from onceward.engine.calls.batch_block import Batch
+from onceward.engine.calls.batch import Batch
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.errors import BrokerUnreachable, TopicMissing
 from onceward.kafka.wire.conversation import Refused, raise_as_error
@@ -41,13 +41,13 @@ def test_spark_is_given_the_error_alone(monkeypatch: pytest.MonkeyPatch) -> None
     """Spark prints three times over whatever comes with it."""
     sink: Any = SimpleNamespace(
         _policy=SimpleNamespace(pipeline="p"),
-        _looked_at="r",
-        _gave_up=lambda *_: None,
+        _checked_run="r",
+        _fail=lambda *_: None,
         _process=_failing,
     )
     sink._set_aside = lambda *_: []
     monkeypatch.setattr(foreach_batch, "running_batch", lambda *_: SimpleNamespace(run_id="r"))
-    monkeypatch.setattr(decoding, "steps_of", lambda *_: ())
+    monkeypatch.setattr(decoding, "find_steps", lambda *_: ())
     sink._write = lambda *given: ForeachBatchSink._write(sink, *given)
     frame: Any = None
     with pytest.raises(BrokerUnreachable) as caught, Batch(sink, frame, 7):

@@ -17,7 +17,7 @@ from onceward.kafka.sink import run
 from onceward.kafka.sink import target as kafka_target
 from onceward.kafka.sink.run import GroupOffsets
 from onceward.kafka.sink.target import KafkaTarget
-from onceward.kafka.source.identity import KafkaWitness
+from onceward.kafka.source.identity import KafkaSourceIdentity
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 HERE, ELSEWHERE = frozenset({"here:9092"}), frozenset({"elsewhere:9092"})
@@ -125,7 +125,7 @@ def test_a_source_stays_at_home_while_its_brokers_are_down() -> None:
 
 def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():
     client: Any = Client()
-    witness = KafkaWitness(lambda source: client)
+    identity = KafkaSourceIdentity(lambda source: client)
     client.topic_ids = lambda topics: {topic: f"{topic} of before" for topic in topics}
     both = RunningBatch(
         BatchId("q", 0),
@@ -136,26 +136,26 @@ def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():
         False,
         None,
     )
-    witness.of(both)
-    witness.of(batch(1, HERE, start=9, end=10))
+    identity.identify(both)
+    identity.identify(batch(1, HERE, start=9, end=10))
     client.topic_ids = lambda topics: {"orders": "orders of before", "gone": "another"}
-    assert witness.of(both) == ({"gone": "another", "orders": "orders of before"},)
+    assert identity.identify(both) == ({"gone": "another", "orders": "orders of before"},)
 
 
 def test_a_topic_that_was_created_again_is_refused_at_the_start_and_in_mid_run():
     client: Any = Client()
     client.topic_ids = lambda topics: dict.fromkeys(topics, "first")
-    witness = KafkaWitness(lambda source: client)
+    identity = KafkaSourceIdentity(lambda source: client)
     reading = batch(0, HERE, start=0, end=10)
-    (seen,) = witness.of(reading)
+    (seen,) = identity.identify(reading)
     client.topic_ids = lambda topics: dict.fromkeys(topics, "second")
     with pytest.raises(SourceTopicReplaced):
-        witness.of(batch(1, HERE, start=10, end=20))
+        identity.identify(batch(1, HERE, start=10, end=20))
     newest = LedgerRecord(
-        P, 0, reading.batch, (reading.sources[0]._replace(witness=seen),), AttemptId(1, 1), {}, 0
+        P, 0, reading.batch, (reading.sources[0]._replace(identity=seen),), AttemptId(1, 1), {}, 0
     )
     with pytest.raises(SourceTopicReplaced):
-        KafkaWitness(lambda source: client).begin(batch(1, HERE, start=10, end=20), newest)
+        KafkaSourceIdentity(lambda source: client).start(batch(1, HERE, start=10, end=20), newest)
 
 
 def test_a_topic_that_appears_in_mid_run_is_known_before_it_is_read():
@@ -163,36 +163,36 @@ def test_a_topic_that_appears_in_mid_run_is_known_before_it_is_read():
     the first.
     """
     client: Any = Client()
-    witness = KafkaWitness(lambda source: client)
-    witness.begin(batch(0, HERE, start=0, end=10), None)
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(batch(0, HERE, start=0, end=10), None)
     more = SourceRange(at(10), at(10) | {"new": {"0": 5}})
     found = RunningBatch(BatchId("q", 1), "r", "", (more,), HOME, False, None)
     client.topic_ids = lambda topics: {"orders": "an-id", "new": "first"}
-    witness.before(found)
+    identity.check_new_parts(found)
     client.topic_ids = lambda topics: {"orders": "an-id", "new": "second"}
     with pytest.raises(SourceTopicReplaced, match="new"):
-        witness.of(found)
+        identity.identify(found)
 
 
 def test_of_topics_that_are_known_nobody_asks_before_they_are_read():
     client: Any = Client()
-    witness = KafkaWitness(lambda source: client)
-    witness.begin(batch(0, HERE, start=0, end=10), None)
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(batch(0, HERE, start=0, end=10), None)
     client.topic_ids = None
-    witness.before(batch(1, HERE, start=10, end=20))
+    identity.check_new_parts(batch(1, HERE, start=10, end=20))
 
 
 def test_of_two_clusters_each_has_its_own_topics():
     clients: dict[frozenset[str], Any] = {HERE: Client(), ELSEWHERE: Client()}
     clients[ELSEWHERE].topic_ids = lambda topics: dict.fromkeys(topics, "another-id")
-    witness = KafkaWitness(lambda source: clients[source.bootstrap_servers])
+    identity = KafkaSourceIdentity(lambda source: clients[source.bootstrap_servers])
     for number in range(2):
-        assert witness.of(batch(number, HERE, ELSEWHERE, start=0, end=10)) == (
+        assert identity.identify(batch(number, HERE, ELSEWHERE, start=0, end=10)) == (
             {"orders": "an-id"},
             {"orders": "another-id"},
         )
 
 
 def test_what_cannot_be_asked_is_unknown():
-    witness = KafkaWitness(lambda source: None)
-    assert witness.of(batch(0, HERE, start=0, end=10)) == (None,)
+    identity = KafkaSourceIdentity(lambda source: None)
+    assert identity.identify(batch(0, HERE, start=0, end=10)) == (None,)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from onceward.engine.spark_jobs import name_of
+from onceward.engine.spark_jobs import attempt_name
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import AttemptId, pipeline_id
 from onceward.lake.delta import Delta
@@ -71,9 +71,9 @@ def test_a_fan_out_takes_them_at_different_places_only():
 
 
 def test_attempts_of_two_branches_have_two_names():
-    assert name_of(pipeline_id("orders"), "mark", AttemptId(3, 4), "") == "orders@mark-3.4"
+    assert attempt_name(pipeline_id("orders"), "mark", AttemptId(3, 4), "") == "orders@mark-3.4"
     assert (
-        name_of(pipeline_id("orders"), "mark", AttemptId(3, 4), "archive")
+        attempt_name(pipeline_id("orders"), "mark", AttemptId(3, 4), "archive")
         == "orders@mark-3.4-archive"
     )
 

@@ -17,13 +17,14 @@ import pytest
 
 from onceward import events
 from onceward.engine import micro_batch
-from onceward.engine.calls import replays
-from onceward.engine.calls.failed_batches import FailedBatch, FailedBatches, Kind
+from onceward.engine.calls import replay as replay_module
+from onceward.engine.calls.journal import FailedCall, FailureKind, Journal
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord, Output, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Attempt, NoWitness, Prepared, Target, Write
+from onceward.engine.source_identity import SourceIdentity, UnknownIdentity
+from onceward.engine.target import Attempt, Prepared, Target, Write
 from onceward.errors import (
     BatchChanged,
     BatchFailed,
@@ -62,7 +63,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def frames_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replays, "count_rows", lambda frames: [frame.count() for frame in frames])
+    monkeypatch.setattr(
+        replay_module, "count_rows", lambda frames: [frame.count() for frame in frames]
+    )
 
 
 class MemoryTarget(Target):
@@ -214,18 +217,21 @@ def batches(
     attempts: int = 3,
     resume: Resume = "checkpoint",
     failed: BatchId | None = None,
-    failures: FailedBatches | None = None,
+    failures: Journal | None = None,
     skipped: SkippedBatches = "refuse",
+    identity: SourceIdentity | None = None,
 ) -> MicroBatches:
     policy = SinkPolicy(
         PipelineId("p"), resume=resume, batch_attempts=attempts, skipped_batches=skipped
     )
-    return MicroBatches(target, policy, failed, failures)
+    return MicroBatches(target, policy, failed, failures, identity)
 
 
-def process(target: Target, number: int = 0, attempts: int = 3) -> None:
+def process(
+    target: Target, number: int = 0, attempts: int = 3, identity: SourceIdentity | None = None
+) -> None:
     """Batch ``number`` as the first of a new process."""
-    batches(target, attempts).process(write(Frame()), running(number))
+    batches(target, attempts, identity=identity).process(write(Frame()), running(number))
 
 
 def assert_once(target: MemoryTarget, *numbers: int) -> None:
@@ -537,28 +543,26 @@ def test_what_another_sink_has_decided_and_not_published_stops_this_one():
 
 
 def test_a_batch_is_published_even_if_its_source_is_no_longer_the_same():
-    class Replaced(NoWitness):
-        def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
+    class Replaced(UnknownIdentity):
+        def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
             raise SourceTopicReplaced("it was created again")
 
     target = two_phase(finish=[Unfinished("later")])
     with pytest.raises(Unfinished):
         process(target)
-    target.witness = Replaced()
     with pytest.raises(SourceTopicReplaced):
-        process(target)
+        process(target, identity=Replaced())
     assert target.published == [0]
 
 
 def test_what_a_batch_reads_is_asked_for_before_it_is_written():
-    class Replaced(NoWitness):
-        def before(self, running: RunningBatch) -> None:
+    class Replaced(UnknownIdentity):
+        def check_new_parts(self, running: RunningBatch) -> None:
             raise SourceTopicReplaced("it was created again")
 
     target = two_phase()
-    target.witness = Replaced()
     with pytest.raises(SourceTopicReplaced):
-        process(target)
+        process(target, identity=Replaced())
     assert "begin" not in target.calls
 
 
@@ -649,7 +653,7 @@ def test_a_replay_without_new_rows_sends_nothing(now: list[Frame]):
 def test_rows_that_a_committed_batch_lacks_are_named(
     now: list[Frame], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(replays, "is_deterministic", lambda frame: True)
+    monkeypatch.setattr(replay_module, "is_deterministic", lambda frame: True)
     target = committed(Frame(5))
     with pytest.raises(BatchChanged, match="committed with 5 records for out"):
         batches(target).process(write(*now), running(0))
@@ -660,7 +664,7 @@ def test_rows_that_a_committed_batch_lacks_are_named(
 def test_rows_that_differ_by_chance_are_left():
     target = committed(Frame(5))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replays, "is_deterministic", lambda frame: False)
+        patch.setattr(replay_module, "is_deterministic", lambda frame: False)
         batches(target).process(write(Frame(6)), running(0))
     assert_once(target, 0)
 
@@ -732,12 +736,14 @@ class Files:
         self.calls += 1
         self.texts.pop(name, None)
 
-    def of(self, run: str) -> FailedBatches:
+    def of(self, run: str) -> Journal:
         """As a new process of the run has them."""
-        return FailedBatches(PipelineId("p"), run, self)
+        return Journal(PipelineId("p"), run, self)
 
-    def left(self, number: int, run: str, error: str, kind: Kind = Kind.FAILED) -> Files:
-        self.of(run).add(FailedBatch(number, kind, error, run))
+    def left(
+        self, number: int, run: str, error: str, kind: FailureKind = FailureKind.FAILED
+    ) -> Files:
+        self.of(run).add(FailedCall(number, kind, error, run))
         return self
 
 
@@ -890,8 +896,8 @@ def test_a_failed_call_poisons_its_run_also_where_the_ledger_has_the_batch():
     assert files.texts == {}
 
 
-@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLAY])
-def test_a_batch_that_may_lack_rows_is_named_at_the_next(kind: Kind):
+@pytest.mark.parametrize("kind", [FailureKind.REFUSED, FailureKind.REPLAY])
+def test_a_batch_that_may_lack_rows_is_named_at_the_next(kind: FailureKind):
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "earlier")
     files.left(0, "earlier", "UnsupportedQuery: called twice", kind)
@@ -903,7 +909,7 @@ def test_a_batch_that_may_lack_rows_is_named_at_the_next(kind: Kind):
 
 
 def test_a_try_that_failed_before_is_settled_by_the_batch():
-    for kind in (Kind.FAILED, Kind.REPLAY, Kind.REFUSED):
+    for kind in (FailureKind.FAILED, FailureKind.REPLAY, FailureKind.REFUSED):
         target, files = MemoryTarget(), Files()
         go(target, files, 0, "earlier")
         files.left(0, "earlier", "SendFailed: lost", kind)
@@ -914,7 +920,7 @@ def test_a_try_that_failed_before_is_settled_by_the_batch():
 
 def test_what_this_run_refused_is_not_settled_by_its_other_calls():
     target, files = MemoryTarget(), Files()
-    files.left(0, "this", "two sinks", Kind.REFUSED)
+    files.left(0, "this", "two sinks", FailureKind.REFUSED)
     go(target, files, 0, "this")
     with pytest.raises(BatchNotWritten, match="two sinks"):
         go(target, files, 1, "this")
@@ -935,7 +941,7 @@ def test_a_failure_is_settled_when_the_batch_is_written_and_not_before():
 def test_a_file_that_was_cut_short_says_as_much_by_its_name():
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "earlier")
-    files.left(0, "earlier", "of rows", Kind.REFUSED)
+    files.left(0, "earlier", "of rows", FailureKind.REFUSED)
     (name, whole) = files.texts.popitem()
     for length in range(len(whole)):
         files.texts[name] = whole[:length]
@@ -945,8 +951,8 @@ def test_a_file_that_was_cut_short_says_as_much_by_its_name():
     go(target, files, 1, "later")
 
 
-@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLAY])
-def test_a_copy_that_was_overtaken_stops_no_heir(kind: Kind):
+@pytest.mark.parametrize("kind", [FailureKind.REFUSED, FailureKind.REPLAY])
+def test_a_copy_that_was_overtaken_stops_no_heir(kind: FailureKind):
     """It stood still, and its heir ran the batch again and went on before it failed."""
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "older")
@@ -967,10 +973,10 @@ def test_rows_that_are_known_to_be_missing_are_not_made_up_for_by_chance(
     monkeypatch: pytest.MonkeyPatch, again: tuple[int, ...], deterministic: bool
 ):
     """A sum says nothing of which rows these are. Nor is it forgotten."""
-    monkeypatch.setattr(replays, "is_deterministic", lambda _: deterministic)
+    monkeypatch.setattr(replay_module, "is_deterministic", lambda _: deterministic)
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "one", Frame(100))
-    files.left(0, "one", "UnsupportedQuery: called twice", Kind.REFUSED)
+    files.left(0, "one", "UnsupportedQuery: called twice", FailureKind.REFUSED)
     frames = [Frame(records) for records in again]
     for _ in range(2):
         with pytest.raises(BatchChanged):
@@ -984,11 +990,11 @@ def test_rows_that_are_known_to_be_missing_are_not_made_up_for_by_chance(
 def test_a_thread_that_is_refused_while_the_batch_is_written_is_not_forgotten():
     files = Files()
     failures = files.of("this")
-    refused = FailedBatch(0, Kind.REFUSED, "UnsupportedQuery: in a thread", "this")
+    refused = FailedCall(0, FailureKind.REFUSED, "UnsupportedQuery: in a thread", "this")
 
     class Threads(MemoryTarget):
         def call(self, name: str) -> None:
-            if name == "write" and not failures.of(0, Kind.REFUSED):
+            if name == "write" and FailureKind.REFUSED not in failures.kinds(0):
                 failures.add(refused)
             super().call(name)
 
@@ -1010,7 +1016,7 @@ def test_a_thread_that_is_refused_after_the_next_batch_is_not_forgotten():
     work = batches(target, failures=failures)
     for number in (0, 1):
         work.process(write(Frame()), running(number, run="this"))
-    failures.add(FailedBatch(0, Kind.REFUSED, "UnsupportedQuery: a thread", "this"))
+    failures.add(FailedCall(0, FailureKind.REFUSED, "UnsupportedQuery: a thread", "this"))
     for run in ("this", "another"):
         with pytest.raises(BatchNotWritten, match="batch 0 ") as refused:
             go(target, files, 2, run)
@@ -1089,9 +1095,9 @@ def test_a_replay_compares_numbers_of_one_computation(times: int):
 
 
 @pytest.mark.parametrize("resume", ["checkpoint", "complete", "keep"])
-@pytest.mark.parametrize("kind", [None, Kind.REFUSED, Kind.REPLAY])
+@pytest.mark.parametrize("kind", [None, FailureKind.REFUSED, FailureKind.REPLAY])
 def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(
-    resume: Resume, kind: Kind | None
+    resume: Resume, kind: FailureKind | None
 ):
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "earlier")

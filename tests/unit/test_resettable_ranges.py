@@ -18,7 +18,6 @@ from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.offsets import Offset, position_of
 from onceward.custom.resettable.ranges import Ranges
 from onceward.custom.resettable.reader import PartsReader, RowsReader
-from onceward.engine.ledger.admission import is_kafka_offset
 from onceward.errors import (
     Recovery,
     SourceBroken,
@@ -28,6 +27,7 @@ from onceward.errors import (
     TargetUnreachable,
     UnsupportedQuery,
 )
+from onceward.ids import is_kafka_offset
 from onceward.spark.batch.carried import Carried, Carrier, carried_in
 
 SCHEMA = t.StructType().add("n", t.LongType(), False)

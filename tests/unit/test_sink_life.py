@@ -16,9 +16,9 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Row
 
 from onceward import surroundings
-from onceward.engine.calls import failed_batches, failed_calls, foreach_batch, runs
-from onceward.engine.calls.failed_batches import FailedBatches
+from onceward.engine.calls import foreach_batch, journal, runs, sink_runs
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.engine.calls.journal import Journal
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -71,11 +71,7 @@ class Batches:
     replays = False
 
     def __init__(
-        self,
-        target: Target,
-        policy: SinkPolicy,
-        failed: BatchId | None,
-        failures: FailedBatches | None,
+        self, target: Target, policy: SinkPolicy, failed: BatchId | None, failures: Journal | None
     ) -> None:
         self.target = target
         self.failures = failures
@@ -148,24 +144,24 @@ files = Files()
 
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
-    monkeypatch.setattr(foreach_batch, "MicroBatches", Batches)
+    monkeypatch.setattr(sink_runs, "MicroBatches", Batches)
     monkeypatch.setattr(foreach_batch, "running_batch", Running)
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
-    monkeypatch.setattr(foreach_batch, "is_running", lambda frame, query_id: query_id != "ended")
+    monkeypatch.setattr(sink_runs, "is_running", lambda frame, query_id: query_id != "ended")
     monkeypatch.setattr(
-        foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended
+        sink_runs, "run_is_active", lambda session, query_id, run_id: run_id not in ended
     )
     monkeypatch.setattr(foreach_batch, "is_being_stopped", lambda frame: frame in stopped)
     monkeypatch.setattr(foreach_batch, "refuse_temporary_checkpoint", lambda frame: None)
     # A wrong number is over a thousand: Spark knows the right one.
-    monkeypatch.setattr(failed_calls, "failed_call", lambda frame, number: (number % 1000, False))
-    monkeypatch.setattr(failed_calls, "files_of", lambda frame, pipeline: files)
-    monkeypatch.setattr(failed_calls, "fingerprint", hash)
-    monkeypatch.setattr(failed_batches, "_WRITE_AGAIN_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(journal, "failed_call", lambda frame, number: (number % 1000, False))
+    monkeypatch.setattr(journal, "files_of", lambda frame, pipeline: files)
+    monkeypatch.setattr(journal, "fingerprint", hash)
+    monkeypatch.setattr(journal, "_WRITE_AGAIN_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
     files.__init__()  # type: ignore[misc]
     runs._memories.clear()  # tests call their runs by the same names
-    runs._homes.clear()
+    runs._chains.clear()
     ended.clear()
     stopped.clear()
     sink = Sink()
@@ -264,7 +260,7 @@ def test_a_second_try_knows_what_failed(sink: Any, monkeypatch: pytest.MonkeyPat
         call(sink, "run-1/q", 3)
     monkeypatch.setattr(Batches, "error", None)
     call(sink, "run-1/q", 3)
-    assert runs.find(runs.Place("run-1/q", "here"), "alike").batches.failed == BatchId("q", 3)  # type: ignore[union-attr,attr-defined]
+    assert runs.find(runs.RunKey("run-1/q", "here"), "alike").batches.failed == BatchId("q", 3)  # type: ignore[union-attr,attr-defined]
 
 
 def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
@@ -626,7 +622,7 @@ def test_an_outdated_ledger_makes_it_begin_anew(
 def test_a_refused_second_call_is_no_failed_try(
     sink: Any, monkeypatch: pytest.MonkeyPatch, failed_before: bool
 ) -> None:
-    place = runs.Place("run-1/q", "here")
+    place = runs.RunKey("run-1/q", "here")
     if failed_before:
         monkeypatch.setattr(Batches, "error", SendFailed("lost"))
         with pytest.raises(SendFailed):
@@ -636,7 +632,7 @@ def test_a_refused_second_call_is_no_failed_try(
     monkeypatch.setattr(Batches, "error", UnsupportedQuery("twice"))
     with pytest.raises(UnsupportedQuery):
         call(sink, "run-1/q", 3)
-    assert runs.memory(place).failed is None
+    assert runs.memory(place).closed_at is None
 
 
 def test_rows_that_a_committed_batch_lacks_are_kept_as_refused(
@@ -675,7 +671,7 @@ def test_a_look_out_that_died_is_replaced(sink: Any, monkeypatch: pytest.MonkeyP
     dead = threading.Thread(target=lambda: None)
     dead.start()
     dead.join()
-    monkeypatch.setattr(runs, "_janitor", dead)
+    monkeypatch.setattr(runs, "_closer", dead)
     test_a_sink_is_closed_when_its_query_ends(sink)
 
 
@@ -772,9 +768,9 @@ def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
     """
     met = [Fenced("a newer copy"), BadColumn("no value"), SendFailed("lost")]
     for number, error in enumerate(met):
-        runs.memory(runs.Place("run-several", number)).error = error
+        runs.memory(runs.RunKey("run-several", number)).error = error
     assert runs.error_in("run-several") is met[0]
-    runs.memory(runs.Place("run-several", 0)).error = None
+    runs.memory(runs.RunKey("run-several", 0)).error = None
     assert runs.error_in("run-several") is met[1]
 
 

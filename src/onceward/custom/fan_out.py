@@ -8,7 +8,8 @@ from itertools import combinations
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.calls.foreach_batch import ForeachBatchSink, must_be_a_frame
+from onceward.engine.calls.batch import must_be_a_frame
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.fan_out import BRANCH, FanOutTarget
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import AtomicTarget, Target, Write

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
-from onceward.engine.calls.foreach_batch import ForeachBatchSink, must_be_a_frame
+from onceward.engine.calls.batch import must_be_a_frame
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, must_be_decided
@@ -21,8 +22,6 @@ from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task, TwoPhaseTarget
 from onceward.errors import ConfigurationError, LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.kafka.source.clusters import client_of
-from onceward.kafka.source.identity import KafkaWitness
 
 
 class TwoPhaseCommitSink(ForeachBatchSink):
@@ -156,7 +155,6 @@ class TwoPhaseCommitSink(ForeachBatchSink):
             self,
             self._ledger.chain(chosen.pipeline),
             chosen,
-            KafkaWitness(client_of),
             commit_timeout_s=self._commit_timeout_s,
         )
 

@@ -21,8 +21,6 @@ from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task
 from onceward.errors import BadColumn, ConfigurationError
-from onceward.kafka.source.clusters import client_of
-from onceward.kafka.source.identity import KafkaWitness
 
 
 class WriteAheadSink(TwoPhaseCommitSink):
@@ -134,7 +132,6 @@ class WriteAheadSink(TwoPhaseCommitSink):
             self,
             self._ledger.chain(chosen.pipeline),
             chosen,
-            KafkaWitness(client_of),
             commit_timeout_s=self._commit_timeout_s,
             deliver=self.deliver,
             folder=self.folder,

@@ -34,10 +34,10 @@ from onceward.delivery.chunks import Chunk, Delivery, told
 from onceward.delivery.row_files import Looked, RowFile, not_shared, reached
 from onceward.delivery.store import must_be_there, must_belong
 from onceward.durable import make
-from onceward.engine.ledger.chain import Chain, overtaken
+from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Prepared, Witness
+from onceward.engine.target import Prepared
 from onceward.engine.two_phase import Committer, Patience, TwoPhaseAttempt, TwoPhaseTarget
 from onceward.errors import (
     CommitInDoubt,
@@ -88,7 +88,6 @@ class WriteAheadTarget(TwoPhaseTarget):
         committer: Committer,
         chain: Chain,
         policy: SinkPolicy,
-        witness: Witness,
         *,
         commit_timeout_s: float,
         deliver: Deliver,
@@ -98,7 +97,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         ledger: str,
         check: Callable[[], None],
     ) -> None:
-        super().__init__(committer, chain, policy, witness, commit_timeout_s=commit_timeout_s)
+        super().__init__(committer, chain, policy, commit_timeout_s=commit_timeout_s)
         self.deliver = deliver
         self._folder = folder
         self._chunk_rows = chunk_rows
@@ -107,7 +106,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._check = check
         self._owned_at = 0.0
 
-    def look(self) -> list[Any]:
+    def list_prepared(self) -> list[Any]:
         newest = self.chain.peek()
         output = None if newest is None else newest.outputs.get(KIND)
         if output is not None and output.data.get("store") == str(self._folder):
@@ -120,7 +119,7 @@ class WriteAheadTarget(TwoPhaseTarget):
             raise
         except Exception as error:  # noqa: BLE001 — rows can be stored all the same, and wait for it
             log.warning("%s: the target cannot be looked at now: %r", self._policy.pipeline, error)
-        return super().look()
+        return super().list_prepared()
 
     def must_be_of_this_chain(self) -> None:
         must_belong(self._folder, self._policy.pipeline, self.chain.identity(), self._ledger)
@@ -303,7 +302,9 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                 if (
                     newest is not None and newest.sequence >= self.sequence
                 ):  # where its id was forgotten meanwhile
-                    raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}")
+                    raise takeover_error(
+                        self._policy.pipeline, f"the ledger, which has {newest.batch}"
+                    )
                 raise not_shared(
                     self.folder, f"an executor has written {name}, and the driver does not see it"
                 )

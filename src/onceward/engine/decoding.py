@@ -97,7 +97,7 @@ def register(step: DecodingStep) -> None:
             _registered.popitem(last=False)
 
 
-def steps_of(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
+def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     """The steps in the plan of the query's run that ``frame`` is a batch of; looked up once a run.
 
     :raises UnsupportedQuery: the plan has one that this process does not know, so that its records
@@ -131,7 +131,7 @@ def steps_of(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     return tuple(found)
 
 
-def dead_letters_of(frame: DataFrame, step: DecodingStep) -> DataFrame:
+def take_dead_letters(frame: DataFrame, step: DecodingStep) -> DataFrame:
     """The dead letters of the running batch that ``frame`` belongs to.
 
     :raises UnsupportedQuery: the rows below the step cannot be had a second time.
@@ -139,7 +139,7 @@ def dead_letters_of(frame: DataFrame, step: DecodingStep) -> DataFrame:
     return step.dead_letters(rows_below(frame, step.tag))
 
 
-def explained(
+def explain(
     error: OncewardError, steps: tuple[DecodingStep, ...], frame: DataFrame
 ) -> OncewardError:
     """``error``, or what one of the steps has to say about it. Of being fenced nobody has anything
@@ -148,13 +148,13 @@ def explained(
     if isinstance(error, Fenced):
         return error
     for step in steps:
-        better = _explained_by(step, error, lambda tag=step.tag: rows_below(frame, tag))  # type: ignore[misc]
+        better = _ask_step(step, error, lambda tag=step.tag: rows_below(frame, tag))  # type: ignore[misc]
         if better is not None:
             return better
     return error
 
 
-def _explained_by(
+def _ask_step(
     step: DecodingStep, error: OncewardError, rows: Callable[[], DataFrame] | None
 ) -> OncewardError | None:
     try:
@@ -164,11 +164,11 @@ def _explained_by(
         return None
 
 
-def heard_of(error: OncewardError) -> OncewardError:
+def explain_outside(error: OncewardError) -> OncewardError:
     """The same for an error that Spark met outside of a batch's function; every step is asked."""
     with _lock:
         steps = tuple(reversed(_registered.values()))
     for step in steps:
-        if (better := _explained_by(step, error, None)) is not None:
+        if (better := _ask_step(step, error, None)) is not None:
             return better
     return error

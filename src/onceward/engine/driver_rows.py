@@ -46,7 +46,9 @@ class Bound:
     record_bytes: int
 
     @staticmethod
-    def of(source_records: int, tasks: int, driver_records: int, driver_bytes: int) -> Bound:
+    def for_batch(
+        source_records: int, tasks: int, driver_records: int, driver_bytes: int
+    ) -> Bound:
         """For a batch of ``source_records``, at most ``driver_records``, whose plan has so many
         ``tasks``.
 
@@ -86,9 +88,9 @@ class DriverTurn:
 
     def bound(self, running: RunningBatch) -> Bound:
         """For a batch that is taken."""
-        return Bound.of(running.input_records or 0, self._tasks, self._records, self._bytes)
+        return Bound.for_batch(running.input_records or 0, self._tasks, self._records, self._bytes)
 
-    def saw(self, table: pa.Table | None, tasks: int) -> None:
+    def note(self, table: pa.Table | None, tasks: int) -> None:
         """What came of it, and how many tasks the plan had, which is known only then without
         planning it twice. After too much of it, tasks have the next ones: looking costs a job.
         """
@@ -119,7 +121,7 @@ def fetch(
         table = within(everything, bound)
         if table is not None:
             computation.counts(frame)
-    turn.saw(table, tasks)
+    turn.note(table, tasks)
     return table
 
 

@@ -27,8 +27,15 @@ from typing import Any, NoReturn
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import AtomicTarget, Attempt, Prepared, Target, Write, of_another_sink
-from onceward.engine.two_phase import TwoPhaseTarget, must_have_its_chain
+from onceward.engine.target import (
+    AtomicTarget,
+    Attempt,
+    Prepared,
+    Target,
+    Write,
+    foreign_output_error,
+)
+from onceward.engine.two_phase import TwoPhaseTarget, check_chain_exists
 from onceward.errors import Fenced, OncewardError
 from onceward.ids import AttemptId
 from onceward.spark.batch.computation import Computation
@@ -75,17 +82,17 @@ class FanOutTarget(Target):
             self._atomic.is_relied_on = (
                 True  # what is prepared is dropped, and published, by what the ledger says
             )
-            self.witness = self._atomic.witness
-        else:
-            self.witness = next(iter(branches.values())).witness
+            self.client_for = self._atomic.client_for
 
     def peek(self) -> LedgerRecord | None:
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
         if self._atomic is None:
-            must_have_its_chain(self.chain, running, self._policy)
-        prepared = {output: branch.target.look() for output, branch in self._branches.items()}
+            check_chain_exists(self.chain, running, self._policy)
+        prepared = {
+            output: branch.target.list_prepared() for output, branch in self._branches.items()
+        }
         newest = self.chain.take() if self._atomic is None else self._atomic.open(running)
         undone = (
             self._must_be_ours(newest)
@@ -100,7 +107,7 @@ class FanOutTarget(Target):
             for one in self._branches[output].target.as_recovered(own)
         ]
         for output, branch in self._branches.items():
-            branch.target.look_again(prepared[output], undone.get(output), running, decided)
+            branch.target.find_undecided(prepared[output], undone.get(output), running, decided)
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> FanOutAttempt:
@@ -125,11 +132,11 @@ class FanOutTarget(Target):
             try:
                 record = branch.publish(record)
             except OncewardError as error:
-                self._note(branch.record, error)
+                self._record_published(branch.record, error)
                 raise
         return self.chain.progress(replace(record, state=State.FINISHED))
 
-    def _note(self, record: LedgerRecord, error: OncewardError) -> None:
+    def _record_published(self, record: LedgerRecord, error: OncewardError) -> None:
         """Which targets have published, before a start that may be long after: who reads them may
         have taken it away by then, and it would count as lost.
         """
@@ -156,9 +163,9 @@ class FanOutTarget(Target):
         """
         prepared = {name for name in record.outputs if name.startswith(BRANCH)}
         if not prepared or not prepared <= self._branches.keys():
-            raise of_another_sink(record)
+            raise foreign_output_error(record)
         return {
-            output: branch.of(record)
+            output: branch.own_record(record)
             for output, branch in self._branches.items()
             if output in prepared and not _is_published(record.outputs[output])
         }
@@ -191,14 +198,14 @@ class Branch:
         target.chain = self._chain
         target.branch = name
 
-    def of(self, record: LedgerRecord) -> LedgerRecord:
+    def own_record(self, record: LedgerRecord) -> LedgerRecord:
         """``record`` as if it were of this target alone."""
         outputs = {
             output.kind: output for name, output in record.outputs.items() if name == self.output
         }
         return replace(record, outputs=outputs)
 
-    def into(self, record: LedgerRecord, own: LedgerRecord) -> LedgerRecord:
+    def merge(self, record: LedgerRecord, own: LedgerRecord) -> LedgerRecord:
         """``record`` with what this target says in ``own``. It is not finished by that."""
         (output,) = own.outputs.values()
         return replace(record, outputs={**record.outputs, self.output: output})
@@ -206,7 +213,7 @@ class Branch:
     def publish(self, record: LedgerRecord) -> LedgerRecord:
         """What is decided in ``record``; the record as it is then, still *decided*."""
         self._chain.record = record
-        self.target.finish(self.of(record))
+        self.target.finish(self.own_record(record))
         record = self._chain.record
         output = record.outputs[self.output]
         done = replace(output, data={**output.data, _PUBLISHED: True})
@@ -231,13 +238,13 @@ class BranchChain(Chain):
         self._chain = chain
 
     def progress(self, record: LedgerRecord) -> LedgerRecord:
-        merged = self._branch.into(self.record, record)
+        merged = self._branch.merge(self.record, record)
         # That this one is finished need not be written: it would be found out anew, and others may
         # not be.
         if record.state is State.DECIDED:
             merged = self._chain.progress(merged)
         self.record = merged
-        return replace(self._branch.of(merged), state=record.state)
+        return replace(self._branch.own_record(merged), state=record.state)
 
     def newest(self) -> LedgerRecord | None:
         return self._as_own(self._chain.newest())
@@ -252,7 +259,7 @@ class BranchChain(Chain):
         return self._as_own(settled)
 
     def _as_own(self, record: LedgerRecord | None) -> LedgerRecord | None:
-        return None if record is None else self._branch.of(record)
+        return None if record is None else self._branch.own_record(record)
 
     def abort(self) -> None:
         """The fan-out does."""
@@ -264,18 +271,18 @@ class BranchChain(Chain):
         return self._as_own(self._chain.peek())
 
     def take(self) -> NoReturn:
-        raise self._of_all()
+        raise self._refusal()
 
     def begin(self, newest: LedgerRecord | None) -> NoReturn:
-        raise self._of_all()
+        raise self._refusal()
 
     def append(self, record: LedgerRecord) -> NoReturn:
-        raise self._of_all()
+        raise self._refusal()
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        raise self._of_all()
+        raise self._refusal()
 
-    def _of_all(self) -> AssertionError:
+    def _refusal(self) -> AssertionError:
         return AssertionError(
             f"branch {self._branch.name} of a fan-out does what the fan-out does for all"
         )
@@ -309,22 +316,22 @@ class FanOutAttempt(Attempt):
 
     def prepared(self) -> Prepared:
         outputs: dict[str, Output] = {}
-        said: list[str] = []
+        summaries: list[str] = []
         state = State.FINISHED
         for name, attempt in self._attempts.items():
             prepared = attempt.prepared()
             (outputs[name],) = prepared.outputs.values()
-            said.append(f"{name}: {prepared.said}")
+            summaries.append(f"{name}: {prepared.summary}")
             state = state if prepared.state is State.FINISHED else State.DECIDED
         if self._atomic is not None:  # last: what fails before has not held it up
             prepared = self._atomic.prepared()
             outputs.update(prepared.outputs)
-            said.append(prepared.said)
-        return Prepared(outputs, "; ".join(said), state)
+            summaries.append(prepared.summary)
+        return Prepared(outputs, "; ".join(summaries), state)
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         for name, attempt in self._attempts.items():
-            attempt.stage(self._branches[name].of(record), running)
+            attempt.stage(self._branches[name].own_record(record), running)
         if self._atomic is not None:
             self._atomic.stage(record, running)
         super().stage(record, running)

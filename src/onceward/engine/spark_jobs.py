@@ -19,7 +19,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import ReportMismatch
-from onceward.ids import AttemptId, PipelineId, names_of_chain
+from onceward.ids import AttemptId, PipelineId, chain_prefix
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 _FORMAT = 1
 
 
-def name_of(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: str) -> str:
+def attempt_name(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: str) -> str:
     """Of an attempt, in its target. Nobody else's, ever.
 
-    :param mark: of the chain (:func:`onceward.ids.mark_of`).
+    :param mark: of the chain (:func:`onceward.ids.chain_mark`).
     :param branch: the sink's name in a fan-out, or empty.
     """
-    return f"{names_of_chain(pipeline, mark)}{attempt.owner}.{attempt.number}" + (
+    return f"{chain_prefix(pipeline, mark)}{attempt.owner}.{attempt.number}" + (
         f"-{branch}" if branch else ""
     )
 
@@ -43,7 +43,7 @@ class SparkJobsAttempt(Attempt):
     """One try at one batch, with at most one committable.
 
     :param kind: of its output in the ledger record: ``{"version": of the committable,
-        "committables": [it]}``, and what :meth:`_told` says besides.
+        "committables": [it]}``, and what :meth:`_extra_data` says besides.
     :param name: of the attempt in the target.
     :param sequence: the number that the batch will have in the ledger.
     """
@@ -79,11 +79,11 @@ class SparkJobsAttempt(Attempt):
     def _drop(self) -> None:
         """What was written, and will never be decided."""
 
-    def _told(self) -> Mapping[str, Any]:
+    def _extra_data(self) -> Mapping[str, Any]:
         """In the ledger record, besides."""
         return {}
 
-    def _said(self, committables: Sequence[Mapping[str, Any]]) -> str:
+    def _summary(self, committables: Sequence[Mapping[str, Any]]) -> str:
         """For the log."""
         return f"as {self._name}"
 
@@ -92,10 +92,14 @@ class SparkJobsAttempt(Attempt):
         committables = [self._committable()] if self._rows else []
         if not committables:  # whoever writes a schema without rows makes something all the same
             self._try_to_drop()
-        data = {"version": self.committable_version, **self._told(), "committables": committables}
+        data = {
+            "version": self.committable_version,
+            **self._extra_data(),
+            "committables": committables,
+        }
         return Prepared(
             {self._kind: Output(self._kind, _FORMAT, self._rows, data)},
-            self._said(committables),
+            self._summary(committables),
             State.DECIDED if committables else State.FINISHED,
         )
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.source_identity import ClientFor
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, PipelineId
 from onceward.spark.batch.computation import Computation
@@ -46,11 +47,11 @@ class Prepared(NamedTuple):
     """
 
     outputs: Mapping[str, Output]
-    said: str = ""
+    summary: str = ""
     state: State = State.FINISHED
 
 
-def ids_of(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
+def event_ids(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
     """Of a batch, for events."""
     return {
         "pipeline": pipeline,
@@ -113,41 +114,7 @@ class Attempt(ABC):
         """
 
 
-class Witness(Protocol):
-    """Is a source still the same source? Offsets of another one by the same name mean nothing."""
-
-    def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
-        """At the start of a run, before its first batch: the ledger ends with ``newest``."""
-
-    def before(self, running: RunningBatch) -> None:
-        """Before each attempt: what the batch reads may have parts that no batch before it had.
-
-        :raises AdmissionRefused: as :meth:`of`.
-        """
-
-    def of(self, running: RunningBatch) -> tuple[Any, ...]:
-        """For each source of the batch what tells it from others (JSON; None: unknown). Asked
-        after it was read.
-
-        :raises AdmissionRefused: a source is not the one that the ledger speaks of.
-        """
-
-
-class NoWitness:
-    """For sources of which nothing is known but their offsets."""
-
-    def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
-        """Nothing to remember."""
-
-    def before(self, running: RunningBatch) -> None:
-        """Nothing to ask."""
-
-    def of(self, running: RunningBatch) -> tuple[Any, ...]:
-        """Unknown."""
-        return (None,) * len(running.sources)
-
-
-def of_another_sink(record: LedgerRecord) -> LedgerUnreadable:
+def foreign_output_error(record: LedgerRecord) -> LedgerUnreadable:
     """The refusal to go on behind a batch that only the sink which decided it can publish."""
     kinds = ", ".join(sorted(output.kind for output in record.outputs.values())) or "nothing"
     return LedgerUnreadable(
@@ -169,8 +136,10 @@ class Target(ABC):
     ``Recovery.RUN_AGAIN`` lets the engine abort and run the batch again.
     """
 
-    witness: Witness = NoWitness()
-    """Of the query's sources; the engine asks it for every batch."""
+    client_for: ClientFor | None = None
+    """Returns the target's own client of the cluster that a source reads from; by it the source is
+    identified.
+    """
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
@@ -218,7 +187,7 @@ class Target(ABC):
         :raises TargetLost: never; a person decides.
         :raises LedgerUnreadable: the record is another sink's.
         """
-        raise of_another_sink(record)
+        raise foreign_output_error(record)
 
     @abstractmethod
     def settle(self) -> LedgerRecord | None:

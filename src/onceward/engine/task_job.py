@@ -12,9 +12,9 @@ from onceward.engine.task_writer import (
     RESULT_DDL,
     OpenWriter,
     TaskResult,
-    each_task_once,
-    in_tasks,
-    reported,
+    check_each_task_once,
+    collect_reports,
+    task_function,
 )
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import OncewardError
@@ -23,14 +23,14 @@ from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
 
 
-def planned(
+def plan_write(
     frame: DataFrame,
     open_writer: OpenWriter,
-    brought_back: tuple[type[OncewardError], ...] = (OncewardError,),
+    returned_errors: tuple[type[OncewardError], ...] = (OncewardError,),
 ) -> DataFrame:
     """``frame``, written by its tasks when it is computed; its rows are then their results."""
     with unlogged_calls():  # what is pickled here may hold passwords
-        return frame.mapInArrow(in_tasks(open_writer, brought_back), RESULT_DDL)
+        return frame.mapInArrow(task_function(open_writer, returned_errors), RESULT_DDL)
 
 
 def run(
@@ -43,17 +43,17 @@ def run(
     """Write ``frame`` by one job.
 
     :param prepared: gets what its tasks have prepared, by partitions; also where an error is
-        raised, as far as the tasks have reported it.
+        raised, as far as the tasks have collect_reports it.
     :raises OncewardError: what a task brought back.
     :raises BatchTimedOut, ComputationsMixed, ReportMismatch: …
     :raises Exception: Spark's own, when the job fails.
     """
-    written = planned(frame, open_writer)
+    written = plan_write(frame, open_writer)
     with computation.read_once(written):
         with job.naming_the_loss(limit.passed):
             rows, task_count = job.collect(written, limit.passed)
-        errors = reported(rows, prepared)
+        errors = collect_reports(rows, prepared)
         computation.counts(written)
     if errors:
         raise errors[0]
-    each_task_once([result.partition_id for result in prepared], task_count)
+    check_each_task_once([result.partition_id for result in prepared], task_count)

@@ -76,12 +76,12 @@ class TaskResult:
     committable: Any
 
 
-def in_tasks(
-    open_writer: OpenWriter, brought_back: tuple[type[OncewardError], ...] = (OncewardError,)
+def task_function(
+    open_writer: OpenWriter, returned_errors: tuple[type[OncewardError], ...] = (OncewardError,)
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for ``mapInArrow``: takes a task's rows, yields one row of :data:`RESULT_DDL`.
 
-    :param brought_back: errors of a writer that come to the driver as they are, as the task's
+    :param returned_errors: errors of a writer that come to the driver as they are, as the task's
         result. Any other fails the task, as in any job of Spark's: of those the driver sees the
         text, and the task may be tried again.
     """
@@ -92,7 +92,7 @@ def in_tasks(
         rows, committable, error = 0, None, None
         try:
             rows, committable = _written(open_writer, task, batches)
-        except brought_back as caught:
+        except returned_errors as caught:
             error = to_json(caught)
         drop_zip_importers()
         values = [task.partition_id, task.task_attempt_id, rows, committable, error]
@@ -124,14 +124,14 @@ def results(rows: Iterable[Any], task_count: int) -> list[TaskResult]:
     :raises ReportMismatch: not every task once.
     """
     found: list[TaskResult] = []
-    errors = reported(rows, found)
+    errors = collect_reports(rows, found)
     if errors:
         raise errors[0]
-    each_task_once([result.partition_id for result in found], task_count)
+    check_each_task_once([result.partition_id for result in found], task_count)
     return found
 
 
-def reported(rows: Iterable[Any], found: list[TaskResult]) -> list[OncewardError]:
+def collect_reports(rows: Iterable[Any], found: list[TaskResult]) -> list[OncewardError]:
     """Add what tasks have prepared to ``found``, in the order of their partitions; the errors that
     others brought.
     """
@@ -148,7 +148,7 @@ def reported(rows: Iterable[Any], found: list[TaskResult]) -> list[OncewardError
     return errors
 
 
-def each_task_once(partition_ids: Sequence[int], task_count: int) -> None:
+def check_each_task_once(partition_ids: Sequence[int], task_count: int) -> None:
     """:raises ReportMismatch: these are not the partitions of all tasks of a job of so many, each
     once.
     """

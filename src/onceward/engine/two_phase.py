@@ -37,10 +37,9 @@ from onceward.engine.target import (
     Attempt,
     Prepared,
     Target,
-    Witness,
     Write,
-    ids_of,
-    of_another_sink,
+    event_ids,
+    foreign_output_error,
 )
 from onceward.engine.task_writer import OpenWriter, TaskResult, TaskWriter
 from onceward.engine.time_limit import TimeLimit
@@ -67,7 +66,7 @@ _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-
 """As :attr:`Task.name` has it, with the pipeline's id in front."""
 
 _FORMAT = 1
-_SAID = 300  # characters of a committable in an error
+_LONGEST_TEXT = 300  # characters of a committable in an error
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -145,11 +144,9 @@ class TwoPhaseTarget(Target):
         committer: Committer,
         chain: Chain,
         policy: SinkPolicy,
-        witness: Witness,
         *,
         commit_timeout_s: float,
     ) -> None:
-        self.witness = witness
         self.committer = committer
         self.chain = chain
         self._policy = policy
@@ -170,17 +167,17 @@ class TwoPhaseTarget(Target):
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        must_have_its_chain(self.chain, running, self._policy)
-        before = self.look()
+        check_chain_exists(self.chain, running, self._policy)
+        before = self.list_prepared()
         newest = self.chain.take()
-        self.look_again(before, newest, running)
+        self.find_undecided(before, newest, running)
         return newest
 
-    def look(self) -> list[Any]:
+    def list_prepared(self) -> list[Any]:
         """Before the chain is taken: what can be checked, and what is prepared."""
         return as_json(list(self.committer.recover()))
 
-    def look_again(
+    def find_undecided(
         self,
         before: Sequence[Any],
         newest: LedgerRecord | None,
@@ -206,7 +203,7 @@ class TwoPhaseTarget(Target):
                 "may have decided them; they are left to it, or to you: %s",
                 self._policy.pipeline,
                 len(of_another),
-                str(of_another)[:_SAID],
+                str(of_another)[:_LONGEST_TEXT],
             )
 
     def must_be_of_this_chain(self) -> None:
@@ -315,7 +312,8 @@ class TwoPhaseTarget(Target):
             return
         raise TargetLost(
             f"a part of {record.batch} was prepared and decided, and is gone from the target: "
-            f"{str(lost[0])[:_SAID]}" + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
+            f"{str(lost[0])[:_LONGEST_TEXT]}"
+            + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
             next_step="find out what removed it, and restore it if that is possible; to go on "
             "without it, start once "
             'with resume="keep"',
@@ -330,7 +328,7 @@ class TwoPhaseTarget(Target):
         """:raises LedgerUnreadable: they are not this sink's, or of a newer version of it."""
         output = record.outputs.get(self.kind)
         if output is None or (output.kind, output.version) != (self.kind, _FORMAT):
-            raise of_another_sink(record)
+            raise foreign_output_error(record)
         version, known = int(output.data["version"]), self.committer.committable_version
         if version > known:
             raise LedgerUnreadable(
@@ -376,7 +374,7 @@ class TwoPhaseAttempt(Attempt):
         self._results: list[list[TaskResult]] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
+        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
             opening = self._opening(write, running, len(self._results))
             results: list[TaskResult] = []
             self._results.append(
@@ -397,7 +395,7 @@ class TwoPhaseAttempt(Attempt):
         rows = sum(result.rows for results in self._results for result in results)
         data = {
             "version": self._committer.committable_version,
-            **self._told(),
+            **self._extra_data(),
             "committables": committables,
         }
         return Prepared(
@@ -406,7 +404,7 @@ class TwoPhaseAttempt(Attempt):
             State.DECIDED if committables else State.FINISHED,
         )
 
-    def _told(self) -> dict[str, Any]:
+    def _extra_data(self) -> dict[str, Any]:
         """In the ledger record, besides."""
         return {}
 
@@ -428,7 +426,7 @@ class TwoPhaseAttempt(Attempt):
         self._chain.abort()
 
 
-def must_have_its_chain(chain: Chain, running: RunningBatch, policy: SinkPolicy) -> None:
+def check_chain_exists(chain: Chain, running: RunningBatch, policy: SinkPolicy) -> None:
     """Check before a chain is taken, which makes one, that it is there if an earlier batch was
     committed in it.
 

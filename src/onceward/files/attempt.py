@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from onceward import events
-from onceward.engine.ledger.chain import Chain, overtaken
+from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.spark_jobs import SparkJobsAttempt
-from onceward.engine.target import Write, ids_of
+from onceward.engine.target import Write, event_ids
 from onceward.errors import ConfigurationError, ReportMismatch
 from onceward.files.columns import kept
 from onceward.files.publishing import Publisher
@@ -54,7 +54,7 @@ class FileAttempt(SparkJobsAttempt):
         self._written: list[Written] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
+        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
             if self._how.name == "csv":
                 self._publisher.must_have(kept(write.frame.columns, self._how.partition_by))
             written = file_writer.write(
@@ -76,15 +76,15 @@ class FileAttempt(SparkJobsAttempt):
             # Fenced to say so.
             newest = self._chain.newest()
             if newest is not None and newest.sequence >= self._sequence:
-                raise overtaken(
+                raise takeover_error(
                     self._policy.pipeline, f"the ledger, which has {newest.batch}"
                 ) from error
             raise
 
-    def _told(self) -> Mapping[str, Any]:
+    def _extra_data(self) -> Mapping[str, Any]:
         return {"format": self._how.name, "root": self._publisher.files.root}
 
-    def _said(self, committables: Sequence[Mapping[str, Any]]) -> str:
+    def _summary(self, committables: Sequence[Mapping[str, Any]]) -> str:
         return (
             f"in {sum(len(committable['files']) for committable in committables)} files of "
             f"{self.id}"

@@ -39,7 +39,7 @@ from pathlib import Path
 
 from onceward import surroundings
 from onceward.durable import make, sync
-from onceward.engine.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
+from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error, new_owner, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
 from onceward.ids import AttemptId, PipelineId
@@ -167,7 +167,7 @@ class FolderChain(Chain):
             what = (
                 "has lost its newest entry: the folder was deleted, or restored from an older copy"
             )
-            raise cut_off(self._pipeline, str(self._folder), what)
+            raise cut_off_error(self._pipeline, str(self._folder), what)
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
@@ -242,7 +242,7 @@ class FolderChain(Chain):
         return slots
 
     def _overtaken(self) -> Fenced:
-        return overtaken(self._pipeline, f"{self._folder}, slot {self._next}")
+        return takeover_error(self._pipeline, f"{self._folder}, slot {self._next}")
 
     def _listed(self) -> tuple[list[int], int]:
         """All slots that count and have an entry, as they are now; and the lowest that counts."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.calls.foreach_batch import ForeachBatchSink, must_be_a_frame
+from onceward.engine.calls.batch import must_be_a_frame
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
@@ -29,8 +30,6 @@ from onceward.files.settings import (
 from onceward.files.target import FileTarget
 from onceward.files.values import guarded, must_keep_times
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.kafka.source.clusters import client_of
-from onceward.kafka.source.identity import KafkaWitness
 from onceward.spark.files.file_writer import must_know
 
 
@@ -131,7 +130,7 @@ class FileSink(ForeachBatchSink):
         """
         settings = self.settings if policy is None else replace(self.settings, policy=policy)
         publisher = Publisher(settings, ledger_is_beside=self._ledger_is_beside)
-        return FileTarget(settings, publisher, KafkaWitness(client_of))
+        return FileTarget(settings, publisher)
 
     def _new_target(self, policy: SinkPolicy) -> FileTarget:
         return self.new_target(policy)

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.spark_jobs import name_of
-from onceward.engine.target import Witness
+from onceward.engine.spark_jobs import attempt_name
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.files.attempt import KIND, FileAttempt
 from onceward.files.publishing import Publisher
 from onceward.files.rolling import Rolling
 from onceward.files.settings import FileSinkSettings
-from onceward.ids import AttemptId, mark_of, names_of_chain
+from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.spark.batch.computation import Computation
 
 log = logging.getLogger(__name__)
@@ -28,21 +27,19 @@ class FileTarget(TwoPhaseTarget):
 
     kind: ClassVar[str] = KIND
 
-    def __init__(self, settings: FileSinkSettings, publisher: Publisher, witness: Witness) -> None:
+    def __init__(self, settings: FileSinkSettings, publisher: Publisher) -> None:
         policy = settings.policy
         chain = settings.ledger.chain(policy.pipeline)
-        super().__init__(
-            publisher, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s
-        )
+        super().__init__(publisher, chain, policy, commit_timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._publisher = publisher
         self._mark = ""  # of the chain, once it is ours
         self._row_bytes: float | None = None
 
-    def look(self) -> list[Any]:
+    def list_prepared(self) -> list[Any]:
         newest = self.chain.peek()
         self._publisher.check("" if newest is None else self._written_to(newest))
-        return super().look()
+        return super().list_prepared()
 
     def _written_to(self, record: LedgerRecord) -> str:
         """Return the path below which a batch was written; "" where its record does not tell."""
@@ -53,12 +50,10 @@ class FileTarget(TwoPhaseTarget):
         return str(output.data.get("root") or next(iter(roots), ""))
 
     def must_be_of_this_chain(self) -> None:
-        self._mark = mark_of(self.chain.identity())
+        self._mark = chain_mark(self.chain.identity())
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        return str(recovered["folder"]).startswith(
-            names_of_chain(self._policy.pipeline, self._mark)
-        )
+        return str(recovered["folder"]).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
         if newest is not None:
@@ -69,7 +64,7 @@ class FileTarget(TwoPhaseTarget):
             self.chain,
             self._policy,
             attempt_id,
-            name_of(self._policy.pipeline, self._mark, attempt_id, self.branch),
+            attempt_name(self._policy.pipeline, self._mark, attempt_id, self.branch),
             0 if newest is None else newest.sequence + 1,
             Computation(self._shuffles),
         )

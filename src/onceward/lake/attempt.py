@@ -10,7 +10,7 @@ from onceward import events
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.spark_jobs import SparkJobsAttempt
-from onceward.engine.target import Write, ids_of
+from onceward.engine.target import Write, event_ids
 from onceward.ids import AttemptId
 from onceward.lake.table import LakeTable, Staged, all_of
 from onceward.spark.batch import job
@@ -50,7 +50,7 @@ class LakeAttempt(SparkJobsAttempt):
         self._staged: list[Staged] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
+        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
             frame = self._table.fitting(write.frame)
             with self._computation.read_once(frame):
                 with job.watched(frame, self._limit.passed):

@@ -11,15 +11,14 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.calls.foreach_batch import ForeachBatchSink, must_be_a_frame
+from onceward.engine.calls.batch import must_be_a_frame
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.kafka.source.clusters import client_of
-from onceward.kafka.source.identity import KafkaWitness
 from onceward.lake.delta import Delta
 from onceward.lake.iceberg import Iceberg
 from onceward.lake.settings import LakeSettings
@@ -114,7 +113,7 @@ class DeltaSink(_LakeSink):
 
     def _target_of(self, settings: LakeSettings) -> LakeTarget:
         table = Delta(settings.policy.pipeline, path=settings.path, name=settings.table)
-        return DeltaTarget(settings, table, KafkaWitness(client_of))
+        return DeltaTarget(settings, table)
 
     def __repr__(self) -> str:
         settings = self.settings
@@ -158,7 +157,7 @@ class IcebergSink(_LakeSink):
 
     def _target_of(self, settings: LakeSettings) -> LakeTarget:
         table = Iceberg(settings.policy.pipeline, name=str(settings.table))
-        return IcebergTarget(settings, table, KafkaWitness(client_of))
+        return IcebergTarget(settings, table)
 
     def __repr__(self) -> str:
         return (

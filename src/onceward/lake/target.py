@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.spark_jobs import name_of
-from onceward.engine.target import Witness
+from onceward.engine.spark_jobs import attempt_name
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import LedgerBehind
-from onceward.ids import AttemptId, mark_of, names_of_chain
+from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.lake.attempt import LakeAttempt
 from onceward.lake.settings import LakeSettings
 from onceward.lake.table import LakeTable
@@ -23,22 +22,22 @@ from onceward.spark.batch.computation import Computation
 class LakeTarget(TwoPhaseTarget):
     """One run of a query, writing to one table."""
 
-    def __init__(self, settings: LakeSettings, table: LakeTable, witness: Witness) -> None:
+    def __init__(self, settings: LakeSettings, table: LakeTable) -> None:
         policy = settings.policy
         chain = settings.ledger.chain(policy.pipeline)
-        super().__init__(table, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
+        super().__init__(table, chain, policy, commit_timeout_s=settings.commit_timeout_s)
         self._ledger = f"the ledger {settings.ledger.where}"
         self._table = table
         self._identity = self._mark = ""  # of the chain, once it is ours
         self._is_compared = False  # the table with the ledger
 
-    def look(self) -> list[Any]:
+    def list_prepared(self) -> list[Any]:
         self._table.check()
-        return super().look()
+        return super().list_prepared()
 
     def must_be_of_this_chain(self) -> None:
         self._identity = self.chain.identity()
-        self._mark = mark_of(self._identity)
+        self._mark = chain_mark(self._identity)
         self._table.must_be_of(self._identity, self._ledger)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
@@ -51,7 +50,7 @@ class LakeTarget(TwoPhaseTarget):
             self.chain,
             self._policy,
             attempt_id,
-            name_of(self._policy.pipeline, self._mark, attempt_id, self.branch),
+            attempt_name(self._policy.pipeline, self._mark, attempt_id, self.branch),
             branch=self.branch,
             identity=self._identity,
             sequence=last + 1,
@@ -70,7 +69,7 @@ class LakeTarget(TwoPhaseTarget):
 
     def is_of_this_chain(self, recovered: Any) -> bool:
         return str(recovered["attempt"]).startswith(
-            names_of_chain(self._policy.pipeline, self._mark)
+            chain_prefix(self._policy.pipeline, self._mark)
         )
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:

@@ -199,7 +199,7 @@ class Frame:
     write it.
     """
 
-    __slots__ = ("brought_back", "computed", "half", "only", "open_writer")
+    __slots__ = ("computed", "half", "only", "open_writer", "returned_errors")
 
     columns = ("value",)
     schema = None
@@ -209,14 +209,14 @@ class Frame:
         computed: Computed,
         only: tuple[str, ...] | None = None,
         open_writer: Any = None,
-        brought_back: tuple[type[BaseException], ...] = (),
+        returned_errors: tuple[type[BaseException], ...] = (),
         half: int | None = None,
     ) -> None:
         self.computed = computed
         self.half = half
         self.only = only
         self.open_writer = open_writer
-        self.brought_back = brought_back
+        self.returned_errors = returned_errors
 
     @property
     def sparkSession(self) -> Any:  # noqa: N802 — Spark's name
@@ -255,8 +255,8 @@ class Frame:
         ]
         return Rows(mine, rows.batch_id, rows.computation)
 
-    def written(self, open_writer: Any, brought_back: Any) -> Frame:
-        return Frame(self.computed, self.only, open_writer, brought_back, self.half)
+    def written(self, open_writer: Any, returned_errors: Any) -> Frame:
+        return Frame(self.computed, self.only, open_writer, returned_errors, self.half)
 
     def persist(self) -> Frame:
         self.computed.persisted = True

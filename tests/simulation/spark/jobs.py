@@ -420,7 +420,7 @@ class _Job:
             written, committable = task_writer._written(
                 self._frame.open_writer, task, self._in_pieces(attempt, rows)
             )
-        except self._frame.brought_back as caught:
+        except self._frame.returned_errors as caught:
             error = to_json(caught)  # type: ignore[arg-type]
         if not isinstance(committable, str) and error is None:
             committable = json.dumps(committable)

@@ -237,19 +237,19 @@ STAND_INS: Mapping[str, Any] = {
     "kafka.protocol.api_message.ApiMessage.__init__": _message,
     # Spark
     "onceward.engine.calls.foreach_batch.running_batch": _running_batch,
-    "onceward.engine.calls.failed_calls.fingerprint": lambda frame: hash(
+    "onceward.engine.calls.journal.fingerprint": lambda frame: hash(
         (frame.computed.number, frame.only, frame.half)
     ),
     "onceward.engine.calls.foreach_batch.refuse_temporary_checkpoint": lambda frame: None,
-    "onceward.engine.calls.foreach_batch.is_running": _is_running,
-    "onceward.engine.calls.foreach_batch.run_is_active": _run_is_active,
-    "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
-    "onceward.engine.calls.runs._janitor": _NoThread(),
-    "onceward.engine.calls.replays.is_deterministic": lambda frame: (
+    "onceward.engine.calls.sink_runs.is_running": _is_running,
+    "onceward.engine.calls.sink_runs.run_is_active": _run_is_active,
+    "onceward.engine.decoding.find_steps": lambda frame, run_id: (),
+    "onceward.engine.calls.runs._closer": _NoThread(),
+    "onceward.engine.calls.replay.is_deterministic": lambda frame: (
         not frame.computed.plan.by_chance
     ),
-    "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(OncewardError,): (
-        frame.written(open_writer, brought_back)
+    "onceward.engine.task_job.plan_write": lambda frame, open_writer, returned_errors=(OncewardError,): (
+        frame.written(open_writer, returned_errors)
     ),
     "onceward.spark.batch.query.query_of": lambda frame: _Execution(frame.computed.query),
     "onceward.spark.batch.query._in_another_thread": lambda context, execution: False,

@@ -1,42 +1,41 @@
-"""May this batch be written? A pure function of the batch, the newest ledger record and the user's
-settings.
+"""Admission of a batch: a pure function of the batch, the newest ledger record and the settings.
 
 Called by ``engine.micro_batch`` as step 1 of every batch, in the driver. Spark numbers batches per
 checkpoint and runs batch *b* again with the same offsets until its commit log has it; the ledger
 has *b* exactly if *b*'s transaction committed. The table of outcomes:
 
-====================================  ===========================================  ==========================
-ledger                                batch                                        outcome
-====================================  ===========================================  ==========================
-any                                   a call for a batch before it failed          ``NOT_WRITTEN``
-no record                             0                                            ``FIRST``
-no record                             above 0, ``resume="adopt"``                  ``ADOPT``
-no record                             above 0, and the first of its run            ``LEDGER_BEHIND``
-no record                             above 0, ``skipped_batches="allow"``         ``AFTER_SKIPPED``
-no record                             above 0                                      ``SKIPPED``
-same query, batch *n*                 *n* + 1, starts where *n* ended              ``NEXT``
-same query, batch *n*                 *n* + 1, starts elsewhere                    ``OFFSETS_DIFFER``
-same query, batch *n*                 *n*, ends where *n* ended                    ``REPLAY``
-same query, batch *n*                 *n*, ends elsewhere                          ``OFFSETS_DIFFER``
-same query, batch *n*                 *n*, and this very run wrote it              ``SECOND_CALL``
-same query, batch *n*                 above *n* + 1, Spark's log contradicts       ``OFFSETS_DIFFER``
-same query, batch *n*                 above *n* + 1, ``skipped_batches="allow"``   ``AFTER_SKIPPED``
-same query, batch *n*                 … first of its run, ``resume="keep"``        ``AFTER_SKIPPED``
-same query, batch *n*                 above *n* + 1                                ``SKIPPED``
-same query, batch *n*                 below *n*                                    ``REWOUND``
-another query                         starts at its end, ``resume="ledger"``       ``RESUME``
-another query, and it keeps state     any, ``resume="ledger"``                     ``STATE_LOST``
-another query                         elsewhere, ``resume="ledger"``               ``RESUME_GAP``
-another query                         any, otherwise                               ``REPLACED``
-====================================  ===========================================  ==========================
+=====================  ===========================================  ===================
+ledger                 batch                                        outcome
+=====================  ===========================================  ===================
+any                    a call for a batch before it failed          ``NOT_WRITTEN``
+no record              0                                            ``FIRST``
+no record              above 0, ``resume="adopt"``                  ``ADOPT``
+no record              above 0, and the first of its run            ``LEDGER_BEHIND``
+no record              above 0, ``skipped_batches="allow"``         ``AFTER_SKIPPED``
+no record              above 0                                      ``SKIPPED``
+same query, batch *n*  *n* + 1, starts where *n* ended              ``NEXT``
+same query, batch *n*  *n* + 1, starts elsewhere                    ``OFFSETS_DIFFER``
+same query, batch *n*  *n*, ends where *n* ended                    ``REPLAY``
+same query, batch *n*  *n*, ends elsewhere                          ``OFFSETS_DIFFER``
+same query, batch *n*  *n*, and this very run wrote it              ``SECOND_CALL``
+same query, batch *n*  above *n* + 1, Spark's log contradicts       ``OFFSETS_DIFFER``
+same query, batch *n*  above *n* + 1, ``skipped_batches="allow"``   ``AFTER_SKIPPED``
+same query, batch *n*  … first of its run, ``resume="keep"``        ``AFTER_SKIPPED``
+same query, batch *n*  above *n* + 1                                ``SKIPPED``
+same query, batch *n*  below *n*                                    ``REWOUND``
+another query          starts at its end, ``resume="ledger"``       ``RESUME``
+another query          any, ``resume="ledger"``, keeps state        ``STATE_LOST``
+another query          elsewhere, ``resume="ledger"``               ``RESUME_GAP``
+another query          any, otherwise                               ``REPLACED``
+=====================  ===========================================  ===================
 
 ``OFFSETS_DIFFER`` and ``REWOUND`` are why a batch number alone is not trusted: a checkpoint
 restored from an older copy numbers *other* records with the same batch ids, and taking them for a
 replay would lose them.
 
-A batch is handed over, or the sink says so: a gap in the numbers is refused, whoever made it. With
-``skipped_batches="allow"`` it is the function's decision, unless offsets contradict; then a ledger
-that has lost its end looks like a function that skips.
+A gap in the numbers is refused, whoever made it. With ``skipped_batches="allow"`` it is the
+function's decision, unless offsets contradict; then a ledger that has lost its end looks like a
+function that skips.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.ids import BatchId, SourceRange
+from onceward.ids import BatchId, SourceRange, is_kafka_offset
 
 Resume = Literal["checkpoint", "ledger", "adopt", "complete", "keep"]
 RESUME_CHOICES: tuple[Resume, ...] = ("checkpoint", "ledger", "adopt", "complete", "keep")
@@ -54,7 +53,7 @@ SkippedBatches = Literal["refuse", "allow"]
 
 
 class Admission(Enum):
-    """What the ledger says to a batch."""
+    """The ledger's answer to a batch."""
 
     FIRST = "first"
     ADOPT = "adopt"
@@ -74,7 +73,7 @@ class Admission(Enum):
 
     @property
     def writes(self) -> bool:
-        """Is the batch to be written (rather than replayed or refused)?"""
+        """Return whether the batch is to be written, rather than replayed or refused."""
         return self in (
             Admission.FIRST,
             Admission.ADOPT,
@@ -85,20 +84,21 @@ class Admission(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What is known of the batches before the one that is offered, beside the ledger.
+class CallHistory:
+    """The calls for the batches before the one that is offered, as far as they are known.
 
-    ``failed``: the first of them whose call failed, and stands against this one: its number, and
-    what it met. ``first_of_run``: Spark has run none of them in this run of the query, so that an
-    earlier run, or nobody, has skipped some. ``ends``: where Spark's offset log has the ledger's
-    newest batch end, one a source; None where the log has dropped it
-    (``spark.sql.streaming.minBatchesToRetain``), or where nobody need know. ``checkpoint``: where
-    Spark keeps its logs; ``rewindable``: they reach back to ``failed``.
+    ``failed``: the first of these batches whose call failed, and stands against this one: its
+    number, and the error. ``given_up``: some were left out by ``resume="keep"``. ``first_of_run``:
+    Spark has run none of them in this run of the query, so that an earlier run, or nobody, has
+    skipped some. ``ends``: where Spark's offset log has the ledger's newest batch end, one a
+    source; None where the log has dropped it (``spark.sql.streaming.minBatchesToRetain``), or
+    where it is not needed. ``checkpoint``: where Spark keeps its logs; ``rewindable``: they reach
+    back to ``failed``.
     """
 
     skipped_batches: SkippedBatches = "refuse"
     failed: tuple[int, str] | None = None
-    left_out: bool = False
+    given_up: bool = False
     first_of_run: bool = True
     ends: tuple[Any, ...] | None = None
     checkpoint: str = ""
@@ -113,105 +113,102 @@ def admit(
     *,
     stateful: bool = False,
     run_id: str = "",
-    before: Before | None = None,
+    history: CallHistory | None = None,
 ) -> Admission:
-    """The outcome for ``batch`` over ``sources``, given the ``newest`` committed record of its
-    pipeline.
+    """Return the outcome for ``batch`` over ``sources``, behind the ``newest`` record.
 
     :param stateful: the query keeps state (aggregates, joins, deduplication), which lives in its
         checkpoint only.
     :param run_id: Spark's id of this run; empty where a batch of this very run may be offered
         again because its commit was in doubt.
-    :param before: what is known of earlier batches; None: nothing, so that no gap is believed.
+    :param history: None: nothing is known of earlier batches, so that no gap is believed.
     """
-    known = before or Before()
+    known = history or CallHistory()
     if known.failed is not None:
         return Admission.NOT_WRITTEN
     if newest is None:
         return Admission.FIRST if batch.batch_id == 0 else _without_record(resume, known)
     if batch.query_id == newest.batch.query_id:
         step = batch.batch_id - newest.batch.batch_id
-        outcome = (
-            _after_gap(sources, newest, resume, known)
-            if step > 1
-            else _same_checkpoint(step, sources, newest)
-        )
+        if step > 1:
+            return _after_gap(sources, newest, resume, known)
+        outcome = _same_checkpoint(step, sources, newest)
         # A replay repeats what an *earlier* run committed. What this run committed already was
         # another call's rows.
-        return (
-            Admission.SECOND_CALL
-            if outcome is Admission.REPLAY and newest.run_id == run_id != ""
-            else outcome
-        )
+        is_own = newest.run_id == run_id != ""
+        return Admission.SECOND_CALL if outcome is Admission.REPLAY and is_own else outcome
     if resume != "ledger":
         return Admission.REPLACED
     if stateful:
         return Admission.STATE_LOST
-    return (
-        Admission.RESUME
-        if begins_at_end(sources, newest, new_allowed=True)
-        else Admission.RESUME_GAP
-    )
+    continues = begins_at_end(sources, newest, new_allowed=True)
+    return Admission.RESUME if continues else Admission.RESUME_GAP
 
 
-def hopeless(
+def is_refused_in_any_case(
     batch: BatchId,
     sources: tuple[SourceRange, ...],
-    glimpsed: LedgerRecord | None,
+    peeked: LedgerRecord | None,
     resume: Resume,
     *,
     stateful: bool = False,
 ) -> bool:
-    """Will ``batch`` be refused, whatever was committed since ``glimpsed``?
+    """Return whether ``batch`` will be refused, whatever was committed since ``peeked``.
 
-    For a look at the ledger before fencing, when ``glimpsed`` is None also if the newest record is
-    still undecided: answers to ``EndTxn`` come before the markers are written, so that right after
-    a restart the last commit may not be readable yet. That is why "ledger behind" and a gap are
-    never hopeless.
+    For a look at the ledger before fencing, when ``peeked`` is None also if the newest record is
+    still undecided.
     """
-    outcome = admit(batch, sources, glimpsed, resume, stateful=stateful)
-    return not outcome.writes and outcome not in (
-        Admission.REPLAY,
-        Admission.LEDGER_BEHIND,
-        Admission.SKIPPED,
-    )
+    outcome = admit(batch, sources, peeked, resume, stateful=stateful)
+    # EndTxn is answered before the markers are written, so that right after a restart the last
+    # commit may not be readable yet: "ledger behind" and a gap are never certain.
+    uncertain = (Admission.REPLAY, Admission.LEDGER_BEHIND, Admission.SKIPPED)
+    return not outcome.writes and outcome not in uncertain
 
 
-def _without_record(resume: Resume, before: Before) -> Admission:
-    """Of a batch above 0. The first one that Spark runs in a run may have been committed: the
-    ledger was lost then.
+def loses_dead_letters(
+    sources: tuple[SourceRange, ...], newest: LedgerRecord | None, resume: Resume, run_id: str
+) -> bool:
+    """Return whether dead letters are lost by writing a batch ``AFTER_SKIPPED``.
+
+    A function may skip a batch that has no rows for it; what a format could not read in that batch
+    it never saw.
     """
-    if resume == "adopt" or before.left_out:
+    # "keep" is about what an earlier run has skipped, not about what this one goes on skipping.
+    excused = resume == "keep" and (newest is None or newest.run_id != run_id)
+    return not excused and (newest is None or not begins_at_end(sources, newest, new_allowed=True))
+
+
+def _without_record(resume: Resume, history: CallHistory) -> Admission:
+    # Of a batch above 0. The first one that Spark runs in a run may have been committed: then the
+    # ledger was lost.
+    if resume == "adopt" or history.given_up:
         return Admission.ADOPT
-    if before.first_of_run:
+    if history.first_of_run:
         return Admission.LEDGER_BEHIND
-    return Admission.AFTER_SKIPPED if before.skipped_batches == "allow" else Admission.SKIPPED
+    return Admission.AFTER_SKIPPED if history.skipped_batches == "allow" else Admission.SKIPPED
 
 
 def _after_gap(
-    sources: tuple[SourceRange, ...], newest: LedgerRecord, resume: Resume, before: Before
+    sources: tuple[SourceRange, ...], newest: LedgerRecord, resume: Resume, history: CallHistory
 ) -> Admission:
-    if not _not_before_end(sources, newest):
+    if not _is_not_before_end(sources, newest):
         return Admission.OFFSETS_DIFFER
-    if before.ends is not None:
+    if history.ends is not None:
         ours = [source.end for source in newest.sources]
-        same = len(before.ends) == len(ours) and all(
-            logged is None or logged == end for logged, end in zip(before.ends, ours, strict=True)
+        same = len(history.ends) == len(ours) and all(
+            logged is None or logged == end for logged, end in zip(history.ends, ours, strict=True)
         )
         if not same:
             return Admission.OFFSETS_DIFFER
     # "keep" is about what an earlier run has left out, not about what this one goes on leaving
     # out.
-    left_out = before.left_out or (resume == "keep" and before.first_of_run)
-    return (
-        Admission.AFTER_SKIPPED
-        if before.skipped_batches == "allow" or left_out
-        else Admission.SKIPPED
-    )
+    left_out = history.given_up or (resume == "keep" and history.first_of_run)
+    allowed = history.skipped_batches == "allow" or left_out
+    return Admission.AFTER_SKIPPED if allowed else Admission.SKIPPED
 
 
-def _not_before_end(sources: tuple[SourceRange, ...], newest: LedgerRecord) -> bool:
-    """Offsets of Kafka sources never go back; those of others cannot be compared."""
+def _is_not_before_end(sources: tuple[SourceRange, ...], newest: LedgerRecord) -> bool:
+    # Offsets of Kafka sources never go back; those of others cannot be compared.
     if len(sources) != len(newest.sources):
         return False
     return all(
@@ -240,6 +237,7 @@ def _same_checkpoint(
 def begins_at_end(
     sources: tuple[SourceRange, ...], newest: LedgerRecord, *, new_allowed: bool
 ) -> bool:
+    """Return whether every source begins where ``newest`` ends."""
     if len(sources) != len(newest.sources):
         return False
     return all(
@@ -249,8 +247,8 @@ def begins_at_end(
 
 
 def _same_position(end: Any, start: Any, *, new_allowed: bool) -> bool:
-    """Does ``start`` continue ``end``? With ``new_allowed``, a Kafka source may have partitions
-    that are new.
+    """Return whether ``start`` continues ``end``; with ``new_allowed``, also with new
+    partitions.
     """
     if end == start:
         return True
@@ -260,19 +258,4 @@ def _same_position(end: Any, start: Any, *, new_allowed: bool) -> bool:
         start.get(topic, {}).get(p) == offset
         for topic, parts in end.items()
         for p, offset in parts.items()
-    )
-
-
-def is_kafka_offset(offset: Any) -> bool:
-    """Has ``offset`` the shape of Spark's ``KafkaSourceOffset``: ``{topic: {"partition":
-    offset}}``?
-    """
-    return (
-        isinstance(offset, dict)
-        and bool(offset)
-        and all(
-            isinstance(parts, dict)
-            and all(p.isdecimal() and isinstance(o, int) for p, o in parts.items())
-            for parts in offset.values()
-        )
     )

@@ -129,7 +129,7 @@ def new_owner() -> int:
     return surroundings.wall_clock_ns() // 1_000_000 << 16 | surroundings.random_bits(16)
 
 
-def overtaken(pipeline: PipelineId, where: str) -> Fenced:
+def takeover_error(pipeline: PipelineId, where: str) -> Fenced:
     """Somebody newer has the chain."""
     return Fenced(
         f"a newer copy of pipeline {pipeline} has taken its chain in {where}",
@@ -138,7 +138,7 @@ def overtaken(pipeline: PipelineId, where: str) -> Fenced:
     )
 
 
-def cut_off(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
+def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
     """The chain no longer ends where its owner left it; ``what`` says how that shows, and how it
     can have come.
     """

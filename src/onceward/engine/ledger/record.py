@@ -128,7 +128,7 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
 
 
 def _source(source: SourceRange) -> dict[str, Any]:
-    known = {} if source.witness is None else {"witness": source.witness}
+    known = {} if source.identity is None else {"witness": source.identity}
     return {"start": source.start, "end": source.end, **known}
 
 

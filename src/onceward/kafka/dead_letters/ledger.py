@@ -64,7 +64,7 @@ def replayed_of(newest: LedgerRecord | None, topic: str, topic_id: str) -> Repla
         return Replayed()
     try:
         (source,) = newest.sources
-        told, count = source.witness, int(source.end[_REPLAYED])
+        told, count = source.identity, int(source.end[_REPLAYED])
         if told[_TOPIC] != topic:
             raise ValueError(f"it speaks of topic {told[_TOPIC]!r}")
         if told[_TOPIC_ID] != topic_id:

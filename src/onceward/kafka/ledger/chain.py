@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceward import patience
-from onceward.engine.ledger.chain import Chain, Ledger, cut_off
+from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import Fenced, LedgerOutdated, OncewardError, RecordTooLarge, ResourceError
 from onceward.ids import AttemptId, PipelineId, topic_name
@@ -149,7 +149,7 @@ class KafkaChain(Chain):
                 f"the topic was deleted, "
                 "truncated or restored from an older copy"
             )
-            raise cut_off(self._pipeline, f"ledger topic {self._topic.topic}", what)
+            raise cut_off_error(self._pipeline, f"ledger topic {self._topic.topic}", what)
         if newest is not None and (known is None or newest.attempt != known.attempt):
             raise Fenced(
                 f"a newer copy of pipeline {self._pipeline} has written {newest.batch} (sequence "

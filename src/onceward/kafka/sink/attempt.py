@@ -12,7 +12,7 @@ from typing import Any
 
 from onceward import events, patience
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.target import Attempt, Prepared, Write, ids_of
+from onceward.engine.target import Attempt, Prepared, Write, event_ids
 from onceward.engine.time_limit import TimeLimit
 from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
 from onceward.kafka.sink.columns import RecordFrame, prepare
@@ -121,4 +121,4 @@ class KafkaAttempt(Attempt):
         self._run.chain.abort()
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
-        return {**ids_of(self._settings.policy.pipeline, running), "epoch": self.id.number}
+        return {**event_ids(self._settings.policy.pipeline, running), "epoch": self.id.number}

@@ -125,7 +125,7 @@ class PlainBatches:
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             try:
                 rows, task_count = job.collect(
-                    task_job.planned(prepared.rows, _OpenPlainWriter(settings)), lambda: None
+                    task_job.plan_write(prepared.rows, _OpenPlainWriter(settings)), lambda: None
                 )
                 written = results(rows, task_count)
             except RecordTooLarge as refusal:

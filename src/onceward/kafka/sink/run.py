@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pyspark import SparkContext
 
 from onceward.engine.driver_rows import DriverTurn
-from onceward.engine.ledger.admission import Resume, is_kafka_offset
+from onceward.engine.ledger.admission import Resume
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     Fenced,
@@ -25,7 +25,7 @@ from onceward.errors import (
     TransactionTimedOut,
     TransactionTimeoutTooShort,
 )
-from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition
+from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition, is_kafka_offset
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink.columns import DeadLetterRoute
 from onceward.kafka.sink.rows import partition_counts
@@ -214,7 +214,7 @@ class GroupOffsets:
         self._ledger_topic = ledger_topic
         self._same_cluster: set[frozenset[str]] = set()
 
-    def client_of(self, source: KafkaSource) -> KafkaClient | None:
+    def client_for(self, source: KafkaSource) -> KafkaClient | None:
         """Return the sink's own client for a source that lies on the same cluster.
 
         A source found there once stays so: a broker that is down is not among the cluster's
@@ -285,7 +285,7 @@ class GroupOffsets:
 
     def _sources(self, running: RunningBatch) -> dict[int, SourceRange]:
         kafka = running.kafka_sources
-        return {s.index: running.sources[s.index] for s in kafka if self.client_of(s) is not None}
+        return {s.index: running.sources[s.index] for s in kafka if self.client_for(s) is not None}
 
 
 def _least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:

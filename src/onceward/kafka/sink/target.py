@@ -13,7 +13,6 @@ from onceward.kafka.sink.attempt import KafkaAttempt
 from onceward.kafka.sink.run import KafkaRun
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import check_topic
-from onceward.kafka.source.identity import KafkaWitness
 from onceward.spark.batch.query import RunningBatch
 
 
@@ -23,7 +22,7 @@ class KafkaTarget(AtomicTarget):
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self.run = KafkaRun(settings)
         self.chain = self.run.chain
-        self.witness = KafkaWitness(self.run.group.client_of)
+        self.client_for = self.run.group.client_for
 
     def peek(self) -> LedgerRecord | None:
         return self.run.chain.peek()

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onceward.engine.ledger.record import Output
-from onceward.engine.task_writer import each_task_once
+from onceward.engine.task_writer import check_each_task_once
 from onceward.errors import ReportMismatch
 from onceward.ids import TopicPartition
 from onceward.kafka.records.checksum import ContentChecksum, Stretch, combine_runs
@@ -159,7 +159,7 @@ def check(
 
     :raises ReportMismatch: naming the task or partition; the batch is aborted and runs again.
     """
-    each_task_once([report.partition_id for report in reports], task_count)
+    check_each_task_once([report.partition_id for report in reports], task_count)
     topics = sorted(
         {topic for report in reports for topic in report.segments}
         | {lease.partition.topic for lease in returned}

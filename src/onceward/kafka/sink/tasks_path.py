@@ -79,8 +79,8 @@ class TasksPath:
         )
         # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer
         # hears of first.
-        planned = task_job.planned(
-            rows, OpenKafkaWriter(spec), brought_back=(SequencerUnreachable,)
+        planned = task_job.plan_write(
+            rows, OpenKafkaWriter(spec), returned_errors=(SequencerUnreachable,)
         )
         return PlannedJob(planned, sequencer)
 

@@ -26,7 +26,7 @@ def remember(settings: ClientSettings) -> None:
         _known[servers] = None
 
 
-def client_of(source: KafkaSource) -> KafkaClient | None:
+def client_for(source: KafkaSource) -> KafkaClient | None:
     """A client of the cluster that ``source`` reads from, shared by all who ask."""
     settings = _known.get(source.bootstrap_servers)
     return None if settings is None else KafkaClient.shared(settings)

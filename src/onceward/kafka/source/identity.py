@@ -1,73 +1,77 @@
-"""Is a Kafka topic still the same topic? One that was deleted and created again has another id.
-Driver only.
+"""Identity of Kafka topics: a topic that was deleted and created again has another id. Driver
+only.
 
-Called by the engine for every batch, as the :class:`~onceward.engine.target.Witness` of a target.
-In a topic that was created again the checkpoint's offsets name other records: Spark would read on
+Loaded by :func:`onceward.engine.source_identity.source_identity`, called for every batch. In a
+topic that was created again the checkpoint's offsets name other records: Spark would read on
 there, or take the missing ones for lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onceward.engine.ledger.admission import is_kafka_offset
 from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.source_identity import ClientFor
 from onceward.errors import SourceTopicReplaced
-from onceward.ids import SourceRange
+from onceward.ids import SourceRange, is_kafka_offset
+from onceward.kafka.source import clusters as kafka_clusters
 from onceward.kafka.wire.client import KafkaClient
-from onceward.spark.batch.query import KafkaSource, RunningBatch
-
-ClientOf = Callable[[KafkaSource], KafkaClient | None]
-"""A client of the cluster that a source reads from; None where there is none, and then nothing is
-known.
-"""
+from onceward.spark.batch.query import RunningBatch
 
 
-class KafkaWitness:
-    """One for each run of a query. The witness of a source is ``{topic: topic id}``, of the topics
-    that it reads.
+class KafkaSourceIdentity:
+    """One for each run of a query. The identity of a source is ``{topic: topic id}``, of the
+    topics that it reads.
+
+    :param client_for: None: a client for each cluster that ``kafka_source`` reads from.
     """
 
-    def __init__(self, client_of: ClientOf) -> None:
-        self._client_of = client_of
+    def __init__(self, client_for: ClientFor | None = None) -> None:
+        self._client_for = client_for or kafka_clusters.client_for
         self._known: dict[int, dict[str, str]] = {}
 
-    def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
-        """:raises SourceTopicReplaced: …"""
-        witnesses = [source.witness for source in newest.sources] if newest else []
-        self._known = {
-            i: dict(each) for i, each in enumerate(witnesses) if isinstance(each, Mapping)
-        }
-        self.of(running)
+    def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
+        """Compare the topics with those of the ledger's newest record, before the first batch of a
+        run.
 
-    def before(self, running: RunningBatch) -> None:
-        """Who is new has to be known before it is read. A topic that appeared in mid-run, and was
-        replaced while this batch read it, would be the second topic in the ledger, and of the
-        second topic the offsets that were read of the first one would never be.
-
-        :raises SourceTopicReplaced: …
+        :raises SourceTopicReplaced: as :meth:`identify`.
         """
+        identities = [source.identity for source in newest.sources] if newest else []
+        self._known = {
+            i: dict(each) for i, each in enumerate(identities) if isinstance(each, Mapping)
+        }
+        self.identify(running)
+
+    def check_new_parts(self, running: RunningBatch) -> None:
+        """Identify the topics that no batch before has read.
+
+        :raises SourceTopicReplaced: as :meth:`identify`.
+        """
+        # 1. A topic appears in mid-run, and this batch reads it.
+        # 2. It is deleted and created again while the batch reads.
+        # 3. Identified only now, the ledger would name the second topic, with the offsets of the
+        #    first.
         for source in running.kafka_sources:
             if topics_of(running.sources[source.index]) - self._known.get(source.index, {}).keys():
-                self.of(running)
+                self.identify(running)
                 return
 
-    def of(self, running: RunningBatch) -> tuple[Any, ...]:
-        """Ids never come back: as they are now the same as in the ledger, they were while the
-        batch was read.
+    def identify(self, running: RunningBatch) -> tuple[Any, ...]:
+        """Return the ids of the topics. Ids never come back: those that are still the ledger's
+        were so during the read.
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
         """
         wanted: dict[KafkaClient, set[str]] = {}
         for source in running.kafka_sources:
-            if (client := self._client_of(source)) is not None:
+            if (client := self._client_for(source)) is not None:
                 wanted.setdefault(client, set()).update(topics_of(running.sources[source.index]))
         ids = {client: client.topic_ids(topics) for client, topics in wanted.items() if topics}
         found: list[Any] = [None] * len(running.sources)
         for source in running.kafka_sources:
             topics = topics_of(running.sources[source.index])
-            client = self._client_of(source)
+            client = self._client_for(source)
             if client is not None and topics:
                 # Only what the batch reads: a topic that a pattern no longer finds may come back
                 # as another one.

@@ -12,11 +12,10 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from onceward.engine.ledger.admission import is_kafka_offset
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError
-from onceward.ids import PipelineId, TopicPartition
+from onceward.ids import PipelineId, TopicPartition, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.offsets import committed_offsets
 

@@ -1,6 +1,6 @@
 """Small files of ours beside Spark's checkpoint, on the file system that has the checkpoint.
 
-Called by ``engine.calls.failed_batches``; runs in the driver.
+Called by ``engine.calls.journal``; runs in the driver.
 ``<checkpoint>/onceward/<pipeline_id>/<name>``. Why there: Spark's commit log is written to that
 very file system, so where such a file cannot be written, the commit most likely cannot either; and
 who restores the one from a copy restores the other.

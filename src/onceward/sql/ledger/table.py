@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceward import surroundings
-from onceward.engine.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
+from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error, new_owner, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import (
     CommitInDoubt,
@@ -239,7 +239,7 @@ class TableChain(Chain):
                 f"standby was promoted "
                 "that had not all of it"
             )
-            raise cut_off(self._pipeline, self._place, what)
+            raise cut_off_error(self._pipeline, self._place, what)
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
@@ -407,7 +407,7 @@ class TableChain(Chain):
         return found
 
     def _without_its_row(self) -> LedgerBehind:
-        return cut_off(self._pipeline, self._place, "has lost its row")
+        return cut_off_error(self._pipeline, self._place, "has lost its row")
 
     def _row_of(self, statement: str, parameters: tuple[object, ...]) -> Any:
         """What is read. A connection that broke since the last batch is replaced once."""
@@ -447,7 +447,7 @@ class TableChain(Chain):
         )
 
     def _overtaken(self) -> Fenced:
-        return overtaken(self._pipeline, self._place)
+        return takeover_error(self._pipeline, self._place)
 
     @contextmanager
     def _talking(self) -> Iterator[Session]:

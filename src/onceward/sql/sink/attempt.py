@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from onceward import events
 from onceward.engine import driver_rows, task_job
 from onceward.engine.ledger.record import LedgerRecord, Output
-from onceward.engine.target import Attempt, Prepared, Write, ids_of
+from onceward.engine.target import Attempt, Prepared, Write, event_ids
 from onceward.engine.task_writer import TaskResult
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import BadColumn, LedgerUnreachable, RowRefused, SendFailed
@@ -285,7 +285,7 @@ class DatabaseAttempt(Attempt):
             self._kept.drop_staging()
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
-        return {**ids_of(self._settings.policy.pipeline, running), **self.ids}
+        return {**event_ids(self._settings.policy.pipeline, running), **self.ids}
 
 
 _LOCK_SECONDS = 60

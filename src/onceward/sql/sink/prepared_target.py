@@ -26,13 +26,11 @@ from typing import Any
 
 from onceward import events
 from onceward.engine.ledger.record import LedgerRecord, State
-from onceward.engine.target import Write, ids_of
+from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import OpenTaskWriter, TwoPhaseAttempt, TwoPhaseTarget, drop
 from onceward.errors import OncewardError, SendFailed, TargetLost, TargetUnreachable
-from onceward.ids import AttemptId, mark_of, names_of_chain
-from onceward.kafka.source.clusters import client_of
-from onceward.kafka.source.identity import KafkaWitness
+from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 from onceward.sql.sink import transaction_names as names
@@ -65,14 +63,13 @@ class PreparedTarget(TwoPhaseTarget):
             self.transactions,
             settings.decided_in.chain(policy.pipeline),
             policy,
-            KafkaWitness(client_of),
             commit_timeout_s=settings.commit_timeout_s,
         )
         self._mark = ""  # of the chain, once it is ours
         self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
         self._unmarked: int | None = None  # the sequence whose markers were removed last
 
-    def look(self) -> list[Any]:
+    def list_prepared(self) -> list[Any]:
         try:
             self.transactions.table()
         except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
@@ -80,14 +77,14 @@ class PreparedTarget(TwoPhaseTarget):
                 error.message, next_step="see that the database answers"
             ) from error
         self.transactions.make_markers()
-        return super().look()
+        return super().list_prepared()
 
     def must_be_of_this_chain(self) -> None:
-        self._mark = mark_of(self.chain.identity())
+        self._mark = chain_mark(self.chain.identity())
 
     def is_of_this_chain(self, recovered: Any) -> bool:
         """Another one's holds its locks until somebody ends it."""
-        return str(recovered).startswith(names_of_chain(self._policy.pipeline, self._mark))
+        return str(recovered).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
         if newest is None or newest.state is State.FINISHED:
@@ -183,11 +180,11 @@ class PreparedAttempt(TwoPhaseAttempt):
     mark: str
     table: str
 
-    def _told(self) -> dict[str, Any]:
+    def _extra_data(self) -> dict[str, Any]:
         return {"table": self.table}
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
-        with events.step(events.PLAN, **ids_of(self._policy.pipeline, running), **self.ids):
+        with events.step(events.PLAN, **event_ids(self._policy.pipeline, running), **self.ids):
             landing = self.transactions.landing(write.frame.schema, self.mark)
         return OpenTaskWriter(landing, self._policy.pipeline, running.batch, self.id, frame)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.calls.foreach_batch import ForeachBatchSink, must_be_a_frame
+from onceward.engine.calls.batch import must_be_a_frame
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, names

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.target import AtomicTarget
-from onceward.kafka.source.clusters import client_of
-from onceward.kafka.source.identity import KafkaWitness
 from onceward.spark.batch.query import RunningBatch
 from onceward.sql.sink.attempt import DatabaseAttempt
 from onceward.sql.sink.run import DatabaseRun
@@ -24,7 +22,6 @@ class DatabaseTarget(AtomicTarget):
     def __init__(self, settings: DatabaseSinkSettings) -> None:
         self.run = DatabaseRun(settings)
         self.chain = self.run.chain
-        self.witness = KafkaWitness(client_of)
 
     def peek(self) -> LedgerRecord | None:
         return self.run.chain.peek()

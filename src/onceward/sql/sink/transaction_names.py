@@ -11,7 +11,7 @@ length only, so that a pipeline's id that is too long for that is refused when t
 from __future__ import annotations
 
 from onceward.engine.two_phase import Task
-from onceward.ids import AttemptId, PipelineId, names_of_chain
+from onceward.ids import AttemptId, PipelineId, chain_prefix
 
 
 def of_pipeline(pipeline: PipelineId) -> str:
@@ -22,14 +22,14 @@ def of_pipeline(pipeline: PipelineId) -> str:
 def of_attempt(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
     """How all names of an attempt at a batch begin."""
     owner, number = attempt
-    return f"{names_of_chain(pipeline, mark)}{owner}.{number}-"
+    return f"{chain_prefix(pipeline, mark)}{owner}.{number}-"
 
 
 def owner_of(name: str, pipeline: PipelineId, mark: str) -> int | None:
     """Whose attempt at a batch a transaction of this chain is of; None: of another chain, or of
     nobody's that is known.
     """
-    beginning = names_of_chain(pipeline, mark)
+    beginning = chain_prefix(pipeline, mark)
     owner = name[len(beginning) :].partition(".")[0]
     return int(owner) if name.startswith(beginning) and owner.isdecimal() else None
 

@@ -1,0 +1,228 @@
+"""Replay of a committed batch: its plan runs, its rows are counted, nothing is sent.
+
+Called by ``engine.micro_batch``; driver only. Spark runs a batch again if it died between
+``EndTxn`` and its commit log: state and watermark need the plan. The rows are the same then,
+unless the user changed the code in between: a second frame was added to the function, say, because
+the first form of it was refused. Its rows would be dropped with the replay, silently, so they are
+refused by name, or written as a supplement.
+
+Only records are compared, frame by frame. A frame that has fewer now than then cannot lose any;
+one that has more would. Dead letters are counted apart: they come behind the function's frames,
+also behind those that it did not have then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+
+from onceward.engine.calls.advice import batch_changed, dead_letters_changed, must_compute_once
+from onceward.engine.calls.journal import FailureKind, Journal
+from onceward.engine.ledger.record import FrameWritten, LedgerRecord
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
+from onceward.errors import BatchChanged, ComputationsMixed, SourceDataLost
+from onceward.ids import BatchId
+from onceward.spark.batch.job import naming_failures
+from onceward.spark.batch.persisted import count_rows
+from onceward.spark.batch.query import RunningBatch, is_deterministic
+
+log = logging.getLogger(__name__)
+
+
+class Comparison(Enum):
+    """How the frames of a batch compare with those that are committed."""
+
+    NOTHING_NEW = "nothing new"
+    MORE_FRAMES = "more frames"
+    OTHER_ROWS = "other rows"
+    DEAD_LETTERS_READ = "what was a dead letter is read now"
+
+
+def replay(
+    writes: Sequence[Write],
+    running: RunningBatch,
+    newest: LedgerRecord | None,
+    policy: SinkPolicy,
+    journal: Journal | None,
+) -> Sequence[Write]:
+    """Run the plan of the batch of ``newest`` and drop its rows.
+
+    Return the frames that the committed batch lacks, if the user wants them written
+    (``resume="complete"``).
+
+    :raises BatchChanged: there are rows that the committed batch has not.
+    :raises SourceDataLost: they cannot be counted, and some may be lacking.
+    """
+    log.info(
+        "%s: %s is committed already; running it without output", policy.pipeline, running.batch
+    )
+    committed = newest.frames if newest else None
+    kinds = journal.kinds(running.batch.batch_id) if journal is not None else set()
+    try:
+        with naming_failures():
+            now = _count(writes, running, policy)
+    except SourceDataLost as lost:
+        if running.stateful:
+            raise
+        # Without state there is nothing to repeat but the count.
+        more = [write.where for write in writes] != [frame.where for frame in committed or ()]
+        lacking = more or FailureKind.REFUSED in kinds or FailureKind.REPLAY in kinds
+        if policy.resume != "keep" and (lacking or policy.resume == "complete"):
+            raise SourceDataLost(
+                f"{running.batch} is committed, and whether it lacks rows that the function hands "
+                f"over now cannot be found out: {lost.message}",
+                next_step='to leave the batch as it is committed, start once with resume="keep"',
+            ) from lost
+        log.warning(
+            "%s: %s is committed and cannot be read again: %s",
+            policy.pipeline,
+            running.batch,
+            lost,
+        )
+        return ()
+    if committed is None:
+        return ()
+    refused = FailureKind.REFUSED in kinds
+    return _missing_writes(writes, now, committed, running, policy, refused=refused)
+
+
+def _missing_writes(
+    writes: Sequence[Write],
+    now: Sequence[FrameWritten],
+    committed: Sequence[FrameWritten],
+    running: RunningBatch,
+    policy: SinkPolicy,
+    *,
+    refused: bool,
+) -> Sequence[Write]:
+    """:param refused: rows are missing for a reason that is known, and not by chance."""
+    aside = [write.set_aside for write in writes]
+    outcome, lacking = compare_all(
+        committed, now, aside, exactly=refused, stateful=running.stateful
+    )
+    if outcome is Comparison.NOTHING_NEW:
+        return ()
+    changed = _error(outcome, running.batch, committed, now)
+    if outcome is Comparison.MORE_FRAMES and policy.resume == "complete":
+        log.warning("%s: writing what is missing: %s", policy.pipeline, changed.message)
+        return [writes[index] for index in lacking]
+    by_chance = (
+        outcome is Comparison.OTHER_ROWS
+        and not refused
+        and not all(is_deterministic(write.frame) for write in writes)
+    )
+    if policy.resume == "keep" or by_chance:
+        log.warning("%s: left as it is: %s", policy.pipeline, changed.message)
+        return ()
+    raise changed
+
+
+def _count(
+    writes: Sequence[Write], running: RunningBatch, policy: SinkPolicy
+) -> list[FrameWritten]:
+    """Count the rows of each frame, as often as a batch is tried.
+
+    :raises ComputationsMixed: the numbers may be of two computations of the batch. Compared with
+        the committed ones they would name rows as lacking that are there, in another frame.
+    """
+    attempt = 1
+    while True:
+        try:
+            numbers = count_rows([write.frame for write in writes])
+            return [
+                FrameWritten(write.where, number)
+                for write, number in zip(writes, numbers, strict=True)
+            ]
+        except ComputationsMixed as mixed:
+            if attempt >= policy.batch_attempts:
+                raise
+            must_compute_once(running, mixed)
+            log.warning(
+                "%s: counting the rows of %s again: %s", policy.pipeline, running.batch, mixed
+            )
+        attempt += 1
+
+
+def compare_all(
+    committed: Sequence[FrameWritten],
+    now: Sequence[FrameWritten],
+    set_aside: Sequence[bool],
+    *,
+    exactly: bool = False,
+    stateful: bool = False,
+) -> tuple[Comparison, list[int]]:
+    """Compare a batch that may have dead letters; return also where in ``now`` new frames stand.
+
+    :param set_aside: for each frame in ``now``: is it one of dead letters?
+    :param stateful: a record that was a dead letter then, and can be read now, would be in the
+        query's state as well.
+    """
+    places = {frame.where for frame, aside in zip(now, set_aside, strict=True) if aside}
+    outcomes, lacking = [], []
+    for aside in (False, True):
+        then = [frame for frame in committed if (frame.where in places) is aside]
+        indices = [index for index, is_aside in enumerate(set_aside) if is_aside is aside]
+        again = [now[index] for index in indices]
+        outcomes.append(compare(then, again, exactly=exactly))
+        if outcomes[-1] is Comparison.MORE_FRAMES:
+            lacking += [indices[index] for index in _new_frames(then, again)]
+        elif aside and stateful and _records(again) < _records(then):
+            outcomes.append(Comparison.DEAD_LETTERS_READ)
+    worst_first = (
+        Comparison.OTHER_ROWS,
+        Comparison.DEAD_LETTERS_READ,
+        Comparison.MORE_FRAMES,
+        Comparison.NOTHING_NEW,
+    )
+    return next(outcome for outcome in worst_first if outcome in outcomes), sorted(lacking)
+
+
+def compare(
+    committed: Sequence[FrameWritten], now: Sequence[FrameWritten], *, exactly: bool = False
+) -> Comparison:
+    """Compare the frames that have rows.
+
+    ``MORE_FRAMES``: all committed ones, in order, and others after them.
+
+    :param exactly: fewer rows are other rows, too: the batch is known to lack some, and a sum
+        proves nothing of which.
+    """
+    then, again = [f for f in committed if f.records], [f for f in now if f.records]
+    if again == then or (not exactly and _are_covered(again, then)):
+        return Comparison.NOTHING_NEW
+    return Comparison.MORE_FRAMES if again[: len(then)] == then else Comparison.OTHER_ROWS
+
+
+def _new_frames(committed: Sequence[FrameWritten], now: Sequence[FrameWritten]) -> list[int]:
+    """Return where in ``now`` the frames stand that ``committed`` lacks, for ``MORE_FRAMES``."""
+    filled = [index for index, frame in enumerate(now) if frame.records]
+    return filled[sum(1 for frame in committed if frame.records) :]
+
+
+def _are_covered(frames: Sequence[FrameWritten], by: Sequence[FrameWritten]) -> bool:
+    """Return whether no place gets more records from ``frames`` than it has from ``by``."""
+    rest: Counter[str | None] = Counter()
+    for frame in by:
+        rest[frame.where] += frame.records
+    for frame in frames:
+        rest[frame.where] -= frame.records
+    return all(records >= 0 for records in rest.values())
+
+
+def _records(frames: Sequence[FrameWritten]) -> int:
+    return sum(frame.records for frame in frames)
+
+
+def _error(
+    outcome: Comparison,
+    batch: BatchId,
+    committed: Sequence[FrameWritten],
+    now: Sequence[FrameWritten],
+) -> BatchChanged:
+    if outcome is Comparison.DEAD_LETTERS_READ:
+        return dead_letters_changed(batch, committed, now)
+    more = outcome is Comparison.MORE_FRAMES
+    return batch_changed(batch, committed, now, more_frames=more)

@@ -1,0 +1,75 @@
+"""Identity of a query's sources: detects a source that was deleted and created again. Driver only.
+
+Called by ``engine.micro_batch`` for every batch. Offsets belong to one source, and mean nothing in
+another one of the same name. A connector says what tells its sources apart; the engine loads the
+connector of those that a batch reads, so that no sink has to know any source.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.spark.batch.query import KafkaSource, RunningBatch
+
+ClientFor = Callable[[KafkaSource], Any]
+"""Returns a client of the cluster that a source reads from, or None where there is none."""
+
+_KAFKA = "onceward.kafka.source.identity"
+
+
+class SourceIdentity(Protocol):
+    """Compares the sources of a batch with those that the ledger speaks of. One for each run of a
+    query.
+    """
+
+    def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
+        """Begin a run, before its first batch: the ledger ends with ``newest``.
+
+        :raises AdmissionRefused: as :meth:`identify`.
+        """
+
+    def check_new_parts(self, running: RunningBatch) -> None:
+        """Identify what no batch before has read. Called before each attempt.
+
+        :raises AdmissionRefused: as :meth:`identify`.
+        """
+
+    def identify(self, running: RunningBatch) -> tuple[Any, ...]:
+        """Return for each source what tells it from others (JSON; None: unknown). Called after the
+        batch was read.
+
+        :raises AdmissionRefused: a source is not the one that the ledger speaks of.
+        """
+
+
+class UnknownIdentity:
+    """Sources of which nothing is known but their offsets, or which keep their identity in
+    them.
+    """
+
+    def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
+        """Remember nothing."""
+
+    def check_new_parts(self, running: RunningBatch) -> None:
+        """Check nothing."""
+
+    def identify(self, running: RunningBatch) -> tuple[Any, ...]:
+        """Return None for each source."""
+        return (None,) * len(running.sources)
+
+
+def source_identity(running: RunningBatch, client_for: ClientFor | None) -> SourceIdentity:
+    """Return what identifies the sources that ``running`` reads.
+
+    :param client_for: the target's own clients, where it writes to a system that can be read as
+        well; None: those of the sources.
+    """
+    if not running.kafka_sources:
+        return UnknownIdentity()
+    # By name: an import would load the Kafka client for every query, and point up from the engine
+    # to a connector.
+    identity: SourceIdentity = importlib.import_module(_KAFKA).KafkaSourceIdentity(client_for)
+    return identity
