@@ -19,13 +19,14 @@ from onceward_verify.cluster import COMMITTED, Cluster, Where
 from onceward_verify.conserves import Conserves, conserve
 from onceward_verify.culprits import leave_undecided, name_culprits
 from onceward_verify.fencing import Epochs, judge_ledger, judge_output
-from onceward_verify.findings import Findings, place
 from onceward_verify.ledger import Part
 from onceward_verify.ledger_reader import LedgerReading, read_ledger
 from onceward_verify.manifests import OutputRange, Reading, judge, read_outputs
 from onceward_verify.positions import look_at_sources
 from onceward_verify.segments import replica_folder
 from onceward_verify.since import Selection, Since, select
+
+from onceward_verify.findings import Findings, place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Question:
     :param topics: output topics; empty: those that the manifests name.
     :param expect_caught_up: the pipeline is at rest: lag and open transactions are anomalies.
     :param shared_topic: others write to the output topics, too.
-    :param what_is_left: what compaction and retention have removed is not asked for.
+    :param ignore_expired: what compaction and retention have removed is not asked for.
     :param log_dirs: the brokers' log directories, for the epochs in each record batch.
     :param since: the batch to begin with; what came before is not asked for. None: the ledger's
         first.
@@ -53,7 +54,7 @@ class Question:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     expect_caught_up: bool = False
     shared_topic: bool = False
-    what_is_left: bool = False
+    ignore_expired: bool = False
     log_dirs: tuple[Path, ...] = ()
     since: Since | None = None
     conserves: Conserves | None = None
@@ -67,7 +68,7 @@ def check(question: Question) -> Findings:
     is missing.
     """
     began = time.monotonic()
-    findings = Findings(what_is_left=question.what_is_left)
+    findings = Findings(ignore_expired=question.ignore_expired)
     settings = {**question.client, "bootstrap.servers": question.bootstrap_servers}
     cluster = Cluster(
         settings, question.pipeline_id, question.patience_s, verbose=question.verbose

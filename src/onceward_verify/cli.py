@@ -1,186 +1,396 @@
-"""``onceward verify``: was it exactly once? Recomputes every batch of a pipeline from the logs.
+"""The checker's command line, ``onceward verify`` and ``python -m onceward_verify``.
 
-Registered in :mod:`onceward.cli`. The checker itself is :mod:`onceward_verify`, which shares
-nothing with the library.
+``onceward`` finds it in the entry-point group ``onceward.commands``. The fields of
+:class:`Options` are the options. Three questions are built of them: about topics, tables or files.
+Each imports what it needs when it is asked: librdkafka for topics, psycopg or PyMySQL for tables,
+pyarrow for files.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from onceward_verify.client_settings import settings_from_file
+from onceward_verify.report import as_text
+from onceward_verify.since import Since, since_of
+from typer.core import TyperCommand
 
-from onceward_verify.findings import STATUS_HELP, Findings
+from onceward_verify.findings import (
+    CHECKER_FAILED,
+    EXIT_STATUS,
+    STATUS_HELP,
+    USAGE,
+    CannotTell,
+    Findings,
+    WrongUsage,
+)
+
+if TYPE_CHECKING:
+    from onceward_verify.conserves import Conserves
+
+_CLICKS_USAGE = 2
 
 
-class Output(str, Enum):
-    """How the answer is written."""
+class _Output(str, Enum):
+    """Format of the answer."""
 
-    text = "text"
-    json = "json"
+    TEXT = "text"
+    JSON = "json"
 
 
-class Rule(str, Enum):
-    """How many output records name each record of the source."""
+class _Rule(str, Enum):
+    """Number of output records that name one record of the source."""
 
     EXACTLY = "exactly"
     AT_MOST = "at-most"
     AT_LEAST = "at-least"
 
 
-_PURPOSE = f"Prove or refute exactly-once for a pipeline's topics.\n\n{STATUS_HELP}"
+def _option(help: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar)
 
 
-def verify(
-    pipeline_id: Annotated[str, typer.Option(help="The pipeline to judge.")],
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the command, by their names there."""
+
+    pipeline_id: Annotated[str, _option("The pipeline to judge.")]
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option(
+        _option(
+            "The cluster of the output's topics; beside a database the sources'.",
             metavar="HOST:PORT,…",
-            help="The cluster of the output's topics; beside a database the sources'.",
         ),
-    ] = None,
+    ] = None
     database_url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="The database of the output's tables: postgresql://…, or mysql://… and "
-            "mariadb://…, which are judged "
+        _option(
+            "The database of the output's tables: postgresql://…, or mysql://… and mariadb://…, "
+            "which are judged "
             "by totals. The password may stand in PGPASSWORD, or in MYSQL_PWD.",
+            metavar="URL",
         ),
-    ] = None,
+    ] = None
     files: Annotated[
         str | None,
-        typer.Option(
+        _option(
+            "The path of the output's files: a folder, or s3://bucket/path (keys as AWS's own).",
             metavar="PATH",
-            help="Of the output's files: a folder, or s3://bucket/path (keys as AWS's own).",
         ),
-    ] = None,
+    ] = None
     ledger_folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Of files: the ledger's folder, where it is not below theirs."
-        ),
-    ] = None,
-    ledger_topic: Annotated[
-        str, typer.Option(help="Where its batches are told of.")
-    ] = "onceward-ledger",
-    ledger_table: Annotated[
-        str, typer.Option(help="The same, in a database.")
-    ] = "onceward_ledger",
+        _option("The folder of the files' ledger, where it is not below theirs.", metavar="DIR"),
+    ] = None
+    ledger_topic: Annotated[str, _option("The ledger, in Kafka.")] = "onceward-ledger"
+    ledger_table: Annotated[str, _option("The ledger, in a database.")] = "onceward_ledger"
     topic: Annotated[
-        list[str] | None,
-        typer.Option(help="An output topic; by default all that its batches name."),
-    ] = None,
+        list[str] | None, _option("An output topic; by default all that its batches name.")
+    ] = None
     command_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Client settings, for secured clusters.")
-    ] = None,
+        Path | None, _option("Client settings, for secured clusters.", metavar="FILE")
+    ] = None
     expect_caught_up: Annotated[
         bool,
-        typer.Option(
+        _option(
+            "Expect a pipeline at rest: lag and open transactions count, too.",
             "--expect-caught-up",
-            help="The pipeline is at rest: lag and open transactions count, too.",
         ),
-    ] = False,
-    shared_topic: Annotated[
+    ] = False
+    shared: Annotated[
         bool,
-        typer.Option("--shared-topic", "--shared-table", help="Others write to the output, too."),
-    ] = False,
-    what_is_left: Annotated[
+        _option("Allow others to write to the output, too.", "--shared-topic", "--shared-table"),
+    ] = False
+    ignore_expired: Annotated[
         bool,
-        typer.Option(
-            "--what-is-left", help="Do not ask for what compaction and retention have removed."
-        ),
-    ] = False,
+        _option("Do not report records removed by retention or compaction.", "--ignore-expired"),
+    ] = False
     since: Annotated[
         str | None,
-        typer.Option(
-            metavar="BATCH",
-            help="Judge from there on: a batch number of the newest checkpoint (12), sequence:40, "
-            "or a time with its "
+        _option(
+            "Judge from there on: a batch number of the newest checkpoint (12), sequence:40, or a "
+            "time with its "
             "zone (2030-01-31T06:00Z).",
+            metavar="BATCH",
         ),
-    ] = None,
+    ] = None
     conserves: Annotated[
-        Rule | None,
-        typer.Option(
-            help="Where output records name their input: each record of the source that a batch "
-            "has read is named by "
-            "one output record of that batch (exactly), by one or none (at-most, for filters), by "
-            "one or more "
-            "(at-least)."
+        _Rule | None,
+        _option(
+            "Compare with the input, where output records name it: each record of the source that "
+            "a batch has read "
+            "is named by one output record of that batch (exactly), by one or none (at-most, for "
+            "filters), by one or "
+            "more (at-least)."
         ),
-    ] = None,
+    ] = None
     each_topic: Annotated[
         bool,
-        typer.Option(
+        _option(
+            "With --conserves: count each output topic by itself, not all together.",
             "--each-topic",
-            help="With --conserves: so for each output topic by itself, not for all together.",
         ),
-    ] = False,
+    ] = False
     lineage_headers: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC",
-            help="Headers with the name, as topic=NAME,partition=NAME,offset=NAME; by default "
-            "those of "
+        _option(
+            "Headers with the name, as topic=NAME,partition=NAME,offset=NAME; by default those of "
             "KafkaSink(lineage=True). Without topic= the pipeline reads one topic.",
+            metavar="SPEC",
         ),
-    ] = None,
+    ] = None
     lineage_json: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC", help="The same, as fields of a JSON value: offset=meta.offset,…."
-        ),
-    ] = None,
+        _option("The same, as fields of a JSON value: offset=meta.offset,….", metavar="SPEC"),
+    ] = None
     log_dirs: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="A broker's log directory, to judge the epoch of each record batch.",
+        _option(
+            "A broker's log directory, to judge the epoch of each record batch.", metavar="DIR"
         ),
-    ] = None,
+    ] = None
     settle: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long transactions may take to end.")
-    ] = 15,
+        float, _option("Wait so long for transactions to end.", metavar="SECONDS")
+    ] = 15
     patience: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long a broker may take to answer.")
-    ] = 60,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show librdkafka's own log.")] = False,
-    output: Annotated[Output, typer.Option(help="For people, or for programs.")] = Output.text,
-) -> None:
-    from onceward_verify.command import run
+        float, _option("Wait so long for an answer of a broker.", metavar="SECONDS")
+    ] = 60
+    verbose: Annotated[bool, _option("Show librdkafka's own log.", "--verbose")] = False
+    output: Annotated[_Output, _option("Format of the answer: for people, or for programs.")] = (
+        _Output.TEXT
+    )
 
-    def ask() -> Findings:
-        from onceward_verify.options import answer
 
-        return answer(
-            pipeline_id=pipeline_id,
-            bootstrap_servers=bootstrap_servers,
-            database_url=database_url,
-            files=files,
-            ledger_folder=ledger_folder,
-            ledger_topic=ledger_topic,
-            ledger_table=ledger_table,
-            topic=topic or [],
-            command_config=command_config,
-            expect_caught_up=expect_caught_up,
-            shared=shared_topic,
-            what_is_left=what_is_left,
-            since=since,
-            conserves=conserves.value if conserves else None,
-            each_topic=each_topic,
-            lineage_headers=lineage_headers,
-            lineage_json=lineage_json,
-            log_dirs=log_dirs or [],
-            settle_s=settle,
-            patience_s=patience,
-            verbose=verbose,
+class _Command(TyperCommand):
+    """The command with a status of its own for usage errors: Click's is 2, which is that of a
+    verdict here.
+    """
+
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **more)
+        except Exception as error:
+            # Click's class is not asked for: Typer brings a Click of its own, or takes the
+            # installed one.
+            if getattr(error, "exit_code", None) == _CLICKS_USAGE and hasattr(
+                error, "format_message"
+            ):
+                error.exit_code = USAGE  # type: ignore[attr-defined]  # it was just looked at
+            raise
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_repeat_log_dirs(args)))
+
+
+def _repeat_log_dirs(args: Iterable[str]) -> Iterable[str]:
+    """Write ``--log-dirs A B`` as ``--log-dirs A --log-dirs B``: no other option takes several
+    values.
+    """
+    option = ""
+    values = 0
+    for arg in args:
+        if arg.startswith("-"):
+            option, values = arg, 0
+        elif option == "--log-dirs":
+            if values:
+                yield option
+            values += 1
+        yield arg
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(
+    "verify",
+    cls=_Command,
+    help=f"Prove or refute exactly-once for a pipeline's output.\n\n{STATUS_HELP}",
+)
+def _verify(**values: Any) -> None:
+    options = Options(**values)
+    raise typer.Exit(run(lambda: answer(options), options.output.value))
+
+
+_verify.__signature__ = inspect.signature(Options, eval_str=True)  # type: ignore[attr-defined]  # Typer reads it
+
+
+def answer(options: Options) -> Findings:
+    """Ask about files or about tables where the options name some, else about topics.
+
+    :raises CannotTell: there is no answer; its subclass WrongUsage: the options do not go
+        together.
+    """
+    client = settings_from_file(options.command_config) if options.command_config else {}
+    since = None if options.since is None else since_of(options.since)
+    if options.files is not None:
+        return _answer_about_files(options, options.files, since)
+    if options.database_url is not None:
+        return _answer_about_tables(options, options.database_url, client, since)
+    if options.bootstrap_servers:
+        return _answer_about_topics(options, options.bootstrap_servers, client, since)
+    raise WrongUsage(
+        "nothing says where to look",
+        next_step="pass --bootstrap-servers for a pipeline that writes to topics, --database-url "
+        "for one that "
+        "writes to tables, --files for one that writes files",
+    )
+
+
+def _answer_about_files(options: Options, root: str, since: Since | None) -> Findings:
+    if (
+        options.database_url
+        or options.bootstrap_servers
+        or options.conserves
+        or options.log_dirs
+        or options.topic
+    ):
+        raise WrongUsage(
+            "--files asks about files alone, and not about topics, tables or sources",
+            next_step="leave out what belongs to the others",
         )
+    from onceward_verify.files import FilesQuestion, check_files
 
-    raise typer.Exit(run(ask, output.value))
+    return check_files(
+        FilesQuestion(
+            root=root,
+            pipeline_id=options.pipeline_id,
+            ledger=options.ledger_folder,
+            expect_caught_up=options.expect_caught_up,
+            shared=options.shared,
+            ignore_expired=options.ignore_expired,
+            since=since,
+        )
+    )
 
 
-verify.__doc__ = _PURPOSE
+def _answer_about_tables(
+    options: Options, url: str, client: dict[str, str], since: Since | None
+) -> Findings:
+    lineage = options.each_topic or options.lineage_headers or options.lineage_json
+    if options.topic or options.log_dirs or options.conserves or lineage:
+        raise WrongUsage(
+            "--topic, --log-dirs, --conserves and what belongs to it ask about topics, "
+            "--database-url about tables",
+            next_step="leave one of them out",
+        )
+    if options.expect_caught_up and not options.bootstrap_servers:
+        raise WrongUsage(
+            "--expect-caught-up asks where the sources end",
+            next_step="name their cluster with --bootstrap-servers",
+        )
+    from onceward_verify.tables import TablesQuestion, check_tables
+
+    return check_tables(
+        TablesQuestion(
+            url=url,
+            pipeline_id=options.pipeline_id,
+            ledger_table=options.ledger_table,
+            bootstrap_servers=options.bootstrap_servers or "",
+            client=client,
+            expect_caught_up=options.expect_caught_up,
+            shared_tables=options.shared,
+            ignore_expired=options.ignore_expired,
+            since=since,
+            patience_s=options.patience,
+            verbose=options.verbose,
+        )
+    )
+
+
+def _answer_about_topics(
+    options: Options, servers: str, client: dict[str, str], since: Since | None
+) -> Findings:
+    from onceward_verify.checker import Question, check
+
+    return check(
+        Question(
+            bootstrap_servers=servers,
+            pipeline_id=options.pipeline_id,
+            ledger_topic=options.ledger_topic,
+            topics=tuple(options.topic or ()),
+            client=client,
+            expect_caught_up=options.expect_caught_up,
+            shared_topic=options.shared,
+            ignore_expired=options.ignore_expired,
+            log_dirs=tuple(options.log_dirs or ()),
+            since=since,
+            conserves=_conserves(options),
+            settle_s=options.settle,
+            patience_s=options.patience,
+            verbose=options.verbose,
+        )
+    )
+
+
+def _conserves(options: Options) -> Conserves | None:
+    """Return the rule that the options ask for, if any.
+
+    :raises WrongUsage: options that say nothing without ``--conserves``, or two places for one
+        name.
+    """
+    from onceward_verify.conserves import Conserves
+    from onceward_verify.lineage import Lineage, lineage_of
+
+    headers, fields = options.lineage_headers, options.lineage_json
+    if headers is not None and fields is not None:
+        raise WrongUsage(
+            "--lineage-headers and --lineage-json name two places for one thing",
+            next_step="leave one of them out",
+        )
+    if options.conserves is None:
+        if options.each_topic or headers is not None or fields is not None:
+            raise WrongUsage(
+                "--each-topic, --lineage-headers and --lineage-json say nothing by themselves",
+                next_step="add --conserves exactly, at-most or at-least",
+            )
+        return None
+    lineage = Lineage()
+    if headers is not None:
+        lineage = lineage_of("headers", headers)
+    elif fields is not None:
+        lineage = lineage_of("json", fields)
+    return Conserves(options.conserves.value, options.each_topic, lineage)
+
+
+def run(ask: Callable[[], Findings], output: str, stream: TextIO | None = None) -> int:
+    """Ask, write the answer, and return the exit status.
+
+    The status is the verdict's (0, 1, 2) or that of the reason why there is no verdict
+    (``findings``: 64, 69, 70).
+
+    :param ask: builds the question and asks it; a setting that cannot be used is found there.
+    :param output: ``json`` or ``text``.
+    """
+    stream = stream or sys.stdout
+    status: int | None = None
+    try:
+        findings = ask()
+    except CannotTell as reason:
+        findings = Findings()
+        findings.cannot_judge(reason.message)
+        findings.facts["next_step"] = reason.next_step
+        status = reason.exit_status
+        sys.stderr.write(f"CANNOT TELL: {reason.message}. Next: {reason.next_step}.\n")
+    except Exception as error:  # noqa: BLE001 — Python's own exit status would be 1, which accuses the pipeline
+        findings = Findings()
+        findings.cannot_judge(f"the checker itself failed: {type(error).__name__}: {error}")
+        status = CHECKER_FAILED
+        traceback.print_exc()
+    status = EXIT_STATUS[findings.verdict] if status is None else status
+    if output == "json":
+        stream.write(json.dumps({**findings.as_json(), "exit_status": status}, indent=1) + "\n")
+    elif findings.facts.keys() - {
+        "next_step"
+    }:  # else nothing was looked at, and standard error says why
+        stream.write(as_text(findings) + "\n")
+    stream.flush()
+    return status

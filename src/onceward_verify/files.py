@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from onceward_verify.chain import ledger_facts, one_chain
 from onceward_verify.file_places import Place, Seen, place_at
-from onceward_verify.findings import Findings, WrongUsage
 from onceward_verify.folder_ledger import entries
 from onceward_verify.ledger import Batch
 from onceward_verify.since import Since, select
+
+from onceward_verify.findings import Findings, WrongUsage
 
 _BATCH_FOLDER = re.compile(r"(?:_onceward/files/_attempt=[^/]+/)?([^/=]+)=([^/@]+)@([0-9]{10,})/")
 
@@ -35,7 +36,7 @@ class FilesQuestion:
     :param expect_caught_up: the pipeline is at rest: what is decided and not published is an
         anomaly.
     :param shared: others write files there, too.
-    :param what_is_left: what the ledger has removed is not asked for.
+    :param ignore_expired: what the ledger has removed is not asked for.
     :param since: the batch to begin with; None: the ledger's first.
     """
 
@@ -44,7 +45,7 @@ class FilesQuestion:
     ledger: Path | None = None
     expect_caught_up: bool = False
     shared: bool = False
-    what_is_left: bool = False
+    ignore_expired: bool = False
     since: Since | None = None
 
 
@@ -53,7 +54,7 @@ def check_files(question: FilesQuestion) -> Findings:
     is missing.
     """
     began = time.monotonic()
-    findings = Findings(what_is_left=question.what_is_left)
+    findings = Findings(ignore_expired=question.ignore_expired)
     root = str(question.root)
     ledger = question.ledger or _beside(root)
     told = entries(ledger, question.pipeline_id)

@@ -99,7 +99,7 @@ class Findings:
     violated.
     """
     facts: dict[str, Any] = field(default_factory=dict)
-    what_is_left: bool = False
+    ignore_expired: bool = False
     """The question is about what compaction and retention have left; what they took is a fact, and
     no doubt.
     """
@@ -117,10 +117,10 @@ class Findings:
 
     def gone(self, what: str) -> None:
         """Compaction or retention has taken ``what``."""
-        if self.what_is_left:
+        if self.ignore_expired:
             self.facts.setdefault("gone", []).append(what)
         else:
-            self.cannot_judge(f"{what} (--what-is-left does not ask for it)")
+            self.cannot_judge(f"{what} (--ignore-expired does not ask for it)")
 
     @property
     def verdict(self) -> Verdict:

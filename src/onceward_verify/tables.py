@@ -21,9 +21,10 @@ from onceward_verify.by_transaction import JudgedByTransaction
 from onceward_verify.chain import Chain, ledger_facts, one_chain
 from onceward_verify.database import Database, Found, Kept
 from onceward_verify.databases import opened
-from onceward_verify.findings import CannotTell, Findings, place
 from onceward_verify.ledger import HALF, Batch, batch_of
 from onceward_verify.since import Since, select
+
+from onceward_verify.findings import CannotTell, Findings, place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class TablesQuestion:
     :param client: librdkafka settings beside them.
     :param expect_caught_up: the pipeline is at rest: lag is an anomaly.
     :param shared_tables: others write to the tables, too.
-    :param what_is_left: what the ledger has removed is not asked for.
+    :param ignore_expired: what the ledger has removed is not asked for.
     :param since: the batch to begin with; None: the ledger's first.
     :param patience_s: how long to wait for an answer of a broker, in seconds.
     """
@@ -48,7 +49,7 @@ class TablesQuestion:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     expect_caught_up: bool = False
     shared_tables: bool = False
-    what_is_left: bool = False
+    ignore_expired: bool = False
     since: Since | None = None
     patience_s: float = 60.0
     verbose: bool = False
@@ -59,7 +60,7 @@ def check_tables(question: TablesQuestion) -> Findings:
     is missing.
     """
     began = time.monotonic()
-    findings = Findings(what_is_left=question.what_is_left)
+    findings = Findings(ignore_expired=question.ignore_expired)
     with opened(question.url) as database:
         ledger = database.table(question.ledger_table)
         batches = database.table(f"{question.ledger_table}_batches")

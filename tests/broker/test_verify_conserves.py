@@ -233,7 +233,7 @@ def test_an_expired_input_cannot_be_judged(handmade: HandmadePipeline):
     answer = verify(handmade, *EXACTLY)
     assert (answer["verdict"], found(answer)) == ("inconclusive", [])
     assert f"4 offsets of {handmade.source}-0@0..3: the source holds 4 to 9 only" in str(answer)
-    assert judged(handmade, *EXACTLY, "--what-is-left") == ("exactly_once", [])
+    assert judged(handmade, *EXACTLY, "--ignore-expired") == ("exactly_once", [])
 
 
 def test_holes_of_a_compacted_input(handmade: HandmadePipeline):
@@ -252,7 +252,7 @@ def test_holes_of_a_compacted_input(handmade: HandmadePipeline):
     assert f"6 offsets of {handmade.source}-0@4..9: the source is, or may be, compacted" in str(
         answer
     )
-    assert judged(handmade, *EXACTLY, "--what-is-left") == ("exactly_once", [])
+    assert judged(handmade, *EXACTLY, "--ignore-expired") == ("exactly_once", [])
     assert judged(handmade, "--conserves", "at-most") == ("exactly_once", [])
 
 

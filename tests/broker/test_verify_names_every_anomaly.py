@@ -295,7 +295,7 @@ def test_a_ledger_that_begins_later_is_not_taken_for_a_whole_one(handmade: Handm
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
     assert len(answer["facts"]["not_covered"]) == 1
     assert "batches before sequence 1" in answer["facts"]["not_covered"][0]
-    rest = verify(handmade, "--what-is-left")
+    rest = verify(handmade, "--ignore-expired")
     assert (rest["verdict"], rest["facts"]["ledger"]["first_sequence"]) == ("exactly_once", 1)
     assert "batches before sequence 1" in rest["facts"]["gone"][0]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from file_kits import HereKit
+from onceward.files import ledger as folder_ledger
+from onceward_testing.sink_contract import batch
 
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.files import ledger as folder_ledger
-from onceward_testing.sink_contract import batch
 from onceward_verify import folder_ledger as checked_ledger
 from onceward_verify.files import FilesQuestion, check_files
 from onceward_verify.findings import Findings, WrongUsage
@@ -39,9 +39,11 @@ def written(kit: HereKit, batches: int) -> Path:
     return kit.folder / "out"
 
 
-def checked(root: Path, *, what_is_left: bool = False, pipeline_id: str = "contract") -> Findings:
+def checked(
+    root: Path, *, ignore_expired: bool = False, pipeline_id: str = "contract"
+) -> Findings:
     return check_files(
-        FilesQuestion(root=root, pipeline_id=pipeline_id, what_is_left=what_is_left)
+        FilesQuestion(root=root, pipeline_id=pipeline_id, ignore_expired=ignore_expired)
     )
 
 
@@ -67,7 +69,7 @@ def test_old_entries_that_are_being_removed_are_no_gap(kit: HereKit):
     root = written(kit, 6)
     remove_some(root)
     assert names(checked(root)) == []
-    left = checked(root, what_is_left=True)
+    left = checked(root, ignore_expired=True)
     assert (left.verdict, left.facts["ledger"]["first_sequence"]) == ("exactly_once", 3)
 
 
@@ -77,7 +79,7 @@ def test_what_an_owner_has_won_too_late_counts_for_nothing(kit: HereKit):
     (entries(root)[0].parent / f"{0:020}.json").write_text(
         json.dumps(late | {"query_id": "another", "sequence": 3})
     )
-    assert checked(root, what_is_left=True).verdict == "exactly_once"
+    assert checked(root, ignore_expired=True).verdict == "exactly_once"
 
 
 def test_entries_that_go_while_the_ledger_is_read(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
@@ -101,14 +103,14 @@ def test_entries_that_go_while_the_ledger_is_read(kit: HereKit, monkeypatch: pyt
 )
 def test_a_stray_file_is_found_though_old_records_are_gone(kit: HereKit, stray: str):
     root = written(kit, 20)
-    whole = checked(root, what_is_left=True)
+    whole = checked(root, ignore_expired=True)
     assert whole.verdict == "exactly_once", whole.not_covered
     assert whole.facts["gone"]
     assert checked(root).verdict == "inconclusive"
     known = whole.facts["files"]["unaccounted_files"]
     (root / stray).parent.mkdir(exist_ok=True)
     shutil.copy(next(root.rglob("part-*")), root / stray)
-    found = checked(root, what_is_left=True)
+    found = checked(root, ignore_expired=True)
     assert found.facts["files"]["unaccounted_files"] == known + 1
     if kit.layout == "batches":
         assert [anomaly.where for anomaly in found.anomalies] == [stray]
@@ -116,7 +118,7 @@ def test_a_stray_file_is_found_though_old_records_are_gone(kit: HereKit, stray: 
     assert (found.verdict, names(found)) == ("inconclusive", [])
     assert stray in " ".join(found.not_covered)
     os.utime(root / stray, (0, 0))  # as old as files whose records are gone: nobody can tell
-    assert checked(root, what_is_left=True).verdict == "exactly_once"
+    assert checked(root, ignore_expired=True).verdict == "exactly_once"
 
 
 def test_a_folder_that_looks_like_another_pipelines(kit: HereKit):

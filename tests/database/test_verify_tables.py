@@ -150,7 +150,7 @@ def test_replaced_and_deleted_rows_are_no_loss_and_others_are_not_excused(place:
         "a lost row would look the same"
     )
     assert answer["facts"]["tables"][f"{place.schema}.t"]["replaced_rows"] == 3
-    assert verified(place, "--what-is-left")["verdict"] == "exactly_once"
+    assert verified(place, "--ignore-expired")["verdict"] == "exactly_once"
     place.sql("UPDATE {s}.t SET at = 9 WHERE id = 3")
     assert anomalies(verified(place)) == {"unaccounted-write"}
 
@@ -160,16 +160,16 @@ def test_what_nobody_can_have_replaced_is_lost(place: Place, how: str):
     place.sql("CREATE TABLE {s}.t (value bigint PRIMARY KEY)")
     place.write("t", rows(1, 2), mode="upsert", key="value")
     place.sql(how)
-    assert anomalies(verified(place, "--what-is-left")) == {"lost-write"}
+    assert anomalies(verified(place, "--ignore-expired")) == {"lost-write"}
 
 
 def test_a_batch_replaces_no_more_rows_than_it_has(place: Place):
     place.sql("CREATE TABLE {s}.t (value bigint PRIMARY KEY)")
     place.write("t", rows(1, 2, 3, 4))
     place.write("t", rows(1), mode="upsert", key="value")
-    assert verified(place, "--what-is-left")["verdict"] == "exactly_once"
+    assert verified(place, "--ignore-expired")["verdict"] == "exactly_once"
     place.sql("DELETE FROM {s}.t WHERE value > 2")
-    assert anomalies(verified(place, "--what-is-left")) == {"lost-write"}
+    assert anomalies(verified(place, "--ignore-expired")) == {"lost-write"}
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ def test_what_the_ledger_has_removed_is_not_asked_for(
     assert [found.sequence for found in three.new_target().run.chain.history()] == [4, 3]
     answer = verified(three)
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
-    left = verified(three, "--what-is-left")
+    left = verified(three, "--ignore-expired")
     assert left["verdict"] == "exactly_once", left
     three.sql("INSERT INTO {s}.t VALUES (10)")
-    assert anomalies(verified(three, "--what-is-left")) == {"unaccounted-write"}
+    assert anomalies(verified(three, "--ignore-expired")) == {"unaccounted-write"}
 
 
 def test_a_copy_of_the_database_is_not_judged(three: Place):

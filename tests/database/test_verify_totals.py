@@ -154,7 +154,7 @@ def test_of_an_upsert_there_are_bounds(my_place: Place):
     my_place.write("t", rows(3, 4), mode="upsert", key="value")
     assert "it has 4 rows, and it may have 3 to 5" in not_covered(verified(my_place))
     my_place.sql("DELETE FROM {s}.t WHERE value > 3")
-    assert verified(my_place, "--what-is-left")["verdict"] == "inconclusive", (
+    assert verified(my_place, "--ignore-expired")["verdict"] == "inconclusive", (
         "the lost one may have been replaced"
     )
     my_place.sql("DELETE FROM {s}.t WHERE value > 2")
@@ -186,7 +186,7 @@ def test_what_the_ledger_has_removed_leaves_no_total(
     monkeypatch.setattr(table, "BATCHES_KEPT", 2)
     three.write("t", rows(9))
     three.write("t", rows(10))
-    answer = verified(three, "--what-is-left")
+    answer = verified(three, "--ignore-expired")
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), (
         "older rows could outweigh a lost one"
     )

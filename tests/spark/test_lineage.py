@@ -80,7 +80,7 @@ def test_filtered_rows_and_rows_of_no_source(pipeline: Pipeline):
     pipeline.feed(10)
     unknown = rows(pipeline).withColumn("source_offset", sql.lit(None).cast("long"))
     pipeline.run(frame=unknown, transform=lambda frame: frame, lineage=True)
-    answer = judged(pipeline, "--conserves", "at-least", "--what-is-left")
+    answer = judged(pipeline, "--conserves", "at-least", "--ignore-expired")
     assert answer["facts"]["conservation"]["nameless_records"] == 10
     assert {anomaly["name"] for anomaly in answer["anomalies"]} == {"lost-input"}
 

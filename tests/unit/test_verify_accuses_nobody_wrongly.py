@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from onceward_verify import fencing
-from onceward_verify.checker import Question, _undecided
-from onceward_verify.command import run
 from onceward_verify.fencing import Epochs, judge_output
-from onceward_verify.findings import Findings
 from onceward_verify.ledger import Batch, Part
 from onceward_verify.ledger_reader import read_ledger
 from onceward_verify.manifests import OutputRange, Reading, judge
 from onceward_verify.partition_log import PartitionLog
 from onceward_verify.positions import _look_at
 from onceward_verify.segments import Marker, RecordBatch
+
+from onceward_verify import fencing
+from onceward_verify.checker import Question, _undecided
+from onceward_verify.cli import run
+from onceward_verify.findings import Findings
 
 WHERE = ("out", 0)
 

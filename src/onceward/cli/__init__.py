@@ -5,7 +5,8 @@ Run by the console script of the package. Subcommand modules keep heavy imports 
 numpy) inside their functions, so that ``onceward --help`` answers at once.
 
 To add a command: write ``cli/<name>.py`` with one public function whose parameters are Typer
-options, and add one line to the list at the bottom.
+options, and add one line to the list at the bottom. Packages beside this one add theirs by the
+entry-point group of :mod:`onceward.cli.plugins`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,12 @@ import typer
 from onceward.cli.dead_letters import dead_letters
 from onceward.cli.doctor.command import doctor
 from onceward.cli.jars import jars
-from onceward.cli.typed_errors import TypedErrors
-from onceward_testing.cli.broker import broker
-from onceward_testing.cli.demo import demo
-from onceward_verify.cli import verify
+from onceward.cli.plugins import Commands
 
 app = typer.Typer(
     name="onceward",
     help="End-to-end exactly-once streaming for PySpark.",
-    cls=TypedErrors,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,  # locals may hold secrets
@@ -51,10 +49,7 @@ def _root(
     """End-to-end exactly-once streaming for PySpark."""
 
 
-# Every subcommand, in the order in which --help lists them.
-app.command()(demo)
+# Every subcommand of this package, in the order in which --help lists them.
 app.command()(doctor)
-app.command()(verify)
 app.add_typer(dead_letters)
-app.command()(broker)
 app.command()(jars)

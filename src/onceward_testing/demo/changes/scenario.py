@@ -70,7 +70,7 @@ class ChangesScenario(Scenario):
     def _open_output(self) -> DemoOutput:
         if self._settings.sink == "postgres":
             options = (LocalPostgres(), self._kafka, CHANGES_PIPELINE_ID, PEOPLE.name, _CREATE)
-            return DatabaseOutput(*options, "--what-is-left")
+            return DatabaseOutput(*options, "--ignore-expired")
         # The broker's clock says when each record came: it is the verdict's, and not the job's.
         config, topics = {"message.timestamp.type": "LogAppendTime"}, list(_TOPICS.values())
         return KafkaOutput(
