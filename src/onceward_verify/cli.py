@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from onceward_verify.client_settings import settings_from_file
-from onceward_verify.report import as_text
-from onceward_verify.since import Since, since_of
 from typer.core import TyperCommand
 
+from onceward_verify.client_settings import settings_from_file
 from onceward_verify.findings import (
     CHECKER_FAILED,
     EXIT_STATUS,
@@ -32,10 +30,12 @@ from onceward_verify.findings import (
     CannotTell,
     Findings,
     WrongUsage,
+    as_text,
 )
+from onceward_verify.ledger import Since, since_of
 
 if TYPE_CHECKING:
-    from onceward_verify.conserves import Conserves
+    from onceward_verify.conservation import Conserves
 
 _CLICKS_USAGE = 2
 
@@ -309,7 +309,7 @@ def _answer_about_tables(
 def _answer_about_topics(
     options: Options, servers: str, client: dict[str, str], since: Since | None
 ) -> Findings:
-    from onceward_verify.checker import Question, check
+    from onceward_verify.topics import Question, check
 
     return check(
         Question(
@@ -337,8 +337,7 @@ def _conserves(options: Options) -> Conserves | None:
     :raises WrongUsage: options that say nothing without ``--conserves``, or two places for one
         name.
     """
-    from onceward_verify.conserves import Conserves
-    from onceward_verify.lineage import Lineage, lineage_of
+    from onceward_verify.conservation import Conserves, Lineage, lineage_of
 
     headers, fields = options.lineage_headers, options.lineage_json
     if headers is not None and fields is not None:

@@ -1,318 +1,493 @@
-"""Is every record of the source accounted for? Counts how often each is named by the output, a
-window at a time.
+"""Which input record does an output record name? Read off its headers, or off fields of its JSON
+value. Pure.
 
-Pure: fed by ``conserves`` with offsets. Memory is bounded by :func:`windows`, which cuts what
-batches have read into pieces of so many offsets; a cell of one offset is a byte for what it is and
-a byte for each count.
+The headers that ``KafkaSink(lineage=True)`` adds are the default; options name others. Called by
+``conserves``.
+
+
+``--conserves``: does the output account for every record of the source, by the names that it
+carries (I1, I2)?
+
+Everywhere else the logs are compared with the ledger; here they are compared with the *input*.
+Called by ``checker`` when all else has been judged. For queries that make each output record of a
+record of its own batch: maps, filters, fan-outs, joins with tables; not aggregates or joins of two
+streams, which name nothing or something older.
+
+What counts as input is what a reader of committed records is given of the source today, between
+the ledger's bounds: markers and aborted records take offsets and are no records. What retention or
+compaction has taken cannot be told.
 """
 
 from __future__ import annotations
 
-import bisect
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from onceward_verify.chain import Skipped
-from onceward_verify.ledger import Batch, kafka_position
+from onceward_verify.chain import Chain
+from onceward_verify.cluster import COMMITTED, Cluster, Where
+from onceward_verify.findings import Findings, WrongUsage, place
+from onceward_verify.ledger import Part, kafka_position
+from onceward_verify.outputs import Reading
+from onceward_verify.tally import Group, Outcome, Rule, Tally, Window, groups_of, windows
 
-Rule = Literal["exactly", "at-most", "at-least"]
-Source = tuple[str, int]
-"""Topic and partition of a source."""
+_PARTS = ("topic", "partition", "offset")
 
-_IS_RECORD, _READ, _JUDGED, _SKIPPED = 1, 2, 4, 8
-_MANY = 255
+
+class Named(NamedTuple):
+    """One record of a source. ``topic`` is None where the output leaves it out, since there is one
+    source topic.
+    """
+
+    topic: str | None
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True)
-class Group:
-    """One batch of the query, with its supplements: all that was written for what it read.
+class Lineage:
+    """Where the three parts of the name stand: header names, or paths of fields (``meta.offset``).
 
-    ``spans``: per source partition the first offset and the end (exclusive).
+    ``topic`` is None when the output does not say it, because the pipeline reads one topic only.
     """
 
-    batch_id: int
-    sequences: tuple[int, ...]
-    spans: Mapping[Source, tuple[int, int]]
-    supplements_alone: bool = False
-    """The record of the batch itself is not there."""
+    kind: Literal["headers", "json"] = "headers"
+    topic: str | None = "onceward.topic"
+    partition: str = "onceward.partition"
+    offset: str = "onceward.offset"
+
+    def of(self, message: Any) -> Named | None:
+        """What ``message`` names; None if it names nothing, or nothing that could be a record's
+        place.
+        """
+        found = _last_headers(message) if self.kind == "headers" else _Fields(message.value())
+        topic = None if self.topic is None else _text(found.get(self.topic))
+        partition, offset = _whole(found.get(self.partition)), _whole(found.get(self.offset))
+        if partition is None or offset is None or (topic is None and self.topic is not None):
+            return None
+        return Named(topic, partition, offset)
 
     def __str__(self) -> str:
-        return f"batch {self.batch_id} (sequence {self.sequences[0]})"
+        names = ", ".join(name for name in (self.topic, self.partition, self.offset) if name)
+        return f"{'headers' if self.kind == 'headers' else 'JSON fields'} {names}"
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A piece of what one group has read; of no group (-1), if its batch was skipped."""
+def lineage_of(kind: Literal["headers", "json"], text: str) -> Lineage:
+    """``topic=NAME,partition=NAME,offset=NAME`` as an option has it; ``topic`` may be left out.
 
-    group: int
-    source: Source
-    start: int
-    end: int
+    :raises WrongUsage: a part is missing, unknown or given twice.
+    """
+    names: dict[str, str] = {}
+    for pair in text.split(","):
+        part, _, name = (piece.strip() for piece in pair.partition("="))
+        if part not in _PARTS or not name or part in names:
+            raise WrongUsage(
+                f"--lineage-{kind} {text}: {pair.strip()!r} {_WANTED}",
+                next_step=_NEXT.format(kind=kind),
+            )
+        names[part] = name
+    if not {"partition", "offset"} <= names.keys():
+        raise WrongUsage(
+            f"--lineage-{kind} {text} lacks partition= or offset=",
+            next_step=_NEXT.format(kind=kind),
+        )
+    return Lineage(kind, names.get("topic"), names["partition"], names["offset"])
 
 
-_NO_GROUP = -1
+_WANTED = "is not topic=…, partition=… or offset=…, each once"
+_NEXT = "write --lineage-{kind} topic=NAME,partition=NAME,offset=NAME"
+
+
+def _last_headers(message: Any) -> Mapping[str, bytes | None]:
+    """Of headers of one name the last counts: who adds to a record's headers adds at the end."""
+    return dict(message.headers() or ())
+
+
+class _Fields:
+    """Fields of a JSON object by path. A field whose own name has dots is found, too."""
+
+    def __init__(self, value: bytes | None) -> None:
+        try:
+            self._root: Any = json.loads(value or b"null")
+        except ValueError:  # not JSON, or not UTF-8
+            self._root = None
+
+    def get(self, path: str) -> Any:
+        if isinstance(self._root, dict) and path in self._root:
+            return self._root[path]
+        found = self._root
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    """A number that is not negative and fits 64 bits, or its decimal digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        text = _text(value)
+        if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 19:
+            return None
+        number = int(text)
+    return number if 0 <= number < 2**63 else None
+
+
+_CELL_BYTES = 32 << 20
+_SHOWN_PLACES = 100
 
 
 @dataclass(frozen=True)
-class Window:
-    """What is counted at one time. ``begins``: the groups that are met for the first time."""
+class Conserves:
+    """The rule, and where names stand.
 
-    slices: tuple[Slice, ...]
-    begins: frozenset[int]
-
-    @property
-    def groups(self) -> frozenset[int]:
-        """Those whose output has to be read."""
-        return self.begins | {piece.group for piece in self.slices if piece.group != _NO_GROUP}
-
-
-def groups_of(batches: Iterable[Batch]) -> list[Group]:
-    """The batches, each with its supplements. Sources that are not Kafka's are left out.
-
-    :raises ValueError: one source partition is read twice by the same query; names it.
-    """
-    groups: list[Group] = []
-    for batch in batches:
-        if batch.supplement and groups and groups[-1].batch_id == batch.batch_id:
-            last = groups[-1]
-            groups[-1] = Group(
-                last.batch_id,
-                (*last.sequences, batch.sequence),
-                last.spans,
-                last.supplements_alone,
-            )
-        else:
-            groups.append(
-                Group(batch.batch_id, (batch.sequence,), _spans(batch), batch.supplement)
-            )
-    return groups
-
-
-def _spans(batch: Batch) -> dict[Source, tuple[int, int]]:
-    spans: dict[Source, tuple[int, int]] = {}
-    for span in batch.spans:
-        begins, ends = kafka_position(span.start) or {}, kafka_position(span.end) or {}
-        for source, end in ends.items():
-            if source in spans:
-                raise ValueError(f"{source[0]}-{source[1]}")
-            start = begins.get(source, 0)  # a partition that is new is read from its beginning
-            spans[source] = (start, max(start, end))
-    return spans
-
-
-def windows(groups: Sequence[Group], skipped: Iterable[Skipped], cells: int) -> Iterator[Window]:
-    """Everything that was read, in pieces that need at most ``cells`` cells each, and each group's
-    pieces in order.
-    """
-    pieces: list[Slice] = []
-    begins: set[int] = set()
-    extents: dict[Source, tuple[int, int]] = {}
-    size = 0
-    for group, source, start, end in _all_read(groups, skipped):
-        if source is None:  # nothing of Kafka, and maybe output all the same
-            begins.add(group)
-            continue
-        for cut in range(start, end, cells):
-            piece = Slice(group, source, cut, min(end, cut + cells))
-            low, high = extents.get(source, (piece.start, piece.start))
-            wider = min(low, piece.start), max(high, piece.end)
-            size += (wider[1] - wider[0]) - (high - low)
-            if pieces and size > cells:
-                yield Window(tuple(pieces), frozenset(begins))
-                pieces, begins, extents = [], set(), {}
-                wider, size = (piece.start, piece.end), piece.end - piece.start
-            extents[source] = wider
-            pieces.append(piece)
-            if group != _NO_GROUP and cut == start and source == next(_read_by(groups[group])):
-                begins.add(group)
-    yield Window(tuple(pieces), frozenset(begins))
-
-
-def _all_read(
-    groups: Sequence[Group], skipped: Iterable[Skipped]
-) -> Iterator[tuple[int, Source | None, int, int]]:
-    for number, group in enumerate(groups):
-        read = False
-        for source in _read_by(group):
-            read = True
-            yield number, source, *group.spans[source]
-        if not read:
-            yield number, None, 0, 0
-    for of_query in skipped:
-        for source, first, last in of_query.ranges:
-            yield _NO_GROUP, source, first, last + 1
-
-
-def _read_by(group: Group) -> Iterator[Source]:
-    return (source for source, (start, end) in group.spans.items() if start < end)
-
-
-@dataclass
-class Outcome:
-    """What a window has shown. Stretches are (source, first, last), offsets inclusive; numbers are
-    of records.
+    ``exactly``: each record of the source is named by one output record; ``at-most``: by one or
+    none (filters); ``at-least``: by one or more (one record makes several). ``each_topic``: so for
+    each output topic by itself, and not for all of them together.
     """
 
-    inputs: int = 0
-    """Committed records that batches have read."""
-    skipped: int = 0
-    """Committed records that only skipped batches have read."""
-    named: list[int] = field(default_factory=list)
-    """Inputs that are named, per count."""
-    never: list[int] = field(default_factory=list)
-    """Inputs that nothing names, as far as that can be judged."""
-    again: list[int] = field(default_factory=list)
-    """Inputs that are named more than once."""
-    unjudged: list[int] = field(default_factory=list)
-    """Inputs that nothing names, where some of the output is not there to be asked."""
-    lost: list[tuple[int, Source, int, int]] = field(default_factory=list)
-    """Stretches that nothing names, with the count that shows it."""
-    repeated: list[tuple[int, Source, int, int, int]] = field(default_factory=list)
-    """Stretches named more than once, and how often at most."""
-    strangers: list[tuple[Source, int, int]] = field(default_factory=list)
-    """Stretches that are named and are no committed records."""
-    unknown: list[tuple[Source, int, int]] = field(default_factory=list)
-    """Stretches of which nobody can tell any more whether they are records: expired, truncated,
-    compacted.
+    rule: Rule
+    each_topic: bool = False
+    lineage: Lineage = field(default_factory=Lineage)
+    cell_bytes: int = _CELL_BYTES
+    """What counters may take; looking at them takes four times as much. Inputs that need more are
+    counted in turns.
     """
 
 
-class Tally:
-    """The cells of one window.
+def conserve(
+    cluster: Cluster,
+    chain: Chain,
+    readings: Mapping[Where, Reading],
+    asked: Conserves,
+    findings: Findings,
+) -> None:
+    """Notes what is lost, named too often or foreign; the numbers become
+    ``facts["conservation"]``.
 
-    :param counts: how many independent counts there are (one in all, or one for each output
-        topic).
+    :raises WrongUsage: the lineage leaves the topic out, and the pipeline reads several.
     """
+    crowded = [part for reading in readings.values() if reading.shared for part in reading.crowded]
+    if crowded:
+        findings.cannot_judge(
+            f"--conserves: records of others stand between those of {crowded[0].place}"
+        )
+        return
+    anew = _made_anew(chain)
+    if anew:
+        findings.cannot_judge(
+            f"--conserves: source topic {', '.join(anew)} was deleted and created again (the "
+            f"ledger has several ids of "
+            "it): an offset of it names several records, and those of the first topic are gone"
+        )
+        return
+    try:
+        groups = groups_of(chain.covered)
+    except ValueError as twice:
+        findings.cannot_judge(
+            f"--conserves: the query reads {twice} twice, so that each record has two outcomes"
+        )
+        return
+    _Account(cluster, chain, groups, readings, asked, findings).settle()
 
-    def __init__(self, window: Window, groups: Sequence[Group], counts: int) -> None:
-        self._window = window
-        self._groups = groups
-        self._counts = counts
-        self._slices: dict[Source, list[Slice]] = defaultdict(list)
-        self._own: dict[tuple[int, Source], list[Slice]] = defaultdict(list)
-        for piece in window.slices:
-            self._slices[piece.source].append(piece)
-            self._own[piece.group, piece.source].append(piece)
-        self.extents: dict[Source, tuple[int, int]] = {}
-        """Per source partition the first offset and the end (exclusive) of what is counted."""
-        self._kinds: dict[Source, Any] = {}
-        self._named: dict[Source, Any] = {}
-        for source, pieces in self._slices.items():
-            pieces.sort(key=lambda piece: piece.start)
-            low, high = pieces[0].start, max(piece.end for piece in pieces)
-            self.extents[source] = low, high
-            self._kinds[source] = np.zeros(high - low, np.uint8)
-            self._named[source] = np.zeros((counts, high - low), np.uint8)
 
-    def exist(self, source: Source, offsets: Any) -> None:
-        """``offsets`` (a numpy array, within the extent) are committed records."""
-        self._kinds[source][offsets - self.extents[source][0]] |= _IS_RECORD
+class _Account:
+    """One question's walk over the windows."""
 
-    def name(self, count: int, group: int, source: Source, offsets: Any) -> tuple[Any, Any]:
-        """Output records of ``group`` name ``offsets`` of ``source``.
-
-        Returns two masks over ``offsets``: those that the group has not read (only in the window
-        in which it begins, so that they come up once), and those that were named before, or twice
-        here.
-        """
-        start, end = self._groups[group].spans.get(source, (0, 0))
-        outside = (offsets < start) | (offsets >= end)
-        mine = np.zeros(len(offsets), bool)
-        for piece in self._own.get((group, source), ()):
-            mine |= (offsets >= piece.start) & (offsets < piece.end)
-        again = np.zeros(len(offsets), bool)
-        if mine.any():
-            cells, places, times = np.unique(
-                offsets[mine] - self.extents[source][0], return_inverse=True, return_counts=True
-            )
-            row = self._named[source][count]
-            total = np.minimum(row[cells] + times, _MANY)
-            row[cells] = total
-            again[mine] = total[places] > 1
-        if group not in self._window.begins:
-            outside[:] = False
-        return outside, again
-
-    def outcome(
+    def __init__(
         self,
-        judged: frozenset[int],
-        known: Mapping[Source, tuple[int, int]],
-        compacted: frozenset[Source],
-    ) -> Outcome:
-        """What has come of it.
-
-        :param judged: groups whose output is all there, so that what nothing names is lost.
-        :param known: per source partition from where to where (exclusive) its records were read.
-        :param compacted: source partitions of which records may be gone in between.
-        """
-        found = Outcome(named=[0] * self._counts, never=[0] * self._counts)
-        found.again, found.unjudged = [0] * self._counts, [0] * self._counts
-        for source, pieces in self._slices.items():
-            kinds, base = self._kinds[source], self.extents[source][0]
-            for piece in pieces:
-                kind = (
-                    _SKIPPED
-                    if piece.group == _NO_GROUP
-                    else _READ | (_JUDGED if piece.group in judged else 0)
-                )
-                kinds[piece.start - base : piece.end - base] |= kind
-            self._judge(source, kinds, base, known.get(source, (0, 0)), source in compacted, found)
-        return found
-
-    def _judge(
-        self,
-        source: Source,
-        kinds: Any,
-        base: int,
-        known: tuple[int, int],
-        compacted: bool,
-        found: Outcome,
+        cluster: Cluster,
+        chain: Chain,
+        groups: Sequence[Group],
+        readings: Mapping[Where, Reading],
+        asked: Conserves,
+        findings: Findings,
     ) -> None:
-        is_record, read = (kinds & _IS_RECORD) != 0, (kinds & _READ) != 0
-        judged = is_record & ((kinds & _JUDGED) != 0)
-        inputs = is_record & read
-        found.inputs += int(inputs.sum())
-        # Not all that is not read: between two slices lie offsets that another window counts.
-        found.skipped += int((is_record & ((kinds & _SKIPPED) != 0) & ~read).sum())
-        within = np.zeros(len(kinds), bool)
-        within[max(0, known[0] - base) : max(0, known[1] - base)] = True
-        by_any = self._named[source].any(axis=0)
-        if not compacted:
-            found.strangers += [
-                (source, *run) for run in _runs(by_any & within & ~is_record, base)
+        self._cluster, self._chain, self._groups = cluster, chain, groups
+        self._readings, self._asked, self._findings = readings, asked, findings
+        self._topics = (
+            sorted({where[0] for where in readings}) if asked.each_topic else ["all topics"]
+        )
+        self._group_of = {
+            sequence: number for number, group in enumerate(groups) for sequence in group.sequences
+        }
+        sources = sorted({source for group in groups for source in group.spans})
+        self._only_topic = _only_topic(sources, asked.lineage)
+        self._known = self._known_ranges(sources)
+        self._compacted = self._may_be_compacted()
+        self._nameless: dict[Where, tuple[int, int]] = {}
+        """Records without a name, per output partition: how many, and the first one's offset."""
+        self._without_names: set[int] = set()
+        self._whole = self._whole_groups()
+        zeros = [0] * len(self._topics)
+        self._total = Outcome(named=zeros, never=zeros, again=zeros, unjudged=zeros)
+        self._output_records = self._foreign_records = 0
+        self._expired: dict[Where, list[int]] = {}
+
+    # ── what there is to compare ──
+
+    def _known_ranges(self, sources: Sequence[Where]) -> dict[Where, tuple[int, int]]:
+        known: dict[Where, tuple[int, int]] = {}
+        for topic in sorted({where[0] for where in sources}):
+            there = set(self._cluster.partitions(topic) or ())
+            wanted = [where for where in sources if where[0] == topic]
+            absent = [place(*where) for where in wanted if where not in there]
+            if absent:
+                self._findings.cannot_judge(
+                    f"--conserves: {', '.join(absent)}: no such source on this cluster"
+                )
+            present = [where for where in wanted if where in there]
+            starts, ends = self._cluster.starts(present), self._cluster.ends(present, COMMITTED)
+            known |= {where: (starts[where], ends[where]) for where in present}
+        for batch in self._chain.covered:
+            for number, span in enumerate(batch.spans):
+                if kafka_position(span.end) is None:
+                    self._findings.cannot_judge(
+                        f"--conserves: source {number} is not of Kafka; its records are unknown"
+                    )
+        return known
+
+    def _may_be_compacted(self) -> frozenset[Where]:
+        topics = {where[0] for where in self._known}
+        compacted = {topic for topic in topics if self._cluster.is_compacted(topic) is not False}
+        return frozenset(where for where in self._known if where[0] in compacted)
+
+    def _whole_groups(self) -> frozenset[int]:
+        """Groups whose output is there, all of it, so that what it does not name is lost."""
+        whole = {part for reading in self._readings.values() for part in _whole_parts(reading)}
+        wanted: dict[int, list[Part]] = defaultdict(list)
+        for batch in self._chain.covered:
+            wanted[self._group_of[batch.sequence]] += batch.parts
+        for group in self._groups:
+            if group.supplements_alone:
+                self._findings.gone(
+                    f"--conserves: the record of {group} itself, only what was added to it is told"
+                )
+        topics = set(self._topics) if self._asked.each_topic else None
+        return frozenset(
+            number
+            for number, group in enumerate(self._groups)
+            if not group.supplements_alone
+            and all(
+                part in whole for part in wanted[number] if topics is None or part.topic in topics
+            )
+        )
+
+    # ── the walk ──
+
+    def settle(self) -> None:
+        rows = len(self._topics)
+        cells = max(1, self._asked.cell_bytes // (1 + rows))
+        for window in windows(self._groups, self._chain.skipped, cells):
+            tally = Tally(window, self._groups, rows)
+            self._read_sources(tally)
+            places = self._read_outputs(window, tally)
+            outcome = tally.outcome(
+                self._whole - self._without_names, self._known, self._compacted
+            )
+            self._add(outcome)
+            self._note(outcome, tally, places)
+        self._note_what_is_unknown()
+        self._findings.facts["conservation"] = self._facts()
+
+    def _read_sources(self, tally: Tally) -> None:
+        ranges = {
+            where: (max(low, self._known[where][0]), min(high, self._known[where][1]))
+            for where, (low, high) in tally.extents.items()
+            if where in self._known
+        }
+        for where, _, offsets in self._cluster.read(ranges):
+            tally.exist(where, offsets)
+
+    def _read_outputs(self, window: Window, tally: Tally) -> dict[tuple[Where, int], str]:
+        """Counts the names in the window's output. Returns where some of those are that came
+        again.
+        """
+        again_at: dict[tuple[Where, int], str] = {}
+        for where, messages, group in self._stretches(window):
+            row = self._topics.index(where[0]) if self._asked.each_topic else 0
+            begins = group in window.begins
+            self._output_records += len(messages) if begins else 0
+            for source, (offsets, tellers) in self._names(where, messages, group, begins).items():
+                outside, again = tally.name(row, group, source, offsets)
+                for index in np.flatnonzero(outside):
+                    self._note_foreign(
+                        group, source, int(offsets[index]), place(*where, int(tellers[index]))
+                    )
+                for index in np.flatnonzero(again) if len(again_at) < _SHOWN_PLACES else ():
+                    again_at.setdefault(
+                        (source, int(offsets[index])), place(*where, int(tellers[index]))
+                    )
+        return again_at
+
+    def _stretches(self, window: Window) -> Iterator[tuple[Where, list[Any], int]]:
+        """The output of the window's groups: visible records that belong to one of them."""
+        wanted = window.groups
+        ranges: dict[Where, tuple[int, int]] = {}
+        for where, reading in self._readings.items():
+            parts = [p for p in reading.log.parts if self._group_of.get(p.sequence) in wanted]
+            if parts:
+                begin = max(reading.looked_at.start, parts[0].first)
+                ranges[where] = (begin, min(reading.looked_at.end, parts[-1].last + 1))
+        for where, messages, offsets in self._cluster.read(ranges):
+            for part, start, stop in self._readings[where].log.stretches(offsets):
+                group = -1 if part is None else self._group_of.get(part.sequence, -1)
+                if group in wanted:
+                    yield where, messages[start:stop], group
+
+    def _names(
+        self, where: Where, messages: Sequence[Any], group: int, begins: bool
+    ) -> dict[Where, tuple[Any, Any]]:
+        """What a stretch names: per source partition the offsets named, and those of the records
+        that name them.
+        """
+        named: dict[Where, tuple[list[int], list[int]]] = {}
+        lineage = self._asked.lineage
+        for message in messages:
+            name = lineage.of(message)
+            if name is None:
+                self._without_names.add(group)
+                count, first = self._nameless.get(where, (0, message.offset()))
+                self._nameless[where] = (count + begins, first)
+                continue
+            source = name.topic or self._only_topic, name.partition
+            offsets, tellers = named.setdefault(source, ([], []))
+            offsets.append(name.offset)
+            tellers.append(message.offset())
+        return {
+            source: (np.array(o, np.int64), np.array(t, np.int64))
+            for source, (o, t) in named.items()
+        }
+
+    # ── what comes of it ──
+
+    def _note_foreign(self, group: int, source: Where, offset: int, teller: str) -> None:
+        reader = self._groups[group]
+        start, end = reader.spans.get(source, (0, 0))
+        read = f"{place(*source, start, end - 1)}" if start < end else "nothing of it"
+        detail = f"names {place(*source, offset)}, and is of {reader}, which read {read}"
+        self._findings.anomaly("foreign-input", "I2", teller, detail)
+        self._foreign_records += 1
+
+    def _note(
+        self, outcome: Outcome, tally: Tally, again_at: Mapping[tuple[Where, int], str]
+    ) -> None:
+        rule = self._asked.rule
+        for row, source, first, last in outcome.lost if rule != "at-most" else ():
+            reader = tally.reader_of(source, first)
+            detail = f"read by {reader}, and named by no record of {self._topics[row]}"
+            self._findings.anomaly("lost-input", "I1", place(*source, first, last), detail)
+        for row, source, first, last, most in outcome.repeated if rule != "at-least" else ():
+            examples = [
+                at
+                for (of, offset), at in again_at.items()
+                if of == source and first <= offset <= last
             ]
-        untold = read & ~within if not compacted else read & ~is_record & ~by_any
-        found.unknown += [(source, *run) for run in _runs(untold, base)]
-        for count, row in enumerate(self._named[source]):
-            never, again = row == 0, row > 1
-            found.named[count] += int((inputs & ~never).sum())
-            found.never[count] += int((judged & never).sum())
-            found.unjudged[count] += int((inputs & ~judged & never).sum())
-            found.again[count] += int(again.sum())
-            found.lost += [(count, source, *run) for run in _runs(judged & never, base)]
-            for first, last in _runs(again, base):
-                most = int(row[first - base : last - base + 1].max())
-                found.repeated.append((count, source, first, last, most))
+            detail = f"named {most} times by records of {self._topics[row]}"
+            detail += f", among them {examples[0]}" if examples else ""
+            self._findings.anomaly("duplicate-input", "I2", place(*source, first, last), detail)
+        for source, first, last in outcome.strangers:
+            detail = (
+                "named by output records, and no committed record of the source: aborted, a "
+                "marker, or never there"
+            )
+            self._findings.anomaly("foreign-input", "I2", place(*source, first, last), detail)
+        for source, first, last in outcome.unknown:
+            seen = self._expired.setdefault(source, [first, last, 0])
+            seen[0], seen[1], seen[2] = (
+                min(seen[0], first),
+                max(seen[1], last),
+                seen[2] + last - first + 1,
+            )
 
-    def reader_of(self, source: Source, offset: int) -> Group | None:
-        """Which group has read ``offset``."""
-        pieces = self._slices[source]
-        for piece in reversed(
-            pieces[: bisect.bisect_right(pieces, offset, key=lambda piece: piece.start)]
-        ):
-            if piece.start <= offset < piece.end:
-                return None if piece.group == _NO_GROUP else self._groups[piece.group]
-        return None
+    def _note_what_is_unknown(self) -> None:
+        for where, (count, first) in sorted(self._nameless.items()):
+            self._findings.cannot_judge(
+                f"--conserves: {count} records of {place(*where)} name no input by "
+                f"{self._asked.lineage}, "
+                f"the first at offset {first}; what their batches lost cannot be told"
+            )
+        for source, (first, last, count) in sorted(self._expired.items()):
+            at = place(*source, first, last)
+            if source not in self._known:
+                continue  # said already
+            if source in self._compacted and self._asked.rule != "at-most":
+                self._findings.gone(
+                    f"--conserves: {count} offsets of {at}: the source is, or may be, compacted"
+                )
+            elif source not in self._compacted:
+                start, end = self._known[source]
+                self._findings.gone(
+                    f"--conserves: {count} offsets of {at}: the source holds {start} to {end - 1} "
+                    f"only"
+                )
+
+    def _add(self, outcome: Outcome) -> None:
+        total = self._total
+        total.inputs += outcome.inputs
+        total.skipped += outcome.skipped
+        for name in ("named", "never", "again", "unjudged"):
+            sums = [
+                one + more
+                for one, more in zip(getattr(total, name), getattr(outcome, name), strict=True)
+            ]
+            setattr(total, name, sums)
+
+    def _facts(self) -> dict[str, Any]:
+        total = self._total
+        return {
+            "rule": self._asked.rule,
+            "lineage": str(self._asked.lineage),
+            "input_records": total.inputs,
+            "output_records": self._output_records,
+            "skipped_records": total.skipped,
+            "foreign_records": self._foreign_records,
+            "nameless_records": sum(count for count, _ in self._nameless.values()),
+            "counts": {
+                topic: {
+                    "named": total.named[row],
+                    "never_named": total.never[row],
+                    "named_again": total.again[row],
+                    "not_judged": total.unjudged[row],
+                }
+                for row, topic in enumerate(self._topics)
+            },
+        }
 
 
-def _runs(mask: Any, base: int) -> list[tuple[int, int]]:
-    """The stretches of ``mask``, as first and last offset."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [
-        (base + int(first), base + int(end) - 1)
-        for first, end in zip(edges[::2], edges[1::2], strict=True)
-    ]
+def _made_anew(chain: Chain) -> list[str]:
+    """Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and
+    reads it if it comes back.
+    """
+    ids: dict[str, set[str]] = defaultdict(set)
+    for batch in chain.covered:
+        for topic, its in (pair for span in batch.spans for pair in span.ids):
+            ids[topic].add(its)
+    return sorted(topic for topic, several in ids.items() if len(several) > 1)
+
+
+def _only_topic(sources: Sequence[Where], lineage: Lineage) -> str:
+    topics = sorted({topic for topic, _ in sources})
+    if lineage.topic is None and len(topics) > 1:
+        raise WrongUsage(
+            f"the lineage names no topic, and the pipeline reads {', '.join(topics)}",
+            next_step=f"say where the source topic stands: --lineage-{lineage.kind} "
+            f"topic=…,partition=…,offset=…",
+        )
+    return topics[0] if topics else ""
+
+
+def _whole_parts(reading: Reading) -> Iterator[Part]:
+    for part, tally in zip(reading.log.parts, reading.log.tallies, strict=True):
+        if part.first >= reading.looked_at.start and tally.count >= part.count:
+            yield part

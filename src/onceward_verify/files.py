@@ -1,4 +1,6 @@
-"""The questions to a folder of files, in order: what does the ledger tell, does it make one chain,
+"""The entries of a folder ledger, on a local disk.
+
+The questions to a folder of files, in order: what does the ledger tell, does it make one chain,
 are its files there?
 
 The order matters while the pipeline runs: the ledger is read before the files are listed, and
@@ -8,6 +10,8 @@ by the second.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -16,12 +20,71 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onceward_verify.chain import ledger_facts, one_chain
-from onceward_verify.file_places import Place, Seen, place_at
-from onceward_verify.folder_ledger import entries
-from onceward_verify.ledger import Batch
-from onceward_verify.since import Since, select
+from onceward_verify.file_views import Place, Seen, place_at
+from onceward_verify.findings import CannotTell, Findings, WrongUsage
+from onceward_verify.ledger import Batch, Since, batch_of, select
 
-from onceward_verify.findings import Findings, WrongUsage
+_DIGITS = 20
+_SLOT = ".json"
+_FLOOR = "floor-"
+
+
+def entries(ledger: Path, pipeline_id: str) -> dict[int, Batch]:
+    """The records of a pipeline in a folder ledger, by sequence: of a batch that was decided and
+    finished the latter.
+
+    What lies below the ledger's floor (``floor-<slot>``) says nothing any more: it is being
+    removed, in any order, or was put there by an owner who came too late.
+
+    :raises CannotTell: there is no such ledger.
+    """
+    folder = ledger / pipeline_id
+    read: dict[int, Batch] = {}
+    floor = _floor(folder)
+    for slot in sorted(int(name.removesuffix(_SLOT)) for name in _names(folder) if _is_slot(name)):
+        try:
+            entry = (folder / f"{slot:0{_DIGITS}}{_SLOT}").read_bytes()
+        except FileNotFoundError:  # removed since, as old ones are
+            continue
+        if slot >= floor and not _is_takeover(entry):
+            read[slot] = batch_of(entry, str(ledger), 0, slot)
+    floor = _floor(folder)  # by now: nothing is removed before that is said
+    return {batch.sequence: batch for slot, batch in read.items() if slot >= floor}
+
+
+def _floor(folder: Path) -> int:
+    """The lowest slot that counts."""
+    told = (name.removeprefix(_FLOOR) for name in _names(folder) if name.startswith(_FLOOR))
+    return max((int(slot) for slot in told if slot.isdecimal()), default=0)
+
+
+def _is_takeover(entry: bytes) -> bool:
+    try:
+        return "takeover" in json.loads(entry)
+    except (ValueError, TypeError):
+        return False  # batch_of says what is wrong with it
+
+
+def _is_slot(name: str) -> bool:
+    return (
+        name.endswith(_SLOT)
+        and name.removesuffix(_SLOT).isdecimal()
+        and len(name) == _DIGITS + len(_SLOT)
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise CannotTell(
+            f"there is no ledger of the pipeline in {folder}: {error}",
+            next_step="name the folder of the sink with --files, and with --ledger-folder that of "
+            "its ledger, where it "
+            "has one of its own; ledgers in Kafka and in databases are not looked at together "
+            "with files",
+        ) from error
+
 
 _BATCH_FOLDER = re.compile(r"(?:_onceward/files/_attempt=[^/]+/)?([^/=]+)=([^/@]+)@([0-9]{10,})/")
 
@@ -31,7 +94,7 @@ class FilesQuestion:
     """What to look at.
 
     :param root: the sink's path: on a local disk, or a URI of S3
-        (:class:`~onceward_verify.file_places.Listed`).
+        (:class:`~onceward_verify.file_views.Listed`).
     :param ledger: the folder ledger; None: the one below ``root``.
     :param expect_caught_up: the pipeline is at rest: what is decided and not published is an
         anomaly.

@@ -1,5 +1,7 @@
-"""The questions to a database, in order: what does the ledger tell, does it make one chain, are
-its rows there?
+"""Which kind of database an address is of.
+
+The questions to a database, in order: what does the ledger tell, does it make one chain, are its
+rows there?
 
 A batch is one transaction of the database, which wrote its rows and its record. PostgreSQL tells
 of every row which transaction wrote it, so that each batch's rows are counted by themselves
@@ -16,15 +18,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward_verify.by_totals import judge_by_totals
-from onceward_verify.by_transaction import JudgedByTransaction
 from onceward_verify.chain import Chain, ledger_facts, one_chain
 from onceward_verify.database import Database, Found, Kept
-from onceward_verify.databases import opened
-from onceward_verify.ledger import HALF, Batch, batch_of
-from onceward_verify.since import Since, select
+from onceward_verify.findings import CannotTell, Findings, WrongUsage, place
+from onceward_verify.ledger import HALF, Batch, Since, batch_of, select
+from onceward_verify.table_rows import JudgedByTransaction, judge_by_totals
 
-from onceward_verify.findings import CannotTell, Findings, place
+
+def opened(url: str) -> Database:
+    """The database at ``url``, whose scheme says what it is. Imports what only that kind of server
+    needs.
+
+    :raises WrongUsage: it is no such address.
+    :raises Unavailable: no server answers there, it does not let us in, or its client is not
+        installed.
+    """
+    scheme = url.partition("://")[0]
+    if scheme in ("postgresql", "postgres"):
+        from onceward_verify.postgresql import PostgreSQL
+
+        return PostgreSQL(url)
+    if scheme in ("mysql", "mariadb"):
+        from onceward_verify.mysql import MySQL
+
+        return MySQL(url)
+    raise WrongUsage(
+        "--database-url is no address of a PostgreSQL, MySQL or MariaDB database",
+        next_step="pass postgresql://user@host:port/database, mysql://… or mariadb://…; the "
+        "password may stand in "
+        "PGPASSWORD, or in MYSQL_PWD",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +228,7 @@ def _tables_of(
 
 def _sources(question: TablesQuestion, chain: Chain, findings: Findings) -> None:
     from onceward_verify.cluster import Cluster  # needs confluent-kafka, which tables alone do not
-    from onceward_verify.positions import look_at_sources
+    from onceward_verify.sources import look_at_sources
 
     settings: dict[str, Any] = {**question.client, "bootstrap.servers": question.bootstrap_servers}
     cluster = Cluster(

@@ -29,7 +29,7 @@ from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing import LocalKafka
-from onceward_verify.checksum import RunningChecksum
+from onceward_verify.partition_log import RunningChecksum
 from support.wire_fixtures import Writer, settings
 
 pytestmark = pytest.mark.broker

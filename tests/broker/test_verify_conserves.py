@@ -21,8 +21,8 @@ from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.compression import Codec
 from onceward_testing import LocalKafka
-from onceward_verify.checker import Question, check
-from onceward_verify.conserves import Conserves
+from onceward_verify.conservation import Conserves
+from onceward_verify.topics import Question, check
 from support.handmade_pipeline import Document, HandmadePipeline
 from support.verify_process import verify
 

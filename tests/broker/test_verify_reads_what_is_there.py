@@ -17,8 +17,8 @@ from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.compression import Codec
 from onceward_testing import LocalKafka
+from onceward_verify.fencing import RecordBatch, record_batches, replica_folder
 from onceward_verify.findings import CannotTell
-from onceward_verify.segments import RecordBatch, record_batches, replica_folder
 from support.handmade_pipeline import HandmadePipeline
 from support.verify_process import verify
 

@@ -17,7 +17,7 @@ from onceward_testing.sink_contract import batch
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward_verify import folder_ledger as checked_ledger
+from onceward_verify import files as checked_ledger
 from onceward_verify.files import FilesQuestion, check_files
 from onceward_verify.findings import Findings, WrongUsage
 

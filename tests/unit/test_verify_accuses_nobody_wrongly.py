@@ -11,18 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onceward_verify.fencing import Epochs, judge_output
-from onceward_verify.ledger import Batch, Part
-from onceward_verify.ledger_reader import read_ledger
-from onceward_verify.manifests import OutputRange, Reading, judge
-from onceward_verify.partition_log import PartitionLog
-from onceward_verify.positions import _look_at
-from onceward_verify.segments import Marker, RecordBatch
 
 from onceward_verify import fencing
-from onceward_verify.checker import Question, _undecided
 from onceward_verify.cli import run
+from onceward_verify.fencing import Epochs, Marker, RecordBatch, judge_output
 from onceward_verify.findings import Findings
+from onceward_verify.ledger import Batch, Part
+from onceward_verify.outputs import OutputRange, Reading, judge
+from onceward_verify.partition_log import PartitionLog
+from onceward_verify.sources import _look_at
+from onceward_verify.topics import Question, _undecided, read_ledger
 
 WHERE = ("out", 0)
 

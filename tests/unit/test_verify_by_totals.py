@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from onceward_verify.by_totals import bounds_of, judge_by_totals
 from onceward_verify.chain import Chain
 from onceward_verify.database import Found
 from onceward_verify.findings import Findings
 from onceward_verify.ledger import Batch, TablePart
+from onceward_verify.table_rows import bounds_of, judge_by_totals
 
 APPENDED = [("append", 3), ("append", 2)]
 UPSERTED = [("append", 3), ("upsert", 2)]

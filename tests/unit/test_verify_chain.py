@@ -24,8 +24,9 @@ from onceward_verify.ledger import (
     _is_published,
     batch_of,
     kafka_position,
+    select,
+    since_of,
 )
-from onceward_verify.since import select, since_of
 
 
 def batch(sequence: int, start: Any, end: Any, **more: Any) -> Batch:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward_verify.chain import Skipped
-from onceward_verify.conservation import Group, Outcome, Source, Tally, groups_of, windows
+from onceward_verify.conservation import Lineage, Named, lineage_of
 from onceward_verify.findings import WrongUsage
 from onceward_verify.ledger import Batch, Span
-from onceward_verify.lineage import Lineage, Named, lineage_of
+from onceward_verify.tally import Group, Outcome, Source, Tally, groups_of, windows
 
 SOURCES = [("in", 0), ("in", 1)]
 END = 30

@@ -19,13 +19,13 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_process_holds_no_module_of_the_product():
     done = python(
-        "import sys, onceward_verify.__main__, onceward_verify.checker, "
+        "import sys, onceward_verify.__main__, onceward_verify.topics, "
         "onceward_verify.client_settings\n"
         "print(*sorted(name for name in sys.modules if name.split('.')[0] in ('onceward', "
         "'kafka', 'pyspark')))"
     )
     loaded = done.stdout.split()
-    assert "onceward_verify.checker" in loaded, done.stderr
+    assert "onceward_verify.topics" in loaded, done.stderr
     assert [
         name for name in loaded if name != "onceward" and not name.startswith("onceward_verify")
     ] == []

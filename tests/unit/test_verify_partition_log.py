@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-
 from onceward.kafka.records.checksum import ContentChecksum
-from onceward_verify.checksum import RunningChecksum, varint
+
 from onceward_verify.ledger import Part
-from onceward_verify.partition_log import Offsets, PartitionLog
+from onceward_verify.partition_log import Offsets, PartitionLog, RunningChecksum, varint
 
 BYTES = st.none() | st.binary(max_size=40)
 HEADERS = st.none() | st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3)

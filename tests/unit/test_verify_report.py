@@ -8,8 +8,7 @@ import json
 
 import pytest
 
-from onceward_verify.findings import NAMES, Findings, place
-from onceward_verify.report import as_text
+from onceward_verify.findings import NAMES, Findings, as_text, place
 
 
 def findings(first_sequence: int = 0) -> Findings:
