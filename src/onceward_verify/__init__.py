@@ -1,18 +1,15 @@
-"""Was it exactly once? An independent checker: it recomputes from the logs what each batch is told
-to have written.
+"""Independent checker: recompute from the logs what each batch wrote, and compare.
 
-Runs as a process of its own: ``onceward verify`` or ``python -m onceward_verify``. It reads with
-librdkafka (``confluent-kafka``) and **imports nothing else of Onceward**, not even its errors: a
-mistake in the client, in the encoder or in the ledger's code must not be repeated by whoever looks
-for it. ``.importlinter`` holds that. It only reads: it joins no group, commits nothing, fences
-nobody, and may look at a pipeline that is running.
+Runs as a process of its own, ``onceward verify`` or ``python -m onceward_verify``. It reads with
+librdkafka (``confluent-kafka``) and **imports nothing of** ``onceward``, not even its errors: a
+mistake in the client, in the encoder or in the ledger's code must not be repeated by the reader
+that looks for it. An import contract holds that. It only reads: it joins no group, commits
+nothing, fences nobody, and may look at a running pipeline.
 
-Route for readers: ``checker`` (what is asked, in order) → ``ledger``, ``since`` and ``chain`` (the
-batches as told) → ``partition_log``, ``checksum`` and ``manifests`` (the batches as they are) →
-``culprits`` (whose is what nobody told of) → ``segments`` and ``fencing`` (the brokers' files, for
-epochs) → ``conserves`` with ``lineage`` and ``conservation`` (the input, if it is asked for) →
-``positions`` (sources, lag) → ``findings`` and ``report`` (the outcome). ``cluster`` is the only
-module that talks to a broker. Of tables: ``tables`` (what is asked) → ``databases`` (which one) →
-``postgresql`` or ``mysql`` → ``by_transaction`` or ``by_totals``; of files: ``files`` →
-``folder_ledger``, ``file_places``.
+Route for readers: ``cli`` builds one of three questions. ``topics``: ``ledger`` and ``chain`` (the
+batches as recorded) → ``outputs`` over ``partition_log`` (the batches as visible) → ``fencing``
+(the brokers' files, for epochs) → ``conservation`` over ``tally`` (the input, if ``--conserves``
+asks for it) → ``sources`` (positions, lag). ``tables``: ``database`` with ``postgresql`` or
+``mysql`` → ``table_rows``. ``files``: ``file_views``. All of them fill ``findings``. ``cluster``
+is the only module that talks to a broker.
 """

@@ -1,34 +1,37 @@
-"""Do the ledger's records make one chain? Sequences without gap or fork, positions that join and
-never go back (I6).
+"""Chain of the ledger's records: no gap, no fork, positions that join and never go back (I6).
 
-Also: one producer identity per batch, epochs that only rise and runs that never come back (I7),
-and output that only grows. Pure functions of the batches as told; called by ``checker``.
+Also: one producer identity for each batch, epochs that only rise, runs that never come back (I7),
+and output that only grows. Pure functions of the batches as recorded.
 
-What joins: each batch begins where the one before ended. Two exceptions are told by the records
-themselves. A **supplement** adds to the batch of the record before it, so it has that one's query,
-number and ends. And a query whose function did not hand over every batch **skips** numbers: what
-the skipped ones had read lies between, if anything.
+Each batch begins where the one before ended, with two exceptions that the records name themselves.
+A **supplement** adds to the batch of the record before it, so it has that one's query, number and
+ends. A query whose function did not hand over every batch **skips** numbers: what the skipped
+batches read lies between.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward_verify.findings import Findings, place
 from onceward_verify.ledger import Batch, Part, Span, kafka_position
 
+Position = dict[tuple[str, int], int]
+Range = tuple[tuple[str, int], int, int]
+"""Topic and partition, first and last offset."""
+
 
 @dataclass(frozen=True)
 class Chain:
-    """The batches in order of their sequence numbers, each number once.
+    """Batches in the order of their sequence numbers, each number once.
 
-    ``covered``: those after the last stretch that compaction has taken away.
-    ``from_the_beginning``: nothing came before them, so that whatever else is visible has no
-    excuse. ``skipped``: between which of them the query had batches that were not handed over.
+    ``covered``: those after the last stretch that compaction has removed. ``from_the_beginning``:
+    no batch came before them, so that every other visible record is an anomaly. ``skipped``: the
+    batches in between that the query did not hand over.
     """
 
     batches: tuple[Batch, ...]
@@ -39,57 +42,55 @@ class Chain:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Batches that the query ran and did not hand over. ``ranges``: what they read, offsets
-    inclusive.
-    """
+    """Batches that the query ran and did not hand over. ``ranges``: offsets that they read."""
 
     query_id: str
     first_batch: int
     last_batch: int
-    ranges: tuple[tuple[tuple[str, int], int, int], ...]
+    ranges: tuple[Range, ...]
 
 
-def one_chain(read: Sequence[Batch], findings: Findings, *, complete: bool = False) -> Chain:
-    """The chain that ``read`` (in the order of the ledger's partitions and offsets) makes; its
-    faults are noted.
+def build_chain(read: Sequence[Batch], findings: Findings, *, complete: bool = False) -> Chain:
+    """Build the chain of the batches ``read``, and report what is wrong with it.
 
-    :param complete: ``read`` is everything that was asked for (``since``), whatever came before
+    :param read: in the order of the ledger's partitions and offsets.
+    :param complete: ``read`` is everything that was asked for (``--since``), whatever came before
         it.
     """
-    batches = _each_once(read, findings)
-    _in_order(read, findings)
+    batches = _drop_repeated(read, findings)
+    _check_order(read, findings)
     covered_from = 0
     skipped: list[Skipped] = []
     for index, (before, after) in enumerate(itertools.pairwise(batches), start=1):
         if after.sequence == before.sequence + 1:
             if after.supplement:
-                _belongs_to(before, after, findings)
+                _check_supplement(before, after, findings)
                 continue  # its positions are those of the batch that it adds to
-            _counts_on(before, after, findings)
-            skipped += _joins(before, after, findings)
+            _check_batch_number(before, after, findings)
+            skipped += _check_joint(before, after, findings)
         elif after.ledger_partition == before.ledger_partition:
-            _gap(before, after, findings)
+            _report_gap(before, after, findings)
         else:
             # The ledger topic got more partitions, so that the key moved; compaction keeps the
             # newest of each.
             covered_from = index
-            findings.gone(
+            findings.note_expired(
                 f"batches of sequence {before.sequence + 1} to {after.sequence - 1}: compacted "
                 f"away when the "
                 "pipeline's place in the ledger moved"
             )
-        _never_back(before, after, findings)
+        _check_no_step_back(before, after, findings)
     for batch in batches:
-        _moves_forward(batch, findings)
-    _finished_in_turn(batches, findings)
-    _every_write_is_told_of(batches, findings)
-    _one_identity_each(batches, findings)
-    _one_run_after_the_other(batches, findings)
-    _output_only_grows(batches, findings)
-    return _chain(batches, covered_from, skipped, complete, findings)
+        _check_forward(batch, findings)
+    _check_finished(batches, findings)
+    _check_writes(batches, findings)
+    _check_identities(batches, findings)
+    _check_runs(batches, findings)
+    _check_growth(batches, findings)
+    return _assemble(batches, covered_from, skipped, complete, findings)
 
 
-def _chain(
+def _assemble(
     batches: list[Batch],
     covered_from: int,
     skipped: list[Skipped],
@@ -102,7 +103,7 @@ def _chain(
     if complete:
         pass
     elif oldest.sequence > 0:
-        findings.gone(
+        findings.note_expired(
             f"batches before sequence {oldest.sequence}: the ledger does not have them any more"
         )
     elif oldest.batch_id > 0:
@@ -116,8 +117,8 @@ def _chain(
     return Chain(tuple(batches), tuple(batches[covered_from:]), whole, tuple(skipped))
 
 
-def _belongs_to(before: Batch, after: Batch, findings: Findings) -> None:
-    """``after`` is a supplement: it adds to the very batch that the record before it tells of."""
+def _check_supplement(before: Batch, after: Batch, findings: Findings) -> None:
+    """Check that the supplement ``after`` adds to the very batch of the record before it."""
     same_batch = (after.query_id, after.batch_id) == (before.query_id, before.batch_id)
     if not same_batch or [span.end for span in after.spans] != [span.end for span in before.spans]:
         detail = (
@@ -129,8 +130,8 @@ def _belongs_to(before: Batch, after: Batch, findings: Findings) -> None:
         findings.anomaly("ledger-fork", "I6", after.place, detail)
 
 
-def _counts_on(before: Batch, after: Batch, findings: Findings) -> None:
-    """Within one query the batches' own numbers rise: nothing is committed twice as a new
+def _check_batch_number(before: Batch, after: Batch, findings: Findings) -> None:
+    """Check that the batch numbers of one query rise: nothing is committed twice as a new
     batch.
     """
     if after.query_id != before.query_id:
@@ -149,7 +150,7 @@ def _counts_on(before: Batch, after: Batch, findings: Findings) -> None:
         findings.anomaly("non-monotonic", "I6", after.place, detail)
 
 
-def _each_once(read: Sequence[Batch], findings: Findings) -> list[Batch]:
+def _drop_repeated(read: Sequence[Batch], findings: Findings) -> list[Batch]:
     by_sequence: dict[int, Batch] = {}
     for batch in read:
         other = by_sequence.get(batch.sequence)
@@ -164,28 +165,18 @@ def _each_once(read: Sequence[Batch], findings: Findings) -> list[Batch]:
 
 
 def _is_rewritten(decided: Batch, again: Batch) -> bool:
-    """Other targets have published their part of it meanwhile; all that it says of the one that
-    decided stays.
-    """
-    return decided.is_published and not decided.finished and _said(decided) == _said(again)
+    """Return whether ``again`` is ``decided`` once its other targets have published."""
+    return decided.is_published and not decided.finished and _content(decided) == _content(again)
 
 
-def _said(batch: Batch) -> tuple[object, ...]:
-    return (
-        *(
-            batch.query_id,
-            batch.batch_id,
-            batch.run_id,
-            batch.committed_at_ms,
-            batch.identity,
-            batch.supplement,
-        ),
-        *(batch.spans, batch.writes, batch.parts, batch.tables, batch.files),
-    )
+def _content(batch: Batch) -> tuple[object, ...]:
+    when = (batch.query_id, batch.batch_id, batch.run_id, batch.committed_at_ms, batch.identity)
+    what = (batch.spans, batch.writes, batch.parts, batch.tables, batch.files, batch.supplement)
+    return when + what
 
 
-def _finished_in_turn(batches: Sequence[Batch], findings: Findings) -> None:
-    """Nothing is decided behind a batch of which something is still to be published."""
+def _check_finished(batches: Sequence[Batch], findings: Findings) -> None:
+    """Check that nothing is decided behind a batch that is not published completely."""
     for before, after in itertools.pairwise(batches):
         if not before.finished:
             detail = (
@@ -195,7 +186,7 @@ def _finished_in_turn(batches: Sequence[Batch], findings: Findings) -> None:
             findings.anomaly("ledger-gap", "I6", before.place, detail)
 
 
-def _in_order(read: Sequence[Batch], findings: Findings) -> None:
+def _check_order(read: Sequence[Batch], findings: Findings) -> None:
     highest: dict[int, int] = {}
     for batch in read:
         reached = highest.get(batch.ledger_partition, -1)
@@ -205,7 +196,7 @@ def _in_order(read: Sequence[Batch], findings: Findings) -> None:
         highest[batch.ledger_partition] = max(reached, batch.sequence)
 
 
-def _gap(before: Batch, after: Batch, findings: Findings) -> None:
+def _report_gap(before: Batch, after: Batch, findings: Findings) -> None:
     missing = f"{before.sequence + 1}"
     if after.sequence > before.sequence + 2:
         missing += f" to {after.sequence - 1}"
@@ -214,12 +205,10 @@ def _gap(before: Batch, after: Batch, findings: Findings) -> None:
     )
 
 
-def _joins(before: Batch, after: Batch, findings: Findings) -> list[Skipped]:
-    """``after`` begins where ``before`` ended, or skips batches of its query: those are
-    returned.
-    """
+def _check_joint(before: Batch, after: Batch, findings: Findings) -> list[Skipped]:
+    """Check that ``after`` begins where ``before`` ended; return the batches that it skips."""
     skips = after.query_id == before.query_id and after.batch_id > before.batch_id + 1
-    between: list[tuple[tuple[str, int], int, int]] = []
+    between: list[Range] = []
     if len(before.spans) != len(after.spans):
         detail = (
             f"sequence {after.sequence} has {len(after.spans)} sources, the one before "
@@ -229,42 +218,49 @@ def _joins(before: Batch, after: Batch, findings: Findings) -> list[Skipped]:
         return []
     for number, (done, now) in enumerate(zip(before.spans, after.spans, strict=True)):
         ended, begins = kafka_position(done.end), kafka_position(now.start)
-        if ended is None or begins is None:
-            if done.end != now.start and not skips:
-                detail = (
-                    f"source {number} ended at {done.end} and goes on at {now.start} in "
-                    f"sequence {after.sequence}"
-                )
-                findings.anomaly("ledger-gap", "I6", after.place, detail)
-            continue
-        for partition, offset in ended.items():
-            begin = begins.get(partition)
-            if begin is None:
-                detail = f"sequence {after.sequence} does not go on where {before.sequence} ended"
-                findings.anomaly("ledger-gap", "I6", place(*partition, offset), detail)
-            elif begin > offset and skips:
-                between.append((partition, offset, begin - 1))
-            elif begin > offset:
-                detail = (
-                    f"sequence {before.sequence} ends at {offset}, {after.sequence} begins "
-                    f"at {begin}"
-                )
-                findings.anomaly("ledger-gap", "I6", place(*partition, offset, begin - 1), detail)
-        for partition in sorted(begins.keys() - ended.keys()):
-            if begins[partition] > 0 and skips:
-                between.append((partition, 0, begins[partition] - 1))
-            elif begins[partition] > 0:
-                findings.cannot_judge(
-                    f"{place(*partition)} before offset {begins[partition]}: new in the middle"
-                )
-    return (
-        [Skipped(after.query_id, before.batch_id + 1, after.batch_id - 1, tuple(between))]
-        if skips
-        else []
-    )
+        if ended is not None and begins is not None:
+            between += _check_positions(before, after, (ended, begins), skips, findings)
+        elif done.end != now.start and not skips:
+            detail = (
+                f"source {number} ended at {done.end} and goes on at {now.start} in sequence "
+                f"{after.sequence}"
+            )
+            findings.anomaly("ledger-gap", "I6", after.place, detail)
+    if not skips:
+        return []
+    return [Skipped(after.query_id, before.batch_id + 1, after.batch_id - 1, tuple(between))]
 
 
-def _never_back(before: Batch, after: Batch, findings: Findings) -> None:
+def _check_positions(
+    before: Batch,
+    after: Batch,
+    positions: tuple[Position, Position],
+    skips: bool,
+    findings: Findings,
+) -> Iterator[Range]:
+    """Yield what lies between the positions, if the query skipped batches; if not, it is a gap."""
+    ended, begins = positions
+    for partition, offset in ended.items():
+        begin = begins.get(partition)
+        if begin is None:
+            detail = f"sequence {after.sequence} does not go on where {before.sequence} ended"
+            findings.anomaly("ledger-gap", "I6", place(*partition, offset), detail)
+        elif begin > offset and skips:
+            yield partition, offset, begin - 1
+        elif begin > offset:
+            detail = (
+                f"sequence {before.sequence} ends at {offset}, {after.sequence} begins at {begin}"
+            )
+            findings.anomaly("ledger-gap", "I6", place(*partition, offset, begin - 1), detail)
+    for partition in sorted(begins.keys() - ended.keys()):
+        if begins[partition] > 0 and skips:
+            yield partition, 0, begins[partition] - 1
+        elif begins[partition] > 0:
+            what = f"{place(*partition)} before offset {begins[partition]}"
+            findings.cannot_judge(f"{what}: new in the middle")
+
+
+def _check_no_step_back(before: Batch, after: Batch, findings: Findings) -> None:
     for done, now in zip(before.spans, after.spans, strict=False):
         ended, begins = kafka_position(done.end) or {}, kafka_position(now.start) or {}
         for partition, begin in begins.items():
@@ -276,7 +272,7 @@ def _never_back(before: Batch, after: Batch, findings: Findings) -> None:
                 findings.anomaly("non-monotonic", "I6", place(*partition, begin), detail)
 
 
-def _moves_forward(batch: Batch, findings: Findings) -> None:
+def _check_forward(batch: Batch, findings: Findings) -> None:
     for span in batch.spans:
         for partition, start, end in _kafka_ranges(span):
             if end < start:
@@ -284,12 +280,12 @@ def _moves_forward(batch: Batch, findings: Findings) -> None:
                 findings.anomaly("non-monotonic", "I6", place(*partition, end), detail)
 
 
-def _kafka_ranges(span: Span) -> list[tuple[tuple[str, int], int, int]]:
+def _kafka_ranges(span: Span) -> list[Range]:
     starts, ends = kafka_position(span.start) or {}, kafka_position(span.end) or {}
     return [(partition, start, ends.get(partition, start)) for partition, start in starts.items()]
 
 
-def _one_identity_each(batches: Sequence[Batch], findings: Findings) -> None:
+def _check_identities(batches: Sequence[Batch], findings: Findings) -> None:
     owner: dict[tuple[int, int], Batch] = {}
     newest_epoch: dict[int, int] = {}
     for batch in batches:
@@ -303,73 +299,68 @@ def _one_identity_each(batches: Sequence[Batch], findings: Findings) -> None:
             findings.anomaly("zombie-write", "I7", batch.place, detail)
         elif epoch < newest_epoch.get(producer, -1):
             detail = (
-                f"sequence {batch.sequence} has epoch {epoch} of producer {producer}, which "
-                f"was at "
+                f"sequence {batch.sequence} has epoch {epoch} of producer {producer}, "
+                f"which was at {newest_epoch[producer]} before"
             )
-            findings.anomaly(
-                "zombie-write", "I7", batch.place, f"{detail}{newest_epoch[producer]} before"
-            )
+            findings.anomaly("zombie-write", "I7", batch.place, detail)
         newest_epoch[producer] = max(epoch, newest_epoch.get(producer, -1))
 
 
-def _one_run_after_the_other(batches: Sequence[Batch], findings: Findings) -> None:
-    """A run of the query that another has taken over from is fenced, so its id never comes again.
+def _check_runs(batches: Sequence[Batch], findings: Findings) -> None:
+    """Check that no run of the query writes again after another took over from it.
 
-    Epochs alone do not show this: a run that fences its heir gets a newer epoch than it.
+    Epochs alone do not show this: a run that fences its successor gets a newer epoch than it.
     """
-    last_of: dict[str, int] = {}
+    last_sequences: dict[str, int] = {}
     for before, after in itertools.pairwise([batch for batch in batches if batch.run_id]):
-        last_of[before.run_id] = before.sequence
-        if after.run_id != before.run_id and after.run_id in last_of:
+        last_sequences[before.run_id] = before.sequence
+        if after.run_id != before.run_id and after.run_id in last_sequences:
             detail = (
                 f"sequence {after.sequence} is by run {after.run_id}, which wrote sequence "
-                f"{last_of[after.run_id]} and "
+                f"{last_sequences[after.run_id]} and "
                 f"was taken over by run {before.run_id}"
             )
             findings.anomaly("zombie-write", "I7", after.place, detail)
 
 
-def _every_write_is_told_of(batches: Sequence[Batch], findings: Findings) -> None:
-    """Manifests have as many records as the user's function handed over, in all and for each topic
-    that it named.
+def _check_writes(batches: Sequence[Batch], findings: Findings) -> None:
+    """Check that manifests count all records that the user's function handed over.
 
-    A supplement tells of all the frames of its batch, and its manifest of those that it added.
+    In all, and for each topic that it named. A supplement records all frames of its batch, and its
+    manifest those that it added.
     """
     before = None
-    written, all_told = 0, False
+    written, is_complete = 0, False
     for batch in batches:
         if not batch.supplement:
-            written, all_told = batch.records, batch.writes is not None
-            _tells_of_every_write(batch, findings)
+            written, is_complete = batch.records, batch.writes is not None
+            _check_writes_by_topic(batch, findings)
         elif before is not None and before.sequence + 1 == batch.sequence:
             written += batch.records
-            if all_told and batch.writes is not None:
+            if is_complete and batch.writes is not None:
                 handed_over = sum(write.records for write in batch.writes)
-                _as_many(
+                _compare_counts(
                     batch, "with it, in all", handed_over, written, findings, more_allowed=False
                 )
         before = batch
 
 
-def _tells_of_every_write(batch: Batch, findings: Findings) -> None:
+def _check_writes_by_topic(batch: Batch, findings: Findings) -> None:
     if batch.writes is None:
         return
-    told: dict[str | None, int] = defaultdict(int)
+    counts: Counter[str | None] = Counter()
     for write in batch.writes:
-        told[write.topic] += write.records
-    for topic in sorted(topic for topic in told if topic is not None):
-        _as_many(
-            batch,
-            f"to topic {topic}",
-            told[topic],
-            _records_to(batch, topic),
-            findings,
-            more_allowed=None in told,
+        counts[write.topic] += write.records
+    more_allowed = None in counts  # of which the settings or the rows name the topic
+    for topic in sorted(topic for topic in counts if topic is not None):
+        written = _count_records(batch, topic)
+        _compare_counts(
+            batch, f"to topic {topic}", counts[topic], written, findings, more_allowed=more_allowed
         )
-    _as_many(batch, "in all", sum(told.values()), batch.records, findings, more_allowed=False)
+    _compare_counts(batch, "in all", counts.total(), batch.records, findings, more_allowed=False)
 
 
-def _as_many(
+def _compare_counts(
     batch: Batch,
     which: str,
     handed_over: int,
@@ -388,12 +379,12 @@ def _as_many(
         findings.anomaly("unaccounted-write", "I2", batch.place, detail)
 
 
-def _records_to(batch: Batch, topic: str) -> int:
+def _count_records(batch: Batch, topic: str) -> int:
     rows = sum(part.rows for part in batch.tables if part.table == topic)
     return rows + sum(part.count for part in batch.parts if part.topic == topic)
 
 
-def _output_only_grows(batches: Sequence[Batch], findings: Findings) -> None:
+def _check_growth(batches: Sequence[Batch], findings: Findings) -> None:
     reached: dict[tuple[str, int], Part] = {}
     for part in (part for batch in batches for part in batch.parts):
         before = reached.get((part.topic, part.partition))
@@ -408,23 +399,25 @@ def _output_only_grows(batches: Sequence[Batch], findings: Findings) -> None:
 
 
 def disjoint_parts(batches: Sequence[Batch]) -> dict[tuple[str, int], list[Part]]:
-    """What is told of each output partition, by offset. Of parts that overlap (noted already) the
-    first one stays.
+    """Return the parts of each output partition, by offset.
+
+    Of parts that overlap (reported already) the first stays.
     """
     parts: dict[tuple[str, int], list[Part]] = defaultdict(list)
     for part in sorted(
         (part for batch in batches for part in batch.parts),
         key=lambda part: (part.first, part.last),
     ):
-        told = parts[part.topic, part.partition]
-        if not told or told[-1].last < part.first:
-            told.append(part)
+        earlier = parts[part.topic, part.partition]
+        if not earlier or earlier[-1].last < part.first:
+            earlier.append(part)
     return dict(parts)
 
 
 def ledger_facts(ledger: str, chain: Chain) -> dict[str, Any]:
-    """Where it begins and ends, and what it tells in all. ``ledger``: the name of its topic, or
-    table.
+    """Return where the ledger begins and ends, and totals.
+
+    :param ledger: the name of its topic, table or folder.
     """
     batches = chain.batches
     if not batches:

@@ -32,10 +32,10 @@ from onceward_verify.findings import (
     WrongUsage,
     as_text,
 )
-from onceward_verify.ledger import Since, since_of
+from onceward_verify.ledger import Since, parse_since
 
 if TYPE_CHECKING:
-    from onceward_verify.conservation import Conserves
+    from onceward_verify.conservation import Conservation
 
 _CLICKS_USAGE = 2
 
@@ -75,8 +75,7 @@ class Options:
         str | None,
         _option(
             "The database of the output's tables: postgresql://…, or mysql://… and mariadb://…, "
-            "which are judged "
-            "by totals. The password may stand in PGPASSWORD, or in MYSQL_PWD.",
+            "which are judged by totals. The password may stand in PGPASSWORD, or in MYSQL_PWD.",
             metavar="URL",
         ),
     ] = None
@@ -117,9 +116,8 @@ class Options:
     since: Annotated[
         str | None,
         _option(
-            "Judge from there on: a batch number of the newest checkpoint (12), sequence:40, or a "
-            "time with its "
-            "zone (2030-01-31T06:00Z).",
+            "Judge from there on: a batch number of the newest checkpoint (12), sequence:40, or "
+            "a time with its zone (2030-01-31T06:00Z).",
             metavar="BATCH",
         ),
     ] = None
@@ -127,10 +125,8 @@ class Options:
         _Rule | None,
         _option(
             "Compare with the input, where output records name it: each record of the source that "
-            "a batch has read "
-            "is named by one output record of that batch (exactly), by one or none (at-most, for "
-            "filters), by one or "
-            "more (at-least)."
+            "a batch has read is named by one output record of that batch (exactly), by one or "
+            "none (at-most, for filters), by one or more (at-least)."
         ),
     ] = None
     each_topic: Annotated[
@@ -143,8 +139,8 @@ class Options:
     lineage_headers: Annotated[
         str | None,
         _option(
-            "Headers with the name, as topic=NAME,partition=NAME,offset=NAME; by default those of "
-            "KafkaSink(lineage=True). Without topic= the pipeline reads one topic.",
+            "Headers with the name, as topic=NAME,partition=NAME,offset=NAME; by default those "
+            "of KafkaSink(lineage=True). Without topic= the pipeline reads one topic.",
             metavar="SPEC",
         ),
     ] = None
@@ -220,7 +216,8 @@ def _verify(**values: Any) -> None:
     raise typer.Exit(run(lambda: answer(options), options.output.value))
 
 
-_verify.__signature__ = inspect.signature(Options, eval_str=True)  # type: ignore[attr-defined]  # Typer reads it
+# Typer reads the options off it.
+_verify.__signature__ = inspect.signature(Options, eval_str=True)  # type: ignore[attr-defined]
 
 
 def answer(options: Options) -> Findings:
@@ -230,7 +227,7 @@ def answer(options: Options) -> Findings:
         together.
     """
     client = settings_from_file(options.command_config) if options.command_config else {}
-    since = None if options.since is None else since_of(options.since)
+    since = None if options.since is None else parse_since(options.since)
     if options.files is not None:
         return _answer_about_files(options, options.files, since)
     if options.database_url is not None:
@@ -240,8 +237,7 @@ def answer(options: Options) -> Findings:
     raise WrongUsage(
         "nothing says where to look",
         next_step="pass --bootstrap-servers for a pipeline that writes to topics, --database-url "
-        "for one that "
-        "writes to tables, --files for one that writes files",
+        "for one that writes to tables, --files for one that writes files",
     )
 
 
@@ -309,10 +305,10 @@ def _answer_about_tables(
 def _answer_about_topics(
     options: Options, servers: str, client: dict[str, str], since: Since | None
 ) -> Findings:
-    from onceward_verify.topics import Question, check
+    from onceward_verify.topics import TopicsQuestion, check_topics
 
-    return check(
-        Question(
+    return check_topics(
+        TopicsQuestion(
             bootstrap_servers=servers,
             pipeline_id=options.pipeline_id,
             ledger_topic=options.ledger_topic,
@@ -331,13 +327,13 @@ def _answer_about_topics(
     )
 
 
-def _conserves(options: Options) -> Conserves | None:
+def _conserves(options: Options) -> Conservation | None:
     """Return the rule that the options ask for, if any.
 
     :raises WrongUsage: options that say nothing without ``--conserves``, or two places for one
         name.
     """
-    from onceward_verify.conservation import Conserves, Lineage, lineage_of
+    from onceward_verify.conservation import Conservation, Lineage, parse_lineage
 
     headers, fields = options.lineage_headers, options.lineage_json
     if headers is not None and fields is not None:
@@ -354,10 +350,10 @@ def _conserves(options: Options) -> Conserves | None:
         return None
     lineage = Lineage()
     if headers is not None:
-        lineage = lineage_of("headers", headers)
+        lineage = parse_lineage("headers", headers)
     elif fields is not None:
-        lineage = lineage_of("json", fields)
-    return Conserves(options.conserves.value, options.each_topic, lineage)
+        lineage = parse_lineage("json", fields)
+    return Conservation(options.conserves.value, options.each_topic, lineage)
 
 
 def run(ask: Callable[[], Findings], output: str, stream: TextIO | None = None) -> int:
@@ -379,7 +375,8 @@ def run(ask: Callable[[], Findings], output: str, stream: TextIO | None = None) 
         findings.facts["next_step"] = reason.next_step
         status = reason.exit_status
         sys.stderr.write(f"CANNOT TELL: {reason.message}. Next: {reason.next_step}.\n")
-    except Exception as error:  # noqa: BLE001 — Python's own exit status would be 1, which accuses the pipeline
+    # Python's own exit status would be 1, which accuses the pipeline.
+    except Exception as error:  # noqa: BLE001
         findings = Findings()
         findings.cannot_judge(f"the checker itself failed: {type(error).__name__}: {error}")
         status = CHECKER_FAILED

@@ -1,8 +1,8 @@
-"""Client settings from a file: librdkafka's names, or those of Kafka's Java clients as far as they
-have a counterpart.
+"""Client settings from a file, in librdkafka's names or in those of Kafka's Java clients.
 
-So that the ``client.properties`` that Kafka's own tools take with ``--command-config`` serves
-here, too. Pure but for reading the file. Values are secrets: they go into no message.
+The ``client.properties`` that Kafka's own tools take with ``--command-config`` serves here, too,
+as far as its settings have a counterpart. Pure but for reading the file. Values are secrets: no
+message has them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _JAAS = re.compile(r"\b(username|password)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:
 
 
 def settings_from_file(file: Path) -> dict[str, str]:
-    """What ``file`` says, in librdkafka's names. :raises WrongUsage: it is missing, or has a Java
-    keystore.
+    """Read ``file``, and return its settings in librdkafka's names.
+
+    :raises WrongUsage: it is missing, or has a Java keystore.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -54,7 +55,7 @@ def settings_from_file(file: Path) -> dict[str, str]:
 
 
 def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
-    """``given``, in either dialect, in librdkafka's."""
+    """Translate ``given``, in either dialect, to librdkafka's."""
     settings: dict[str, str] = {}
     pem = given.get("ssl.truststore.type", "").upper() == "PEM"
     for name, value in given.items():
@@ -66,9 +67,8 @@ def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
             if not pem:
                 raise WrongUsage(
                     "librdkafka reads no Java truststore",
-                    next_step="export its certificates as PEM (keytool -exportcert -rfc) and name "
-                    "the file in "
-                    "ssl.ca.location",
+                    next_step="export its certificates as PEM (keytool -exportcert -rfc) and "
+                    "name the file in ssl.ca.location",
                 )
             settings["ssl.ca.location"] = value
         elif (
@@ -91,9 +91,7 @@ def _login(jaas: str) -> dict[str, str]:
 
 
 def _properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``name=value`` or ``name: value``, comments, lines that go on after
-    a backslash.
-    """
+    """Parse a Java properties file: ``name=value``, ``name: value``, comments, continued lines."""
     found = {}
     for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
         stripped = line.strip()

@@ -1,7 +1,6 @@
-"""The conversation with the brokers, by librdkafka: metadata, ends, group offsets, and records as
-they stream by.
+"""Conversation with the brokers, by librdkafka: metadata, ends, group offsets, records.
 
-The only module of ``onceward_verify`` that imports ``confluent_kafka``. Joins no group and commits
+The only module of the checker that imports ``confluent_kafka``. Joins no group and commits
 nothing.
 """
 
@@ -33,16 +32,14 @@ Where = tuple[str, int]
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 _POLL_RECORDS = 10_000
-# all of which librdkafka waits where fewer records than asked for come: at the end of every read
+# librdkafka waits all of it where fewer records than asked for come: at the end of every read.
 _POLL_SECONDS = 0.02
 _LOOK_SECONDS = 0.1
 _AT_ONCE = 64  # partitions read at the same time
+# For the first answer of any broker, over TLS and a slow network.
 _CONTACT_SECONDS = 10.0
-"""For the first answer of any broker: login, TLS and a slow network included."""
+# The same once every address refuses or cannot be resolved: a broker may just be starting.
 _REFUSED_SECONDS = 3.0
-"""… once every address has refused or cannot be resolved: a broker that is just starting gets a
-second chance.
-"""
 _NO_LOGS, _ALL_LOGS = 0, 7  # syslog's levels
 _READER = {
     "enable.auto.commit": False,
@@ -55,13 +52,12 @@ _READER = {
 
 
 class Cluster:
-    """One Kafka cluster, looked at and never touched.
+    """One Kafka cluster, which is read and never changed.
 
     :param settings: librdkafka's names, ``bootstrap.servers`` among them.
     :param patience_s: how long to wait for the next answer, in seconds.
-    :param verbose: librdkafka writes its own log to standard error. Else it writes nothing: while
-        a broker is away it would repeat itself twenty times a second, and what matters of it is in
-        our errors.
+    :param verbose: let librdkafka write its own log to standard error. It repeats itself twenty
+        times a second while a broker is away, and our errors have what matters of it.
     :raises WrongUsage: librdkafka does not take ``settings``.
     :raises Unavailable: no broker answers within ten seconds, or each one refuses.
     """
@@ -92,8 +88,9 @@ class Cluster:
         self._trouble[error.code()] = error.str()
 
     def _reach(self, servers: str) -> None:
-        """Ask for the cluster, so that a wrong address costs seconds and not the patience of every
-        later question.
+        """Describe the cluster.
+
+        A wrong address then costs seconds, and not the patience of every later question.
         """
         contact_s = min(_CONTACT_SECONDS, self._patience_s)
         answer = self._admin.describe_cluster(request_timeout=contact_s)
@@ -109,34 +106,27 @@ class Cluster:
         except kafka.KafkaException as error:
             if error.args[0].code() in _NOBODY_THERE:
                 raise self._unreachable(servers) from error
-            # Somebody answered. What may not be asked for comes up, with its name, where it is
-            # needed.
+            # Somebody answered. A missing right comes up, with its name, where it is needed.
 
     def _unreachable(self, servers: str) -> Unavailable:
-        reasons = (
-            text
-            for code, text in self._trouble.items()
-            if code != kafka.KafkaError._ALL_BROKERS_DOWN
-        )
+        reasons = {**self._trouble}
+        reasons.pop(kafka.KafkaError._ALL_BROKERS_DOWN, None)
+        reason = next(iter(reasons.values()), "nothing listens, or it does not speak Kafka")
         return Unavailable(
-            f"no broker answers at {servers}: "
-            f"{next(reasons, 'nothing listens, or it does not speak Kafka')}",
+            f"no broker answers at {servers}: {reason}",
             next_step="check --bootstrap-servers and --command-config, and that the cluster is "
-            "up; --verbose shows "
-            "librdkafka's own log",
+            "up; --verbose shows librdkafka's own log",
         )
 
     def leaders(self, topic: str) -> dict[Where, int] | None:
-        """The partitions of ``topic`` with the node that leads each; None when there is no such
+        """Return the partitions of ``topic`` with their leaders; None if there is no such
         topic.
         """
-        asked = kafka.TopicCollection(
-            [topic]
-        )  # other ways to ask would create it, if brokers are so inclined
+        # A metadata request would create the topic where auto.create.topics.enable is on.
+        topics = kafka.TopicCollection([topic])
         try:
-            described = self._admin.describe_topics(asked, request_timeout=self._patience_s)[
-                topic
-            ].result()
+            answers = self._admin.describe_topics(topics, request_timeout=self._patience_s)
+            description = answers[topic].result()
         except kafka.KafkaException as error:
             code = error.args[0].code()
             if code == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -150,54 +140,45 @@ class Cluster:
                 f"no broker answers: {_text(error)}",
                 next_step="check --bootstrap-servers and --command-config",
             ) from error
-        return {
-            (topic, info.id): info.leader.id if info.leader else -1
-            for info in described.partitions
-        }
+        partitions = description.partitions
+        return {(topic, one.id): one.leader.id if one.leader else -1 for one in partitions}
 
     def partitions(self, topic: str) -> list[Where] | None:
-        """The partitions of ``topic``; None when there is no such topic."""
+        """Return the partitions of ``topic``; None if there is no such topic."""
         leaders = self.leaders(topic)
         return None if leaders is None else sorted(leaders)
 
     def ends(self, partitions: Iterable[Where], isolation: str = UNCOMMITTED) -> dict[Where, int]:
-        """Where partitions end: the high watermark, or the last stable offset of
-        ``read_committed`` readers.
-        """
-        level = (
-            kafka.IsolationLevel.READ_COMMITTED
-            if isolation == COMMITTED
-            else kafka.IsolationLevel.READ_UNCOMMITTED
-        )
+        """Return the high watermarks; or, with ``COMMITTED``, the last stable offsets."""
+        levels = kafka.IsolationLevel
+        level = levels.READ_COMMITTED if isolation == COMMITTED else levels.READ_UNCOMMITTED
         return self._offsets(partitions, kafka_admin.OffsetSpec.latest(), level)
 
     def starts(self, partitions: Iterable[Where]) -> dict[Where, int]:
-        """The first offset that retention has left."""
+        """Return the first offsets that retention has left."""
         spec = kafka_admin.OffsetSpec.earliest()
         return self._offsets(partitions, spec, kafka.IsolationLevel.READ_UNCOMMITTED)
 
     def _offsets(self, partitions: Iterable[Where], spec: Any, level: Any) -> dict[Where, int]:
-        asked = {kafka.TopicPartition(*where): spec for where in partitions}
-        if not asked:
+        specs = {kafka.TopicPartition(*where): spec for where in partitions}
+        if not specs:
             return {}
         try:
             answers = self._admin.list_offsets(
-                asked, isolation_level=level, request_timeout=self._patience_s
+                specs, isolation_level=level, request_timeout=self._patience_s
             )
             return {
                 (p.topic, p.partition): answer.result().offset for p, answer in answers.items()
             }
         except kafka.KafkaException as error:
-            topics = ", ".join(sorted({where.topic for where in asked}))
+            topics = ", ".join(sorted({where.topic for where in specs}))
             raise CannotTell(
                 f"the offsets of {topics} cannot be asked for: {_text(error)}",
                 next_step="check that its partitions have leaders, and grant DESCRIBE",
             ) from error
 
     def is_compacted(self, topic: str) -> bool | None:
-        """Does ``topic`` forget records whose key comes again? None: the broker does not say
-        (ACL).
-        """
+        """Return whether ``topic`` is compacted; None if the broker does not say (ACL)."""
         resource = kafka_admin.ConfigResource(kafka_admin.ConfigResource.Type.TOPIC, topic)
         try:
             configs = self._admin.describe_configs([resource])[resource].result(self._patience_s)
@@ -206,73 +187,60 @@ class Cluster:
         return "compact" in (configs["cleanup.policy"].value or "")
 
     def group_offsets(self) -> dict[Where, int] | None:
-        """What the pipeline's consumer group has committed; None: the broker does not say
-        (ACL).
-        """
-        asked = kafka.ConsumerGroupTopicPartitions(self.group)
+        """Return the offsets of the pipeline's group; None if the broker does not say (ACL)."""
+        group = kafka.ConsumerGroupTopicPartitions(self.group)
         try:
-            answer = self._admin.list_consumer_group_offsets(
-                [asked], request_timeout=self._patience_s
+            answers = self._admin.list_consumer_group_offsets(
+                [group], request_timeout=self._patience_s
             )
-            listed = answer[self.group].result(self._patience_s).topic_partitions
+            entries = answers[self.group].result(self._patience_s).topic_partitions
         except kafka.KafkaException:
             return None
-        return {
-            (entry.topic, entry.partition): entry.offset for entry in listed if entry.offset >= 0
-        }
+        return {(one.topic, one.partition): one.offset for one in entries if one.offset >= 0}
 
     def wait_until_stable(
         self, wanted: Mapping[Where, int], patience_s: float
     ) -> dict[Where, int]:
-        """The last stable offsets, as soon as they have reached ``wanted``, or after
-        ``patience_s`` as they are.
+        """Return the last stable offsets once they have reached ``wanted``.
+
+        :param patience_s: after so many seconds they are returned as they are.
         """
         deadline = time.monotonic() + patience_s
         while True:
             stable = self.ends(wanted, COMMITTED)
-            if (
-                all(stable[where] >= offset for where, offset in wanted.items())
-                or time.monotonic() > deadline
-            ):
+            is_stable = all(stable[where] >= offset for where, offset in wanted.items())
+            if is_stable or time.monotonic() > deadline:
                 return stable
             time.sleep(_LOOK_SECONDS)
 
     def read(
         self, ranges: Mapping[Where, tuple[int, int]], isolation: str = COMMITTED
     ) -> Iterator[tuple[Where, list[Any], Any]]:
-        """The records of ``ranges`` (first offset, end exclusive): partition, messages, offsets as
-        a numpy array.
+        """Yield the records of ``ranges`` (first offset, end exclusive).
 
-        Of each partition in offset order; partitions come in turns. The ends must be decided
-        already.
+        Partition, messages, and their offsets as a numpy array; of each partition in offset order,
+        while partitions come in turns. The ends must be decided already.
         """
         waiting = [where for where, (start, end) in ranges.items() if start < end]
         for begin in range(0, len(waiting), _AT_ONCE):
-            yield from self._read(
-                {where: ranges[where] for where in waiting[begin : begin + _AT_ONCE]}, isolation
-            )
+            some = waiting[begin : begin + _AT_ONCE]
+            yield from self._read({where: ranges[where] for where in some}, isolation)
 
     def _read(
         self, ranges: Mapping[Where, tuple[int, int]], isolation: str
     ) -> Iterator[tuple[Where, list[Any], Any]]:
-        settings = {
-            **self._settings,
-            **_READER,
-            "group.id": self.group,
-            "isolation.level": isolation,
-        }
-        consumer = kafka.Consumer(settings)
+        reader = {**_READER, "group.id": self.group, "isolation.level": isolation}
+        consumer = kafka.Consumer({**self._settings, **reader})
         try:
-            consumer.assign(
-                [kafka.TopicPartition(*where, start) for where, (start, _) in ranges.items()]
-            )
+            starts = [kafka.TopicPartition(*where, start) for where, (start, _) in ranges.items()]
+            consumer.assign(starts)
             unread = set(ranges)
-            heard = time.monotonic()
+            last_answer = time.monotonic()
             while unread:
                 messages = consumer.consume(_POLL_RECORDS, _POLL_SECONDS)
                 if messages:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard > self._patience_s:
+                    last_answer = time.monotonic()
+                elif time.monotonic() - last_answer > self._patience_s:
                     raise CannotTell(
                         f"no more records for {self._patience_s:g} s, with {sorted(unread)} not "
                         f"read to the end",
@@ -281,9 +249,7 @@ class Cluster:
                 for where, part, reached in _by_partition(messages):
                     if where in unread:
                         end = ranges[where][1]
-                        offsets = np.fromiter(
-                            [message.offset() for message in part], np.int64, len(part)
-                        )
+                        offsets = np.array([message.offset() for message in part], np.int64)
                         wanted = int(np.searchsorted(offsets, end))
                         if wanted:
                             yield where, part[:wanted], offsets[:wanted]
@@ -295,7 +261,9 @@ class Cluster:
 
 
 def _by_partition(messages: Iterable[Any]) -> Iterator[tuple[Where, list[Any], int]]:
-    """Messages by partition, and up to where each partition is read with them (exclusive)."""
+    """Yield messages by partition, with the offset (exclusive) up to which each partition is
+    read.
+    """
     parts: dict[Where, list[Any]] = defaultdict(list)
     reached: dict[Where, int] = {}
     for message in messages:
@@ -321,11 +289,11 @@ _PASSING = frozenset(
         kafka.KafkaError._TRANSPORT,
         kafka.KafkaError._ALL_BROKERS_DOWN,
         kafka.KafkaError._RESOLVE,
-        # a reader that joins no group needs no right to one
+        # A reader that joins no group needs no right to one.
         kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
     }
 )
-"""What librdkafka tells of and goes on."""
+"""Errors that librdkafka reports and recovers from."""
 
 
 _NOBODY_THERE = frozenset(

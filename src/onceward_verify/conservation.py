@@ -1,21 +1,12 @@
-"""Which input record does an output record name? Read off its headers, or off fields of its JSON
-value. Pure.
+"""``--conserves``: compare the output with the *input* that its records name (I1, I2).
 
-The headers that ``KafkaSink(lineage=True)`` adds are the default; options name others. Called by
-``conserves``.
+For queries that make each output record of a record of its own batch: maps, filters, fan-outs,
+joins with tables; not aggregates or joins of two streams, which name no record or an older one.
 
-
-``--conserves``: does the output account for every record of the source, by the names that it
-carries (I1, I2)?
-
-Everywhere else the logs are compared with the ledger; here they are compared with the *input*.
-Called by ``checker`` when all else has been judged. For queries that make each output record of a
-record of its own batch: maps, filters, fan-outs, joins with tables; not aggregates or joins of two
-streams, which name nothing or something older.
-
-What counts as input is what a reader of committed records is given of the source today, between
-the ledger's bounds: markers and aborted records take offsets and are no records. What retention or
-compaction has taken cannot be told.
+The input is what a reader of committed records is given of the source today, between the ledger's
+bounds: markers and aborted records take offsets and are no records. What retention or compaction
+has removed is unknown. Names stand in headers, by default those of ``KafkaSink(lineage=True)``, or
+in fields of a JSON value.
 """
 
 from __future__ import annotations
@@ -33,14 +24,19 @@ from onceward_verify.cluster import COMMITTED, Cluster, Where
 from onceward_verify.findings import Findings, WrongUsage, place
 from onceward_verify.ledger import Part, kafka_position
 from onceward_verify.outputs import Reading
-from onceward_verify.tally import Group, Outcome, Rule, Tally, Window, groups_of, windows
+from onceward_verify.tally import Group, Outcome, Rule, Tally, Window, group_batches, windows
 
 _PARTS = ("topic", "partition", "offset")
+_WANTED = "is not topic=…, partition=… or offset=…, each once"
+_NEXT = "write --lineage-{kind} topic=NAME,partition=NAME,offset=NAME"
+_CELL_BYTES = 32 << 20
+_SHOWN_PLACES = 100
 
 
-class Named(NamedTuple):
-    """One record of a source. ``topic`` is None where the output leaves it out, since there is one
-    source topic.
+class InputName(NamedTuple):
+    """Name of one source record.
+
+    ``topic`` is None where the output leaves it out, since there is one source topic.
     """
 
     topic: str | None
@@ -50,9 +46,9 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True)
 class Lineage:
-    """Where the three parts of the name stand: header names, or paths of fields (``meta.offset``).
+    """Place of a name's three parts: header names, or paths of fields (``meta.offset``).
 
-    ``topic`` is None when the output does not say it, because the pipeline reads one topic only.
+    ``topic`` is None if the output leaves it out, because the pipeline reads one topic only.
     """
 
     kind: Literal["headers", "json"] = "headers"
@@ -60,24 +56,22 @@ class Lineage:
     partition: str = "onceward.partition"
     offset: str = "onceward.offset"
 
-    def of(self, message: Any) -> Named | None:
-        """What ``message`` names; None if it names nothing, or nothing that could be a record's
-        place.
-        """
-        found = _last_headers(message) if self.kind == "headers" else _Fields(message.value())
-        topic = None if self.topic is None else _text(found.get(self.topic))
-        partition, offset = _whole(found.get(self.partition)), _whole(found.get(self.offset))
+    def read(self, message: Any) -> InputName | None:
+        """Return the record that ``message`` names; None if it names nothing that could be one."""
+        values = _last_headers(message) if self.kind == "headers" else _Fields(message.value())
+        topic = None if self.topic is None else _text(values.get(self.topic))
+        partition, offset = _natural(values.get(self.partition)), _natural(values.get(self.offset))
         if partition is None or offset is None or (topic is None and self.topic is not None):
             return None
-        return Named(topic, partition, offset)
+        return InputName(topic, partition, offset)
 
     def __str__(self) -> str:
         names = ", ".join(name for name in (self.topic, self.partition, self.offset) if name)
         return f"{'headers' if self.kind == 'headers' else 'JSON fields'} {names}"
 
 
-def lineage_of(kind: Literal["headers", "json"], text: str) -> Lineage:
-    """``topic=NAME,partition=NAME,offset=NAME`` as an option has it; ``topic`` may be left out.
+def parse_lineage(kind: Literal["headers", "json"], text: str) -> Lineage:
+    """Parse ``topic=NAME,partition=NAME,offset=NAME``; ``topic`` may be left out.
 
     :raises WrongUsage: a part is missing, unknown or given twice.
     """
@@ -98,12 +92,8 @@ def lineage_of(kind: Literal["headers", "json"], text: str) -> Lineage:
     return Lineage(kind, names.get("topic"), names["partition"], names["offset"])
 
 
-_WANTED = "is not topic=…, partition=… or offset=…, each once"
-_NEXT = "write --lineage-{kind} topic=NAME,partition=NAME,offset=NAME"
-
-
 def _last_headers(message: Any) -> Mapping[str, bytes | None]:
-    """Of headers of one name the last counts: who adds to a record's headers adds at the end."""
+    """Return the headers by name, of several the last: a header is added at the end."""
     return dict(message.headers() or ())
 
 
@@ -119,10 +109,10 @@ class _Fields:
     def get(self, path: str) -> Any:
         if isinstance(self._root, dict) and path in self._root:
             return self._root[path]
-        found = self._root
+        value = self._root
         for name in path.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
 
 
 def _text(value: Any) -> str | None:
@@ -131,8 +121,8 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _whole(value: Any) -> int | None:
-    """A number that is not negative and fits 64 bits, or its decimal digits."""
+def _natural(value: Any) -> int | None:
+    """Parse a natural number below 2**63, or its decimal digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
     else:
@@ -143,37 +133,31 @@ def _whole(value: Any) -> int | None:
     return number if 0 <= number < 2**63 else None
 
 
-_CELL_BYTES = 32 << 20
-_SHOWN_PLACES = 100
-
-
 @dataclass(frozen=True)
-class Conserves:
-    """The rule, and where names stand.
+class Conservation:
+    """Rule that the output has to keep, and place of the names.
 
     ``exactly``: each record of the source is named by one output record; ``at-most``: by one or
-    none (filters); ``at-least``: by one or more (one record makes several). ``each_topic``: so for
-    each output topic by itself, and not for all of them together.
+    none (filters); ``at-least``: by one or more (one record makes several). ``each_topic``: count
+    each output topic by itself, not all of them together.
     """
 
     rule: Rule
     each_topic: bool = False
     lineage: Lineage = field(default_factory=Lineage)
     cell_bytes: int = _CELL_BYTES
-    """What counters may take; looking at them takes four times as much. Inputs that need more are
-    counted in turns.
-    """
+    """Memory of the counters; reading them takes four times as much. Larger inputs are counted in
+    windows."""
 
 
-def conserve(
+def check_conservation(
     cluster: Cluster,
     chain: Chain,
     readings: Mapping[Where, Reading],
-    asked: Conserves,
+    rule: Conservation,
     findings: Findings,
 ) -> None:
-    """Notes what is lost, named too often or foreign; the numbers become
-    ``facts["conservation"]``.
+    """Report inputs that are lost, named too often or foreign, and add the numbers as facts.
 
     :raises WrongUsage: the lineage leaves the topic out, and the pipeline reads several.
     """
@@ -183,26 +167,25 @@ def conserve(
             f"--conserves: records of others stand between those of {crowded[0].place}"
         )
         return
-    anew = _made_anew(chain)
-    if anew:
+    if topics := _recreated_topics(chain):
         findings.cannot_judge(
-            f"--conserves: source topic {', '.join(anew)} was deleted and created again (the "
+            f"--conserves: source topic {', '.join(topics)} was deleted and created again (the "
             f"ledger has several ids of "
             "it): an offset of it names several records, and those of the first topic are gone"
         )
         return
     try:
-        groups = groups_of(chain.covered)
+        groups = group_batches(chain.covered)
     except ValueError as twice:
         findings.cannot_judge(
             f"--conserves: the query reads {twice} twice, so that each record has two outcomes"
         )
         return
-    _Account(cluster, chain, groups, readings, asked, findings).settle()
+    _Comparison(cluster, chain, groups, readings, rule, findings).run()
 
 
-class _Account:
-    """One question's walk over the windows."""
+class _Comparison:
+    """Comparison of output and input, window by window."""
 
     def __init__(
         self,
@@ -210,43 +193,40 @@ class _Account:
         chain: Chain,
         groups: Sequence[Group],
         readings: Mapping[Where, Reading],
-        asked: Conserves,
+        rule: Conservation,
         findings: Findings,
     ) -> None:
         self._cluster, self._chain, self._groups = cluster, chain, groups
-        self._readings, self._asked, self._findings = readings, asked, findings
-        self._topics = (
-            sorted({where[0] for where in readings}) if asked.each_topic else ["all topics"]
-        )
-        self._group_of = {
-            sequence: number for number, group in enumerate(groups) for sequence in group.sequences
+        self._readings, self._rule, self._findings = readings, rule, findings
+        topics = sorted({where[0] for where in readings})
+        self._topics = topics if rule.each_topic else ["all topics"]
+        self._group_numbers = {
+            s: number for number, one in enumerate(groups) for s in one.sequences
         }
         sources = sorted({source for group in groups for source in group.spans})
-        self._only_topic = _only_topic(sources, asked.lineage)
+        self._only_topic = _only_topic(sources, rule.lineage)
         self._known = self._known_ranges(sources)
         self._compacted = self._may_be_compacted()
         self._nameless: dict[Where, tuple[int, int]] = {}
-        """Records without a name, per output partition: how many, and the first one's offset."""
+        """Records without a name in each output partition: number, and offset of the first."""
         self._without_names: set[int] = set()
-        self._whole = self._whole_groups()
+        self._complete = self._complete_groups()
         zeros = [0] * len(self._topics)
         self._total = Outcome(named=zeros, never=zeros, again=zeros, unjudged=zeros)
         self._output_records = self._foreign_records = 0
-        self._expired: dict[Where, list[int]] = {}
-
-    # ── what there is to compare ──
+        self._expired: dict[Where, tuple[int, int, int]] = {}
+        """Unknown offsets of each source partition: first, last and number."""
 
     def _known_ranges(self, sources: Sequence[Where]) -> dict[Where, tuple[int, int]]:
         known: dict[Where, tuple[int, int]] = {}
         for topic in sorted({where[0] for where in sources}):
-            there = set(self._cluster.partitions(topic) or ())
+            partitions = set(self._cluster.partitions(topic) or ())
             wanted = [where for where in sources if where[0] == topic]
-            absent = [place(*where) for where in wanted if where not in there]
-            if absent:
+            if absent := [place(*where) for where in wanted if where not in partitions]:
                 self._findings.cannot_judge(
                     f"--conserves: {', '.join(absent)}: no such source on this cluster"
                 )
-            present = [where for where in wanted if where in there]
+            present = [where for where in wanted if where in partitions]
             starts, ends = self._cluster.starts(present), self._cluster.ends(present, COMMITTED)
             known |= {where: (starts[where], ends[where]) for where in present}
         for batch in self._chain.covered:
@@ -262,42 +242,35 @@ class _Account:
         compacted = {topic for topic in topics if self._cluster.is_compacted(topic) is not False}
         return frozenset(where for where in self._known if where[0] in compacted)
 
-    def _whole_groups(self) -> frozenset[int]:
-        """Groups whose output is there, all of it, so that what it does not name is lost."""
-        whole = {part for reading in self._readings.values() for part in _whole_parts(reading)}
-        wanted: dict[int, list[Part]] = defaultdict(list)
+    def _complete_groups(self) -> frozenset[int]:
+        """Return the groups whose output is all there, so that what it does not name is lost."""
+        complete = {p for reading in self._readings.values() for p in _complete_parts(reading)}
+        lacking: set[int] = set()
         for batch in self._chain.covered:
-            wanted[self._group_of[batch.sequence]] += batch.parts
-        for group in self._groups:
+            for part in set(batch.parts) - complete:
+                if not self._rule.each_topic or part.topic in self._topics:
+                    lacking.add(self._group_numbers[batch.sequence])
+        for number, group in enumerate(self._groups):
             if group.supplements_alone:
-                self._findings.gone(
+                lacking.add(number)
+                self._findings.note_expired(
                     f"--conserves: the record of {group} itself, only what was added to it is told"
                 )
-        topics = set(self._topics) if self._asked.each_topic else None
-        return frozenset(
-            number
-            for number, group in enumerate(self._groups)
-            if not group.supplements_alone
-            and all(
-                part in whole for part in wanted[number] if topics is None or part.topic in topics
-            )
-        )
+        return frozenset(range(len(self._groups))) - lacking
 
-    # ── the walk ──
-
-    def settle(self) -> None:
+    def run(self) -> None:
+        """Count window by window, report, and add the facts."""
         rows = len(self._topics)
-        cells = max(1, self._asked.cell_bytes // (1 + rows))
+        cells = max(1, self._rule.cell_bytes // (1 + rows))
         for window in windows(self._groups, self._chain.skipped, cells):
             tally = Tally(window, self._groups, rows)
             self._read_sources(tally)
             places = self._read_outputs(window, tally)
-            outcome = tally.outcome(
-                self._whole - self._without_names, self._known, self._compacted
-            )
+            judged = self._complete - self._without_names
+            outcome = tally.summarize(judged, self._known, self._compacted)
             self._add(outcome)
-            self._note(outcome, tally, places)
-        self._note_what_is_unknown()
+            self._report(outcome, tally, places)
+        self._report_unknown()
         self._findings.facts["conservation"] = self._facts()
 
     def _read_sources(self, tally: Tally) -> None:
@@ -307,71 +280,60 @@ class _Account:
             if where in self._known
         }
         for where, _, offsets in self._cluster.read(ranges):
-            tally.exist(where, offsets)
+            tally.add_records(where, offsets)
 
     def _read_outputs(self, window: Window, tally: Tally) -> dict[tuple[Where, int], str]:
-        """Counts the names in the window's output. Returns where some of those are that came
-        again.
-        """
+        """Count the names in the window's output; return places of some that come again."""
         again_at: dict[tuple[Where, int], str] = {}
         for where, messages, group in self._stretches(window):
-            row = self._topics.index(where[0]) if self._asked.each_topic else 0
+            row = self._topics.index(where[0]) if self._rule.each_topic else 0
             begins = group in window.begins
             self._output_records += len(messages) if begins else 0
             for source, (offsets, tellers) in self._names(where, messages, group, begins).items():
-                outside, again = tally.name(row, group, source, offsets)
+                outside, again = tally.add_names(row, group, source, offsets)
                 for index in np.flatnonzero(outside):
-                    self._note_foreign(
-                        group, source, int(offsets[index]), place(*where, int(tellers[index]))
-                    )
+                    at = place(*where, int(tellers[index]))
+                    self._report_foreign(group, source, int(offsets[index]), at)
                 for index in np.flatnonzero(again) if len(again_at) < _SHOWN_PLACES else ():
-                    again_at.setdefault(
-                        (source, int(offsets[index])), place(*where, int(tellers[index]))
-                    )
+                    at = place(*where, int(tellers[index]))
+                    again_at.setdefault((source, int(offsets[index])), at)
         return again_at
 
     def _stretches(self, window: Window) -> Iterator[tuple[Where, list[Any], int]]:
-        """The output of the window's groups: visible records that belong to one of them."""
+        """Yield the output of the window's groups: visible records that belong to one of them."""
         wanted = window.groups
         ranges: dict[Where, tuple[int, int]] = {}
         for where, reading in self._readings.items():
-            parts = [p for p in reading.log.parts if self._group_of.get(p.sequence) in wanted]
+            parts = [p for p in reading.log.parts if self._group_numbers.get(p.sequence) in wanted]
             if parts:
                 begin = max(reading.looked_at.start, parts[0].first)
                 ranges[where] = (begin, min(reading.looked_at.end, parts[-1].last + 1))
         for where, messages, offsets in self._cluster.read(ranges):
             for part, start, stop in self._readings[where].log.stretches(offsets):
-                group = -1 if part is None else self._group_of.get(part.sequence, -1)
+                group = -1 if part is None else self._group_numbers.get(part.sequence, -1)
                 if group in wanted:
                     yield where, messages[start:stop], group
 
     def _names(
         self, where: Where, messages: Sequence[Any], group: int, begins: bool
     ) -> dict[Where, tuple[Any, Any]]:
-        """What a stretch names: per source partition the offsets named, and those of the records
-        that name them.
-        """
-        named: dict[Where, tuple[list[int], list[int]]] = {}
-        lineage = self._asked.lineage
+        """Return the offsets that a stretch names in each source partition, and who names them."""
+        names: dict[Where, tuple[list[int], list[int]]] = {}
         for message in messages:
-            name = lineage.of(message)
+            name = self._rule.lineage.read(message)
             if name is None:
                 self._without_names.add(group)
                 count, first = self._nameless.get(where, (0, message.offset()))
                 self._nameless[where] = (count + begins, first)
                 continue
             source = name.topic or self._only_topic, name.partition
-            offsets, tellers = named.setdefault(source, ([], []))
+            offsets, tellers = names.setdefault(source, ([], []))
             offsets.append(name.offset)
             tellers.append(message.offset())
-        return {
-            source: (np.array(o, np.int64), np.array(t, np.int64))
-            for source, (o, t) in named.items()
-        }
+        arrays = {source: np.array(pair, np.int64) for source, pair in names.items()}
+        return {source: (pair[0], pair[1]) for source, pair in arrays.items()}
 
-    # ── what comes of it ──
-
-    def _note_foreign(self, group: int, source: Where, offset: int, teller: str) -> None:
+    def _report_foreign(self, group: int, source: Where, offset: int, teller: str) -> None:
         reader = self._groups[group]
         start, end = reader.spans.get(source, (0, 0))
         read = f"{place(*source, start, end - 1)}" if start < end else "nothing of it"
@@ -379,22 +341,19 @@ class _Account:
         self._findings.anomaly("foreign-input", "I2", teller, detail)
         self._foreign_records += 1
 
-    def _note(
+    def _report(
         self, outcome: Outcome, tally: Tally, again_at: Mapping[tuple[Where, int], str]
     ) -> None:
-        rule = self._asked.rule
+        rule = self._rule.rule
         for row, source, first, last in outcome.lost if rule != "at-most" else ():
-            reader = tally.reader_of(source, first)
+            reader = tally.reader_at(source, first)
             detail = f"read by {reader}, and named by no record of {self._topics[row]}"
             self._findings.anomaly("lost-input", "I1", place(*source, first, last), detail)
         for row, source, first, last, most in outcome.repeated if rule != "at-least" else ():
-            examples = [
-                at
-                for (of, offset), at in again_at.items()
-                if of == source and first <= offset <= last
-            ]
+            examples = (a for (s, o), a in again_at.items() if s == source and first <= o <= last)
+            example = next(examples, None)
             detail = f"named {most} times by records of {self._topics[row]}"
-            detail += f", among them {examples[0]}" if examples else ""
+            detail += f", among them {example}" if example else ""
             self._findings.anomaly("duplicate-input", "I2", place(*source, first, last), detail)
         for source, first, last in outcome.strangers:
             detail = (
@@ -403,31 +362,28 @@ class _Account:
             )
             self._findings.anomaly("foreign-input", "I2", place(*source, first, last), detail)
         for source, first, last in outcome.unknown:
-            seen = self._expired.setdefault(source, [first, last, 0])
-            seen[0], seen[1], seen[2] = (
-                min(seen[0], first),
-                max(seen[1], last),
-                seen[2] + last - first + 1,
-            )
+            low, high, number = self._expired.get(source, (first, last, 0))
+            number += last - first + 1
+            self._expired[source] = min(low, first), max(high, last), number
 
-    def _note_what_is_unknown(self) -> None:
+    def _report_unknown(self) -> None:
         for where, (count, first) in sorted(self._nameless.items()):
             self._findings.cannot_judge(
                 f"--conserves: {count} records of {place(*where)} name no input by "
-                f"{self._asked.lineage}, "
+                f"{self._rule.lineage}, "
                 f"the first at offset {first}; what their batches lost cannot be told"
             )
         for source, (first, last, count) in sorted(self._expired.items()):
             at = place(*source, first, last)
             if source not in self._known:
-                continue  # said already
-            if source in self._compacted and self._asked.rule != "at-most":
-                self._findings.gone(
+                continue  # reported already
+            if source in self._compacted and self._rule.rule != "at-most":
+                self._findings.note_expired(
                     f"--conserves: {count} offsets of {at}: the source is, or may be, compacted"
                 )
             elif source not in self._compacted:
                 start, end = self._known[source]
-                self._findings.gone(
+                self._findings.note_expired(
                     f"--conserves: {count} offsets of {at}: the source holds {start} to {end - 1} "
                     f"only"
                 )
@@ -437,17 +393,14 @@ class _Account:
         total.inputs += outcome.inputs
         total.skipped += outcome.skipped
         for name in ("named", "never", "again", "unjudged"):
-            sums = [
-                one + more
-                for one, more in zip(getattr(total, name), getattr(outcome, name), strict=True)
-            ]
-            setattr(total, name, sums)
+            pairs = zip(getattr(total, name), getattr(outcome, name), strict=True)
+            setattr(total, name, [one + more for one, more in pairs])
 
     def _facts(self) -> dict[str, Any]:
         total = self._total
         return {
-            "rule": self._asked.rule,
-            "lineage": str(self._asked.lineage),
+            "rule": self._rule.rule,
+            "lineage": str(self._rule.lineage),
             "input_records": total.inputs,
             "output_records": self._output_records,
             "skipped_records": total.skipped,
@@ -465,15 +418,17 @@ class _Account:
         }
 
 
-def _made_anew(chain: Chain) -> list[str]:
-    """Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and
+def _recreated_topics(chain: Chain) -> list[str]:
+    """Return source topics with several ids in the ledger.
+
+    Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and
     reads it if it comes back.
     """
     ids: dict[str, set[str]] = defaultdict(set)
     for batch in chain.covered:
-        for topic, its in (pair for span in batch.spans for pair in span.ids):
-            ids[topic].add(its)
-    return sorted(topic for topic, several in ids.items() if len(several) > 1)
+        for topic, topic_id in (pair for span in batch.spans for pair in span.ids):
+            ids[topic].add(topic_id)
+    return sorted(topic for topic, of_one in ids.items() if len(of_one) > 1)
 
 
 def _only_topic(sources: Sequence[Where], lineage: Lineage) -> str:
@@ -482,12 +437,12 @@ def _only_topic(sources: Sequence[Where], lineage: Lineage) -> str:
         raise WrongUsage(
             f"the lineage names no topic, and the pipeline reads {', '.join(topics)}",
             next_step=f"say where the source topic stands: --lineage-{lineage.kind} "
-            f"topic=…,partition=…,offset=…",
+            "topic=…,partition=…,offset=…",
         )
     return topics[0] if topics else ""
 
 
-def _whole_parts(reading: Reading) -> Iterator[Part]:
+def _complete_parts(reading: Reading) -> Iterator[Part]:
     for part, tally in zip(reading.log.parts, reading.log.tallies, strict=True):
         if part.first >= reading.looked_at.start and tally.count >= part.count:
             yield part

@@ -1,6 +1,4 @@
-"""What the checker asks of a database, whichever it is. An interface; :mod:`postgresql` and
-:mod:`mysql` are it.
-"""
+"""Interface of ``postgresql`` and ``mysql``, by which the checker reads ledger and tables."""
 
 from __future__ import annotations
 
@@ -11,39 +9,41 @@ from types import TracebackType
 from typing import Any, ClassVar, NamedTuple
 
 
-class Kept(NamedTuple):
-    """The record of one batch. ``told`` is the transaction that its own column names,
-    ``written_by`` the lower half of that which the server has noted; both 0 where the server tells
-    no client.
+class StoredRecord(NamedTuple):
+    """Record of one batch, as stored.
+
+    ``transaction``: the one that its own column names. ``writer``: the lower half of the one that
+    the server has noted with the row. Both are 0 where the server shows none to clients.
     """
 
     sequence: int
     record: bytes
-    told: int = 0
-    written_by: int = 0
+    transaction: int = 0
+    writer: int = 0
 
 
-class Found(NamedTuple):
-    """A table: what it is to the server, its name for people, and the tables that it is a part of
-    (a partition, or one that inherits): whoever reads those reads its rows, too.
+class Table(NamedTuple):
+    """Table: the server's key of it, its name for people, and its parents.
+
+    A partition, or a table that inherits, is a part of its parents: whoever reads those reads its
+    rows, too.
     """
 
     key: Hashable
     name: str
-    part_of: tuple[Hashable, ...] = ()
+    parents: tuple[Hashable, ...] = ()
 
 
 class Database(AbstractContextManager["Database"], ABC):
-    """One snapshot of one database: a pipeline that runs on changes nothing of what is seen.
-    Nothing is written.
+    """Snapshot of one database, which a running pipeline does not change. Nothing is written.
 
     :raises CannotTell: by every method: the server does not answer, or not this login.
     """
 
-    tells_writers: ClassVar[bool]
-    """Does the server tell which transaction wrote a row?"""
+    names_writers: ClassVar[bool]
+    """The server shows which transaction wrote a row."""
     _connection: Any
-    """Of the server's own client."""
+    """Connection of the server's own client."""
 
     def __exit__(
         self,
@@ -54,25 +54,24 @@ class Database(AbstractContextManager["Database"], ABC):
         self._connection.close()
 
     @abstractmethod
-    def table(self, name: str) -> Found | None:
-        """What ``name`` (spelled as in SQL) means to the server; None: nothing."""
+    def find_table(self, name: str) -> Table | None:
+        """Return the table that the server takes ``name`` for, spelled as in SQL, if any."""
 
     @abstractmethod
-    def ledger_ends(self, ledger: Found, pipeline_id: str) -> int | None:
-        """The sequence at which the ledger's own row stands; None: there is no row, or nothing is
-        decided yet.
+    def ledger_end(self, ledger: Table, pipeline_id: str) -> int | None:
+        """Return the sequence in the ledger's own row; None if nothing is decided yet."""
+
+    @abstractmethod
+    def batches(self, batches: Table, pipeline_id: str) -> list[StoredRecord]:
+        """Return the stored records, oldest first."""
+
+    @abstractmethod
+    def row_counts(self, table: Table) -> dict[int, int]:
+        """Return the number of rows by the transaction (its number's lower half) that wrote them.
+
+        All count under 0 where the server shows no transactions to clients.
         """
 
     @abstractmethod
-    def batches(self, batches: Found, pipeline_id: str) -> list[Kept]:
-        """The records that are kept, oldest first."""
-
-    @abstractmethod
-    def rows(self, table: Found) -> dict[int, int]:
-        """How many are there, by the transaction (its number's lower half) that wrote them; all of
-        0 where the server tells no client.
-        """
-
-    @abstractmethod
-    def staging_tables(self, ledger: Found) -> list[str]:
-        """Those that are beside the ledger, of all pipelines."""
+    def staging_tables(self, ledger: Table) -> list[str]:
+        """Return the staging tables beside the ledger, of all pipelines."""

@@ -1,20 +1,12 @@
-"""A small reader of Kafka's log segments: the headers of record batches, and what control records
-say (KIP-98).
+"""Producer ids and epochs: visible records have those of the batch they belong to (I7, I5).
 
-No consumer is shown producer ids and epochs, so they are read off the brokers' files. Reads format
-2, the only one that transactions have (Kafka 0.11 and later); records themselves are not decoded.
-Files may grow while they are read: a batch that is not whole yet is the end.
+None of an aborted attempt shares them; a transaction has one epoch; what is visible has a commit
+marker behind it.
 
-
-Who wrote it? Each visible record batch carries the producer id and epoch of the batch that tells
-of it (I7, I5).
-
-And none of an aborted attempt shares them; a transaction has one epoch; what is visible has a
-commit marker behind it. Needs the brokers' files (``segments``). Called by ``checker``.
-
-A marker may have the next epoch, because version 2 of the transaction protocol raises it with the
-end (KIP-890), so a transaction is everything of one producer id up to its next marker. Markers may
-come twice (a coordinator that takes over writes them again), which harms nobody and is counted.
+No consumer is shown producer ids and epochs, so they are read off the brokers' log segments
+(KIP-98): the headers of record batches, and what control records say. Reads format 2, the only one
+that transactions have (Kafka 0.11 and later); records themselves are not decoded. Files may grow
+while they are read: a batch that is not complete yet is the end.
 """
 
 from __future__ import annotations
@@ -43,14 +35,14 @@ _CRC_STARTS_AT = 21  # attributes and everything after
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
 Marker = Literal["commit", "abort"]
+Identity = tuple[int, int]
+"""Producer id and epoch."""
 _MARKERS: dict[int, Marker] = {0: "abort", 1: "commit"}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """The header of one record batch. ``marker`` is set for a control batch; offsets are
-    inclusive.
-    """
+    """Header of one record batch. ``marker`` is set for a control batch; offsets are inclusive."""
 
     first: int
     last: int
@@ -61,16 +53,17 @@ class RecordBatch:
     marker: Marker | None
 
     @property
-    def identity(self) -> tuple[int, int]:
+    def identity(self) -> Identity:
         return self.producer_id, self.epoch
+
+    def place(self, where: Where) -> str:
+        return place(*where, self.first, self.last)
 
 
 def replica_folder(
     log_dirs: Iterable[Path], topic: str, partition: int, leader: int
 ) -> Path | None:
-    """The partition's folder below ``log_dirs``: the leader's if it is there, else the one with
-    the longest log.
-    """
+    """Return the leader's folder of the partition, or else the one with the longest log."""
     found = [
         folder for log_dir in log_dirs if (folder := log_dir / f"{topic}-{partition}").is_dir()
     ]
@@ -79,7 +72,7 @@ def replica_folder(
 
 
 def record_batches(folder: Path) -> Iterator[RecordBatch]:
-    """Every record batch of a partition's folder, in offset order.
+    """Yield every record batch of a partition's folder, in offset order.
 
     :raises CannotTell: a batch is corrupt, or of an older format.
     """
@@ -100,7 +93,7 @@ def _batches(data: mmap.mmap, segment: Path) -> Iterator[RecordBatch]:
         )
         end = position + _LENGTH_ENDS_AT + length
         if length <= 0 or end > len(data):
-            return  # room that is not filled yet
+            return  # preallocated, or a batch that is still being written
         if magic != 2:
             raise CannotTell(
                 f"{segment} at byte {position}: record format {magic}, not 2",
@@ -119,7 +112,7 @@ def _batches(data: mmap.mmap, segment: Path) -> Iterator[RecordBatch]:
 
 
 def _marker(data: mmap.mmap, position: int) -> Marker | None:
-    """What the one record of a control batch says: its key is a version and a type, both int16."""
+    """Return the type in a control record's key, behind a version, both int16."""
     position = _after_varint(data, position) + 1  # its length, attributes
     for _ in range(3):  # timestamp delta, offset delta, key length
         position = _after_varint(data, position)
@@ -134,13 +127,13 @@ def _after_varint(data: mmap.mmap, position: int) -> int:
 
 
 def _node_id(log_dir: Path) -> int | None:
-    """Whose directory it is, by the file that a broker keeps in each."""
+    """Return the id of the broker that owns the directory, by the file that it keeps in each."""
     try:
         lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    told = dict(line.split("=", 1) for line in lines if "=" in line)
-    number = told.get("node.id", told.get("broker.id", ""))
+    properties = dict(line.split("=", 1) for line in lines if "=" in line)
+    number = properties.get("node.id", properties.get("broker.id", ""))
     return int(number) if number.strip().isdecimal() else None
 
 
@@ -149,12 +142,9 @@ def _length(folder: Path) -> tuple[str, int]:
     return ("", 0) if newest is None else (newest.name, newest.stat().st_size)
 
 
-Identity = tuple[int, int]
-
-
 @dataclass
 class Epochs:
-    """What was seen, over all partitions."""
+    """Identities seen in all partitions."""
 
     batches: Mapping[int, Batch]
     """The chain, by sequence."""
@@ -167,7 +157,8 @@ class Epochs:
     repeated_markers: int = 0
 
     @staticmethod
-    def of(chain: Chain) -> Epochs:
+    def from_chain(chain: Chain) -> Epochs:
+        """Return the identities of a chain, none of them seen yet."""
         by_sequence = {batch.sequence: batch for batch in chain.batches}
         owners = {batch.identity: batch.sequence for batch in chain.batches}
         return Epochs(by_sequence, frozenset(producer for producer, _ in owners), owners)
@@ -181,10 +172,10 @@ class Epochs:
         }
 
 
-def judge_output(
+def check_output(
     where: Where, reading: Reading, folder: Path, epochs: Epochs, findings: Findings
 ) -> None:
-    """Every record batch of one output partition."""
+    """Check every record batch of one output partition."""
     unended: dict[int, list[RecordBatch]] = {}
     for batch in record_batches(folder):
         # Behind the end nothing is asked for but the markers of what lies before it.
@@ -192,50 +183,48 @@ def judge_output(
         if batch.first < reading.looked_at.start or (behind and batch.producer_id not in unended):
             continue
         if batch.marker is not None:
+            # A marker may have the next epoch, because version 2 of the transaction protocol
+            # raises it with the end (KIP-890): a transaction is everything of one producer id up
+            # to its next marker. Markers may come twice, as a coordinator that takes over writes
+            # them again.
             written = unended.pop(batch.producer_id, [])
             epochs.repeated_markers += not written
-            _transaction(where, written, batch.marker, reading, epochs, findings)
+            _check_transaction(where, written, batch.marker, reading, epochs, findings)
             continue
         if behind:
             continue
         epochs.record_batches += 1
         if batch.transactional:
             unended.setdefault(batch.producer_id, []).append(batch)
-        elif reading.log.owner_of(batch.first) is not None and not reading.shared:
+        elif reading.log.part_at(batch.first) is not None and not reading.shared:
             detail = "within a batch, and written outside any transaction"
-            findings.anomaly("zombie-write", "I7", place(*where, batch.first, batch.last), detail)
+            findings.anomaly("zombie-write", "I7", batch.place(where), detail)
     for written in unended.values():
         for batch in written:
             if reading.log.visible.count_within(batch.first, batch.last):
                 detail = "visible, with no marker behind it"
-                findings.anomaly(
-                    "aborted-read", "I5", place(*where, batch.first, batch.last), detail
-                )
+                findings.anomaly("aborted-read", "I5", batch.place(where), detail)
 
 
-def judge_ledger(chain: Chain, where: Where, folder: Path, findings: Findings) -> None:
-    """Each ledger record was written by the producer that it names: it is part of the transaction
-    it tells of.
-    """
-    told = {
-        batch.ledger_offset: batch for batch in chain.batches if batch.ledger_partition == where[1]
-    }
+def check_ledger(chain: Chain, where: Where, folder: Path, findings: Findings) -> None:
+    """Check that each ledger record was written in a transaction of the producer it names."""
+    here = [batch for batch in chain.batches if batch.ledger_partition == where[1]]
+    batches = {batch.ledger_offset: batch for batch in here}
     for written in record_batches(folder):
         for offset in range(written.first, written.last + 1) if written.marker is None else ():
-            batch = told.get(offset)
-            named = None if batch is None else batch.written_by or batch.identity
-            if (
-                batch is not None
-                and named is not None
-                and not (written.transactional and written.identity == named)
-            ):
-                detail = f"sequence {batch.sequence} names {_text(named)}, and was told of by "
-                findings.anomaly(
-                    "zombie-write", "I7", batch.place, detail + _text(written.identity)
+            batch = batches.get(offset)
+            if batch is None:
+                continue
+            owner = batch.writer or batch.identity
+            if not written.transactional or written.identity != owner:
+                detail = (
+                    f"sequence {batch.sequence} names {_describe(owner)}, "
+                    f"and was told of by {_describe(written.identity)}"
                 )
+                findings.anomaly("zombie-write", "I7", batch.place, detail)
 
 
-def _transaction(
+def _check_transaction(
     where: Where,
     written: list[RecordBatch],
     marker: Marker,
@@ -243,65 +232,56 @@ def _transaction(
     epochs: Epochs,
     findings: Findings,
 ) -> None:
-    identities = {batch.identity for batch in written}
+    identities = sorted({batch.identity for batch in written})
     if len(identities) > 1:
-        detail = (
-            f"one transaction with several epochs: {', '.join(map(_text, sorted(identities)))}"
-        )
-        findings.anomaly(
-            "zombie-write", "I7", place(*where, written[0].first, written[-1].last), detail
-        )
+        detail = f"one transaction with several epochs: {', '.join(map(_describe, identities))}"
+        at = place(*where, written[0].first, written[-1].last)
+        findings.anomaly("zombie-write", "I7", at, detail)
     for batch in written:
         if marker == "commit":
-            _committed(where, batch, reading, epochs, findings)
+            _check_committed(where, batch, reading, epochs, findings)
         else:
-            _aborted(where, batch, reading, epochs, findings)
+            _check_aborted(where, batch, reading, epochs, findings)
 
 
-def _committed(
+def _check_committed(
     where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings
 ) -> None:
-    at = place(*where, batch.first, batch.last)
-    part = reading.log.owner_of(batch.first)
-    if part is None or reading.log.owner_of(batch.last) is not part:
-        if batch.producer_id in epochs.producer_ids and reading.log.unaccounted.count_within(
-            batch.first, batch.last
-        ):
-            findings.anomaly(
-                "zombie-write",
-                "I7",
-                at,
-                f"committed by {_text(batch.identity)}, and no batch tells of it",
-            )
+    at = batch.place(where)
+    part = reading.log.part_at(batch.first)
+    if part is None or reading.log.part_at(batch.last) is not part:
+        is_visible = reading.log.unaccounted.count_within(batch.first, batch.last)
+        if batch.producer_id in epochs.producer_ids and is_visible:
+            detail = f"committed by {_describe(batch.identity)}, and no batch tells of it"
+            findings.anomaly("zombie-write", "I7", at, detail)
         return
-    told = epochs.batches[part.sequence].identity
-    if batch.identity == told:
-        epochs.committed.add(told)
-    elif told[0] == batch.producer_id or not reading.shared:
+    owner = epochs.batches[part.sequence].identity
+    if batch.identity == owner:
+        epochs.committed.add(owner)
+    elif owner[0] == batch.producer_id or not reading.shared:
         detail = (
-            f"within sequence {part.sequence}, which names {_text(told)}, by "
-            f"{_text(batch.identity)}"
+            f"within sequence {part.sequence}, which names {_describe(owner)}, by "
+            f"{_describe(batch.identity)}"
         )
         findings.anomaly("zombie-write", "I7", at, detail)
 
 
-def _aborted(
+def _check_aborted(
     where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings
 ) -> None:
-    at = place(*where, batch.first, batch.last)
+    at = batch.place(where)
     if batch.producer_id in epochs.producer_ids:
         epochs.aborted.add(batch.identity)
     if reading.log.visible.count_within(batch.first, batch.last):
-        findings.anomaly(
-            "aborted-read", "I5", at, f"visible, and aborted: {_text(batch.identity)}"
-        )
+        detail = f"visible, and aborted: {_describe(batch.identity)}"
+        findings.anomaly("aborted-read", "I5", at, detail)
     if batch.identity in epochs.owners:
+        sequence = epochs.owners[batch.identity]
         detail = (
-            f"aborted under {_text(batch.identity)}, under which sequence "
-            f"{epochs.owners[batch.identity]} committed"
+            f"aborted under {_describe(batch.identity)}, under which sequence {sequence} committed"
         )
         findings.anomaly("zombie-write", "I7", at, detail)
 
 
-def _text(identity: Identity) -> str:
+def _describe(identity: Identity) -> str:
     return f"producer {identity[0]} epoch {identity[1]}"

@@ -1,5 +1,4 @@
-"""What a reader sees of the files that a pipeline has written: by the folders below a path, or by
-lists of files.
+"""Files of a sink as readers see them: by the folders below a path, or by lists of files.
 
 The rows of Parquet and ORC files stand in their footers, which pyarrow reads; those of other
 formats are not counted.
@@ -35,18 +34,19 @@ _DATA = "_onceward/files"
 _PREPARED = "_onceward/prepared"
 _HIDDEN = ("_", ".")
 _COUNTED = ("parquet", "orc")
-_LOCAL = re.compile(r"^file:(?://[^/]*)?/+")  # as Hadoop has it: nothing behind it is escaped
+# As in Hadoop: nothing behind the scheme is escaped.
+_LOCAL = re.compile(r"^file:(?://[^/]*)?/+")
 _S3 = re.compile(r"^s3a?://(?:[^/@]*@)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a reader sees, by names relative to the path."""
+class Listing:
+    """Files that a reader sees, by names relative to the path."""
 
     sizes: Mapping[str, int]
-    """Of files, in bytes."""
+    """Sizes in bytes."""
     links: frozenset[str] = frozenset()
-    """Symbolic links, which readers follow, and nobody here."""
+    """Symbolic links, which readers follow, and the checker does not."""
     twice: frozenset[str] = frozenset()
     """Files that lists name more than once."""
     missing: frozenset[str] = frozenset()
@@ -57,32 +57,35 @@ class Seen:
         return any(name == link or name.startswith(f"{link}/") for link in self.links)
 
 
-class Place(ABC):
-    """The path of a sink for files."""
+class FileView(ABC):
+    """Files below the path of a sink."""
 
     where: str
 
     @abstractmethod
-    def is_here(self, root: str) -> bool:
-        """Is ``root``, the path that the sink was given, the one that we were given?"""
+    def has_root(self, root: str) -> bool:
+        """Return whether ``root``, the path that the sink was given, is this one."""
 
     @abstractmethod
-    def seen(self) -> Seen:
-        """What is there. :raises CannotTell: it cannot be listed."""
+    def list_files(self) -> Listing:
+        """List what is visible.
+
+        :raises CannotTell: it cannot be listed.
+        """
 
     @abstractmethod
-    def prepared_by(self, pipeline_id: str) -> list[str]:
-        """What is hidden and of the pipeline's attempts."""
+    def list_prepared(self, pipeline_id: str) -> list[str]:
+        """List what is hidden and of the pipeline's attempts."""
 
-    def rows_of(self, name: str, form: str) -> int | None:
-        """How many rows the file's footer tells; None: its format has none.
+    def count_rows(self, name: str, form: str) -> int | None:
+        """Return the number of rows in the file's footer; None if its format has none.
 
         :raises ValueError: it is no file of that format.
         """
         if form not in _COUNTED:
             return None
         try:
-            with self._opened(name) as file:
+            with self._open(name) as file:
                 if form == "parquet":
                     return int(parquet.read_metadata(file).num_rows)
                 return int(orc.ORCFile(file).nrows)
@@ -90,27 +93,29 @@ class Place(ABC):
             raise ValueError(f"no {form} file: {error}") from error
 
     @abstractmethod
-    def _opened(self, name: str) -> Any:
-        """A file, to be read at random."""
+    def _open(self, name: str) -> Any:
+        """Open a file for reading at random."""
 
 
-def place_at(root: str, *, has_lists: bool) -> Place:
-    """:param has_lists: the pipeline's batches are visible by lists.
-    :raises WrongUsage: the path is on no file system that can be looked at.
+def open_view(root: str, *, has_lists: bool) -> FileView:
+    """Return the view of ``root`` on its file system.
+
+    :param has_lists: the pipeline's batches are visible by lists.
+    :raises WrongUsage: the path is on no file system that can be read.
     """
     if _S3.match(root):
-        return Listed(root)
+        return ListView(root)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root) and not _LOCAL.match(root):
         raise WrongUsage(
             f"--files {root}: the checker looks at local disks and S3",
             next_step="mount the path, and pass that folder",
         )
     folder = Path(_LOCAL.sub("/", root))
-    return Listed(str(folder)) if has_lists or (folder / LISTS).is_dir() else Folder(folder)
+    return ListView(str(folder)) if has_lists or (folder / LISTS).is_dir() else FolderView(folder)
 
 
-class Folder(Place):
-    """On a local disk, seen by whoever lists it: no name on the way to a file begins with ``_`` or
+class FolderView(FileView):
+    """Files on a local disk, visible unless a name on the way to them begins with ``_`` or
     ``.``.
     """
 
@@ -118,12 +123,12 @@ class Folder(Place):
         self._root = root
         self.where = str(root)
 
-    def is_here(self, root: str) -> bool:
+    def has_root(self, root: str) -> bool:
         return Path(_LOCAL.sub("/", root)).resolve() == self._root.resolve()
 
-    def seen(self) -> Seen:
+    def list_files(self) -> Listing:
         sizes: dict[str, int] = {}
-        written: dict[str, int] = {}  # renaming leaves that as it is
+        written: dict[str, int] = {}  # the time of writing outlasts a rename
         links: set[str] = set()
         for folder, folders, names in os.walk(self._root, onerror=_fail):
             folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
@@ -136,29 +141,24 @@ class Folder(Place):
                     links.add(relative)
                 elif name in names:
                     try:
-                        found = path.stat()
+                        info = path.stat()
                     except FileNotFoundError:
                         continue
-                    sizes[relative], written[relative] = (
-                        found.st_size,
-                        found.st_mtime_ns // 1_000_000,
-                    )
-        return Seen(sizes, frozenset(links), written_at_ms=written)
+                    sizes[relative] = info.st_size
+                    written[relative] = info.st_mtime_ns // 1_000_000
+        return Listing(sizes, frozenset(links), written_at_ms=written)
 
-    def prepared_by(self, pipeline_id: str) -> list[str]:
+    def list_prepared(self, pipeline_id: str) -> list[str]:
         folder = self._root / _PREPARED
-        return (
-            sorted(name for name in os.listdir(folder) if name.startswith(f"{pipeline_id}@"))
-            if folder.is_dir()
-            else []
-        )
+        names = os.listdir(folder) if folder.is_dir() else []
+        return sorted(name for name in names if name.startswith(f"{pipeline_id}@"))
 
-    def _opened(self, name: str) -> Any:
+    def _open(self, name: str) -> Any:
         return (self._root / name).open("rb")
 
 
-class Listed(Place):
-    """On a local disk or in S3, seen by whoever reads the lists.
+class ListView(FileView):
+    """Files on a local disk or in S3, visible by lists.
 
     :param root: a path, or a URI of S3 as pyarrow takes it: ``s3://bucket/path``, with
         ``?endpoint_override=…&scheme=http`` for stores other than Amazon's. Keys come from where
@@ -172,40 +172,38 @@ class Listed(Place):
                 self._files, self._root = fs.FileSystem.from_uri(root)
             except (pa.ArrowException, OSError) as error:
                 raise WrongUsage(
-                    f"--files {_said(root)}: {error}", next_step="correct the URI"
+                    f"--files {_without_keys(root)}: {error}", next_step="correct the URI"
                 ) from error
         else:
             self._files, self._root = fs.LocalFileSystem(), str(Path(root).resolve())
         self._root = self._root.rstrip("/")
-        self.where = (
-            f"s3://{self._root}" if _S3.match(root) else self._root
-        )  # keys may stand in the URI
+        # Built anew, for keys may stand in the URI.
+        self.where = f"s3://{self._root}" if _S3.match(root) else self._root
 
-    def is_here(self, root: str) -> bool:
+    def has_root(self, root: str) -> bool:
         return bool(self._path(root.rstrip("/")) == self._root)
 
     def _path(self, uri: str) -> str:
-        """As this file system has it."""
+        """Return the path of ``uri`` on this file system."""
         return _S3.sub("", uri) if _S3.match(uri) else str(Path(_LOCAL.sub("/", uri)).resolve())
 
-    def seen(self) -> Seen:
-        # Not by splitlines(): the name of a partition's folder may have other ends of lines in it
-        # (U+0085, U+2028).
+    def list_files(self) -> Listing:
+        # Not splitlines(), which also cuts at U+0085 and U+2028: a partition's folder may have
+        # these in its name.
         lines = (line for text in self._lists() for line in text.split("\n") if line)
-        named = Counter(self._below_us(self._path(line)) for line in lines)
-        there = {self._below_us(info.path): info for info in self._below(_DATA, recursive=True)}
-        elsewhere = [name for name in named if name not in there]
-        looked_up = dict(
-            zip(elsewhere, self._asked(lambda: self._files.get_file_info(elsewhere)), strict=True)
-        )
-        there |= {name: info for name, info in looked_up.items() if info.type == fs.FileType.File}
-        found = {name: there[name] for name in named if name in there}
-        return Seen(
-            {name: int(info.size) for name, info in found.items()},
+        named = Counter(self._relative(self._path(line)) for line in lines)
+        infos = {self._relative(one.path): one for one in self._list_folder(_DATA, recursive=True)}
+        elsewhere = [name for name in named if name not in infos]
+        more = self._call(lambda: self._files.get_file_info(elsewhere))
+        pairs = zip(elsewhere, more, strict=True)
+        infos |= {name: info for name, info in pairs if info.type == fs.FileType.File}
+        infos = {name: infos[name] for name in named if name in infos}
+        return Listing(
+            {name: int(info.size) for name, info in infos.items()},
             twice=frozenset(name for name, times in named.items() if times > 1),
-            missing=frozenset(named.keys() - found.keys()),
+            missing=frozenset(named.keys() - infos.keys()),
             written_at_ms={
-                name: (info.mtime_ns or 0) // 1_000_000 for name, info in found.items()
+                name: (info.mtime_ns or 0) // 1_000_000 for name, info in infos.items()
             },
         )
 
@@ -214,43 +212,41 @@ class Listed(Place):
             with self._files.open_input_stream(path) as stream:
                 return bytes(stream.read()).decode(errors="replace")
 
-        paths = [
-            info.path for info in self._below(LISTS) if not info.base_name.startswith(_HIDDEN)
-        ]
-        return [self._asked(lambda path=path: read(path)) for path in paths]
+        infos = self._list_folder(LISTS)
+        paths = [info.path for info in infos if not info.base_name.startswith(_HIDDEN)]
+        return [self._call(lambda path=path: read(path)) for path in paths]
 
-    def _below(self, folder: str, *, recursive: bool = False) -> list[Any]:
+    def _list_folder(self, folder: str, *, recursive: bool = False) -> list[Any]:
         selector = fs.FileSelector(
             f"{self._root}/{folder}", recursive=recursive, allow_not_found=True
         )
-        found = self._asked(lambda: self._files.get_file_info(selector))
-        return [info for info in found if info.type == fs.FileType.File]
+        infos = self._call(lambda: self._files.get_file_info(selector))
+        return [info for info in infos if info.type == fs.FileType.File]
 
-    def _below_us(self, path: str) -> str:
-        """Relative to ours, if it is there."""
+    def _relative(self, path: str) -> str:
+        """Return ``path`` relative to the root, if it is below it."""
         return path.removeprefix(f"{self._root}/")
 
-    def prepared_by(self, pipeline_id: str) -> list[str]:
-        notes = (info.base_name for info in self._below(_PREPARED))
-        return sorted(name for name in notes if name.startswith(f"{pipeline_id}@"))
+    def list_prepared(self, pipeline_id: str) -> list[str]:
+        names = (info.base_name for info in self._list_folder(_PREPARED))
+        return sorted(name for name in names if name.startswith(f"{pipeline_id}@"))
 
-    def _opened(self, name: str) -> Any:
+    def _open(self, name: str) -> Any:
         return self._files.open_input_file(f"{self._root}/{name}")
 
-    def _asked(self, question: Any) -> Any:
+    def _call(self, question: Any) -> Any:
         try:
             return question()
         except (pa.ArrowException, OSError) as error:
             raise CannotTell(
                 f"the lists and files below {self.where} cannot be read: {error}",
                 next_step="check --files; in S3 also the keys, and endpoint_override of the URI "
-                "for a store that is "
-                "not Amazon's",
+                "for a store that is not Amazon's",
             ) from error
 
 
-def _said(uri: str) -> str:
-    """Without keys."""
+def _without_keys(uri: str) -> str:
+    """Remove keys from a URI."""
     return re.sub(r"//[^/@]*@", "//…@", uri).partition("?")[0]
 
 

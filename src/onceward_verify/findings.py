@@ -1,12 +1,8 @@
-"""What was found: anomalies under Jepsen's names, what could not be judged, facts, and the verdict
-that follows.
+"""Findings: anomalies under Jepsen's names, doubts, facts, and the verdict that follows.
 
-Filled by every other module of ``onceward_verify``; the JSON it makes is the checker's public
-answer.
-
-
-The outcome for people: a verdict in a sentence, a line per topic, and every anomaly with its
-place.
+Filled by every other module of the checker. The JSON is its public answer; ``as_text`` writes it
+for people: a verdict in a sentence, a line for each topic, table or folder, and every anomaly with
+its place.
 """
 
 from __future__ import annotations
@@ -22,8 +18,7 @@ USAGE, UNAVAILABLE, CHECKER_FAILED = 64, 69, 70
 """Exit statuses that say nothing of the pipeline, by the numbers of BSD's ``sysexits.h``."""
 STATUS_HELP = (
     "Exit status: 0 exactly once; 1 violated; 2 cannot tell; 64 the command is used wrongly; 69 "
-    "no broker can be "
-    "reached, or confluent-kafka is missing; 70 the checker itself failed."
+    "no broker can be reached, or confluent-kafka is missing; 70 the checker itself failed."
 )
 
 NAMES = {
@@ -47,14 +42,13 @@ NAMES = {
     "state-mismatch": "what is visible differs in content from what the batch is told to have "
     "written",
 }
-"""Every name an anomaly can have, and what it says."""
+"""Meaning of each name that an anomaly can have."""
 
-_TOLD_PER_NAME = 100
+_LIMIT_PER_NAME = 100
 
 
 class CannotTell(Exception):
-    """The question cannot be answered: a broker, a topic or a library is missing. No verdict on
-    the pipeline.
+    """Reason why there is no verdict on the pipeline: a broker, a topic or a library is missing.
 
     :param next_step: what the reader should do about it.
     """
@@ -68,21 +62,22 @@ class CannotTell(Exception):
 
 
 class WrongUsage(CannotTell):
-    """An option, or a file that one names, cannot be used: nobody was asked."""
+    """An option, or a file that one names, cannot be used: nothing was read."""
 
     exit_status = USAGE
 
 
 class Unavailable(CannotTell):
-    """What the checker works with is not there: a broker, or a library."""
+    """A broker or a library that the checker needs is not there."""
 
     exit_status = UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that exactly-once forbids. ``where`` is ``topic-partition@offset`` as closely as
-    it is known.
+    """One thing that exactly-once forbids.
+
+    ``where`` is ``topic-partition@offset`` as closely as it is known.
     """
 
     name: str
@@ -93,35 +88,31 @@ class Anomaly:
 
 @dataclass
 class Findings:
-    """Everything found so far. Of each name the first hundred anomalies are kept; ``counts`` has
-    them all.
-    """
+    """Findings so far. Of each name the first hundred anomalies are kept; ``counts`` has all."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     not_covered: list[str] = field(default_factory=list)
-    """What could not be judged: each makes the verdict inconclusive, unless something is
-    violated.
-    """
+    """What could not be judged: makes the verdict inconclusive, unless something is violated."""
     facts: dict[str, Any] = field(default_factory=dict)
     ignore_expired: bool = False
-    """The question is about what compaction and retention have left; what they took is a fact, and
-    no doubt.
-    """
+    """What compaction and retention have removed is a fact, and no doubt."""
 
     def anomaly(self, name: str, invariant: str, where: str, detail: str) -> None:
+        """Add an anomaly, which makes the verdict *violated*."""
         if name not in NAMES:
             raise ValueError(f"no anomaly is named {name!r}")
         self.counts[name] += 1
-        if self.counts[name] <= _TOLD_PER_NAME:
+        if self.counts[name] <= _LIMIT_PER_NAME:
             self.anomalies.append(Anomaly(name, invariant, where, detail))
 
     def cannot_judge(self, what: str) -> None:
+        """Add something that could not be judged."""
         if what not in self.not_covered:
             self.not_covered.append(what)
 
-    def gone(self, what: str) -> None:
-        """Compaction or retention has taken ``what``."""
+    def note_expired(self, what: str) -> None:
+        """Add what compaction or retention has removed: a fact, or a doubt."""
         if self.ignore_expired:
             self.facts.setdefault("gone", []).append(what)
         else:
@@ -148,33 +139,29 @@ class Findings:
 def place(
     topic: str, partition: int | str, first: int | None = None, last: int | None = None
 ) -> str:
-    """``topic-partition@offset``, or ``…@first..last``."""
+    """Return ``topic-partition@offset``, or ``…@first..last``."""
     if first is None:
         return f"{topic}-{partition}"
-    return (
-        f"{topic}-{partition}@{first}"
-        if last in (None, first)
-        else f"{topic}-{partition}@{first}..{last}"
-    )
+    where = f"{topic}-{partition}@{first}"
+    return where if last in (None, first) else f"{where}..{last}"
 
 
 _SHOWN = 20
 
 
 def as_text(findings: Findings) -> str:
+    """Return the findings for people, line by line."""
     return "\n".join(_lines(findings))
 
 
-def sentence(findings: Findings) -> str:
-    """The verdict."""
+def _verdict_sentence(findings: Findings) -> str:
     if "pipeline_id" not in findings.facts:
         return "CANNOT TELL: nothing was looked at"
     ledger = findings.facts["ledger"]
     of = f"pipeline {findings.facts['pipeline_id']}"
     if findings.verdict == "violated":
-        return f"VIOLATED: {of}: {sum(findings.counts.values())} anomalies: " + ", ".join(
-            sorted(findings.counts)
-        )
+        names = ", ".join(sorted(findings.counts))
+        return f"VIOLATED: {of}: {findings.counts.total()} anomalies: {names}"
     if not ledger["batches"]:
         return f"CANNOT TELL: {of}: no batch to look at"
     seen = (
@@ -184,17 +171,16 @@ def sentence(findings: Findings) -> str:
     if ledger["first_sequence"]:
         seen += f", from sequence {ledger['first_sequence']} on"
     if findings.facts.get("judged_by") == "totals":
-        return _by_totals(of, findings)
+        return _totals_sentence(of, findings)
     if findings.verdict == "inconclusive":
         return f"CANNOT TELL: {of}: as far as can be seen {seen}, but not all can be seen"
-    conserved = findings.facts.get("conservation")
-    if conserved:
-        seen += f", and account for {conserved['input_records']:,} records of the source"
+    if conservation := findings.facts.get("conservation"):
+        seen += f", and account for {conservation['input_records']:,} records of the source"
     return f"EXACTLY ONCE: {of}: {seen}"
 
 
-def _by_totals(of: str, findings: Findings) -> str:
-    """No more than was asked: who wrote a row the server tells nobody."""
+def _totals_sentence(of: str, findings: Findings) -> str:
+    """Return the verdict where the server shows nobody who wrote a row: no more than was asked."""
     ledger = findings.facts["ledger"]
     if findings.verdict == "inconclusive":
         return (
@@ -208,7 +194,7 @@ def _by_totals(of: str, findings: Findings) -> str:
     )
 
 
-def topic_sentence(facts: dict[str, Any]) -> str:
+def _topic_sentence(facts: dict[str, Any]) -> str:
     if facts["anomalies"]:
         return "violated: " + ", ".join(facts["anomalies"])
     if facts["unaccounted_records"]:
@@ -216,7 +202,7 @@ def topic_sentence(facts: dict[str, Any]) -> str:
     return "every record belongs to one batch, every batch is whole"
 
 
-def _table_words(facts: dict[str, Any]) -> str:
+def _table_sentence(facts: dict[str, Any]) -> str:
     if facts["anomalies"]:
         return "violated: " + ", ".join(facts["anomalies"])
     if "told_rows" in facts:
@@ -230,7 +216,7 @@ def _table_words(facts: dict[str, Any]) -> str:
     )
 
 
-def _conservation(facts: dict[str, Any] | None) -> Iterator[str]:
+def _conservation_lines(facts: dict[str, Any] | None) -> Iterator[str]:
     if facts is None:
         return
     for topic, counts in facts["counts"].items():
@@ -250,8 +236,37 @@ def _conservation(facts: dict[str, Any] | None) -> Iterator[str]:
         )
 
 
+def _source_lines(sources: dict[str, Any]) -> Iterator[str]:
+    for source, facts in sources.items():
+        if "records_behind" in facts:
+            lag = "unknown" if facts["group_lag"] is None else f"{facts['group_lag']:,}"
+            yield f"  source {source}: {facts['records_behind']:,} records behind, group lag {lag}"
+
+
+def _output_lines(findings: Findings) -> Iterator[str]:
+    for topic, facts in findings.facts.get("topics", {}).items():
+        yield (
+            f"  topic {topic}: {facts['records']:,} records in {facts['partitions']} partitions, "
+            f"{facts['batches']:,} "
+            f"batches, {facts['aborted_records']:,} aborted records hidden; "
+            f"{_topic_sentence(facts)}"
+        )
+    for table, facts in findings.facts.get("tables", {}).items():
+        line = f"  table {table}: {facts['rows']:,} rows, {facts['batches']:,} batches"
+        if facts.get("replaced_rows"):
+            line += f", {facts['replaced_rows']:,} rows replaced or removed by later batches"
+        yield f"{line}; {_table_sentence(facts)}"
+    if files := findings.facts.get("files"):
+        words = "every file belongs to one batch, and is as it was when its batch was decided"
+        words = "violated" if findings.anomalies else words
+        yield (
+            f"  files below {files['path']}: {files['files']:,} of {files['batches']:,} "
+            f"batches; {words}"
+        )
+
+
 def _lines(findings: Findings) -> Iterator[str]:
-    yield sentence(findings)
+    yield _verdict_sentence(findings)
     ledger = findings.facts.get("ledger", {})
     if ledger.get("batches"):
         first, last = ledger["first_sequence"], ledger["last_sequence"]
@@ -265,30 +280,9 @@ def _lines(findings: Findings) -> Iterator[str]:
                 f"  skipped: batches {skipped['batches'][0]} to {skipped['batches'][1]}, which "
                 f"read {read}"
             )
-    for topic, facts in findings.facts.get("topics", {}).items():
-        yield (
-            f"  topic {topic}: {facts['records']:,} records in {facts['partitions']} partitions, "
-            f"{facts['batches']:,} "
-            f"batches, {facts['aborted_records']:,} aborted records hidden; "
-            f"{topic_sentence(facts)}"
-        )
-    for table, facts in findings.facts.get("tables", {}).items():
-        line = f"  table {table}: {facts['rows']:,} rows, {facts['batches']:,} batches"
-        if facts.get("replaced_rows"):
-            line += f", {facts['replaced_rows']:,} rows replaced or removed by later batches"
-        yield f"{line}; {_table_words(facts)}"
-    if files := findings.facts.get("files"):
-        words = "every file belongs to one batch, and is as it was when its batch was decided"
-        words = "violated" if findings.anomalies else words
-        yield (
-            f"  files below {files['path']}: {files['files']:,} of {files['batches']:,} "
-            f"batches; {words}"
-        )
-    yield from _conservation(findings.facts.get("conservation"))
-    for source, facts in findings.facts.get("sources", {}).items():
-        if "records_behind" in facts:
-            lag = "unknown" if facts["group_lag"] is None else f"{facts['group_lag']:,}"
-            yield f"  source {source}: {facts['records_behind']:,} records behind, group lag {lag}"
+    yield from _output_lines(findings)
+    yield from _conservation_lines(findings.facts.get("conservation"))
+    yield from _source_lines(findings.facts.get("sources", {}))
     if elsewhere := findings.facts.get("not_looked_at"):
         yield f"  not looked at: {elsewhere}"
     for what in findings.facts.get("gone", []):
@@ -299,8 +293,8 @@ def _lines(findings: Findings) -> Iterator[str]:
         yield f"  {anomaly.name} ({anomaly.invariant}) at {anomaly.where}: {anomaly.detail}"
     if len(findings.anomalies) > _SHOWN:
         yield (
-            f"  … and {sum(findings.counts.values()) - _SHOWN} more; --output json has the "
-            f"first hundred of each name"
+            f"  … and {findings.counts.total() - _SHOWN} more; --output json has the first "
+            f"hundred of each name"
         )
     for name in sorted(findings.counts):
         yield f"  {name}: {NAMES[name]}"

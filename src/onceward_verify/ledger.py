@@ -1,13 +1,7 @@
-"""The batches of a pipeline as its ledger tells of them: JSON to values, by a reader of its own.
+"""Batches of a pipeline as its ledger records them, and the selection of ``--since``.
 
-The format is public (each version only ever gains optional fields): see *ledger record* in the
-docs. Pure.
-
-
-From which batch on? ``--since`` leaves out what came before it, for a CI gate behind a migration
-or an old finding.
-
-Pure functions of the batches as told; called by ``checker`` and by the command line.
+A reader of its own; the format is public (each version only ever gains optional fields): see
+*ledger record* in the docs. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ _COMMITTABLES = 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one batch is told to have put into one output partition. Offsets are inclusive."""
+    """Records that one batch put into one output partition. Offsets are inclusive."""
 
     sequence: int
     topic: str
@@ -48,25 +42,21 @@ class Part:
 
 
 class TablePart(NamedTuple):
-    """What one batch is told to have put into one table of a database, spelled as the query spells
-    it.
-    """
+    """Rows that one batch put into one table of a database, spelled as the query spells it."""
 
     table: str
     rows: int
     mode: str
     transactions: tuple[int, ...] | None = ()
-    """That have written them, by the lower half of their numbers; empty: the one that wrote the
-    record; None: that is not told.
+    """Writers of the rows, by the lower half of their numbers; empty: the one that wrote the
+    record; None: not recorded.
     """
     published: bool = True
-    """They are committed, all of them."""
+    """All of them are committed."""
 
 
 class FilesPart(NamedTuple):
-    """What one batch is told to have put below a folder: files by their names there, with their
-    sizes in bytes.
-    """
+    """Files that one batch put below a folder, by their names there, with their sizes in bytes."""
 
     root: str
     layout: str
@@ -76,8 +66,9 @@ class FilesPart(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where a batch began and ended in one of its sources, as Spark names positions. ``ids``: what
-    the ledger says of the topics' own ids.
+    """Begin and end of a batch in one of its sources, as Spark names positions.
+
+    ``ids``: the ids of the topics, as the ledger records them.
     """
 
     start: Any
@@ -86,9 +77,7 @@ class Span(NamedTuple):
 
 
 class Write(NamedTuple):
-    """One frame that was handed over. ``topic`` is None where the sink's settings or the rows say
-    it.
-    """
+    """One frame that was handed over. ``topic`` is None where settings or rows name it."""
 
     topic: str | None
     records: int
@@ -96,7 +85,7 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """One ledger record, and where it lies."""
+    """One ledger record, and its place."""
 
     sequence: int
     query_id: str
@@ -109,26 +98,22 @@ class Batch:
     ledger_partition: int
     ledger_offset: int
     run_id: str = ""
-    """Of the query's start that wrote it; empty: not told."""
+    """Of the query's start that wrote it; empty: not recorded."""
     writes: tuple[Write, ...] | None = None
-    """What the user's function handed over, frame by frame (a supplement: all of the batch's);
-    None: not told.
-    """
+    """Frames that the user's function handed over (in a supplement all of the batch's); None: not
+    recorded."""
     supplement: bool = False
     """It adds to the batch of the record before it; ``parts`` are only what was added."""
     committed_at_ms: int = 0
     tables: tuple[TablePart, ...] = ()
     files: FilesPart | None = None
     finished: bool = True
-    """Nothing is left to be done for it."""
+    """Nothing is left to be published."""
     is_published: bool = False
-    """Other targets than the one whose commit decided have a part in it, and the record is written
-    again when they have published that.
-    """
-    written_by: tuple[int, int] | None = None
-    """Of a record that was written again: the identity that wrote it; ``identity`` is still that
-    of the decision.
-    """
+    """Other targets than the deciding one have a part in it; the record is written again once they
+    have published it."""
+    writer: tuple[int, int] | None = None
+    """Identity that wrote the record again; ``identity`` is still that of the decision."""
 
     @property
     def place(self) -> str:
@@ -140,41 +125,45 @@ class Batch:
         return rows + sum(part.count for part in self.parts)
 
 
-def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
-    """The ledger record ``value``. :raises CannotTell: it is not one, or of a newer version."""
+def parse_batch(value: bytes, topic: str, partition: int, offset: int) -> Batch:
+    """Parse the ledger record ``value``.
+
+    :raises CannotTell: it is not one, or of a newer version.
+    """
     where = place(topic, partition, offset)
     try:
-        told = json.loads(value)
-        version = told["version"]
+        record = json.loads(value)
+        version = record["version"]
         if version != _VERSION:
             raise CannotTell(
                 f"the ledger record at {where} has version {version}; this checker reads version "
                 f"{_VERSION}",
                 next_step="check with the Onceward release that wrote it",
             )
-        sequence = int(told["sequence"])
+        sequence = int(record["sequence"])
+        finished = record.get("state", "finished") == "finished"
         return Batch(
             sequence=sequence,
-            query_id=str(told["query_id"]),
-            batch_id=int(told["batch_id"]),
+            query_id=str(record["query_id"]),
+            batch_id=int(record["batch_id"]),
             spans=tuple(
                 Span(source["start"], source["end"], _ids(source.get("witness")))
-                for source in told["sources"]
+                for source in record["sources"]
             ),
-            parts=_parts(sequence, told["outputs"], where),
-            identity=_identity(told.get("decided") or told["attempt"]),
+            parts=_parts(sequence, record["outputs"], where),
+            identity=_identity(record.get("decided") or record["attempt"]),
             ledger_topic=topic,
             ledger_partition=partition,
             ledger_offset=offset,
-            run_id=str(told.get("run_id") or ""),
-            writes=_writes(told.get("writes")),
-            supplement=bool(told.get("supplement", False)),
-            committed_at_ms=int(told.get("committed_at_ms", 0)),
-            tables=_tables(told["outputs"], finished=told.get("state", "finished") == "finished"),
-            files=_files(told["outputs"]),
-            finished=told.get("state", "finished") == "finished",
-            is_published=_is_published(told["outputs"]),
-            written_by=_identity(told["attempt"]) if "decided" in told else None,
+            run_id=str(record.get("run_id") or ""),
+            writes=_writes(record.get("writes")),
+            supplement=bool(record.get("supplement", False)),
+            committed_at_ms=int(record.get("committed_at_ms", 0)),
+            tables=_tables(record["outputs"], finished=finished),
+            files=_files(record["outputs"]),
+            finished=finished,
+            is_published=_is_published(record["outputs"]),
+            writer=_identity(record["attempt"]) if "decided" in record else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotTell(
@@ -184,12 +173,10 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
 
 
 def _ids(witness: Any) -> tuple[tuple[str, str], ...]:
-    """Of a Kafka source ``{topic: id}``; of others it may be anything."""
-    return (
-        tuple((str(topic), str(its)) for topic, its in witness.items())
-        if isinstance(witness, Mapping)
-        else ()
-    )
+    """Return the ids of a Kafka source, ``{topic: id}``; other sources may record anything."""
+    if not isinstance(witness, Mapping):
+        return ()
+    return tuple((str(topic), str(topic_id)) for topic, topic_id in witness.items())
 
 
 def _parts(
@@ -215,23 +202,17 @@ def _parts(
 
 
 def _tables(outputs: Mapping[str, Mapping[str, Any]], *, finished: bool) -> tuple[TablePart, ...]:
-    told = [(name, output) for name, output in outputs.items() if output["kind"] == _TABLE[0]]
     parts = [
         TablePart(name, int(output["records"]), str(output["data"]["mode"]))
-        for name, output in told
+        for name, output in outputs.items()
+        if output["kind"] == _TABLE[0]
     ]
-    return (
-        *parts,
-        *(
-            _prepared(output, finished)
-            for output in outputs.values()
-            if output["kind"] == _PREPARED[0]
-        ),
-    )
+    prepared = [output for output in outputs.values() if output["kind"] == _PREPARED[0]]
+    return (*parts, *(_prepared_rows(output, finished) for output in prepared))
 
 
-def _prepared(output: Mapping[str, Any], finished: bool) -> TablePart:
-    """Rows of transactions that tasks have prepared, whose names may end with their numbers."""
+def _prepared_rows(output: Mapping[str, Any], finished: bool) -> TablePart:
+    """Return the rows of prepared transactions, whose names may end with their numbers."""
     data = output["data"]
     if "table" not in data:
         raise CannotTell(
@@ -240,15 +221,14 @@ def _prepared(output: Mapping[str, Any], finished: bool) -> TablePart:
             next_step="begin behind it, with --since",
         )
     numbers = [_TRANSACTION.search(str(name)) for name in data["committables"]]
-    told = tuple(int(number[1]) & HALF for number in numbers if number)
-    transactions = told if len(told) == len(numbers) else None
-    return TablePart(
-        str(data["table"]), int(output["records"]), "append", transactions, published=finished
-    )
+    rows = int(output["records"])
+    transactions = tuple(int(number[1]) & HALF for number in numbers if number)
+    complete = transactions if len(transactions) == len(numbers) else None
+    return TablePart(str(data["table"]), rows, "append", complete, published=finished)
 
 
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
-    """Of a batch without rows: no files."""
+    """Return the files of a batch; none if it has no rows."""
     every = [output for output in outputs.values() if output["kind"] == _FILES[0]]
     if len(every) > 1:
         raise CannotTell(
@@ -259,28 +239,29 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
         )
     if not every:
         return None
-    (told,) = every
-    data = told["data"]
+    (output,) = every
+    data = output["data"]
     if data["version"] != _COMMITTABLES:
         raise ValueError(f"files in form {data['version']}")
-    rows, form = int(told["records"]), str(data["format"])
-    for one in data["committables"]:  # one at most
-        below = (
-            one.get("at") or one["to"]
-        )  # with lists, files are where they were written, and ``to`` is the list
-        to = f"{below}/" if below else ""
-        files = {f"{to}{name}": int(size) for name, size in one["files"].items()}
-        return FilesPart(str(one["root"]), str(one["layout"]), form, rows, files)
-    return FilesPart("", "", form, rows, {})
+    rows, form = int(output["records"]), str(data["format"])
+    committable = next(iter(data["committables"]), None)  # one at most
+    if committable is None:
+        return FilesPart("", "", form, rows, {})
+    # With lists, files stay where they were written ("at"), and "to" is the list.
+    folder = committable.get("at") or committable["to"]
+    prefix = f"{folder}/" if folder else ""
+    files = {f"{prefix}{name}": int(size) for name, size in committable["files"].items()}
+    return FilesPart(str(committable["root"]), str(committable["layout"]), form, rows, files)
 
 
-def _identity(told: Any) -> tuple[int, int]:
-    return int(told[0]), int(told[1])
+def _identity(pair: Any) -> tuple[int, int]:
+    return int(pair[0]), int(pair[1])
 
 
 def _is_published(outputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Is there anything to publish? Where nothing was prepared, nothing is, and the record is
-    finished at once.
+    """Return whether anything is published after the decision.
+
+    If not, the record is finished at once.
     """
     return any(
         name.startswith(_BRANCH) and output["data"]["committables"]
@@ -288,23 +269,24 @@ def _is_published(outputs: Mapping[str, Mapping[str, Any]]) -> bool:
     )
 
 
-def _writes(told: Any) -> tuple[Write, ...] | None:
-    if told is None:
+def _writes(pairs: Any) -> tuple[Write, ...] | None:
+    if pairs is None:
         return None
-    # What goes to a part of a fan-out has that one's name, which is no topic.
+    # A frame to a part of a fan-out is recorded under the part's name, which is no topic.
     return tuple(
         Write(None if topic is None or topic.startswith(_BRANCH) else str(topic), int(records))
-        for topic, records in told
+        for topic, records in pairs
     )
 
 
 def kafka_position(position: Any) -> dict[tuple[str, int], int] | None:
-    """A position of Spark's Kafka source, ``{topic: {"partition": offset}}``; None for any other
-    source's.
+    """Parse a position of Spark's Kafka source, ``{topic: {"partition": offset}}``.
+
+    None for any other source's.
     """
-    if not isinstance(position, dict) or not all(
-        isinstance(parts, dict) for parts in position.values()
-    ):
+    if not isinstance(position, dict):
+        return None
+    if not all(isinstance(parts, dict) for parts in position.values()):
         return None
     try:
         return {
@@ -318,7 +300,9 @@ def kafka_position(position: Any) -> dict[tuple[str, int], int] | None:
 
 @dataclass(frozen=True)
 class Since:
-    """``batch``: the first record of the newest query with that batch number or a later one.
+    """Begin of the selection.
+
+    ``batch``: the first record of the newest query with that batch number or a later one.
     ``sequence``: of the ledger's own numbering, over all queries. ``time``: committed then or
     later (milliseconds since the epoch).
     """
@@ -330,8 +314,9 @@ class Since:
 
 @dataclass(frozen=True)
 class Selection:
-    """``batches``: those to judge. ``before``: those left out. ``complete``: of what was asked for
-    none is missing.
+    """Batches to judge and those ``before``.
+
+    ``complete``: no batch of the selection is missing at its begin.
     """
 
     batches: tuple[Batch, ...]
@@ -339,10 +324,10 @@ class Selection:
     complete: bool
 
 
-def since_of(text: str) -> Since:
-    """``12`` or ``batch:12``, ``sequence:40``, or a time as ISO 8601 has it, with its zone.
+def parse_since(text: str) -> Since:
+    """Parse ``12`` or ``batch:12``, ``sequence:40``, or a time in ISO 8601 with its zone.
 
-    :raises WrongUsage: none of these.
+    :raises WrongUsage: it is none of these.
     """
     kind, separator, number = text.partition(":")
     if text.isascii() and text.isdecimal():
@@ -366,9 +351,9 @@ def since_of(text: str) -> Since:
 
 
 def select(read: Sequence[Batch], since: Since | None) -> Selection:
-    """The batches of ``read`` that ``since`` asks for, in the order in which they were read.
+    """Select the batches that ``since`` asks for, in the order of ``read``.
 
-    :raises CannotTell: it asks for something, and the ledger has nothing that late.
+    :raises CannotTell: the ledger has nothing that late.
     """
     if since is None or not read:
         return Selection(tuple(read), (), complete=False)
@@ -383,14 +368,12 @@ def select(read: Sequence[Batch], since: Since | None) -> Selection:
             next_step="name an earlier one with --since, or wait for the next batch",
         )
     first = wanted[0]
-    exact = {"batch": first.batch_id, "sequence": first.sequence, "time": first.committed_at_ms}[
-        since.kind
-    ]
+    numbers = {"batch": first.batch_id, "sequence": first.sequence, "time": first.committed_at_ms}
     has_the_one_before = any(batch.sequence == first.sequence - 1 for batch in ordered)
     return Selection(
         tuple(batch for batch in read if batch.sequence >= first.sequence),
         tuple(batch for batch in read if batch.sequence < first.sequence),
-        complete=exact == since.number or has_the_one_before,
+        complete=numbers[since.kind] == since.number or has_the_one_before,
     )
 
 

@@ -1,17 +1,11 @@
-"""The conversation with a MySQL or MariaDB server, by PyMySQL: the ledger's tables, and how many
-rows others have.
+"""Conversation with a MySQL or MariaDB server, by PyMySQL: ledger, and row counts.
 
-The only module of ``onceward_verify`` that imports ``pymysql``. Everything is read in one snapshot
-(START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY), so that a pipeline that runs on changes
-nothing of what is seen; nothing is written.
+The only module of the checker that imports ``pymysql``. Everything is read in one snapshot (START
+TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY), so that a running pipeline changes nothing of it;
+nothing is written.
 
-A transaction keeps the metadata lock of each table that it has read: an ALTER TABLE would wait for
-it, and everybody else for that. Going back to a savepoint gives up what was locked after it, and
-keeps the snapshot, as mysqldump does: each question is asked behind one. Where a table was altered
-since the snapshot the server says so, and there is no answer.
-
-InnoDB notes with every row which transaction wrote it, and tells no client: rows can be counted,
-and not told apart.
+InnoDB notes with every row which transaction wrote it, and shows it to no client: rows can be
+counted, and not attributed.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ import re
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from onceward_verify.database import Database, Found, Kept
+from onceward_verify.database import Database, StoredRecord, Table
 from onceward_verify.findings import CannotTell, Unavailable, WrongUsage
 
 try:
@@ -39,7 +33,7 @@ _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 _TEXTS = ("ssl_ca", "ssl_cert", "ssl_key")
 _FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _SNAPSHOT = (
-    # a server may give fewer rows than there are
+    # A server may be set to return fewer rows than there are.
     "SET SESSION sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
@@ -47,22 +41,19 @@ _SNAPSHOT = (
 
 
 class MySQL(Database):
-    """See the module.
+    """Snapshot of a MySQL or MariaDB database.
 
     :param url: ``mysql://…`` or ``mariadb://…``, as the sink takes it.
     """
 
-    tells_writers = False
+    names_writers = False
 
     def __init__(self, url: str) -> None:
-        said = _said(url)
+        arguments = _connection_arguments(url)
         try:
-            self._connection: Any = pymysql.connect(**said, charset="utf8mb4")
-        except (
-            pymysql.MySQLError,
-            OSError,
-            RuntimeError,
-        ) as error:  # OSError: of a certificate's file
+            self._connection: Any = pymysql.connect(**arguments, charset="utf8mb4")
+        # OSError comes of a certificate's file.
+        except (pymysql.MySQLError, OSError, RuntimeError) as error:
             raise Unavailable(
                 f"the database does not let us in: {error}",
                 next_step="check --database-url, and that the server is up",
@@ -70,16 +61,19 @@ class MySQL(Database):
 
     def __enter__(self) -> MySQL:
         for statement in _SNAPSHOT:
-            self._carried_out(statement)
+            self._execute(statement)
         return self
 
-    def table(self, name: str) -> Found | None:
-        """:raises CannotTell: it is a view, or kept by an engine that has no snapshots."""
+    def find_table(self, name: str) -> Table | None:
+        """Return the table of that name.
+
+        :raises CannotTell: it is a view, or in an engine that has no snapshots.
+        """
         parts = _NAME.fullmatch(name)
         if parts is None:
             return None
-        schema, own_name = _bare(parts[1], parts[2]), _bare(parts[3], parts[4])
-        rows = self._asked(
+        schema, own_name = _unquote(parts[1], parts[2]), _unquote(parts[3], parts[4])
+        rows = self._query(
             "SELECT table_schema, table_name, engine, @@lower_case_table_names, DATABASE() "
             "FROM information_schema.tables WHERE table_schema = COALESCE(%s, DATABASE()) AND "
             "table_name = %s",
@@ -88,7 +82,7 @@ class MySQL(Database):
         )
         for its_schema, its_name, engine, any_case, here in rows:
             if not any_case and (its_schema, its_name) != (schema or here, own_name):
-                # the catalogue may have compared without case, and on this server it matters
+                # The catalogue may have compared without case, and on this server it matters.
                 continue
             if engine != "InnoDB":
                 raise CannotTell(
@@ -96,39 +90,42 @@ class MySQL(Database):
                     f"({engine})",
                     next_step="look at the table that the pipeline has written to",
                 )
-            return Found((str(its_schema), str(its_name)), f"{its_schema}.{its_name}")
+            return Table((str(its_schema), str(its_name)), f"{its_schema}.{its_name}")
         return None
 
-    def ledger_ends(self, ledger: Found, pipeline_id: str) -> int | None:
-        rows = self._asked(f"SELECT sequence FROM {_sql(ledger)} WHERE pipeline = %s", pipeline_id)  # noqa: S608
+    def ledger_end(self, ledger: Table, pipeline_id: str) -> int | None:
+        query = _compose("SELECT sequence FROM {} WHERE pipeline = %s", ledger)
+        rows = self._query(query, pipeline_id)
         return int(rows[0][0]) if rows and int(rows[0][0]) >= 0 else None
 
-    def batches(self, batches: Found, pipeline_id: str) -> list[Kept]:
-        rows = self._asked(
-            f"SELECT sequence, record FROM {_sql(batches)} WHERE pipeline = %s ORDER BY sequence, "  # noqa: S608
-            f"state",
-            pipeline_id,
-        )
-        return [Kept(int(sequence), record.encode()) for sequence, record in rows]
+    def batches(self, batches: Table, pipeline_id: str) -> list[StoredRecord]:
+        query = "SELECT sequence, record FROM {} WHERE pipeline = %s ORDER BY sequence, state"
+        rows = self._query(_compose(query, batches), pipeline_id)
+        return [StoredRecord(int(sequence), record.encode()) for sequence, record in rows]
 
-    def rows(self, table: Found) -> dict[int, int]:
-        ((number,),) = self._asked(f"SELECT COUNT(*) FROM {_sql(table)} WHERE %s", True)  # noqa: S608
+    def row_counts(self, table: Table) -> dict[int, int]:
+        ((number,),) = self._query(_compose("SELECT COUNT(*) FROM {} WHERE %s", table), True)
         return {0: int(number)}
 
-    def staging_tables(self, ledger: Found) -> list[str]:
+    def staging_tables(self, ledger: Table) -> list[str]:
         schema, _ = _pair(ledger)
-        rows = self._asked(
+        rows = self._query(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", schema
         )
         return sorted(str(name) for (name,) in rows if name.startswith("onceward_staging_"))
 
-    def _asked(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        self._carried_out("SAVEPOINT asked")
-        rows = self._carried_out(query, parameters)
-        self._carried_out("ROLLBACK TO SAVEPOINT asked")
+    def _query(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        # A transaction keeps the metadata lock of each table that it has read: an ALTER TABLE
+        # would wait for it, and everybody else for that. ROLLBACK TO SAVEPOINT releases locks
+        # taken after the savepoint and keeps the snapshot, as in mysqldump. Where a table was
+        # altered since the snapshot, the server says so (ER_TABLE_DEF_CHANGED), and there is no
+        # answer.
+        self._execute("SAVEPOINT asked")
+        rows = self._execute(query, parameters)
+        self._execute("ROLLBACK TO SAVEPOINT asked")
         return rows
 
-    def _carried_out(
+    def _execute(
         self, statement: str, parameters: tuple[object, ...] | None = None
     ) -> list[tuple[Any, ...]]:
         try:
@@ -139,33 +136,34 @@ class MySQL(Database):
             raise CannotTell(
                 f"the database does not answer: {error}",
                 next_step="see that this login may SELECT from the ledger's tables and the "
-                "pipeline's; if one was "
-                "altered meanwhile, ask again",
+                "pipeline's; if one was altered meanwhile, ask again",
             ) from error
 
 
-def _pair(table: Found) -> tuple[str, str]:
-    return cast("tuple[str, str]", table.key)  # as table() has made it
+def _pair(table: Table) -> tuple[str, str]:
+    return cast("tuple[str, str]", table.key)  # from find_table
 
 
-def _sql(table: Found) -> str:
-    """Inside a statement with parameters."""
-    return ".".join(
-        "`" + part.replace("`", "``").replace("%", "%%") + "`" for part in _pair(table)
-    )
+def _compose(query: str, table: Table) -> str:
+    """Insert the quoted name of ``table`` into ``query``, a statement with parameters."""
+    names = (part.replace("`", "``").replace("%", "%%") for part in _pair(table))
+    return query.format(".".join(f"`{name}`" for name in names))
 
 
-def _bare(quoted: str | None, plain: str | None) -> str | None:
+def _unquote(quoted: str | None, plain: str | None) -> str | None:
     return quoted.replace("``", "`") if quoted else plain
 
 
-def _said(url: str) -> dict[str, Any]:
-    """What PyMySQL needs to connect."""
+def _connection_arguments(url: str) -> dict[str, Any]:
+    """Parse ``url`` to what PyMySQL needs to connect.
+
+    :raises WrongUsage: it is no such address.
+    """
     refused = WrongUsage(
         "--database-url is no address of a MySQL or MariaDB database",
         next_step="pass mysql://user@host:port/database, as the sink is told; the password may "
-        "stand in MYSQL_PWD; "
-        f"behind ? there may be {', '.join((*_TEXTS, *_FLAGS, 'connect_timeout'))}",
+        "stand in MYSQL_PWD; behind ? there may be "
+        f"{', '.join((*_TEXTS, *_FLAGS, 'connect_timeout'))}",
     )
     parts = urlsplit(url)
     try:
@@ -185,8 +183,9 @@ def _said(url: str) -> dict[str, Any]:
             more[name] = int(value)
         else:
             raise refused
-    password = (
-        os.environ.get("MYSQL_PWD", "") if parts.password is None else unquote(parts.password)
-    )
-    login = {"user": unquote(parts.username or ""), "password": password}
+    password = parts.password
+    login = {
+        "user": unquote(parts.username or ""),
+        "password": os.environ.get("MYSQL_PWD", "") if password is None else unquote(password),
+    }
     return {"host": host, "port": port, "database": database, **login, **more}

@@ -1,16 +1,9 @@
-"""Is each batch visible as it was told, whole and once? Recomputed from the output's logs (I1, I2,
-I4, I5).
+"""Batches as they are visible: complete and once, by the output's logs (I1, I2, I4, I5).
 
 Reads every output partition twice, as readers of committed and of uncommitted records are given
-it. Called by ``checker``; judges per partition with ``partition_log``, and leaves who wrote what
-nobody told of to ``culprits``.
-
-
-Whose is a visible record that no batch told of? Compares its content with what batches account for
-(I2).
-
-Only called when there is such a record, because it reads the topic again: a record with the
-content of an accounted one is a duplicate; any other is simply one that nobody tells of.
+it, and compares it with the batches by ``partition_log``. Only where a record belongs to no batch,
+the topic is read again: with the content of a record of a batch it is a duplicate, any other is
+unaccounted for.
 """
 
 from __future__ import annotations
@@ -27,19 +20,20 @@ from onceward_verify.findings import Findings, place
 from onceward_verify.ledger import Part
 from onceward_verify.partition_log import Interval, Offsets, PartitionLog, headers_section
 
+# Unaccounted records whose content is compared; what comes beyond is called unaccounted.
+_MAX_SUSPECTS = 200_000
+
 
 @dataclass(frozen=True)
 class OutputRange:
-    """What of one output partition is looked at."""
+    """Range of one output partition that is read."""
 
     start: int
     """What retention has left."""
     end: int
     """Exclusive; everything below is decided."""
     accounted_from: int | None
-    """From here to ``accounted_to`` every visible record must belong to a told batch; None:
-    nowhere.
-    """
+    """From here to ``accounted_to`` every visible record must belong to a batch; None: nowhere."""
     accounted_to: int
 
 
@@ -56,7 +50,7 @@ class Reading:
     written: Offsets = field(default_factory=Offsets)
     """Offsets of all records, visible or not."""
     crowded: list[Part] = field(default_factory=list)
-    """Parts with more records between their ends than they are told to have."""
+    """Parts with more records between their ends than recorded."""
 
     @property
     def aborted(self) -> int:
@@ -71,7 +65,7 @@ def read_outputs(
     *,
     shared: bool,
 ) -> dict[Where, Reading]:
-    """Streams every partition past its judge, twice."""
+    """Read every partition twice."""
     readings = {
         where: Reading(
             PartitionLog(parts.get(where, ()), looked_at.accounted_from, looked_at.accounted_to),
@@ -89,67 +83,58 @@ def read_outputs(
     return readings
 
 
-def judge(readings: Mapping[Where, Reading], findings: Findings) -> None:
-    """Notes what is missing, torn or different."""
+def check_outputs(readings: Mapping[Where, Reading], findings: Findings) -> None:
+    """Report what is missing, torn or different."""
     torn: dict[int, list[str]] = defaultdict(list)
-    whole: set[int] = set()
+    visible: set[int] = set()
     for where, reading in readings.items():
-        _nothing_unwritten_is_read(where, reading, findings)
+        _check_visibility(where, reading, findings)
         for part, tally in zip(reading.log.parts, reading.log.tallies, strict=True):
             if part.first < reading.looked_at.start:
-                findings.gone(f"{part.place} (sequence {part.sequence}): deleted by retention")
-            elif tally.count < part.count:
-                if reading.compacted is not False:
-                    _cannot_ask_for_all(part, reading, findings)
-                    continue
-                _lost(part, reading, tally.count, findings)
+                what = f"{part.place} (sequence {part.sequence}): deleted by retention"
+                findings.note_expired(what)
+                continue
+            if tally.count < part.count and reading.compacted is not False:
+                _leave_open(part, reading, findings)
+                continue
+            if tally.count < part.count:
+                _report_loss(part, reading, tally.count, findings)
                 torn[part.sequence].append(part.place)
-                if tally.count:
-                    whole.add(part.sequence)
             elif tally.count > part.count:
                 reading.crowded.append(part)
-                whole.add(part.sequence)
             else:
-                whole.add(part.sequence)
-                if (
-                    reading.shared
-                    and reading.compacted is not False
-                    and tally.hexdigest() != part.checksum
-                ):
-                    _cannot_ask_for_all(
-                        part, reading, findings
-                    )  # as many as before, and some are of others
-                    continue
-                _same_content(part, reading, tally.hexdigest(), findings)
-                if not reading.shared and not reading.compacted:
-                    _one_transaction(part, reading, findings)
-    for sequence in sorted(torn.keys() & whole):
+                _check_complete(part, reading, tally.hexdigest(), findings)
+            if tally.count:
+                visible.add(part.sequence)
+    for sequence in sorted(torn.keys() & visible):
         detail = f"of batch sequence {sequence} only a part is visible"
         findings.anomaly("fractured-batch", "I4", torn[sequence][0], detail)
 
 
-def _cannot_ask_for_all(part: Part, reading: Reading, findings: Findings) -> None:
-    why = (
-        "the topic is compacted"
-        if reading.compacted
-        else "DESCRIBE_CONFIGS is not granted, it may be compacted"
-    )
+def _leave_open(part: Part, reading: Reading, findings: Findings) -> None:
+    why = "the topic is compacted"
+    if not reading.compacted:
+        why = "DESCRIBE_CONFIGS is not granted, it may be compacted"
     findings.cannot_judge(f"{part.place} (sequence {part.sequence}): {why}")
 
 
-def _lost(part: Part, reading: Reading, seen: int, findings: Findings) -> None:
+def _report_loss(part: Part, reading: Reading, seen: int, findings: Findings) -> None:
     holes = reading.log.visible.missing(part.first, part.last)
     hidden = sum(reading.written.count_within(*hole) for hole in holes)
     detail = (
         f"sequence {part.sequence} wrote {part.count} records, {seen} are visible; missing "
-        f"{_ranges(holes)}"
+        f"{_describe(holes)}"
     )
     if hidden:
         detail += f", of which {hidden} are in the log and not visible (aborted)"
     findings.anomaly("lost-write", "I1", part.place, detail)
 
 
-def _same_content(part: Part, reading: Reading, checksum: str, findings: Findings) -> None:
+def _check_complete(part: Part, reading: Reading, checksum: str, findings: Findings) -> None:
+    """Check content and transaction of a part that has as many records as recorded."""
+    if checksum != part.checksum and reading.shared and reading.compacted is not False:
+        _leave_open(part, reading, findings)  # as many as before, and some are of others
+        return
     if checksum != part.checksum:
         detail = (
             f"sequence {part.sequence} is told to have content {part.checksum}, what is "
@@ -159,36 +144,36 @@ def _same_content(part: Part, reading: Reading, checksum: str, findings: Finding
     elif part.first not in reading.log.visible or part.last not in reading.log.visible:
         detail = f"sequence {part.sequence}: no record at its first or last offset"
         findings.anomaly("state-mismatch", "I4", part.place, detail)
+    if not reading.shared and not reading.compacted:
+        _check_single_transaction(part, reading, findings)
 
 
-def _one_transaction(part: Part, reading: Reading, findings: Findings) -> None:
-    """A marker takes an offset, so that the records of one transaction are one run without gap
-    (KIP-98).
+def _check_single_transaction(part: Part, reading: Reading, findings: Findings) -> None:
+    """Check that the records of ``part`` share their transaction with no other.
 
-    What else is in the run is of another batch, or hidden; or visible and of no batch, which is
-    noted elsewhere.
+    A marker takes an offset, so that the records of one transaction are one run without gap
+    (KIP-98). The rest of the run is of another batch, or hidden; or visible and of no batch, which
+    is reported elsewhere.
     """
     run = reading.written.around(part.last)
     if run is None or run == (part.first, part.last):
         return
     if run[0] > part.first:
-        findings.anomaly(
-            "fractured-batch", "I4", part.place, f"sequence {part.sequence} is torn by a gap"
-        )
-    neighbours = [
-        edge for edge in ((run[0], part.first - 1), (part.last + 1, run[1])) if edge[0] <= edge[1]
-    ]
+        detail = f"sequence {part.sequence} is torn by a gap"
+        findings.anomaly("fractured-batch", "I4", part.place, detail)
     log = reading.log
-    torn = [
-        edge for edge in neighbours if log.visible.missing(*edge) or any(map(log.owner_of, edge))
-    ]
-    if torn:
-        detail = f"sequence {part.sequence} shares its transaction with {_ranges(torn)}"
+    rest = [(run[0], part.first - 1), (part.last + 1, run[1])]
+    rest = [edge for edge in rest if edge[0] <= edge[1]]
+    if shared := [e for e in rest if log.visible.missing(*e) or any(map(log.part_at, e))]:
+        detail = f"sequence {part.sequence} shares its transaction with {_describe(shared)}"
         findings.anomaly("fractured-batch", "I4", part.place, detail)
 
 
-def _nothing_unwritten_is_read(where: Where, reading: Reading, findings: Findings) -> None:
-    """Committed records are some of all records: a broker that shows more contradicts itself."""
+def _check_visibility(where: Where, reading: Reading, findings: Findings) -> None:
+    """Check that committed records are some of all records.
+
+    A broker that shows more contradicts itself.
+    """
     for first, last in reading.log.visible.intervals:
         if reading.written.missing(first, last) and reading.compacted is False:
             detail = (
@@ -197,35 +182,29 @@ def _nothing_unwritten_is_read(where: Where, reading: Reading, findings: Finding
             findings.anomaly("aborted-read", "I5", place(*where, first, last), detail)
 
 
-def _ranges(intervals: Sequence[Interval], limit: int = 5) -> str:
-    texts = [
-        str(first) if first == last else f"{first}..{last}" for first, last in intervals[:limit]
-    ]
+def _describe(intervals: Sequence[Interval], limit: int = 5) -> str:
+    shown = intervals[:limit]
+    texts = [str(first) if first == last else f"{first}..{last}" for first, last in shown]
     return "offsets " + ", ".join(texts) + (", …" if len(intervals) > limit else "")
 
 
-# contents of unaccounted records; what comes beyond is called unaccounted without a look
-_REMEMBERED = 200_000
-
-
-def name_culprits(cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings) -> None:
-    """Notes every unaccounted stretch, and every batch with a record too many, under the name it
-    deserves.
-    """
+def report_unaccounted(
+    cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings
+) -> None:
+    """Report every unaccounted stretch, and every batch with too many records, by its content."""
     for topic in sorted({where[0] for where in readings}):
         of_topic = {where: reading for where, reading in readings.items() if where[0] == topic}
         if any(reading.log.unaccounted.count or reading.crowded for reading in of_topic.values()):
-            _name(cluster, of_topic, findings)
+            _report_topic(cluster, of_topic, findings)
 
 
-def leave_undecided(
+def leave_unaccounted_open(
     readings: Mapping[Where, Reading], findings: Findings, *, producers_known: bool
 ) -> None:
-    """What :func:`name_culprits` would judge, where others may write to the same topics: little
-    can be said.
+    """Report what :func:`report_unaccounted` would, where others may write to the same topics.
 
-    ``producers_known``: ``fencing`` looks at the producer of each record batch, and finds those
-    that are ours.
+    :param producers_known: ``fencing`` reads the producer of each record batch, and finds those of
+        the pipeline.
     """
     for where, reading in readings.items():
         if reading.log.unaccounted.count and not producers_known:
@@ -240,18 +219,17 @@ def leave_undecided(
             )
 
 
-def _name(cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings) -> None:
+def _report_topic(cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings) -> None:
     suspects, repeated = _contents(cluster, readings)
-    again = _seen_before(cluster, readings, suspects)
+    copies = _find_copies(cluster, readings, suspects)
     for where, reading in readings.items():
         for first, last in reading.log.unaccounted.intervals:
             at, count = place(*where, first, last), last - first + 1
-            copies = bisect.bisect_right(again[where], last) - bisect.bisect_left(
-                again[where], first
-            )
-            if copies:
+            offsets = copies[where]
+            number = bisect.bisect_right(offsets, last) - bisect.bisect_left(offsets, first)
+            if number:
                 detail = (
-                    f"{copies} of {count} records, of no batch, have the content of one that "
+                    f"{number} of {count} records, of no batch, have the content of one that "
                     f"a batch accounts for"
                 )
                 findings.anomaly("duplicate-write", "I2", at, detail)
@@ -266,64 +244,60 @@ def _name(cluster: Cluster, readings: Mapping[Where, Reading], findings: Finding
                 detail += f": {repeated[part]} with a content seen before"
                 findings.anomaly("duplicate-write", "I2", part.place, detail)
             else:
-                findings.anomaly(
-                    "unaccounted-write",
-                    "I2",
-                    part.place,
-                    f"{detail}, each with a content of its own",
-                )
+                detail += ", each with a content of its own"
+                findings.anomaly("unaccounted-write", "I2", part.place, detail)
 
 
 def _contents(
     cluster: Cluster, readings: Mapping[Where, Reading]
 ) -> tuple[dict[bytes, list[tuple[Where, int]]], dict[Part, int]]:
-    """Contents of unaccounted records with their places, and how many records of each crowded part
-    are repeated.
+    """Return contents of unaccounted records with their places.
+
+    And the number of repeated records of each crowded part.
     """
     suspects: dict[bytes, list[tuple[Where, int]]] = defaultdict(list)
-    crowds: dict[Part, Counter[bytes]] = {
-        part: Counter() for r in readings.values() for part in r.crowded
-    }
-    remembered = 0
+    crowded = [part for reading in readings.values() for part in reading.crowded]
+    crowds: dict[Part, Counter[bytes]] = {part: Counter() for part in crowded}
+    number = 0
     for where, messages, _ in cluster.read(_spans(readings)):
         log = readings[where].log
         for message in messages:
-            part = log.owner_of(message.offset())
+            part = log.part_at(message.offset())
             if part in crowds:
                 crowds[part][_content(message)] += 1
-            elif part is None and remembered < _REMEMBERED and message.offset() in log.unaccounted:
+            elif part is None and number < _MAX_SUSPECTS and message.offset() in log.unaccounted:
                 suspects[_content(message)].append((where, message.offset()))
-                remembered += 1
+                number += 1
     return suspects, {part: contents.total() - len(contents) for part, contents in crowds.items()}
 
 
-def _seen_before(
+def _find_copies(
     cluster: Cluster,
     readings: Mapping[Where, Reading],
     suspects: Mapping[bytes, list[tuple[Where, int]]],
 ) -> dict[Where, list[int]]:
-    """Ascending offsets of the suspects whose content is accounted for somewhere in the topic."""
-    known: set[bytes] = set()
+    """Return ascending offsets of the suspects whose content some batch accounts for in the
+    topic.
+    """
+    accounted: set[bytes] = set()
     if suspects:
         for where, messages, _ in cluster.read(_spans(readings)):
             log = readings[where].log
-            accounted = (m for m in messages if log.owner_of(m.offset()) is not None)
-            known.update(content for content in map(_content, accounted) if content in suspects)
-    again: dict[Where, list[int]] = {where: [] for where in readings}
-    for where, offset in sorted(at for content in known for at in suspects[content]):
-        again[where].append(offset)
-    return again
+            ours = (m for m in messages if log.part_at(m.offset()) is not None)
+            accounted.update(content for content in map(_content, ours) if content in suspects)
+    copies: dict[Where, list[int]] = {where: [] for where in readings}
+    for where, offset in sorted(at for content in accounted for at in suspects[content]):
+        copies[where].append(offset)
+    return copies
 
 
 def _spans(readings: Mapping[Where, Reading]) -> dict[Where, tuple[int, int]]:
-    return {
-        where: (reading.looked_at.start, reading.looked_at.end)
-        for where, reading in readings.items()
-    }
+    ranges = {where: reading.looked_at for where, reading in readings.items()}
+    return {where: (one.start, one.end) for where, one in ranges.items()}
 
 
 def _content(message: Any) -> bytes:
-    """Key, value and headers, as 16 bytes."""
+    """Return a digest of key, value and headers."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (message.key(), message.value(), headers_section(message.headers() or ())):
         digest.update(b"-" if part is None else b"%d:" % len(part))

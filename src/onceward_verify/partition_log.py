@@ -1,17 +1,13 @@
-"""The content checksum of a manifest, recomputed from its definition alone: four running CRC-32C.
-
-Over the records of one partition in offset order: key and value lengths (big-endian int32, -1 for
-null), key bytes, value bytes, and each record's headers section (zigzag varint count, then for
-each header varint key length, key, varint value length, value). Printed as
-``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``. Takes records a stretch at a time.
-
-
-One output partition as it streams by: tallies per told batch, what nobody told of, and which
-offsets were there.
+"""One output partition as it streams by: tallies of batches, and offsets.
 
 Fed with stretches of records in offset order; keeps intervals and checksums, never records, so
-that topics of any size can be judged. Pure but for the messages it is handed. Called by
-``manifests``.
+that topics of any size can be checked. Pure but for the messages it is handed.
+
+The content checksum of a manifest is recomputed from its definition alone: four running CRC-32C
+over the records of one partition in offset order: key and value lengths (big-endian int32, -1 for
+null), key bytes, value bytes, and each record's headers section (zigzag varint count, then for
+each header varint key length, key, varint value length, value). Printed as
+``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``.
 """
 
 from __future__ import annotations
@@ -51,14 +47,12 @@ class RunningChecksum:
         values: Sequence[bytes | None],
         headers: Sequence[Headers | None],
     ) -> None:
-        """The next records, one item each."""
+        """Add the next records, one item each."""
         lengths: Any = np.empty((len(keys), 2), ">i4")
         lengths[:, 0] = [-1 if key is None else len(key) for key in keys]
         lengths[:, 1] = [-1 if value is None else len(value) for value in values]
         sections = b"".join([headers_section(item) if item else b"\0" for item in headers])
-        for index, data in enumerate(
-            (lengths.tobytes(), _joined(keys), _joined(values), sections)
-        ):
+        for index, data in enumerate((lengths.tobytes(), _join(keys), _join(values), sections)):
             self._crcs[index] = crc32c(data, self._crcs[index])
         self.count += len(keys)
 
@@ -67,7 +61,7 @@ class RunningChecksum:
 
 
 def headers_section(headers: Headers) -> bytes:
-    """The headers of one record as Kafka's record format has them (KIP-82)."""
+    """Encode the headers of one record as Kafka's record format has them (KIP-82)."""
     section = varint(len(headers))
     for name, value in headers:
         encoded = name.encode()
@@ -77,7 +71,7 @@ def headers_section(headers: Headers) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Zigzag, seven bits a byte, least significant first."""
+    """Encode ``number`` as zigzag varint: seven bits a byte, least significant first."""
     rest = number * 2 if number >= 0 else -number * 2 - 1
     out = bytearray()
     while rest >= 0x80:
@@ -86,7 +80,7 @@ def varint(number: int) -> bytes:
     return bytes([*out, rest])
 
 
-def _joined(parts: Sequence[bytes | None]) -> bytes:
+def _join(parts: Sequence[bytes | None]) -> bytes:
     return b"".join([part for part in parts if part])
 
 
@@ -95,14 +89,14 @@ Interval = tuple[int, int]
 
 
 class Offsets:
-    """A set of offsets that arrive in ascending order, kept as intervals."""
+    """Set of offsets that arrive in ascending order, kept as intervals."""
 
     def __init__(self) -> None:
         self.intervals: list[Interval] = []
         self.count = 0
 
     def add(self, offsets: Any) -> None:
-        """``offsets``: an ascending numpy array, all above what was added before."""
+        """Add ``offsets``, an ascending numpy array, all above those added before."""
         if len(offsets) == 0:
             return
         self.count += len(offsets)
@@ -118,14 +112,14 @@ class Offsets:
         return next(iter(self.within(offset, offset)), None) is not None
 
     def around(self, offset: int) -> Interval | None:
-        """The whole interval that ``offset`` lies in."""
+        """Return the complete interval that ``offset`` lies in, if any."""
         index = bisect.bisect_right(self.intervals, offset, key=lambda run: run[0]) - 1
         if index < 0 or self.intervals[index][1] < offset:
             return None
         return self.intervals[index]
 
     def within(self, first: int, last: int) -> Iterator[Interval]:
-        """The intervals of this set between ``first`` and ``last``, cut to them."""
+        """Yield the intervals of this set between ``first`` and ``last``, cut to them."""
         index = bisect.bisect_left(self.intervals, first, key=lambda run: run[1])
         for run in itertools.islice(self.intervals, index, None):
             if run[0] > last:
@@ -133,7 +127,7 @@ class Offsets:
             yield max(run[0], first), min(run[1], last)
 
     def missing(self, first: int, last: int) -> list[Interval]:
-        """What this set lacks of ``first`` to ``last``."""
+        """Return the intervals of ``first`` to ``last`` that this set lacks."""
         holes, expected = [], first
         for begin, end in self.within(first, last):
             if begin > expected:
@@ -144,12 +138,12 @@ class Offsets:
         return holes
 
     def count_within(self, first: int, last: int) -> int:
+        """Return the number of offsets from ``first`` to ``last``."""
         return sum(end - begin + 1 for begin, end in self.within(first, last))
 
 
 class PartitionLog:
-    """What a reader of committed records is given of one partition, set against what is told of
-    it.
+    """Visible records of one partition, set against the parts of batches.
 
     :param parts: of this partition, by offset, without overlap.
     :param accounted_from: from this offset on every record must belong to one of ``parts``; None:
@@ -172,14 +166,14 @@ class PartitionLog:
         self._lasts = np.array([-2, *(part.last for part in parts)], np.int64)
 
     def feed(self, messages: Sequence[Any], offsets: Any) -> None:
-        """The next visible records; ``offsets`` are theirs, as a numpy array."""
-        for owner, start, stop in self._owned(offsets):
-            if owner == 0:
+        """Add the next visible records; ``offsets`` are theirs, as a numpy array."""
+        for number, start, stop in self._runs(offsets):
+            if number == 0:
                 foreign = offsets[start:stop]
                 self.unaccounted.add(foreign[(foreign >= self._from) & (foreign < self._to)])
             else:
                 stretch = messages[start:stop]
-                self.tallies[owner - 1].feed(
+                self.tallies[number - 1].feed(
                     [m.key() for m in stretch],
                     [m.value() for m in stretch],
                     [m.headers() for m in stretch],
@@ -187,21 +181,19 @@ class PartitionLog:
         self.visible.add(offsets)
 
     def stretches(self, offsets: Any) -> Iterator[tuple[Part | None, int, int]]:
-        """``offsets`` by the part that they lie in, None for no part: where in the array each
-        begins, and its end.
-        """
-        for owner, start, stop in self._owned(offsets):
-            yield self.parts[owner - 1] if owner else None, start, stop
+        """Yield each stretch of ``offsets`` in one part, or in none: part, begin and end."""
+        for number, start, stop in self._runs(offsets):
+            yield self.parts[number - 1] if number else None, start, stop
 
-    def _owned(self, offsets: Any) -> Iterator[tuple[int, int, int]]:
-        """The same by the part's number from 1 on, 0 for no part."""
-        owners = np.searchsorted(self._firsts, offsets, side="right") - 1
-        owners[offsets > self._lasts[owners]] = 0
-        cuts = (np.flatnonzero(np.diff(owners)) + 1).tolist()
+    def _runs(self, offsets: Any) -> Iterator[tuple[int, int, int]]:
+        """Yield each stretch with the part's number from 1 on, 0 for none."""
+        numbers = np.searchsorted(self._firsts, offsets, side="right") - 1
+        numbers[offsets > self._lasts[numbers]] = 0
+        cuts = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
         for start, stop in itertools.pairwise([0, *cuts, len(offsets)]):
-            yield int(owners[start]), start, stop
+            yield int(numbers[start]), start, stop
 
-    def owner_of(self, offset: int) -> Part | None:
-        """The part that ``offset`` lies in."""
-        owner = int(np.searchsorted(self._firsts, offset, side="right")) - 1
-        return self.parts[owner - 1] if owner > 0 and offset <= self._lasts[owner] else None
+    def part_at(self, offset: int) -> Part | None:
+        """Return the part that ``offset`` lies in, if any."""
+        number = int(np.searchsorted(self._firsts, offset, side="right")) - 1
+        return self.parts[number - 1] if number > 0 and offset <= self._lasts[number] else None

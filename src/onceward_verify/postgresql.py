@@ -1,9 +1,8 @@
-"""The conversation with a PostgreSQL server, by psycopg: the ledger's tables, and of other tables
-who wrote their rows.
+"""Conversation with a PostgreSQL server, by psycopg: ledger, and who wrote which rows.
 
-The only module of ``onceward_verify`` that imports ``psycopg``. Everything is read in one
-snapshot, so that a pipeline that runs on changes nothing of what is seen; nothing is written, and
-no lock is taken that anybody would wait for.
+The only module of the checker that imports ``psycopg``. Everything is read in one snapshot, so
+that a running pipeline changes nothing of it; nothing is written, and no lock is taken that
+anybody would wait for.
 
 The server keeps with every row the transaction that wrote it (the system column ``xmin``), which
 no client can set: rows of one batch have that of their batch's record. It is the number's lower
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceward_verify.database import Database, Found, Kept
+from onceward_verify.database import Database, StoredRecord, Table
 from onceward_verify.findings import CannotTell, Unavailable
 
 try:
@@ -31,12 +30,12 @@ _SECONDS_TO_CONNECT = 30
 
 
 class PostgreSQL(Database):
-    """See the module.
+    """Snapshot of a PostgreSQL database.
 
     :param url: ``postgresql://…``, as libpq takes it.
     """
 
-    tells_writers = True
+    names_writers = True
 
     def __init__(self, url: str) -> None:
         try:
@@ -52,63 +51,58 @@ class PostgreSQL(Database):
         self._connection.read_only = True
 
     def __enter__(self) -> PostgreSQL:
-        self._connection.execute(
-            "SET row_security = off"
-        )  # a policy that would hide rows from us is an error then
+        # A policy that would hide rows from us is an error then.
+        self._connection.execute("SET row_security = off")
         return self
 
-    def table(self, name: str) -> Found | None:
-        rows = self._asked(
-            "WITH RECURSIVE above(oid) AS (SELECT inhparent FROM pg_inherits WHERE inhrelid = "
-            "to_regclass(%s) "
+    def find_table(self, name: str) -> Table | None:
+        rows = self._query(
+            "WITH RECURSIVE above(oid) AS ("
+            "SELECT inhparent FROM pg_inherits WHERE inhrelid = to_regclass(%s) "
             "UNION SELECT inhparent FROM pg_inherits JOIN above ON inhrelid = above.oid) "
-            "SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), (SELECT array_agg(oid) FROM "
-            "above) FROM pg_class c "
+            "SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), "
+            "(SELECT array_agg(oid) FROM above) FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
             name,
             name,
         )
-        return (
-            Found(int(rows[0][0]), str(rows[0][1]), tuple(map(int, rows[0][2] or ())))
-            if rows
-            else None
-        )
+        if not rows:
+            return None
+        ((oid, quoted, parents),) = rows
+        return Table(int(oid), str(quoted), tuple(map(int, parents or ())))
 
-    def ledger_ends(self, ledger: Found, pipeline_id: str) -> int | None:
-        rows = self._asked(_in("SELECT sequence FROM {} WHERE pipeline = %s", ledger), pipeline_id)
+    def ledger_end(self, ledger: Table, pipeline_id: str) -> int | None:
+        query = _compose("SELECT sequence FROM {} WHERE pipeline = %s", ledger)
+        rows = self._query(query, pipeline_id)
         return int(rows[0][0]) if rows and int(rows[0][0]) >= 0 else None
 
-    def batches(self, batches: Found, pipeline_id: str) -> list[Kept]:
-        rows = self._asked(
-            _in(
-                "SELECT sequence, record, transaction, xmin::text::bigint FROM {} WHERE pipeline "
-                "= %s "
-                "ORDER BY sequence, state",
-                batches,
-            ),
-            pipeline_id,
+    def batches(self, batches: Table, pipeline_id: str) -> list[StoredRecord]:
+        query = (
+            "SELECT sequence, record, transaction, xmin::text::bigint FROM {} "
+            "WHERE pipeline = %s ORDER BY sequence, state"
         )
         return [
-            Kept(int(sequence), record.encode(), int(told), int(by))
-            for sequence, record, told, by in rows
+            StoredRecord(int(sequence), record.encode(), int(transaction), int(writer))
+            for sequence, record, transaction, writer in self._query(
+                _compose(query, batches), pipeline_id
+            )
         ]
 
-    def rows(self, table: Found) -> dict[int, int]:
-        rows = self._asked(
-            _in("SELECT xmin::text::bigint, count(*) FROM {} WHERE %s GROUP BY 1", table), True
-        )
+    def row_counts(self, table: Table) -> dict[int, int]:
+        query = "SELECT xmin::text::bigint, count(*) FROM {} WHERE %s GROUP BY 1"
+        rows = self._query(_compose(query, table), True)
         return {int(transaction): int(number) for transaction, number in rows}
 
-    def staging_tables(self, ledger: Found) -> list[str]:
-        rows = self._asked(
-            "SELECT relname FROM pg_class WHERE relnamespace = (SELECT relnamespace FROM pg_class "
-            "WHERE oid = %s) "
-            "AND relkind = 'r' AND relname LIKE 'onceward\\_staging\\_%%' ORDER BY relname",
+    def staging_tables(self, ledger: Table) -> list[str]:
+        rows = self._query(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' "
+            "AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = %s) "
+            "AND relname LIKE 'onceward\\_staging\\_%%' ORDER BY relname",
             ledger.key,
         )
         return [str(name) for (name,) in rows]
 
-    def _asked(self, query: str | sql.Composed, *parameters: object) -> list[tuple[Any, ...]]:
+    def _query(self, query: str | sql.Composed, *parameters: object) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, parameters).fetchall()
         except psycopg.Error as error:
@@ -119,8 +113,6 @@ class PostgreSQL(Database):
             ) from error
 
 
-def _in(query: str, table: Found) -> sql.Composed:
-    """``query`` about ``table``, whose name the server has quoted."""
-    return sql.SQL(query).format(
-        sql.SQL(table.name.replace("%", "%%"))
-    )  # the server has quoted it
+def _compose(query: str, table: Table) -> sql.Composed:
+    """Insert the name of ``table`` into ``query``; the server has quoted it."""
+    return sql.SQL(query).format(sql.SQL(table.name.replace("%", "%%")))

@@ -1,8 +1,6 @@
-"""Where the pipeline stands in its sources: the ledger's last positions, the group's offsets, the
-ends (I8).
+"""Position of the pipeline in its sources: ledger, group offsets, and ends (I8).
 
-Called by ``checker``. Sources that are not Kafka topics of this cluster have no end that could be
-asked for.
+Sources that are not Kafka topics of this cluster have no end that could be asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from onceward_verify.findings import Findings, place
 from onceward_verify.ledger import kafka_position
 
 
-def look_at_sources(
+def check_sources(
     cluster: Cluster,
     chain: Chain,
     findings: Findings,
@@ -24,8 +22,9 @@ def look_at_sources(
     expect_caught_up: bool,
     has_group: bool = True,
 ) -> None:
-    """Facts per source topic; with ``expect_caught_up`` everything must be at the sources' ends.
+    """Add facts for each source topic.
 
+    :param expect_caught_up: everything must be at the sources' ends.
     :param has_group: the pipeline commits offsets to a consumer group of its own.
     """
     sources: dict[str, Any] = {}
@@ -44,14 +43,15 @@ def look_at_sources(
             if expect_caught_up:
                 findings.cannot_judge(f"source {number}: not of Kafka, its end is not known here")
             continue
-        for topic, reached in sorted(_by_topic(position).items()):
-            sources[topic] = _look_at(cluster, topic, reached, group, findings, expect_caught_up)
+        for topic, offsets in sorted(_by_topic(position).items()):
+            facts = _check_topic(cluster, topic, offsets, group, findings, expect_caught_up)
+            sources[topic] = facts
 
 
-def _look_at(
+def _check_topic(
     cluster: Cluster,
     topic: str,
-    reached: dict[int, int],
+    offsets: dict[int, int],
     group: dict[Where, int] | None,
     findings: Findings,
     expect_caught_up: bool,
@@ -60,17 +60,16 @@ def _look_at(
     if partitions is None:
         if expect_caught_up:
             findings.cannot_judge(f"source topic {topic}: not on this cluster")
-        return {"position": reached, "on_this_cluster": False}
+        return {"position": offsets, "on_this_cluster": False}
     starts, ends = cluster.starts(partitions), cluster.ends(partitions)
-    stable = cluster.ends(
-        partitions, COMMITTED
-    )  # nobody can read behind a source's own open transaction
+    # Nobody can read behind a source's own open transaction.
+    stable = cluster.ends(partitions, COMMITTED)
     behind = group_behind = 0
     for where in partitions:
-        end, position = stable[where], reached.get(where[1], starts[where])
-        of_group = end if group is None else group.get(where, starts[where])
+        end, position = stable[where], offsets.get(where[1], starts[where])
+        group_offset = end if group is None else group.get(where, starts[where])
         behind += max(0, end - position)
-        group_behind += max(0, end - of_group)
+        group_behind += max(0, end - group_offset)
         if position > ends[where]:
             findings.cannot_judge(
                 f"source {place(*where)}: read up to {position}, but it ends at {ends[where]}: "
@@ -79,17 +78,17 @@ def _look_at(
         if expect_caught_up and position < end:
             detail = f"the ledger ends {end - position} records before the source does"
             findings.anomaly("lag", "I8", place(*where, position, end - 1), detail)
-        elif expect_caught_up and of_group < end and group is not None and where not in group:
-            # Offsets of a group that nobody is a member of expire (offsets.retention.minutes).
+        elif expect_caught_up and group_offset < end and where not in (group or ()):
+            # Offsets of a group without members expire (offsets.retention.minutes).
             findings.cannot_judge(
                 f"the lag of consumer group {cluster.group}: it has no offset of {place(*where)}"
             )
-        elif expect_caught_up and of_group < end:
-            detail = f"the group's offset is {of_group}, the source ends at {end}"
-            findings.anomaly("lag", "I8", place(*where, of_group, end - 1), detail)
+        elif expect_caught_up and group_offset < end:
+            detail = f"the group's offset is {group_offset}, the source ends at {end}"
+            findings.anomaly("lag", "I8", place(*where, group_offset, end - 1), detail)
     group_lag = None if group is None else group_behind
     return {
-        "position": reached,
+        "position": offsets,
         "on_this_cluster": True,
         "records_behind": behind,
         "group_lag": group_lag,

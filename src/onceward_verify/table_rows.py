@@ -1,70 +1,68 @@
-"""A table beside what the batches tell of it, where the server tells no client who wrote a row:
-all are counted.
+"""Rows of a table beside what the batches record of it.
 
-What this sees: that there are fewer rows than batches can have left, or more than they can have
-written. What it cannot see: a lost row that one too many outweighs, which batch a row is of, and
-whether it is there twice or another's. It claims no more, and where even the total says nothing it
-says that instead.
-
-
-A table beside what the batches tell of it, where the server tells which transaction wrote a row.
-
-Each batch's rows can be counted by themselves: they are of the transaction that wrote its record,
-or of those that its tasks had prepared. So whose a row is can be found without asking anybody who
-might be wrong.
+Where the server shows which transaction wrote a row, each batch's rows are counted by themselves:
+they are of the transaction that wrote its record, or of those that its tasks had prepared
+(:class:`TransactionCheck`). Where it does not, all are counted (:func:`check_totals`). That finds
+fewer rows than batches can have left, or more than they can have written. It does not find a lost
+row that one too many outweighs, which batch a row is of, or whether it is there twice or
+another's; so it claims no more, and where even the total says nothing it says that instead.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onceward_verify.chain import Chain
-from onceward_verify.database import Found
+from onceward_verify.database import Table
 from onceward_verify.findings import Findings
 from onceward_verify.ledger import HALF, Batch, TablePart
 
+_APPEND, _UPSERT = "append", "upsert"
+
 
 class Bounds(NamedTuple):
-    """How many rows there may be, if nobody else writes to the table."""
+    """Number of rows that there may be, if nobody else writes to the table."""
 
     least: int
     most: int
 
 
-def judge_by_totals(
+def check_totals(
     rows: int,
-    found: Found,
-    spelled: frozenset[str],
+    table: Table,
+    names: frozenset[str],
     chain: Chain,
     findings: Findings,
     *,
     shared: bool,
 ) -> None:
-    """Of the table ``found`` with its ``rows``, which batches name as ``spelled``.
+    """Check the number of rows of ``table``, which batches name as ``names``.
 
     :param shared: others write to it, too.
     """
-    parts = [part for batch in chain.batches for part in batch.tables if part.table in spelled]
-    bounds = bounds_of(parts)
-    facts: dict[str, Any] = {
+    written = [[part for part in batch.tables if part.table in names] for batch in chain.batches]
+    bounds = row_bounds(part for parts in written for part in parts)
+    findings.facts["tables"][table.name] = {
         "rows": rows,
         "told_rows": bounds.most,
-        "batches": sum(
-            any(p.rows and p.table in spelled for p in batch.tables) for batch in chain.batches
-        ),
-        "anomalies": [],
+        "batches": sum(any(part.rows for part in parts) for parts in written),
+        "anomalies": _compare_total(rows, bounds, table, chain, findings, shared=shared),
     }
-    findings.facts["tables"][found.name] = facts
-    table = f"table {found.name}: it has {rows} rows"
+
+
+def _compare_total(
+    rows: int, bounds: Bounds, table: Table, chain: Chain, findings: Findings, *, shared: bool
+) -> list[str]:
+    what = f"table {table.name}: it has {rows} rows"
     if findings.counts["ledger-gap"]:
         findings.cannot_judge(
-            f"{table}, and what the missing records of the ledger have told of it is not known"
+            f"{what}, and what the missing records of the ledger have told of it is not known"
         )
     elif shared:
         findings.cannot_judge(
-            f"{table}, and batches are told to have written {bounds.most}: which are whose this "
+            f"{what}, and batches are told to have written {bounds.most}: which are whose this "
             f"server tells nobody"
         )
     elif rows < bounds.least:
@@ -73,10 +71,11 @@ def judge_by_totals(
             f"{bounds.least} must "
             "be; if others change or remove rows, --shared-table"
         )
-        _anomaly("lost-write", "I1", found, detail, facts, findings)
+        findings.anomaly("lost-write", "I1", table.name, detail)
+        return ["lost-write"]
     elif not chain.from_the_beginning:
         findings.cannot_judge(
-            f"{table}, and batches that were looked at are told to have written {bounds.most}: "
+            f"{what}, and batches that were looked at are told to have written {bounds.most}: "
             f"which are of earlier "
             "ones this server tells nobody, so that a lost one or one too many would not be seen"
         )
@@ -86,50 +85,41 @@ def judge_by_totals(
             f"there twice, or are "
             "another's (--shared-table), which this server tells nobody"
         )
-        _anomaly("unaccounted-write", "I2", found, detail, facts, findings)
+        findings.anomaly("unaccounted-write", "I2", table.name, detail)
+        return ["unaccounted-write"]
     elif bounds.least < bounds.most:
         findings.cannot_judge(
-            f"{table}, and it may have {bounds.least} to {bounds.most}, for batches replace or "
+            f"{what}, and it may have {bounds.least} to {bounds.most}, for batches replace or "
             f"remove rows: one lost "
             "or one too many would not be seen"
         )
+    return []
 
 
-def bounds_of(parts: Iterable[TablePart]) -> Bounds:
-    """By what batches, in their order, are told to have written."""
+def row_bounds(parts: Iterable[TablePart]) -> Bounds:
+    """Return how many rows ``parts``, in the order of their batches, can have left."""
     least = most = 0
     for part in parts:
         most += part.rows
-        if not part.published:  # decided, and perhaps not all of it is committed yet
-            continue
-        if part.mode == "append":
+        if not part.published:
+            continue  # decided, and perhaps not all of it is committed yet
+        if part.mode == _APPEND:
             least += part.rows
-        elif (
-            part.mode == "upsert"
-        ):  # all keys may have been there, and several rows of one key leave one
+        elif part.mode == _UPSERT:
+            # All keys may have been there, and several rows of one key leave one.
             least = max(least, min(part.rows, 1))
         else:
             least = max(0, least - part.rows)
     return Bounds(least, most)
 
 
-def _anomaly(
-    name: str, invariant: str, found: Found, detail: str, facts: dict[str, Any], findings: Findings
-) -> None:
-    facts["anomalies"].append(name)
-    findings.anomaly(name, invariant, found.name, detail)
-
-
-_APPEND, _UPSERT = "append", "upsert"
-
-
-class JudgedByTransaction:
-    """One table beside what the batches tell of it."""
+class TransactionCheck:
+    """Check of one table, transaction by transaction."""
 
     def __init__(
         self,
-        found: Found,
-        spelled: frozenset[str],
+        table: Table,
+        names: frozenset[str],
         chain: Chain,
         transactions: Mapping[int, Sequence[int]],
         findings: Findings,
@@ -138,59 +128,60 @@ class JudgedByTransaction:
     ) -> None:
         self._findings = findings
         self._anomalies: set[str] = set()
-        self._found = found
+        self._table = table
         self._chain = chain
         self._transactions = transactions
         self._shared = shared
-        self._told: Counter[int] = Counter()
+        self._expected: Counter[int] = Counter()
         self._modes: dict[int, str] = {}
         self._unpublished: set[int] = set()
         for batch in chain.batches:
             for part in batch.tables:
-                if part.table in spelled:
-                    self._told[batch.sequence] += part.rows
+                if part.table in names:
+                    self._expected[batch.sequence] += part.rows
                     self._modes[batch.sequence] = part.mode
                     if not part.published:
                         self._unpublished.add(batch.sequence)
 
-    def judge(self, counts: dict[int, int], left_out: Sequence[int]) -> None:
+    def run(self, counts: dict[int, int], earlier: Iterable[int]) -> None:
+        """Compare rows by transaction with the batches.
+
+        :param earlier: transactions of batches before them.
+        """
         rows = sum(counts.values())
-        rewritten = self._rewritten(counts)
+        rewritten = self._find_rewritten(counts)
         replaced = 0
-        # rows that batches after this one may have replaced or removed, beyond those that are
-        # missed already
-        takes = 0
+        # Rows that batches after this one may have replaced or removed, beyond those missing
+        # already.
+        replaceable = 0
         for batch in reversed(self._chain.batches):
-            told = self._told[batch.sequence]
-            seen = sum(
-                counts.pop(transaction, 0) for transaction in self._transactions[batch.sequence]
-            )
-            if not told and not seen:
+            expected = self._expected[batch.sequence]
+            visible = sum(counts.pop(number, 0) for number in self._transactions[batch.sequence])
+            if not expected and not visible:
                 continue
             mode = self._modes.get(batch.sequence, _APPEND)
-            missing = 0 if batch.sequence in rewritten else max(0, told - seen)
+            missing = 0 if batch.sequence in rewritten else max(0, expected - visible)
             # Several changes of one key leave one row: of an upsert at least one.
-            by_itself = min(
-                missing, 0 if mode == _APPEND else told - 1 if mode == _UPSERT else told
-            )
-            by_later = min(missing - by_itself, takes)
-            takes -= by_later
+            own = 0 if mode == _APPEND else expected - 1 if mode == _UPSERT else expected
+            by_itself = min(missing, own)
+            by_later = min(missing - by_itself, replaceable)
+            replaceable -= by_later
             if mode != _APPEND:
-                takes += told - by_itself if mode == _UPSERT else told
+                replaceable += expected - by_itself if mode == _UPSERT else expected
             replaced += by_itself + by_later
             if batch.sequence not in rewritten:
-                self._whole(batch, told, seen, excused=by_itself + by_later)
-        for transaction in left_out:
+                self._check_batch(batch, expected, visible, excused=by_itself + by_later)
+        for transaction in earlier:
             counts.pop(transaction, None)
         if replaced:
-            self._findings.gone(
-                f"table {self._found.name}: {replaced} rows that later batches have replaced or "
+            self._findings.note_expired(
+                f"table {self._table.name}: {replaced} rows that later batches have replaced or "
                 f"removed, if nobody else"
             )
-        unaccounted = self._of_nobody(counts)
-        self._findings.facts["tables"][self._found.name] = {
+        unaccounted = self._count_unaccounted(counts)
+        self._findings.facts["tables"][self._table.name] = {
             "rows": rows,
-            "batches": sum(1 for told in self._told.values() if told),
+            "batches": sum(1 for number in self._expected.values() if number),
             "replaced_rows": replaced,
             "unaccounted_rows": unaccounted,
             "anomalies": sorted(self._anomalies),
@@ -198,88 +189,72 @@ class JudgedByTransaction:
 
     def _anomaly(self, name: str, invariant: str, where: object, detail: str) -> None:
         self._anomalies.add(name)
-        self._findings.anomaly(name, invariant, f"{self._found.name}@{where}", detail)
+        self._findings.anomaly(name, invariant, f"{self._table.name}@{where}", detail)
 
-    def _rewritten(self, counts: dict[int, int]) -> Collection[int]:
-        """The sequences of batches of which nothing can be said, because one transaction has
-        written all of their rows anew (ALTER TABLE does, for some changes). Its rows leave
-        ``counts``.
+    def _find_rewritten(self, counts: dict[int, int]) -> Collection[int]:
+        """Return the sequences of batches whose rows one transaction has written anew.
 
-        All are gone under their own transactions, and one that is no batch's and came after them
-        has as many rows; or fewer, where rows may have been replaced.
+        ALTER TABLE does, for some changes. Nothing can be said of them; the transaction's rows
+        leave ``counts``. All are gone under their own transactions, and one that is no batch's and
+        came after them has as many rows; or fewer, where rows may have been replaced.
         """
         ours = {number for numbers in self._transactions.values() for number in numbers}
         replaces = any(mode != _APPEND for mode in self._modes.values())
         for transaction, rows in counts.items():
-            told = [
-                b
-                for b in self._chain.batches
-                if self._told[b.sequence] and self._is_after(transaction, b)
-            ]
-            number = sum(self._told[batch.sequence] for batch in told)
-            if (
-                transaction not in ours
-                and told
-                and not any(
-                    number in counts
-                    for batch in told
-                    for number in self._transactions[batch.sequence]
-                )
-                and (rows == number or (rows < number and replaces))
-            ):
-                last = told[-1].sequence
+            if transaction in ours:
+                continue
+            older = [b.sequence for b in self._chain.batches if self._is_after(transaction, b)]
+            older = [sequence for sequence in older if self._expected[sequence]]
+            total = sum(self._expected[sequence] for sequence in older)
+            is_there = any(number in counts for s in older for number in self._transactions[s])
+            if older and not is_there and (rows == total or (rows < total and replaces)):
+                last = older[-1]
                 self._findings.cannot_judge(
-                    f"table {self._found.name} up to sequence {last}: transaction {transaction} "
+                    f"table {self._table.name} up to sequence {last}: transaction {transaction} "
                     f"has written its {rows} "
                     f"rows anew, as ALTER TABLE may (--since sequence:{last + 1} does not ask for "
                     f"them)"
                 )
                 del counts[transaction]
-                return {batch.sequence for batch in told}
+                return frozenset(older)
         return ()
 
     def _is_after(self, transaction: int, batch: Batch) -> bool:
         numbers = self._transactions[batch.sequence]
-        return all(
-            (transaction - number) & HALF < 1 << 31 for number in numbers
-        )  # numbers go in a circle
+        # Numbers go in a circle.
+        return all((transaction - number) & HALF < 1 << 31 for number in numbers)
 
-    def _whole(self, batch: Batch, told: int, seen: int, *, excused: int) -> None:
+    def _check_batch(self, batch: Batch, expected: int, visible: int, *, excused: int) -> None:
+        where = f"{self._table.name}@{batch.sequence}"
         detail = (
-            f"of the {told} rows that sequence {batch.sequence} is told to have written "
-            f"{seen} are there"
+            f"of the {expected} rows that sequence {batch.sequence} is told to have written "
+            f"{visible} are there"
         )
-        if seen > told:
+        if visible > expected:
             self._anomaly("duplicate-write", "I2", batch.sequence, detail)
-        elif seen < told and batch.sequence in self._unpublished:
+        elif visible < expected and batch.sequence in self._unpublished:
             self._findings.cannot_judge(
-                f"{self._found.name}@{batch.sequence}: {detail}; it is decided, and not all of "
-                f"its transactions are "
-                "said to be committed yet"
+                f"{where}: {detail}; it is decided, and not all of its transactions are said to "
+                f"be committed yet"
             )
-        elif seen + excused < told and self._shared:
+        elif visible + excused < expected and self._shared:
             self._findings.cannot_judge(
-                f"{self._found.name}@{batch.sequence}: {detail}, and others may have changed or "
-                f"removed some"
+                f"{where}: {detail}, and others may have changed or removed some"
             )
-        elif seen + excused < told:
-            self._anomaly(
-                "lost-write",
-                "I1",
-                batch.sequence,
-                f"{detail}; if others change or remove rows, --shared-table",
-            )
+        elif visible + excused < expected:
+            detail += "; if others change or remove rows, --shared-table"
+            self._anomaly("lost-write", "I1", batch.sequence, detail)
 
-    def _of_nobody(self, counts: Mapping[int, int]) -> int:
-        """Rows of transactions that are no batch's."""
+    def _count_unaccounted(self, counts: Mapping[int, int]) -> int:
+        """Report rows of transactions that are no batch's, and return their number."""
         if not counts or self._shared:
             return sum(counts.values())
         first = self._chain.batches[0]
         unaccounted = 0
         for transaction, rows in sorted(counts.items()):
             if not self._is_after(transaction, first) and not self._chain.from_the_beginning:
-                self._findings.gone(
-                    f"table {self._found.name}: {rows} rows of transactions before the oldest "
+                self._findings.note_expired(
+                    f"table {self._table.name}: {rows} rows of transactions before the oldest "
                     f"batch looked at"
                 )
                 continue

@@ -1,13 +1,8 @@
-"""Which kind of database an address is of.
+"""Question about tables: is the ledger one chain, and are the rows of its batches there?
 
-The questions to a database, in order: what does the ledger tell, does it make one chain, are its
-rows there?
-
-A batch is one transaction of the database, which wrote its rows and its record. PostgreSQL tells
-of every row which transaction wrote it, so that each batch's rows are counted by themselves
-(:mod:`by_transaction`). MySQL and MariaDB tell no client: there all rows of a table are counted
-together (:mod:`by_totals`). They are counted, and not compared with what they should say: what a
-row *should* say only the query knows.
+A batch is one transaction of the database, which wrote its rows and its record. PostgreSQL shows
+of every row which transaction wrote it; MySQL and MariaDB show it to no client (``table_rows``).
+Rows are counted, and not compared with what they should say: that only the query knows.
 """
 
 from __future__ import annotations
@@ -18,16 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward_verify.chain import Chain, ledger_facts, one_chain
-from onceward_verify.database import Database, Found, Kept
+from onceward_verify.chain import Chain, build_chain, ledger_facts
+from onceward_verify.database import Database, StoredRecord, Table
 from onceward_verify.findings import CannotTell, Findings, WrongUsage, place
-from onceward_verify.ledger import HALF, Batch, Since, batch_of, select
-from onceward_verify.table_rows import JudgedByTransaction, judge_by_totals
+from onceward_verify.ledger import HALF, Batch, Since, parse_batch, select
+from onceward_verify.table_rows import TransactionCheck, check_totals
 
 
-def opened(url: str) -> Database:
-    """The database at ``url``, whose scheme says what it is. Imports what only that kind of server
-    needs.
+def connect(url: str) -> Database:
+    """Connect to the database at ``url``, whose scheme says which kind it is.
+
+    Import what only that kind needs.
 
     :raises WrongUsage: it is no such address.
     :raises Unavailable: no server answers there, it does not let us in, or its client is not
@@ -45,22 +41,20 @@ def opened(url: str) -> Database:
     raise WrongUsage(
         "--database-url is no address of a PostgreSQL, MySQL or MariaDB database",
         next_step="pass postgresql://user@host:port/database, mysql://… or mariadb://…; the "
-        "password may stand in "
-        "PGPASSWORD, or in MYSQL_PWD",
+        "password may stand in PGPASSWORD, or in MYSQL_PWD",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TablesQuestion:
-    """What to look at.
+    """Question about the tables of one pipeline.
 
     :param url: of the database, ``postgresql://…``, ``mysql://…`` or ``mariadb://…``.
-    :param bootstrap_servers: of the Kafka cluster of the sources, to see how far behind the
-        pipeline is; empty: not asked.
+    :param bootstrap_servers: of the Kafka cluster of the sources, for the lag; empty: not asked.
     :param client: librdkafka settings beside them.
     :param expect_caught_up: the pipeline is at rest: lag is an anomaly.
     :param shared_tables: others write to the tables, too.
-    :param ignore_expired: what the ledger has removed is not asked for.
+    :param ignore_expired: do not report what the ledger has removed.
     :param since: the batch to begin with; None: the ledger's first.
     :param patience_s: how long to wait for an answer of a broker, in seconds.
     """
@@ -79,33 +73,34 @@ class TablesQuestion:
 
 
 def check_tables(question: TablesQuestion) -> Findings:
-    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's
-    is missing.
+    """Answer ``question``.
+
+    :raises CannotTell: something that is not the pipeline's is missing.
     """
     began = time.monotonic()
     findings = Findings(ignore_expired=question.ignore_expired)
-    with opened(question.url) as database:
-        ledger = database.table(question.ledger_table)
-        batches = database.table(f"{question.ledger_table}_batches")
+    with connect(question.url) as database:
+        ledger = database.find_table(question.ledger_table)
+        batches = database.find_table(f"{question.ledger_table}_batches")
         if ledger is None or batches is None:
             raise CannotTell(
                 f"there is no ledger {question.ledger_table}, with "
                 f"{question.ledger_table}_batches beside it",
                 next_step="name it with --ledger-table, as schema.table if need be",
             )
-        kept = database.batches(batches, question.pipeline_id)
-        told = _told(kept, question.ledger_table)
-        _ends_there(database.ledger_ends(ledger, question.pipeline_id), told, question, findings)
-        selected = select(told, question.since)
-        chain = one_chain(selected.batches, findings, complete=selected.complete)
-        findings.facts |= {"pipeline_id": question.pipeline_id}
-        findings.facts["ledger"] = ledger_facts(question.ledger_table, chain)
+        records = database.batches(batches, question.pipeline_id)
+        parsed = _parse(records, question.ledger_table)
+        _check_end(database.ledger_end(ledger, question.pipeline_id), parsed, question, findings)
+        selected = select(parsed, question.since)
+        chain = build_chain(selected.batches, findings, complete=selected.complete)
         findings.facts |= {
-            "judged_by": "transactions" if database.tells_writers else "totals",
+            "pipeline_id": question.pipeline_id,
+            "ledger": ledger_facts(question.ledger_table, chain),
+            "judged_by": "transactions" if database.names_writers else "totals",
             "tables": {},
         }
         if chain.batches:
-            _judge_tables(database, chain, selected.before, kept, question, findings)
+            _check_rows(database, chain, selected.before, records, question, findings)
         else:
             findings.cannot_judge(
                 f"pipeline {question.pipeline_id}: {question.ledger_table} has no batch of it"
@@ -117,123 +112,126 @@ def check_tables(question: TablesQuestion) -> Findings:
     return findings
 
 
-def _told(kept: Sequence[Kept], ledger: str) -> list[Batch]:
-    """The batches in their order; of one that was decided and then finished the latter, which
-    comes last.
+def _parse(records: Sequence[StoredRecord], ledger: str) -> list[Batch]:
+    """Return the batches in their order.
+
+    Of one that was decided and then finished the latter, which comes last.
 
     :raises CannotTell: they are not of tables.
     """
-    told = {one.sequence: batch_of(one.record, ledger, 0, one.sequence) for one in kept}
-    if any(batch.parts or batch.files is not None for batch in told.values()):
+    batches = {one.sequence: parse_batch(one.record, ledger, 0, one.sequence) for one in records}
+    if any(batch.parts or batch.files is not None for batch in batches.values()):
         raise CannotTell(
             f"the ledger {ledger} tells of topics or files of this pipeline",
             next_step="ask with --bootstrap-servers, or with --files where the ledger is a folder",
         )
-    return list(told.values())
+    return list(batches.values())
 
 
-def _ends_there(
-    stands_at: int | None, told: Sequence[Batch], question: TablesQuestion, findings: Findings
+def _check_end(
+    end: int | None, batches: Sequence[Batch], question: TablesQuestion, findings: Findings
 ) -> None:
-    """The row by which owners go, and the records beside it, are written together."""
-    newest = max((batch.sequence for batch in told), default=None)
-    if stands_at != newest:
+    """Check that the row that fences and the records beside it end with the same batch.
+
+    They are written together.
+    """
+    newest = max((batch.sequence for batch in batches), default=None)
+    if end != newest:
         detail = (
-            f"the ledger's row stands at sequence {stands_at}, the newest record beside it "
-            f"is of {newest}"
+            f"the ledger's row stands at sequence {end}, the newest record beside it is of "
+            f"{newest}"
         )
         findings.anomaly("ledger-gap", "I6", place(question.ledger_table, 0), detail)
 
 
-def _judge_tables(
+def _check_rows(
     database: Database,
     chain: Chain,
-    left_out: Sequence[Batch],
-    kept: Sequence[Kept],
+    before: Sequence[Batch],
+    records: Sequence[StoredRecord],
     question: TablesQuestion,
     findings: Findings,
 ) -> None:
-    if not database.tells_writers:
-        for found, spelled in _tables_of(database, chain, findings).items():
-            rows = sum(database.rows(found).values())
-            judge_by_totals(rows, found, spelled, chain, findings, shared=question.shared_tables)
+    shared = question.shared_tables
+    if not database.names_writers:
+        for table, names in _find_tables(database, chain, findings).items():
+            rows = sum(database.row_counts(table).values())
+            check_totals(rows, table, names, chain, findings, shared=shared)
         return
-    if copied := [one for one in kept if one.told & HALF != one.written_by]:
-        findings.cannot_judge(
-            f"which rows the batches wrote: the record of sequence {copied[0].sequence} was not "
-            f"written by the "
-            "transaction that it names, so that this is a copy of the database, restored from a "
-            "dump or replicated"
-        )
+    batches = [*before, *chain.batches]
+    if doubt := _doubt_writers(records, batches):
+        findings.cannot_judge(f"which rows the batches wrote: {doubt}")
         return
-    every = [*left_out, *chain.batches]
-    if silent := [
-        batch for batch in every if any(part.transactions is None for part in batch.tables)
-    ]:
-        findings.cannot_judge(
-            f"which rows the batches wrote: the record of sequence {silent[0].sequence} is of an "
-            f"earlier release, and "
-            "does not say which transactions its tasks had prepared"
-        )
-        return
-    decided: dict[int, int] = {}
-    for (
-        one
-    ) in kept:  # of one that was written again, when all was published, the first is the decision
-        decided.setdefault(one.sequence, one.written_by)
-    for found, spelled in _tables_of(database, chain, findings).items():
-        transactions = {
-            batch.sequence: _writers(batch, spelled, decided[batch.sequence]) for batch in every
-        }
-        before = [number for batch in left_out for number in transactions[batch.sequence]]
-        judged = JudgedByTransaction(
-            found, spelled, chain, transactions, findings, shared=question.shared_tables
-        )
-        judged.judge(database.rows(found), before)
+    # Of a record that was written again, when all was published, the first is the decision.
+    decisions = {one.sequence: one.writer for one in reversed(records)}
+    for table, names in _find_tables(database, chain, findings).items():
+        writers = {b.sequence: _writers(b, names, decisions[b.sequence]) for b in batches}
+        earlier = [number for batch in before for number in writers[batch.sequence]]
+        check = TransactionCheck(table, names, chain, writers, findings, shared=shared)
+        check.run(database.row_counts(table), earlier)
 
 
-def _writers(batch: Batch, spelled: frozenset[str], decision: int) -> tuple[int, ...]:
-    """The transactions that may have written a batch's rows of one table: those that its tasks had
-    prepared, or the decision itself. Of a fan-out each sink has its own.
+def _doubt_writers(records: Sequence[StoredRecord], batches: Sequence[Batch]) -> str:
+    """Return why transactions do not tell whose the rows are; empty if they do."""
+    for one in records:
+        if one.transaction & HALF != one.writer:
+            return (
+                f"the record of sequence {one.sequence} was not written by the transaction that "
+                f"it names, so that "
+                "this is a copy of the database, restored from a dump or replicated"
+            )
+    for batch in batches:
+        if any(part.transactions is None for part in batch.tables):
+            return (
+                f"the record of sequence {batch.sequence} is of an earlier release, and does not "
+                f"say which "
+                "transactions its tasks had prepared"
+            )
+    return ""
+
+
+def _writers(batch: Batch, names: frozenset[str], decision: int) -> tuple[int, ...]:
+    """Return the transactions that may have written a batch's rows of one table.
+
+    Those that its tasks had prepared, or the decision itself. Of a fan-out each sink has its own.
     """
-    parts = [part.transactions or (decision,) for part in batch.tables if part.table in spelled]
+    parts = [part.transactions or (decision,) for part in batch.tables if part.table in names]
     return tuple(dict.fromkeys(number for numbers in parts for number in numbers)) or (decision,)
 
 
-def _tables_of(
+def _find_tables(
     database: Database, chain: Chain, findings: Findings
-) -> dict[Found, frozenset[str]]:
-    """The tables, each with all the spellings under which batches name it. One that is a part of
-    another of them counts as that.
+) -> dict[Table, frozenset[str]]:
+    """Return the tables, each with all the names under which batches write to it.
+
+    One that is a part of another of them counts as that.
     """
-    tables: dict[Found, set[str]] = defaultdict(set)
+    tables: dict[Table, set[str]] = defaultdict(set)
     for name in sorted({part.table for batch in chain.batches for part in batch.tables}):
-        found = database.table(name)
-        if found is None:
+        table = database.find_table(name)
+        if table is None:
             findings.cannot_judge(
                 f"table {name}: it does not exist (any more), or is not this login's to see"
             )
         else:
-            tables[found].add(name)
-    parts = {
-        found: {part for part in tables if found.key in (part.key, *part.part_of)}
-        for found in tables
-    }
+            tables[table].add(name)
+    roots = [table for table in tables if not any(one.key in table.parents for one in tables)]
     return {
-        found: frozenset().union(*(tables[part] for part in within))
-        for found, within in parts.items()
-        if not any(other.key in found.part_of for other in tables)
+        root: frozenset().union(
+            *(names for part, names in tables.items() if root.key in (part.key, *part.parents))
+        )
+        for root in roots
     }
 
 
 def _sources(question: TablesQuestion, chain: Chain, findings: Findings) -> None:
     from onceward_verify.cluster import Cluster  # needs confluent-kafka, which tables alone do not
-    from onceward_verify.sources import look_at_sources
+    from onceward_verify.sources import check_sources
 
     settings: dict[str, Any] = {**question.client, "bootstrap.servers": question.bootstrap_servers}
     cluster = Cluster(
         settings, question.pipeline_id, question.patience_s, verbose=question.verbose
     )
-    look_at_sources(
+    check_sources(
         cluster, chain, findings, expect_caught_up=question.expect_caught_up, has_group=False
     )

@@ -1,9 +1,8 @@
-"""Is every record of the source accounted for? Counts how often each is named by the output, a
-window at a time.
+"""Counts of how often the output names each source record, a window at a time.
 
-Pure: fed by ``conserves`` with offsets. Memory is bounded by :func:`windows`, which cuts what
-batches have read into pieces of so many offsets; a cell of one offset is a byte for what it is and
-a byte for each count.
+Pure: fed by ``conservation`` with offsets. Memory is bounded by :func:`windows`, which cuts what
+batches have read into pieces of so many offsets; a cell of one offset is a byte for its kind and a
+byte for each count.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Rule = Literal["exactly", "at-most", "at-least"]
 Source = tuple[str, int]
 """Topic and partition of a source."""
 
-_IS_RECORD, _READ, _JUDGED, _SKIPPED = 1, 2, 4, 8
+_IS_RECORD, _READ, _COMPLETE, _SKIPPED = 1, 2, 4, 8
 _MANY = 255
 
 
@@ -31,7 +30,7 @@ _MANY = 255
 class Group:
     """One batch of the query, with its supplements: all that was written for what it read.
 
-    ``spans``: per source partition the first offset and the end (exclusive).
+    ``spans``: for each source partition the first offset and the end (exclusive).
     """
 
     batch_id: int
@@ -46,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A piece of what one group has read; of no group (-1), if its batch was skipped."""
+    """Piece of what one group has read; of no group (-1), if its batch was skipped."""
 
     group: int
     source: Source
@@ -59,19 +58,21 @@ _NO_GROUP = -1
 
 @dataclass(frozen=True)
 class Window:
-    """What is counted at one time. ``begins``: the groups that are met for the first time."""
+    """Slices that are counted at one time. ``begins``: the groups that are met for the first
+    time.
+    """
 
     slices: tuple[Slice, ...]
     begins: frozenset[int]
 
     @property
     def groups(self) -> frozenset[int]:
-        """Those whose output has to be read."""
+        """Groups whose output has to be read."""
         return self.begins | {piece.group for piece in self.slices if piece.group != _NO_GROUP}
 
 
-def groups_of(batches: Iterable[Batch]) -> list[Group]:
-    """The batches, each with its supplements. Sources that are not Kafka's are left out.
+def group_batches(batches: Iterable[Batch]) -> list[Group]:
+    """Group each batch with its supplements. Sources that are not Kafka's are left out.
 
     :raises ValueError: one source partition is read twice by the same query; names it.
     """
@@ -105,15 +106,14 @@ def _spans(batch: Batch) -> dict[Source, tuple[int, int]]:
 
 
 def windows(groups: Sequence[Group], skipped: Iterable[Skipped], cells: int) -> Iterator[Window]:
-    """Everything that was read, in pieces that need at most ``cells`` cells each, and each group's
-    pieces in order.
-    """
+    """Yield everything that was read, each group in order, by at most ``cells`` cells."""
     pieces: list[Slice] = []
     begins: set[int] = set()
     extents: dict[Source, tuple[int, int]] = {}
     size = 0
-    for group, source, start, end in _all_read(groups, skipped):
-        if source is None:  # nothing of Kafka, and maybe output all the same
+    for group, source, start, end in _ranges(groups, skipped):
+        if source is None:
+            # Nothing of Kafka was read, and there may be output all the same.
             begins.add(group)
             continue
         for cut in range(start, end, cells):
@@ -127,17 +127,17 @@ def windows(groups: Sequence[Group], skipped: Iterable[Skipped], cells: int) -> 
                 wider, size = (piece.start, piece.end), piece.end - piece.start
             extents[source] = wider
             pieces.append(piece)
-            if group != _NO_GROUP and cut == start and source == next(_read_by(groups[group])):
+            if group != _NO_GROUP and cut == start and source == next(_sources(groups[group])):
                 begins.add(group)
     yield Window(tuple(pieces), frozenset(begins))
 
 
-def _all_read(
+def _ranges(
     groups: Sequence[Group], skipped: Iterable[Skipped]
 ) -> Iterator[tuple[int, Source | None, int, int]]:
     for number, group in enumerate(groups):
         read = False
-        for source in _read_by(group):
+        for source in _sources(group):
             read = True
             yield number, source, *group.spans[source]
         if not read:
@@ -147,14 +147,15 @@ def _all_read(
             yield _NO_GROUP, source, first, last + 1
 
 
-def _read_by(group: Group) -> Iterator[Source]:
+def _sources(group: Group) -> Iterator[Source]:
     return (source for source, (start, end) in group.spans.items() if start < end)
 
 
 @dataclass
 class Outcome:
-    """What a window has shown. Stretches are (source, first, last), offsets inclusive; numbers are
-    of records.
+    """Result of a window, in numbers of records.
+
+    Stretches are (source, first, last), offsets inclusive.
     """
 
     inputs: int = 0
@@ -168,7 +169,7 @@ class Outcome:
     again: list[int] = field(default_factory=list)
     """Inputs that are named more than once."""
     unjudged: list[int] = field(default_factory=list)
-    """Inputs that nothing names, where some of the output is not there to be asked."""
+    """Inputs that nothing names, where some of the output is missing."""
     lost: list[tuple[int, Source, int, int]] = field(default_factory=list)
     """Stretches that nothing names, with the count that shows it."""
     repeated: list[tuple[int, Source, int, int, int]] = field(default_factory=list)
@@ -176,16 +177,13 @@ class Outcome:
     strangers: list[tuple[Source, int, int]] = field(default_factory=list)
     """Stretches that are named and are no committed records."""
     unknown: list[tuple[Source, int, int]] = field(default_factory=list)
-    """Stretches of which nobody can tell any more whether they are records: expired, truncated,
-    compacted.
-    """
+    """Stretches that may or may not be records: expired, truncated, compacted."""
 
 
 class Tally:
-    """The cells of one window.
+    """Cells of one window.
 
-    :param counts: how many independent counts there are (one in all, or one for each output
-        topic).
+    :param counts: number of independent counts (one in all, or one for each output topic).
     """
 
     def __init__(self, window: Window, groups: Sequence[Group], counts: int) -> None:
@@ -208,15 +206,15 @@ class Tally:
             self._kinds[source] = np.zeros(high - low, np.uint8)
             self._named[source] = np.zeros((counts, high - low), np.uint8)
 
-    def exist(self, source: Source, offsets: Any) -> None:
-        """``offsets`` (a numpy array, within the extent) are committed records."""
+    def add_records(self, source: Source, offsets: Any) -> None:
+        """Mark ``offsets`` (a numpy array, within the extent) as committed records."""
         self._kinds[source][offsets - self.extents[source][0]] |= _IS_RECORD
 
-    def name(self, count: int, group: int, source: Source, offsets: Any) -> tuple[Any, Any]:
-        """Output records of ``group`` name ``offsets`` of ``source``.
+    def add_names(self, count: int, group: int, source: Source, offsets: Any) -> tuple[Any, Any]:
+        """Count ``offsets`` of ``source`` as named by output records of ``group``.
 
-        Returns two masks over ``offsets``: those that the group has not read (only in the window
-        in which it begins, so that they come up once), and those that were named before, or twice
+        Return two masks over ``offsets``: those that the group has not read (only in the window in
+        which it begins, so that they come up once), and those that were named before, or twice
         here.
         """
         start, end = self._groups[group].spans.get(source, (0, 0))
@@ -237,82 +235,71 @@ class Tally:
             outside[:] = False
         return outside, again
 
-    def outcome(
+    def summarize(
         self,
         judged: frozenset[int],
         known: Mapping[Source, tuple[int, int]],
         compacted: frozenset[Source],
     ) -> Outcome:
-        """What has come of it.
+        """Return the window's result.
 
         :param judged: groups whose output is all there, so that what nothing names is lost.
-        :param known: per source partition from where to where (exclusive) its records were read.
+        :param known: for each source partition from where to where (exclusive) its records were
+            read.
         :param compacted: source partitions of which records may be gone in between.
         """
-        found = Outcome(named=[0] * self._counts, never=[0] * self._counts)
-        found.again, found.unjudged = [0] * self._counts, [0] * self._counts
+        outcome = Outcome(named=[0] * self._counts, never=[0] * self._counts)
+        outcome.again, outcome.unjudged = [0] * self._counts, [0] * self._counts
         for source, pieces in self._slices.items():
             kinds, base = self._kinds[source], self.extents[source][0]
             for piece in pieces:
-                kind = (
-                    _SKIPPED
-                    if piece.group == _NO_GROUP
-                    else _READ | (_JUDGED if piece.group in judged else 0)
-                )
+                kind = _READ | _COMPLETE if piece.group in judged else _READ
+                kind = _SKIPPED if piece.group == _NO_GROUP else kind
                 kinds[piece.start - base : piece.end - base] |= kind
-            self._judge(source, kinds, base, known.get(source, (0, 0)), source in compacted, found)
-        return found
+            within = np.zeros(len(kinds), bool)
+            first, end = known.get(source, (0, 0))
+            within[max(0, first - base) : max(0, end - base)] = True
+            self._evaluate(source, within, source in compacted, outcome)
+        return outcome
 
-    def _judge(
-        self,
-        source: Source,
-        kinds: Any,
-        base: int,
-        known: tuple[int, int],
-        compacted: bool,
-        found: Outcome,
-    ) -> None:
+    def _evaluate(self, source: Source, within: Any, compacted: bool, outcome: Outcome) -> None:
+        kinds, base = self._kinds[source], self.extents[source][0]
         is_record, read = (kinds & _IS_RECORD) != 0, (kinds & _READ) != 0
-        judged = is_record & ((kinds & _JUDGED) != 0)
+        judged = is_record & ((kinds & _COMPLETE) != 0)
         inputs = is_record & read
-        found.inputs += int(inputs.sum())
-        # Not all that is not read: between two slices lie offsets that another window counts.
-        found.skipped += int((is_record & ((kinds & _SKIPPED) != 0) & ~read).sum())
-        within = np.zeros(len(kinds), bool)
-        within[max(0, known[0] - base) : max(0, known[1] - base)] = True
+        outcome.inputs += int(inputs.sum())
+        # Not all that is not read was skipped: between two slices lie offsets of another window.
+        outcome.skipped += int((is_record & ((kinds & _SKIPPED) != 0) & ~read).sum())
         by_any = self._named[source].any(axis=0)
         if not compacted:
-            found.strangers += [
+            outcome.strangers += [
                 (source, *run) for run in _runs(by_any & within & ~is_record, base)
             ]
-        untold = read & ~within if not compacted else read & ~is_record & ~by_any
-        found.unknown += [(source, *run) for run in _runs(untold, base)]
+        unknown = read & ~is_record & ~by_any if compacted else read & ~within
+        outcome.unknown += [(source, *run) for run in _runs(unknown, base)]
         for count, row in enumerate(self._named[source]):
             never, again = row == 0, row > 1
-            found.named[count] += int((inputs & ~never).sum())
-            found.never[count] += int((judged & never).sum())
-            found.unjudged[count] += int((inputs & ~judged & never).sum())
-            found.again[count] += int(again.sum())
-            found.lost += [(count, source, *run) for run in _runs(judged & never, base)]
+            outcome.named[count] += int((inputs & ~never).sum())
+            outcome.never[count] += int((judged & never).sum())
+            outcome.unjudged[count] += int((inputs & ~judged & never).sum())
+            outcome.again[count] += int(again.sum())
+            outcome.lost += [(count, source, *run) for run in _runs(judged & never, base)]
             for first, last in _runs(again, base):
                 most = int(row[first - base : last - base + 1].max())
-                found.repeated.append((count, source, first, last, most))
+                outcome.repeated.append((count, source, first, last, most))
 
-    def reader_of(self, source: Source, offset: int) -> Group | None:
-        """Which group has read ``offset``."""
+    def reader_at(self, source: Source, offset: int) -> Group | None:
+        """Return the group that has read ``offset``, if any."""
         pieces = self._slices[source]
-        for piece in reversed(
-            pieces[: bisect.bisect_right(pieces, offset, key=lambda piece: piece.start)]
-        ):
+        number = bisect.bisect_right(pieces, offset, key=lambda piece: piece.start)
+        for piece in reversed(pieces[:number]):
             if piece.start <= offset < piece.end:
                 return None if piece.group == _NO_GROUP else self._groups[piece.group]
         return None
 
 
 def _runs(mask: Any, base: int) -> list[tuple[int, int]]:
-    """The stretches of ``mask``, as first and last offset."""
+    """Return the stretches of ``mask``, as first and last offset."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [
-        (base + int(first), base + int(end) - 1)
-        for first, end in zip(edges[::2], edges[1::2], strict=True)
-    ]
+    pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    return [(base + first, base + end - 1) for first, end in pairs]

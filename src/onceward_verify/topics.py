@@ -1,16 +1,13 @@
-"""Reads a pipeline's records off the ledger topic, all of its partitions. Called by ``checker``.
-
-Pipelines share ledger partitions, and one's open transaction hides what others have committed
-behind it. So it is not waited for every transaction to end, but until no record of *this* pipeline
-lies behind an open one.
-
-
-The questions, in order: what does the ledger tell, does it make one chain, and is it what the logs
-show?
+"""Question about topics: is the ledger one chain, and is it what the logs show?
 
 The order matters while the pipeline runs: the outputs' ends are taken *before* the ledger is read
-to its end. A batch's ledger record is appended before its markers are written, so whatever is
-visible below those ends has its record in what is read then; what comes later is left alone.
+to its end. A batch's ledger record is appended before its markers are written, so every record
+visible below those ends has its ledger record in what is read then; what comes later is left
+alone.
+
+Pipelines share ledger partitions, and one's open transaction hides what others have committed
+behind it. So the reader does not wait for every transaction to end, but until no record of *this*
+pipeline lies behind an open one.
 """
 
 from __future__ import annotations
@@ -22,21 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onceward_verify.chain import Chain, disjoint_parts, ledger_facts, one_chain
+from onceward_verify.chain import Chain, build_chain, disjoint_parts, ledger_facts
 from onceward_verify.cluster import COMMITTED, UNCOMMITTED, Cluster, Where
-from onceward_verify.conservation import Conserves, conserve
-from onceward_verify.fencing import Epochs, judge_ledger, judge_output, replica_folder
+from onceward_verify.conservation import Conservation, check_conservation
+from onceward_verify.fencing import Epochs, check_ledger, check_output, replica_folder
 from onceward_verify.findings import CannotTell, Findings, place
-from onceward_verify.ledger import Batch, Part, Selection, Since, batch_of, select
+from onceward_verify.ledger import Batch, Part, Selection, Since, parse_batch, select
 from onceward_verify.outputs import (
     OutputRange,
     Reading,
-    judge,
-    leave_undecided,
-    name_culprits,
+    check_outputs,
+    leave_unaccounted_open,
     read_outputs,
+    report_unaccounted,
 )
-from onceward_verify.sources import look_at_sources
+from onceward_verify.sources import check_sources
 
 _LOOK_SECONDS = 0.2
 
@@ -60,9 +57,7 @@ class LedgerReading:
 
 
 def read_ledger(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float) -> LedgerReading:
-    """Everything that was in the ledger when the call began, once it is decided or ``settle_s``
-    are over.
-    """
+    """Read the ledger as of now, once it is decided or ``settle_s`` are over."""
     partitions = cluster.partitions(topic)
     if partitions is None:
         raise CannotTell(
@@ -70,41 +65,39 @@ def read_ledger(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float)
         )
     key = pipeline_id.encode()
     reading = _read(cluster, partitions, key, settle_s)
-    if _has_gap(
-        reading.batches
-    ):  # compaction may have swept through while we read: a second look is of one moment
+    # 1. We read records 1 and 2 of the key. 2. Compaction removes 1 to 8, as 9 is newer. 3. We
+    # read 9, behind a gap that no pipeline has made. A second reading finds what compaction has
+    # left.
+    if _has_gap(reading.batches):
         reading = _read(cluster, partitions, key, settle_s)
     return reading
 
 
 def _read(cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float) -> LedgerReading:
-    decided_to, undecided, behind_others = _settled(cluster, partitions, key, settle_s)
+    decided_to, undecided, behind_others = _wait_until_decided(cluster, partitions, key, settle_s)
     starts = cluster.starts(partitions)
-    found: dict[Where, list[Batch]] = {where: [] for where in partitions}
+    batches: dict[Where, list[Batch]] = {where: [] for where in partitions}
     tombstones = []
-    for where, messages, _ in cluster.read(
-        {where: (starts[where], decided_to[where]) for where in partitions}
-    ):
+    ranges = {where: (starts[where], decided_to[where]) for where in partitions}
+    for where, messages, _ in cluster.read(ranges):
         for message in messages:
-            if message.key() == key:
-                value = message.value()
-                if value is None:
-                    tombstones.append(place(*where, message.offset()))
-                else:
-                    found[where].append(batch_of(value, *where, message.offset()))
-    return LedgerReading(
-        list(itertools.chain(*found.values())), undecided, behind_others, tombstones
-    )
+            if message.key() != key:
+                continue
+            if message.value() is None:
+                tombstones.append(place(*where, message.offset()))
+            else:
+                batches[where].append(parse_batch(message.value(), *where, message.offset()))
+    in_order = list(itertools.chain(*batches.values()))
+    return LedgerReading(in_order, undecided, behind_others, tombstones)
 
 
-def _settled(
+def _wait_until_decided(
     cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float
 ) -> tuple[dict[Where, int], list[str], list[str]]:
-    """Up to where each partition is decided, and where records of ``key`` are that were there
-    before and are not.
+    """Return where each partition's decided end is, and places of undecided records.
 
-    What is not decided begins with the first record of a transaction that is open, and its key
-    says whose that is.
+    What is not decided begins with the first record of an open transaction, whose key names its
+    pipeline.
     """
     deadline = time.monotonic() + settle_s
     high = cluster.ends(partitions)
@@ -113,15 +106,14 @@ def _settled(
         decided_to = {where: min(stable[where], high[where]) for where in partitions}
         undecided, behind_others = [], []
         first_keys: dict[Where, bytes | None] = {}
-        for where, messages, _ in cluster.read(
-            {w: (decided_to[w], high[w]) for w in partitions}, UNCOMMITTED
-        ):
-            begun_by = first_keys.setdefault(where, messages[0].key())
+        ranges = {where: (decided_to[where], high[where]) for where in partitions}
+        for where, messages, _ in cluster.read(ranges, UNCOMMITTED):
+            first_key = first_keys.setdefault(where, messages[0].key())
             ours = [
                 place(*where, message.offset()) for message in messages if message.key() == key
             ]
             undecided += ours
-            behind_others += ours if begun_by != key else []
+            behind_others += ours if first_key != key else []
         if not undecided or time.monotonic() > deadline:
             return decided_to, undecided, behind_others
         time.sleep(_LOOK_SECONDS)
@@ -135,18 +127,17 @@ def _has_gap(batches: list[Batch]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """What to look at.
+class TopicsQuestion:
+    """Question about the topics of one pipeline.
 
     :param client: librdkafka settings beside the bootstrap servers.
     :param topics: output topics; empty: those that the manifests name.
     :param expect_caught_up: the pipeline is at rest: lag and open transactions are anomalies.
     :param shared_topic: others write to the output topics, too.
-    :param ignore_expired: what compaction and retention have removed is not asked for.
+    :param ignore_expired: do not report what compaction and retention have removed.
     :param log_dirs: the brokers' log directories, for the epochs in each record batch.
-    :param since: the batch to begin with; what came before is not asked for. None: the ledger's
-        first.
-    :param conserves: ask whether every record of the source is accounted for in the output, too.
+    :param since: the batch to begin with; what came before is left out. None: the ledger's first.
+    :param conserves: compare the output with the input, too.
     :param settle_s: how long transactions may take to end, in seconds.
     :param patience_s: how long to wait for an answer of a broker, in seconds.
     :param verbose: librdkafka's own log goes to standard error.
@@ -162,15 +153,16 @@ class Question:
     ignore_expired: bool = False
     log_dirs: tuple[Path, ...] = ()
     since: Since | None = None
-    conserves: Conserves | None = None
+    conserves: Conservation | None = None
     settle_s: float = 15.0
     patience_s: float = 60.0
     verbose: bool = False
 
 
-def check(question: Question) -> Findings:
-    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's
-    is missing.
+def check_topics(question: TopicsQuestion) -> Findings:
+    """Answer ``question``.
+
+    :raises CannotTell: something that is not the pipeline's is missing.
     """
     began = time.monotonic()
     findings = Findings(ignore_expired=question.ignore_expired)
@@ -179,14 +171,15 @@ def check(question: Question) -> Findings:
         settings, question.pipeline_id, question.patience_s, verbose=question.verbose
     )
 
-    outputs = _outputs(cluster, question, findings)
+    # The ends come first: see the top of this module.
+    outputs = _output_partitions(cluster, question, findings)
     seen_to = cluster.ends(outputs, COMMITTED)
     ledger = _ledger(cluster, question)
     high = cluster.ends(outputs)
 
-    _undecided(ledger, question, findings)
+    _report_undecided(ledger, question, findings)
     selected = select(ledger.batches, question.since)
-    chain = one_chain(selected.batches, findings, complete=selected.complete)
+    chain = build_chain(selected.batches, findings, complete=selected.complete)
     findings.facts |= {
         "pipeline_id": question.pipeline_id,
         "ledger": ledger_facts(question.ledger_topic, chain),
@@ -196,56 +189,54 @@ def check(question: Question) -> Findings:
             f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of "
             f"it"
         )
-    _published_elsewhere(chain, question, findings)
-    parts = _parts_looked_at(chain, outputs, findings)
-    if (
-        ledger.undecided
-    ):  # what is visible may belong to a batch that is told of behind an open transaction
-        seen_to = {
-            w: min(to, max((p.last + 1 for p in parts.get(w, ())), default=0))
-            for w, to in seen_to.items()
-        }
+    _report_other_targets(chain, question, findings)
+    parts = _select_parts(chain, outputs, findings)
+    if ledger.undecided:
+        # Visible records may belong to a batch whose ledger record is behind an open transaction.
+        for where, end in seen_to.items():
+            last = max((part.last + 1 for part in parts.get(where, ())), default=0)
+            seen_to[where] = min(end, last)
 
-    ranges = _ranges(cluster, question, chain, selected, parts, seen_to, high, findings)
-    readings = _readings(cluster, question, parts, ranges, high, findings)
-    judge(readings, findings)
+    ranges = _output_ranges(cluster, question, chain, selected, parts, seen_to, high, findings)
+    readings = _read_outputs(cluster, question, parts, ranges, high, findings)
+    check_outputs(readings, findings)
     if question.shared_topic:
-        leave_undecided(readings, findings, producers_known=bool(question.log_dirs))
+        leave_unaccounted_open(readings, findings, producers_known=bool(question.log_dirs))
     else:
-        name_culprits(cluster, readings, findings)
+        report_unaccounted(cluster, readings, findings)
     if question.log_dirs:
-        _epochs(cluster, question, chain, readings, findings)
+        _check_epochs(cluster, question, chain, readings, findings)
 
     findings.facts["topics"] = _topic_facts(readings, findings)
     if question.conserves is not None and chain.batches:
-        conserve(cluster, chain, readings, question.conserves, findings)
-    look_at_sources(cluster, chain, findings, expect_caught_up=question.expect_caught_up)
+        check_conservation(cluster, chain, readings, question.conserves, findings)
+    check_sources(cluster, chain, findings, expect_caught_up=question.expect_caught_up)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
     return findings
 
 
-def _ledger(cluster: Cluster, question: Question) -> LedgerReading:
+def _ledger(cluster: Cluster, question: TopicsQuestion) -> LedgerReading:
     return read_ledger(cluster, question.ledger_topic, question.pipeline_id, question.settle_s)
 
 
-def _outputs(cluster: Cluster, question: Question, findings: Findings) -> list[Where]:
-    """The partitions of the topics that were asked for, or else of those that batches wrote to."""
-    told = (
-        ()
-        if question.topics
-        else select(_ledger(cluster, question).batches, question.since).batches
-    )
-    topics = question.topics or sorted({part.topic for batch in told for part in batch.parts})
-    found: list[Where] = []
+def _output_partitions(
+    cluster: Cluster, question: TopicsQuestion, findings: Findings
+) -> list[Where]:
+    """Return the partitions of the topics asked for, or of those that batches wrote to."""
+    topics = question.topics
+    if not topics:
+        batches = select(_ledger(cluster, question).batches, question.since).batches
+        topics = tuple(sorted({part.topic for batch in batches for part in batch.parts}))
+    outputs: list[Where] = []
     for topic in topics:
         partitions = cluster.partitions(topic)
         if partitions is None:
             findings.cannot_judge(f"topic {topic}: it does not exist (any more)")
-        found += partitions or []
-    return found
+        outputs += partitions or []
+    return outputs
 
 
-def _undecided(ledger: LedgerReading, question: Question, findings: Findings) -> None:
+def _report_undecided(ledger: LedgerReading, question: TopicsQuestion, findings: Findings) -> None:
     for where in ledger.undecided:
         what = "a ledger record in, or behind, a transaction that has not ended"
         if question.expect_caught_up and where not in ledger.behind_others:
@@ -256,9 +247,10 @@ def _undecided(ledger: LedgerReading, question: Question, findings: Findings) ->
         findings.cannot_judge(f"ledger records before {where}: somebody deleted them there")
 
 
-def _published_elsewhere(chain: Chain, question: Question, findings: Findings) -> None:
-    """What other targets have of the batches is not looked at here, but whether they have it the
-    ledger tells.
+def _report_other_targets(chain: Chain, question: TopicsQuestion, findings: Findings) -> None:
+    """Report whether other targets have published the newest batch.
+
+    What they have is not looked at here.
     """
     newest = chain.batches[-1] if chain.batches else None
     if newest is not None and not newest.finished:
@@ -267,26 +259,23 @@ def _published_elsewhere(chain: Chain, question: Question, findings: Findings) -
             findings.anomaly("open-transaction", "I8", newest.place, what)
         else:
             findings.cannot_judge(what)
-    elsewhere = sum(1 for batch in chain.batches if batch.is_published)
-    if elsewhere:
-        findings.facts["not_looked_at"] = (
-            f"what {elsewhere:,} batches have put into other targets than topics"
-        )
+    if number := sum(1 for batch in chain.batches if batch.is_published):
+        what = f"what {number:,} batches have put into other targets than topics"
+        findings.facts["not_looked_at"] = what
 
 
-def _parts_looked_at(
+def _select_parts(
     chain: Chain, outputs: Sequence[Where], findings: Findings
 ) -> dict[Where, list[Part]]:
     parts = disjoint_parts(chain.batches)
-    looked_at = set(outputs)
-    for where in sorted(parts.keys() - looked_at):
+    for where in sorted(parts.keys() - set(outputs)):
         findings.cannot_judge(f"{place(*where)}: batches wrote there, and it was not looked at")
-    return {where: told for where, told in parts.items() if where in looked_at}
+    return {where: of_one for where, of_one in parts.items() if where in set(outputs)}
 
 
-def _ranges(
+def _output_ranges(
     cluster: Cluster,
-    question: Question,
+    question: TopicsQuestion,
     chain: Chain,
     selected: Selection,
     parts: Mapping[Where, Sequence[Part]],
@@ -298,42 +287,37 @@ def _ranges(
         where: max([seen, *(min(part.last + 1, high[where]) for part in parts.get(where, ()))])
         for where, seen in seen_to.items()
     }
-    stable = cluster.wait_until_stable(
-        high if question.expect_caught_up else wanted, question.settle_s
-    )
-    starts = _after_what_is_left_out(cluster.starts(high), selected, parts)
+    wanted = dict(high) if question.expect_caught_up else wanted
+    stable = cluster.wait_until_stable(wanted, question.settle_s)
+    starts = _skip_to_selection(cluster.starts(high), selected, parts)
     first_sequence = chain.covered[0].sequence if chain.covered else 0
     ranges = {}
     for where in high:
         if stable[where] < high[where] and question.expect_caught_up:
             detail = f"the last stable offset is {stable[where]}, the high watermark {high[where]}"
             if question.shared_topic:
-                findings.cannot_judge(
-                    f"{place(*where)}: {detail}, for a transaction that may be of others"
-                )
+                doubt = f"{detail}, for a transaction that may be of others"
+                findings.cannot_judge(f"{place(*where)}: {doubt}")
             else:
-                findings.anomaly(
-                    "open-transaction", "I8", place(*where, stable[where], high[where] - 1), detail
-                )
+                at = place(*where, stable[where], high[where] - 1)
+                findings.anomaly("open-transaction", "I8", at, detail)
         covered = [part.first for part in parts.get(where, ()) if part.sequence >= first_sequence]
         accounted_from = starts[where] if chain.from_the_beginning else min(covered, default=None)
-        end = min(stable[where], high[where] if question.expect_caught_up else wanted[where])
+        end = min(stable[where], wanted[where])
         ranges[where] = OutputRange(starts[where], end, accounted_from, min(seen_to[where], end))
     return ranges
 
 
-def _after_what_is_left_out(
+def _skip_to_selection(
     starts: Mapping[Where, int], selected: Selection, parts: Mapping[Where, Sequence[Part]]
 ) -> dict[Where, int]:
-    """Where to begin reading: behind the last record of a batch that is left out, so that old
-    output costs nothing.
-    """
+    """Return where to begin reading: behind the last record of a batch before the selection."""
     begin = dict(starts)
     for part in (part for batch in selected.before for part in batch.parts):
         where = (part.topic, part.partition)
         if where in begin:
             begin[where] = max(begin[where], part.last + 1)
-    # A batch that is told to lie before what is left out is an anomaly already, and no case of
+    # A selected batch that lies before one left out is an anomaly already, and no case of
     # retention.
     return {
         where: max(starts[where], min([first, *(part.first for part in parts.get(where, ()))]))
@@ -341,9 +325,9 @@ def _after_what_is_left_out(
     }
 
 
-def _readings(
+def _read_outputs(
     cluster: Cluster,
-    question: Question,
+    question: TopicsQuestion,
     parts: Mapping[Where, Sequence[Part]],
     ranges: Mapping[Where, OutputRange],
     high: Mapping[Where, int],
@@ -351,8 +335,8 @@ def _readings(
 ) -> dict[Where, Reading]:
     compacted = {topic: cluster.is_compacted(topic) for topic in {where[0] for where in ranges}}
     decided: dict[Where, list[Part]] = {where: [] for where in parts}
-    for where, part in ((where, part) for where, told in parts.items() for part in told):
-        if _decided(part, ranges[where], high[where]):
+    for where, part in ((where, part) for where, of_one in parts.items() for part in of_one):
+        if _is_decided(part, ranges[where], high[where]):
             decided[where].append(part)
         else:
             findings.cannot_judge(
@@ -361,38 +345,37 @@ def _readings(
     return read_outputs(cluster, decided, ranges, compacted, shared=question.shared_topic)
 
 
-def _decided(part: Part, looked_at: OutputRange, high: int) -> bool:
-    """Below the end of what is decided; or above the end of everything: such a record is lost, not
-    undecided.
+def _is_decided(part: Part, looked_at: OutputRange, high: int) -> bool:
+    """Return whether ``part`` lies below the decided end.
+
+    Above the end of everything it is lost, which is decided, too.
     """
     return part.last < looked_at.end or looked_at.end >= high
 
 
-def _epochs(
+def _check_epochs(
     cluster: Cluster,
-    question: Question,
+    question: TopicsQuestion,
     chain: Chain,
     readings: Mapping[Where, Reading],
     findings: Findings,
 ) -> None:
-    epochs = Epochs.of(chain)
+    epochs = Epochs.from_chain(chain)
     topics = {question.ledger_topic, *(where[0] for where in readings)}
-    leaders = {
-        where: leader
-        for topic in topics
-        for where, leader in (cluster.leaders(topic) or {}).items()
-    }
+    leaders: dict[Where, int] = {}
+    for topic in topics:
+        leaders |= cluster.leaders(topic) or {}
     for where, leader in sorted(leaders.items()):
-        of_ledger = where[0] == question.ledger_topic
-        if of_ledger and not any(batch.ledger_partition == where[1] for batch in chain.batches):
+        is_ledger = where[0] == question.ledger_topic
+        if is_ledger and not any(batch.ledger_partition == where[1] for batch in chain.batches):
             continue
         folder = replica_folder(question.log_dirs, *where, leader)
         if folder is None:
             findings.cannot_judge(f"{place(*where)}: its epochs, it is in none of the --log-dirs")
-        elif of_ledger:
-            judge_ledger(chain, where, folder, findings)
+        elif is_ledger:
+            check_ledger(chain, where, folder, findings)
         elif where in readings:
-            judge_output(where, readings[where], folder, epochs, findings)
+            check_output(where, readings[where], folder, epochs, findings)
     findings.facts["epochs"] = epochs.facts()
 
 
@@ -400,19 +383,17 @@ def _topic_facts(readings: Mapping[Where, Reading], findings: Findings) -> dict[
     facts: dict[str, Any] = {}
     for topic in sorted({where[0] for where in readings}):
         of_topic = [reading for where, reading in readings.items() if where[0] == topic]
-        found = sorted(
-            {
-                a.name
-                for a in findings.anomalies
-                if a.where.rpartition("@")[0].rpartition("-")[0] == topic
-            }
-        )
+        names = {one.name for one in findings.anomalies if _topic(one.where) == topic}
         facts[topic] = {
             "partitions": len(of_topic),
             "records": sum(reading.log.visible.count for reading in of_topic),
             "batches": len({part.sequence for reading in of_topic for part in reading.log.parts}),
             "aborted_records": sum(reading.aborted for reading in of_topic),
             "unaccounted_records": sum(reading.log.unaccounted.count for reading in of_topic),
-            "anomalies": found,
+            "anomalies": sorted(names),
         }
     return facts
+
+
+def _topic(where: str) -> str:
+    return where.rpartition("@")[0].rpartition("-")[0]

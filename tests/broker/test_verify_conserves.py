@@ -21,8 +21,8 @@ from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.compression import Codec
 from onceward_testing import LocalKafka
-from onceward_verify.conservation import Conserves
-from onceward_verify.topics import Question, check
+from onceward_verify.conservation import Conservation
+from onceward_verify.topics import TopicsQuestion, check_topics
 from support.handmade_pipeline import Document, HandmadePipeline
 from support.verify_process import verify
 
@@ -312,14 +312,14 @@ def test_counting_in_turns_agrees(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): naming(handmade, [*range(10, 20), 3])})
     answers = []
     for cell_bytes in (6, 1_000):
-        conserves = Conserves("exactly", cell_bytes=cell_bytes)
-        question = Question(
+        conserves = Conservation("exactly", cell_bytes=cell_bytes)
+        question = TopicsQuestion(
             bootstrap_servers=handmade.servers,
             pipeline_id=handmade.pipeline_id,
             ledger_topic=handmade.ledger,
             conserves=conserves,
         )
-        answers.append(check(question).as_json())
+        answers.append(check_topics(question).as_json())
     in_turns, at_once = answers
     assert sorted(map(str, in_turns["anomalies"])) == sorted(map(str, at_once["anomalies"]))
     assert in_turns["facts"]["conservation"] == at_once["facts"]["conservation"]

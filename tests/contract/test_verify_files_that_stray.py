@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from file_kits import HereKit
-from onceward.files import ledger as folder_ledger
-from onceward_testing.sink_contract import batch
 
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
+from onceward.files import ledger as folder_ledger
+from onceward_testing.sink_contract import batch
 from onceward_verify import files as checked_ledger
 from onceward_verify.files import FilesQuestion, check_files
 from onceward_verify.findings import Findings, WrongUsage

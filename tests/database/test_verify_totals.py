@@ -261,11 +261,11 @@ def test_nobody_waits_for_the_checker(three: Place):
     its snapshot.
     """
     with MySQL(three.server.url) as database:
-        counted = database.table(f"{three.schema}.t")
+        counted = database.find_table(f"{three.schema}.t")
         assert counted is not None
-        assert database.rows(counted) == {0: 6}
+        assert database.row_counts(counted) == {0: 6}
         three.sql("INSERT INTO {s}.t VALUES (7)")
-        assert database.rows(counted) == {0: 6}
+        assert database.row_counts(counted) == {0: 6}
         altering = threading.Thread(
             target=three.sql, args=("ALTER TABLE {s}.t ADD more bigint, ALGORITHM = COPY",)
         )
@@ -273,7 +273,7 @@ def test_nobody_waits_for_the_checker(three: Place):
         altering.join(30)
         assert not altering.is_alive()
         with pytest.raises(CannotTell, match="definition has changed"):
-            database.rows(counted)
+            database.row_counts(counted)
 
 
 def test_a_pipeline_that_runs_on_is_seen_as_of_one_moment(three: Place):

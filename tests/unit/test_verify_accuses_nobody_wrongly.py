@@ -14,13 +14,13 @@ import pytest
 
 from onceward_verify import fencing
 from onceward_verify.cli import run
-from onceward_verify.fencing import Epochs, Marker, RecordBatch, judge_output
+from onceward_verify.fencing import Epochs, Marker, RecordBatch, check_output
 from onceward_verify.findings import Findings
 from onceward_verify.ledger import Batch, Part
-from onceward_verify.outputs import OutputRange, Reading, judge
+from onceward_verify.outputs import OutputRange, Reading, check_outputs
 from onceward_verify.partition_log import PartitionLog
-from onceward_verify.sources import _look_at
-from onceward_verify.topics import Question, _undecided, read_ledger
+from onceward_verify.sources import _check_topic
+from onceward_verify.topics import TopicsQuestion, _report_undecided, read_ledger
 
 WHERE = ("out", 0)
 
@@ -48,7 +48,7 @@ def judged(log: list[RecordBatch], end: int, monkeypatch: pytest.MonkeyPatch) ->
     told = Batch(0, "q", 0, (), (part,), (7, 3), "ledger", 0, 0)
     findings = Findings()
     epochs = Epochs({0: told}, frozenset({7}), {(7, 3): 0})
-    judge_output(WHERE, reading_of(part, [0, 1], end), Path(), epochs, findings)
+    check_output(WHERE, reading_of(part, [0, 1], end), Path(), epochs, findings)
     return [anomaly.name for anomaly in findings.anomalies]
 
 
@@ -71,14 +71,14 @@ def test_a_topic_that_may_be_compacted_may_lack_records(
 ) -> None:
     part = Part(0, *WHERE, count=3, first=0, last=2, checksum="")
     findings = Findings()
-    judge({WHERE: reading_of(part, [0, 2], 3, compacted=compacted)}, findings)
+    check_outputs({WHERE: reading_of(part, [0, 2], 3, compacted=compacted)}, findings)
     assert findings.verdict == verdict
 
 
 def test_a_compacted_topic_of_several_may_hold_as_many_records_as_the_batch_had() -> None:
     part = Part(0, *WHERE, count=2, first=0, last=2, checksum="of the batch's own two")
     findings = Findings()
-    judge({WHERE: reading_of(part, [1, 2], 3, compacted=True, shared=True)}, findings)
+    check_outputs({WHERE: reading_of(part, [1, 2], 3, compacted=True, shared=True)}, findings)
     assert findings.verdict == "inconclusive"
 
 
@@ -113,7 +113,7 @@ def test_lag_is_what_could_have_been_read_and_was_not(
     position: int, group: Any, verdict: str
 ) -> None:
     findings, cluster = Findings(), Cluster()
-    _look_at(cluster, "in", {0: position}, group, findings, True)  # type: ignore[arg-type]
+    _check_topic(cluster, "in", {0: position}, group, findings, True)  # type: ignore[arg-type]
     assert findings.verdict == verdict
 
 
@@ -152,8 +152,8 @@ def test_the_transaction_that_never_ends_may_be_another_pipelines(
 ) -> None:
     cluster: Any = SharedLedger(*keys)
     findings = Findings()
-    question = Question(bootstrap_servers="", pipeline_id="p", expect_caught_up=True)
-    _undecided(read_ledger(cluster, "ledger", "p", settle_s=0), question, findings)
+    question = TopicsQuestion(bootstrap_servers="", pipeline_id="p", expect_caught_up=True)
+    _report_undecided(read_ledger(cluster, "ledger", "p", settle_s=0), question, findings)
     assert findings.verdict == verdict
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from onceward_verify.chain import Chain
-from onceward_verify.database import Found
+from onceward_verify.database import Table
 from onceward_verify.findings import Findings
 from onceward_verify.ledger import Batch, TablePart
-from onceward_verify.table_rows import bounds_of, judge_by_totals
+from onceward_verify.table_rows import check_totals, row_bounds
 
 APPENDED = [("append", 3), ("append", 2)]
 UPSERTED = [("append", 3), ("upsert", 2)]
@@ -45,7 +45,7 @@ def findings_of(
     if gap:
         findings.anomaly("ledger-gap", "I6", "ledger", "no record of sequence 7")
     chain = Chain(batches, batches, from_the_beginning)
-    judge_by_totals(rows, Found("t", "s.t"), frozenset({"t"}), chain, findings, shared=shared)
+    check_totals(rows, Table("t", "s.t"), frozenset({"t"}), chain, findings, shared=shared)
     return findings
 
 
@@ -65,7 +65,7 @@ def findings_of(
 def test_how_many_rows_there_may_be(
     told: Sequence[tuple[str, int]], bounds: tuple[int, int]
 ) -> None:
-    assert bounds_of([TablePart("t", count, mode) for mode, count in told]) == bounds
+    assert row_bounds([TablePart("t", count, mode) for mode, count in told]) == bounds
 
 
 @pytest.mark.parametrize(

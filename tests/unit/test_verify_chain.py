@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward_verify.chain import Skipped, disjoint_parts, one_chain
+from onceward_verify.chain import Skipped, build_chain, disjoint_parts
 from onceward_verify.findings import CannotTell, Findings, WrongUsage
 from onceward_verify.ledger import (
     Batch,
@@ -22,10 +22,10 @@ from onceward_verify.ledger import (
     Span,
     Write,
     _is_published,
-    batch_of,
     kafka_position,
+    parse_batch,
+    parse_since,
     select,
-    since_of,
 )
 
 
@@ -49,7 +49,7 @@ def at(**offsets: int) -> dict[str, dict[str, int]]:
 
 def judged(*batches: Batch) -> Findings:
     findings = Findings()
-    one_chain(batches, findings)
+    build_chain(batches, findings)
     return findings
 
 
@@ -65,7 +65,7 @@ def test_batches_that_join_are_one_chain(steps: list[tuple[int, int]]):
         batches.append(batch(sequence, at(p0=left, p1=right), end))
         left, right = left + more_left, right + more_right
     findings = Findings()
-    chain = one_chain(batches, findings)
+    chain = build_chain(batches, findings)
     assert (findings.verdict, chain.from_the_beginning) == ("exactly_once", True)
     assert list(chain.covered) == batches
 
@@ -135,14 +135,14 @@ def test_one_epoch_serves_one_batch_and_never_falls():
 def test_a_key_that_moved_to_another_ledger_partition_may_have_been_compacted_in_between():
     findings = Findings()
     old, new = batch(3, at(p0=0), at(p0=5)), batch(8, at(p0=20), at(p0=25), ledger_partition=1)
-    chain = one_chain([old, new], findings)
+    chain = build_chain([old, new], findings)
     assert (findings.anomalies, chain.covered, chain.from_the_beginning) == ([], (new,), False)
     assert "sequence 4 to 7" in findings.not_covered[0]
 
 
 def test_a_ledger_that_was_adopted_says_nothing_of_what_came_before():
     findings = Findings()
-    assert not one_chain(
+    assert not build_chain(
         [batch(0, at(p0=50), at(p0=60), batch_id=12)], findings
     ).from_the_beginning
     assert findings.verdict == "inconclusive"
@@ -163,7 +163,7 @@ def test_output_that_is_told_to_lie_before_earlier_output_goes_back_and_is_count
 )
 def test_what_is_no_ledger_record_is_no_verdict(value: bytes):
     with pytest.raises(CannotTell, match="ledger-3@5"):
-        batch_of(value, "ledger", 3, 5)
+        parse_batch(value, "ledger", 3, 5)
 
 
 def test_only_what_looks_like_kafkas_position_is_one():
@@ -181,7 +181,7 @@ def test_skipped_batches_are_no_gap():
         batch(1, at(p0=5), at(p0=9), batch_id=3),
         batch(2, at(p0=12), at(p0=15), batch_id=5),
     ]
-    chain = one_chain(skips, findings)
+    chain = build_chain(skips, findings)
     assert findings.verdict == "exactly_once"
     assert chain.skipped == (Skipped("q", 1, 2, ()), Skipped("q", 4, 4, ((("in", 0), 9, 11),)))
 
@@ -293,26 +293,26 @@ CHAIN = [
     ],
 )
 def test_since_begins_with_the_batch_asked_for(text: str, first: int, complete: bool):
-    selected = select(CHAIN, since_of(text))
+    selected = select(CHAIN, parse_since(text))
     assert ([b.sequence for b in selected.batches], selected.complete) == (
         list(range(first, 5)),
         complete,
     )
     findings = Findings()
-    one_chain(selected.batches, findings, complete=selected.complete)
+    build_chain(selected.batches, findings, complete=selected.complete)
     assert findings.verdict == "exactly_once"
 
 
 def test_since_does_not_hide_what_compaction_took():
-    selected = select(CHAIN[3:], since_of("sequence:1"))
+    selected = select(CHAIN[3:], parse_since("sequence:1"))
     findings = Findings()
-    one_chain(selected.batches, findings, complete=selected.complete)
+    build_chain(selected.batches, findings, complete=selected.complete)
     assert (selected.complete, findings.verdict) == (False, "inconclusive")
 
 
 def test_since_a_batch_that_is_not_there_yet():
     with pytest.raises(CannotTell, match="ends with batch 4 of query r") as refused:
-        select(CHAIN, since_of("5"))
+        select(CHAIN, parse_since("5"))
     assert refused.value.exit_status == 2
 
 
@@ -321,7 +321,7 @@ def test_since_a_batch_that_is_not_there_yet():
 )
 def test_since_takes_nothing_else(text: str):
     with pytest.raises(WrongUsage, match="is no batch") as refused:
-        since_of(text)
+        parse_since(text)
     assert refused.value.exit_status == 64
 
 
@@ -335,7 +335,7 @@ def test_what_is_optional_in_a_record_is_read():
         "outputs": {},
     }
     told |= {"attempt": [1, 2]}
-    plain = batch_of(json.dumps(told).encode(), "ledger", 0, 0)
+    plain = parse_batch(json.dumps(told).encode(), "ledger", 0, 0)
     assert (plain.run_id, plain.writes, plain.supplement) == ("", None, False)
     more = told | {
         "run_id": "r",
@@ -343,7 +343,7 @@ def test_what_is_optional_in_a_record_is_read():
         "supplement": True,
         "committed_at_ms": 5,
     }
-    full = batch_of(json.dumps(more).encode(), "ledger", 0, 0)
+    full = parse_batch(json.dumps(more).encode(), "ledger", 0, 0)
     assert (full.run_id, full.writes, full.supplement) == (
         "r",
         (Write("a", 3), Write(None, 4)),
@@ -354,9 +354,9 @@ def test_what_is_optional_in_a_record_is_read():
 
 def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
     decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False, identity=(7, 1))
-    again = replace(decided, finished=True, written_by=(7, 2), ledger_offset=1)
+    again = replace(decided, finished=True, writer=(7, 2), ledger_offset=1)
     findings = Findings()
-    (told,) = one_chain((decided, again), findings).batches
+    (told,) = build_chain((decided, again), findings).batches
     assert findings.verdict == "exactly_once"
     assert told == replace(decided, finished=True)
 
@@ -403,6 +403,6 @@ def test_the_identity_is_that_of_the_decision(committables: list[str], is_publis
         "attempt": [8, 1],
         "decided": [7, 3], "outputs": {"@own": output},
     }  # fmt: skip
-    found = batch_of(json.dumps(told).encode(), "ledger", 0, 0)
-    assert (found.identity, found.written_by, found.is_published) == ((7, 3), (8, 1), False)
+    found = parse_batch(json.dumps(told).encode(), "ledger", 0, 0)
+    assert (found.identity, found.writer, found.is_published) == ((7, 3), (8, 1), False)
     assert _is_published({"@own": {"data": {"committables": committables}}}) is is_published

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward_verify.chain import Skipped
-from onceward_verify.conservation import Lineage, Named, lineage_of
+from onceward_verify.conservation import InputName, Lineage, parse_lineage
 from onceward_verify.findings import WrongUsage
 from onceward_verify.ledger import Batch, Span
-from onceward_verify.tally import Group, Outcome, Source, Tally, groups_of, windows
+from onceward_verify.tally import Group, Outcome, Source, Tally, group_batches, windows
 
 SOURCES = [("in", 0), ("in", 1)]
 END = 30
@@ -69,13 +69,13 @@ def counted(
         assert sum(high - low for low, high in tally.extents.values()) <= cells
         for source, (low, high) in tally.extents.items():
             there = [o for s, o in sorted(records) if s == source and low <= o < high]
-            tally.exist(source, np.array(there, np.int64))
+            tally.add_records(source, np.array(there, np.int64))
         for count, group, source, offset in named:
             if group in window.groups:
-                outside, _ = tally.name(count, group, source, np.array([offset], np.int64))
+                outside, _ = tally.add_names(count, group, source, np.array([offset], np.int64))
                 if outside[0]:
                     foreign[group, source, offset] += 1
-        outcomes.append(tally.outcome(judged, known, compacted))
+        outcomes.append(tally.summarize(judged, known, compacted))
     return outcomes, foreign
 
 
@@ -163,14 +163,14 @@ def test_names_that_come_again_are_pointed_at():
     groups = [Group(0, (0,), {("in", 0): (0, 10)})]
     (window,) = windows(groups, [], 100)
     tally = Tally(window, groups, 1)
-    _, again = tally.name(0, 0, ("in", 0), np.array([1, 2, 2, 11]))
+    _, again = tally.add_names(0, 0, ("in", 0), np.array([1, 2, 2, 11]))
     assert again.tolist() == [False, True, True, False]
-    outside, again = tally.name(0, 0, ("in", 0), np.array([12, 1]))
+    outside, again = tally.add_names(0, 0, ("in", 0), np.array([12, 1]))
     assert (outside.tolist(), again.tolist()) == ([True, False], [False, True])
     for _ in range(300):  # a byte a cell, which does not come round to zero
-        tally.name(0, 0, ("in", 0), np.array([5]))
-    tally.exist(("in", 0), np.arange(10))
-    outcome = tally.outcome(frozenset([0]), {("in", 0): (0, 10)}, frozenset())
+        tally.add_names(0, 0, ("in", 0), np.array([5]))
+    tally.add_records(("in", 0), np.arange(10))
+    outcome = tally.summarize(frozenset([0]), {("in", 0): (0, 10)}, frozenset())
     assert [(first, last, most) for _, _, first, last, most in outcome.repeated] == [
         (1, 2, 2),
         (5, 5, 255),
@@ -200,16 +200,16 @@ def test_a_supplement_joins_its_batch():
         batch(5, span, batch_id=4, supplement=True),
         batch(9, span, supplement=True),
     )
-    (group,) = groups_of([first, added])
+    (group,) = group_batches([first, added])
     assert (group.sequences, group.spans) == ((4, 5), {("in", 0): (2, 5), ("in", 1): (0, 3)})
-    assert [g.supplements_alone for g in groups_of([alone])] == [True]
-    assert groups_of([batch(0, ({"logOffset": 1}, {"logOffset": 2}))])[0].spans == {}
+    assert [g.supplements_alone for g in group_batches([alone])] == [True]
+    assert group_batches([batch(0, ({"logOffset": 1}, {"logOffset": 2}))])[0].spans == {}
 
 
 def test_a_partition_read_twice_is_refused():
     span = ({"in": {"0": 2}}, {"in": {"0": 5}})
     with pytest.raises(ValueError, match="in-0"):
-        groups_of([batch(0, span, span)])
+        group_batches([batch(0, span, span)])
 
 
 class Message:
@@ -238,8 +238,8 @@ def headers(
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (headers(b"in", b"3", b"17"), Named("in", 3, 17)),
-        ([*headers(b"before", b"0", b"1"), *headers(b"in", b"3", b"17")], Named("in", 3, 17)),
+        (headers(b"in", b"3", b"17"), InputName("in", 3, 17)),
+        ([*headers(b"before", b"0", b"1"), *headers(b"in", b"3", b"17")], InputName("in", 3, 17)),
         (headers(b"in", b"3", None), None),
         (headers(None, b"3", b"17"), None),
         (headers(b"in", b"3", b"-1"), None),
@@ -249,15 +249,15 @@ def headers(
         (None, None),
     ],
 )
-def test_headers_name_an_input(given: Any, named: Named | None):
-    assert Lineage().of(Message(headers=given)) == named
+def test_headers_name_an_input(given: Any, named: InputName | None):
+    assert Lineage().read(Message(headers=given)) == named
 
 
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        (b'{"t": "in", "meta": {"p": 3, "o": 17}}', Named("in", 3, 17)),
-        (b'{"t": "in", "meta.p": "3", "meta.o": "17"}', Named("in", 3, 17)),
+        (b'{"t": "in", "meta": {"p": 3, "o": 17}}', InputName("in", 3, 17)),
+        (b'{"t": "in", "meta.p": "3", "meta.o": "17"}', InputName("in", 3, 17)),
         (b'{"t": "in", "meta": {"p": 3, "o": 1.5}}', None),
         (b'{"t": "in", "meta": {"p": true, "o": 17}}', None),
         (b'{"t": 5, "meta": {"p": 3, "o": 17}}', None),
@@ -268,15 +268,15 @@ def test_headers_name_an_input(given: Any, named: Named | None):
         (None, None),
     ],
 )
-def test_json_fields_name_an_input(value: bytes | None, named: Named | None):
-    lineage = lineage_of("json", "topic=t, partition=meta.p, offset=meta.o")
-    assert lineage.of(Message(value)) == named
+def test_json_fields_name_an_input(value: bytes | None, named: InputName | None):
+    lineage = parse_lineage("json", "topic=t, partition=meta.p, offset=meta.o")
+    assert lineage.read(Message(value)) == named
 
 
 def test_the_topic_may_be_left_out():
-    assert lineage_of("json", "partition=p,offset=o").of(Message(b'{"p": 0, "o": 5}')) == Named(
-        None, 0, 5
-    )
+    assert parse_lineage("json", "partition=p,offset=o").read(
+        Message(b'{"p": 0, "o": 5}')
+    ) == InputName(None, 0, 5)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_topic_may_be_left_out():
 )
 def test_a_lineage_that_says_too_little(text: str):
     with pytest.raises(WrongUsage, match="--lineage-headers") as refused:
-        lineage_of("headers", text)
+        parse_lineage("headers", text)
     assert "topic=NAME,partition=NAME,offset=NAME" in refused.value.next_step
 
 

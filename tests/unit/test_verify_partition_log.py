@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from onceward.kafka.records.checksum import ContentChecksum
 
+from onceward.kafka.records.checksum import ContentChecksum
 from onceward_verify.ledger import Part
 from onceward_verify.partition_log import Offsets, PartitionLog, RunningChecksum, varint
 
@@ -110,7 +110,7 @@ def test_every_record_is_tallied_for_the_batch_it_lies_in_or_accounted_for_nowhe
     }
     assert flat(log.visible.intervals) == visible
     for offset in ordered:
-        part = log.owner_of(offset)
+        part = log.part_at(offset)
         assert (part is not None) == (offset in owned)
         assert part is None or part.first <= offset <= part.last
 

@@ -47,7 +47,7 @@ def test_a_clean_run_is_called_exactly_once():
 
 def test_what_could_not_be_judged_is_said_and_is_never_exactly_once():
     found = findings(first_sequence=7)
-    found.gone("batches before sequence 7")
+    found.note_expired("batches before sequence 7")
     text = as_text(found)
     assert text.startswith("CANNOT TELL: pipeline orders: as far as can be seen")
     assert "from sequence 7 on" in text

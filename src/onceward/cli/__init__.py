@@ -20,6 +20,9 @@ from onceward.cli.dead_letters import dead_letters
 from onceward.cli.doctor.command import doctor
 from onceward.cli.jars import jars
 from onceward.cli.plugins import Commands
+from onceward_testing.cli.broker import broker
+from onceward_testing.cli.demo import demo
+from onceward_verify.cli import app as verify
 
 app = typer.Typer(
     name="onceward",
@@ -49,7 +52,11 @@ def _root(
     """End-to-end exactly-once streaming for PySpark."""
 
 
-# Every subcommand of this package, in the order in which --help lists them.
+# Every subcommand, in the order in which --help lists them. Those of other packages stay here until
+# every environment has their entry points.
+app.command()(demo)
 app.command()(doctor)
+app.add_typer(verify)
 app.add_typer(dead_letters)
+app.command()(broker)
 app.command()(jars)

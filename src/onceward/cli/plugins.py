@@ -40,7 +40,8 @@ def _command(entry: EntryPoint) -> Any:
         loaded = entry.load()
         app = loaded if isinstance(loaded, typer.Typer) else _app(loaded)
         command: Any = typer.main.get_command(app)
-    except Exception as error:  # noqa: BLE001 — whatever another package fails with, the other commands work
+    # Whatever another package fails with, the other commands work.
+    except Exception as error:  # noqa: BLE001
         command = typer.main.get_command(
             _app(_unavailable(entry, error), ignore_unknown_options=True)
         )
