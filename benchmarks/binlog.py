@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pymysql
 
 from benchmarks.orders import in_turns
-from onceward.mysql.binlog.changes import Decoder
+from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.source.dump import Dump
 from onceward_testing import LocalMySQL
 
@@ -112,10 +112,10 @@ class _Written:
                 for event in block:
                     decoder.feed(event)
                 fed += block[-1].stop - block[0].start
-                while decoder.is_full or (fed >= _FLUSH_BYTES and decoder.holds):
+                while decoder.is_full or (fed >= _FLUSH_BYTES and decoder.has_changes):
                     count += len(decoder.flush())
                 fed %= _FLUSH_BYTES
-        while decoder.holds:
+        while decoder.has_changes:
             count += len(decoder.flush())
         return count
 

@@ -20,7 +20,7 @@ from pymysql.cursors import SSCursor
 
 from benchmarks.binlog import said
 from benchmarks.orders import in_turns
-from onceward.mysql.source.settings import BATCH_BYTES, settings_of
+from onceward.mysql.source.settings import BATCH_BYTES, make_settings
 from onceward.mysql.source.source import MySQLChanges
 from onceward_testing import LocalMySQL
 
@@ -85,7 +85,7 @@ def _client(server: LocalMySQL) -> int:
 
 def _onceward(server: LocalMySQL) -> int:
     source = MySQLChanges(
-        settings_of(
+        make_settings(
             url=server.url, tables="test.many", starting="initial",
             max_bytes_per_batch=BATCH_BYTES,
             heartbeat_seconds=60, pass_over=(), values="text",

@@ -9,9 +9,15 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.event import (
+    ARTIFICIAL_FLAG,
+    FORMAT_DESCRIPTION,
+    QUERY,
+    ROTATE,
+    BinlogEvent,
+    Dialect,
+)
 from onceward.mysql.binlog.framing import EventReader
-from onceward.mysql.binlog.kinds import ARTIFICIAL_FLAG, FORMAT_DESCRIPTION, QUERY, ROTATE, Dialect
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_FILES = sorted(GOLDEN.glob("*.binlog"))
@@ -81,7 +87,7 @@ def whole(*bodies: tuple[int, bytes]) -> tuple[list[bytes], int]:
 
 def read(
     sent: bytes, reader: EventReader, pieces: int = 1 << 20, until: tuple[str, int] | None = None
-) -> list[Event]:
+) -> list[BinlogEvent]:
     """What a reader makes of all that was sent, coming in ``pieces`` of at most so many bytes."""
     found = reader.events(0, until)
     at = 0
@@ -94,13 +100,13 @@ def read(
     return found
 
 
-def event_of(kind: int, body: bytes, *, server_id: int = 1, flags: int = 0) -> Event:
+def event_of(kind: int, body: bytes, *, server_id: int = 1, flags: int = 0) -> BinlogEvent:
     """One by itself, as a reader would hand it out."""
     data = made(kind, body, 4, flags=flags, server_id=server_id)
-    return Event(data, 0, len(data) - 4, kind, flags, NOW, server_id, FILE, 4)
+    return BinlogEvent(data, 0, len(data) - 4, kind, flags, NOW, server_id, FILE, 4)
 
 
-def query(text: str | bytes, database: str = "shop", *, variables: bytes = b"") -> Event:
+def query(text: str | bytes, database: str = "shop", *, variables: bytes = b"") -> BinlogEvent:
     """A QUERY event. :param variables: its status variables."""
     raw = text if isinstance(text, bytes) else text.encode()
     head = struct.pack("<IIBHH", 1, 0, len(database.encode()), 0, len(variables))

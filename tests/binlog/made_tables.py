@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.event import BinlogEvent
 
 TABLE_MAP, WRITE, UPDATE, DELETE = 19, 30, 31, 32
 
@@ -117,9 +117,9 @@ def rows(
     )
 
 
-def event(kind: int, body: bytes, position: int = 4) -> Event:
+def event(kind: int, body: bytes, position: int = 4) -> BinlogEvent:
     data = bytes(19) + body
-    return Event(data, 0, len(data), kind, 0, 1_700_000_000, 1, "binlog.000001", position)
+    return BinlogEvent(data, 0, len(data), kind, 0, 1_700_000_000, 1, "binlog.000001", position)
 
 
 INT, NULL_INT = Made("id", 3), Made("v", 3, nullable=True)

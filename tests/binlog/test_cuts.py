@@ -17,20 +17,35 @@ from onceward.errors import (
     SourceBroken,
     SourceReplaced,
 )
-from onceward.mysql.binlog import kinds
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.event import (
+    APPEND_BLOCK,
+    BEGIN_LOAD_QUERY,
+    EXECUTE_LOAD_QUERY,
+    FORMAT_DESCRIPTION,
+    GTID,
+    GTID_LIST,
+    MARIADB_GTID,
+    PREVIOUS_GTIDS,
+    QUERY,
+    ROWS_EVENTS,
+    TABLE_MAP,
+    TRANSACTION_PAYLOAD,
+    XA_PREPARE,
+    XID,
+    BinlogEvent,
+)
 from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.gtids import Gtids
-from onceward.mysql.source.cuts import Cutter, Range
-from onceward.mysql.source.position import Place, Position, number_of
-from onceward.mysql.source.settings import Settings, settings_of
-from onceward.mysql.source.transactions import Walk
+from onceward.mysql.binlog.gtid_sets import Gtids
+from onceward.mysql.source.position import Coordinates, Position, binlog_number
+from onceward.mysql.source.ranges import PlannedRange, RangePlanner
+from onceward.mysql.source.settings import ChangesSettings, make_settings
+from onceward.mysql.source.transactions import TransactionWalk
 
 FILE = "binlog.000001"
 SERVER = "11111111-1111-1111-1111-111111111111"
 
 
-def settings(**said: Any) -> Settings:
+def settings(**said: Any) -> ChangesSettings:
     part_bytes = said.pop("part_bytes", 1 << 22)
     usual = {
         "url": "mysql://reader:hidden@host",
@@ -41,7 +56,7 @@ def settings(**said: Any) -> Settings:
         "pass_over": (),
         "values": "text",
     }
-    return replace(settings_of(**{**usual, **said}), part_bytes=part_bytes)
+    return replace(make_settings(**{**usual, **said}), part_bytes=part_bytes)
 
 
 def start(dialect: Any = "mysql", **said: Any) -> Position:
@@ -49,14 +64,17 @@ def start(dialect: Any = "mysql", **said: Any) -> Position:
 
 
 def cut(
-    events: Iterable[Event], begin: Position, with_settings: Settings | None = None, **said: Any
-) -> Range:
-    cutter = Cutter(with_settings or settings(), begin, **said)
+    events: Iterable[BinlogEvent],
+    begin: Position,
+    with_settings: ChangesSettings | None = None,
+    **said: Any,
+) -> PlannedRange:
+    cutter = RangePlanner(with_settings or settings(), begin, **said)
     cutter.feed(list(events))
     return cutter.range()
 
 
-def golden(name: str) -> list[Event]:
+def golden(name: str) -> list[BinlogEvent]:
     return list(
         events_of_file((GOLDEN / f"{name}.binlog").read_bytes(), dialect_of(GOLDEN / name), FILE)
     )
@@ -66,38 +84,38 @@ class Log:
     """A binlog of MySQL's, made by hand."""
 
     def __init__(self, file: str = FILE) -> None:
-        self.file, self.at, self.events = file, 4, list[Event]()
-        self.put(kinds.FORMAT_DESCRIPTION, b"")
+        self.file, self.at, self.events = file, 4, list[BinlogEvent]()
+        self.put(FORMAT_DESCRIPTION, b"")
 
     def put(self, kind: int, body: bytes, *, server: int = 1, **said: Any) -> Log:
         size = 19 + len(body) + 4
         header = struct.pack("<IBIIIH", 1_700_000_000, kind, server, size, 0, 0)
         data = header + body
         self.events.append(
-            Event(data, 0, len(data), kind, 0, 1_700_000_000, server, self.file, self.at, **said)
+            BinlogEvent(
+                data, 0, len(data), kind, 0, 1_700_000_000, server, self.file, self.at, **said
+            )
         )
         self.at += size
         return self
 
     def gtid(self, number: int) -> Log:
-        return self.put(kinds.GTID, b"\0" + b"\x11" * 16 + number.to_bytes(8, "little"))
+        return self.put(GTID, b"\0" + b"\x11" * 16 + number.to_bytes(8, "little"))
 
     def query(self, text: str) -> Log:
-        return self.put(
-            kinds.QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode()
-        )
+        return self.put(QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode())
 
     def row(self, table: str = "t") -> Log:
         number = (7).to_bytes(6, "little")
         name = bytes([len(table)]) + table.encode() + b"\0"
-        self.put(kinds.TABLE_MAP, number + b"\0\0" + b"\x04shop\0" + name + b"\x01\x03\x00\x00")
+        self.put(TABLE_MAP, number + b"\0\0" + b"\x04shop\0" + name + b"\x01\x03\x00\x00")
         return self.put(30, number + b"\1\0\2\0\1\xff\0\1\0\0\0")
 
     def transaction(self, number: int, rows: int = 1, table: str = "t") -> Log:
         self.gtid(number).query("BEGIN")
         for _ in range(rows):
             self.row(table)
-        return self.put(kinds.XID, bytes(8))
+        return self.put(XID, bytes(8))
 
 
 class MariaLog(Log):
@@ -107,7 +125,7 @@ class MariaLog(Log):
         """What the server says at the beginning of a file."""
         numbers = [[int(number) for number in gtid.split("-")] for gtid in gtids]
         self.put(
-            kinds.GTID_LIST,
+            GTID_LIST,
             struct.pack("<I", len(gtids)) + b"".join(struct.pack("<IIQ", *one) for one in numbers),
         )
         return self
@@ -116,12 +134,10 @@ class MariaLog(Log):
         for gtid in gtids:
             domain, server, number = (int(each) for each in gtid.split("-"))
             self.put(
-                kinds.MARIADB_GTID,
-                struct.pack("<QIB", number, domain, 2) + bytes(6),
-                server=server,
+                MARIADB_GTID, struct.pack("<QIB", number, domain, 2) + bytes(6), server=server
             )
             self.row()
-            self.put(kinds.XID, bytes(8))
+            self.put(XID, bytes(8))
         return self
 
 
@@ -136,9 +152,9 @@ def test_every_limit_cuts_golden_binlogs_at_the_same_events(file: Any):
         at, found, changes = begin, list[int](), 0
         while True:
             rest = [event for event in events if event.position >= at.pos]
-            piece = cut(rest, at, settings(part_bytes=300), most_changes=limit)
+            piece = cut(rest, at, settings(part_bytes=300), max_changes=limit)
             if piece.end.place == at.place or not piece.changes:
-                assert str(piece.stop) == str(whole.stop)
+                assert str(piece.error) == str(whole.error)
                 break
             found += [event.position for event in rest if is_covered(event.position, piece)]
             changes += piece.changes
@@ -149,16 +165,16 @@ def test_every_limit_cuts_golden_binlogs_at_the_same_events(file: Any):
         assert set(wanted(events, found)) == set(wanted(events, covered))
 
 
-def is_covered(position: int, found: Range) -> bool:
+def is_covered(position: int, found: PlannedRange) -> bool:
     return any(part["from"] <= position < part["to"] for part in found.parts)
 
 
-def wanted(events: list[Event], positions: list[int]) -> list[int]:
+def wanted(events: list[BinlogEvent], positions: list[int]) -> list[int]:
     """Those of rows."""
     rows = {
         event.position
         for event in events
-        if event.kind in kinds.ROWS or event.kind == kinds.TRANSACTION_PAYLOAD
+        if event.kind in ROWS_EVENTS or event.kind == TRANSACTION_PAYLOAD
     }
     return sorted(rows & set(positions))
 
@@ -175,7 +191,7 @@ def wanted(events: list[Event], positions: list[int]) -> list[int]:
 def test_golden_stops(name: str, reason: str):
     events = golden(name)
     begin = start("mariadb" if "mariadb" in name else "mysql")
-    stop = cut(events, begin).stop
+    stop = cut(events, begin).error
     passed = list[str]()
     while isinstance(stop, ChangeUnreadable):
         assert stop.details["reason"] in (reason, "ddl")
@@ -198,7 +214,7 @@ def test_a_half_transaction_at_the_end_is_waited_for():
     found = cut(log.events, start())
     assert (found.end.pos, found.changes, len(found.parts)) == (end, 1, 1)
     assert found.parts[0]["to"] == end
-    assert found.stop is None
+    assert found.error is None
 
 
 def test_a_half_transaction_that_the_next_file_gives_up():
@@ -250,7 +266,7 @@ def test_numbers_out_of_order_are_new_transactions_on_the_server_that_was_read()
         .transactions("0-1-100", "0-2-101", "0-1-101", "0-1-102", "0-1-5")
     )
     found = cut(log.events, start("mariadb", gtids="0-1-99"))
-    assert (found.changes, found.stop, found.end.gtids) == (5, None, "0-2-101,0-1-5")
+    assert (found.changes, found.error, found.end.gtids) == (5, None, "0-2-101,0-1-5")
     assert found.end.unordered
     in_order = cut(log.events[:-4], start("mariadb", gtids="0-1-99"))
     assert (in_order.changes, in_order.end.gtids, in_order.end.unordered) == (
@@ -299,14 +315,14 @@ def test_behind_a_failover_a_server_whose_binlogs_begin_later_is_refused(
         MariaLog().before().transactions(first).events, start("mariadb", gtids=read, skips=read)
     )
     assert found.changes == fits
-    assert isinstance(found.stop, SourceReplaced) is not fits
+    assert isinstance(found.error, SourceReplaced) is not fits
 
 
 def test_behind_a_failover_numbers_out_of_order_are_refused():
     log = MariaLog().before("0-1-99").transactions("0-1-100", "0-1-104", "0-1-102")
     found = cut(log.events, start("mariadb", gtids="0-1-110", skips="0-1-110"))
-    assert isinstance(found.stop, SourceReplaced)
-    assert "gtid_strict_mode" in found.stop.message
+    assert isinstance(found.error, SourceReplaced)
+    assert "gtid_strict_mode" in found.error.message
     assert found.changes == 0
 
 
@@ -321,7 +337,7 @@ def test_a_position_of_version_1_is_whole_from_the_next_file_on():
     assert cut(log.events, begin).end.gtids == "..0-2-51"
     following = MariaLog("binlog.000002").before("0-1-40", "0-2-51").transactions("0-2-52")
     found = cut([*log.events, *following.events], begin)
-    assert (found.stop, found.changes, found.end.gtids) == (None, 2, "0-1-40,0-2-52")
+    assert (found.error, found.changes, found.end.gtids) == (None, 2, "0-1-40,0-2-52")
     assert (
         Position.from_json({**old, "dialect": "mysql", "gtids": f"{SERVER}:1-5"}).gtids
         == f"{SERVER}:1-5"
@@ -332,12 +348,11 @@ def loaded(table: str) -> Log:
     """LOAD DATA as a statement: its file in pieces, then what is done with it."""
     text = f"LOAD DATA INFILE 'x' INTO TABLE `{table}` LINES TERMINATED BY '\\n' (`id`)".encode()
     log = Log().gtid(1).query("BEGIN")
-    log.put(kinds.BEGIN_LOAD_QUERY, bytes(4) + b"1\n").put(kinds.APPEND_BLOCK, bytes(4) + b"2\n")
+    log.put(BEGIN_LOAD_QUERY, bytes(4) + b"1\n").put(APPEND_BLOCK, bytes(4) + b"2\n")
     log.put(
-        kinds.EXECUTE_LOAD_QUERY,
-        struct.pack("<IIBHH", 1, 0, 4, 0, 0) + bytes(13) + b"shop\0" + text,
+        EXECUTE_LOAD_QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + bytes(13) + b"shop\0" + text
     )
-    return log.put(kinds.XID, bytes(8)).transaction(2)
+    return log.put(XID, bytes(8)).transaction(2)
 
 
 def test_load_data_as_a_statement_stops_where_its_table_is_read():
@@ -365,8 +380,8 @@ def test_a_statement_on_a_view_or_a_table_with_triggers_stops():
         .query("INSERT INTO mysql.heartbeat VALUES (1)")
         .query("DELETE FROM other.t")
     )
-    log.query("INSERT INTO other.v VALUES (1)").put(kinds.XID, bytes(8))
-    stop = cut(log.events, start(), mine, reaches_others=reaches_others).stop
+    log.query("INSERT INTO other.v VALUES (1)").put(XID, bytes(8))
+    stop = cut(log.events, start(), mine, is_view_or_has_triggers=reaches_others).stop
     assert isinstance(stop, ChangeUnreadable)
     assert "other.v" in stop.message
     assert asked == [("other", "t"), ("other", "v")]
@@ -380,7 +395,7 @@ def prepared(log: Log, number: int, table: str, xid: bytes = b"x") -> Log:
     """An XA transaction of two phases."""
     name = f"X'{xid.hex()}',X'',1"
     log.gtid(number).query(f"XA START {name}").row(table).query(f"XA END {name}")
-    return log.put(kinds.XA_PREPARE, b"\0" + struct.pack("<III", 1, len(xid), 0) + xid)
+    return log.put(XA_PREPARE, b"\0" + struct.pack("<III", 1, len(xid), 0) + xid)
 
 
 @pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
@@ -393,7 +408,7 @@ def test_the_decision_on_an_xa_transaction_of_other_tables_passes(decision: str)
     log.gtid(3).query(f"XA {decision} X'78',X'',1").transaction(4)
     rest = [event for event in log.events if event.position >= first.end.pos]
     found = cut(rest, Position.from_json(first.end.to_json()), mine)
-    assert (found.changes, found.stop, found.end.prepared) == (1, None, None)
+    assert (found.changes, found.error, found.end.prepared) == (1, None, None)
     unknown = cut(rest, start(), mine)
     assert isinstance(unknown.stop, ChangeUnreadable)
     assert unknown.stop.details["reason"] == "xa"
@@ -415,13 +430,13 @@ def test_an_xa_transaction_of_wanted_rows_stops_where_it_is_prepared_and_where_i
         places.append(
             next(event.kind for event in log.events if passed[-1] == f"{FILE}:{event.position}")
         )
-    assert places == [kinds.XA_PREPARE, kinds.QUERY]
+    assert places == [XA_PREPARE, QUERY]
 
 
 def test_a_start_knows_the_xa_transactions_that_are_open_where_it_begins():
     """It is found by reading its file from the beginning."""
     log = prepared(prepared(Log(), 1, "other", b"a"), 2, "t", b"b")
-    walk = Walk(start(), wanted=settings(tables="shop.t").wanted)
+    walk = TransactionWalk(start(), selects=settings(tables="shop.t").selects)
     walk.feed(log.events)
     assert walk.position().prepared == {"1:61:": False, "1:62:": True}
 
@@ -453,7 +468,7 @@ def test_a_statement_that_ends_like_a_transaction_is_a_stop(end: str):
         .gtid(1)
         .query("BEGIN")
         .query(f"CALL p() -- \0{end}")
-        .put(kinds.XID, bytes(8))
+        .put(XID, bytes(8))
         .transaction(2)
     )
     stop = cut(log.events, start()).stop
@@ -473,13 +488,13 @@ def test_a_rollback_of_rows_is_a_stop():
 def test_a_set_of_transactions_with_more_than_was_seen():
     following = Log("binlog.000002")
     body = (1).to_bytes(8, "little") + b"\x11" * 16 + struct.pack("<QQQ", 1, 1, 9)
-    following.put(kinds.PREVIOUS_GTIDS, body).transaction(9)
+    following.put(PREVIOUS_GTIDS, body).transaction(9)
     events = [*Log().transaction(1).events, *following.events]
     found = cut(events, start(gtids=""))
     assert found.changes == 1
-    assert isinstance(found.stop, ChangeUnreadable)
-    assert "gtid_purged" in found.stop.message
-    passed = cut(events, start(gtids=""), settings(pass_over=[found.stop.details["at"]]))
+    assert isinstance(found.error, ChangeUnreadable)
+    assert "gtid_purged" in found.error.message
+    passed = cut(events, start(gtids=""), settings(pass_over=[found.error.details["at"]]))
     assert (passed.changes, passed.end.gtids) == (2, f"{SERVER}:1-9")
 
 
@@ -494,8 +509,8 @@ def test_another_file_of_the_name():
 
 def test_a_logged_end_that_is_none():
     log = Log().transaction(1)
-    found = cut(log.events, start(), upto=Place(FILE, log.at - 1))
-    assert isinstance(found.stop, BinlogDamaged)
+    found = cut(log.events, start(), upto=Coordinates(FILE, log.at - 1))
+    assert isinstance(found.error, BinlogDamaged)
 
 
 def test_positions_are_the_same_as_json():
@@ -504,39 +519,39 @@ def test_positions_are_the_same_as_json():
     for other in ({"mysql": 3}, {"mysql": 2}, {"mysql": 1}, 7, {**position.to_json(), "more": 1}):
         with pytest.raises(SourceBroken, match="no position of mysql_changes"):
             Position.from_json(other)
-    assert [number_of(name) for name in ("binlog.000009", "a.b.1000000")] == [9, 1_000_000]
-    assert Place("binlog.999999", 5).order < Place("binlog.1000000", 4).order
+    assert [binlog_number(name) for name in ("binlog.000009", "a.b.1000000")] == [9, 1_000_000]
+    assert Coordinates("binlog.999999", 5).order < Coordinates("binlog.1000000", 4).order
 
 
 def test_which_tables_are_read():
     mine = settings(tables=["shop.orders", "app_*.log*"])
-    assert mine.wanted("shop", "orders")
-    assert mine.wanted("app_1", "logs")
+    assert mine.selects("shop", "orders")
+    assert mine.selects("app_1", "logs")
     assert not any(
         [
-            mine.wanted("shop", "order"),
-            mine.wanted("shop2", "orders"),
-            mine.wanted("Shop", "orders"),
+            mine.selects("shop", "order"),
+            mine.selects("shop2", "orders"),
+            mine.selects("Shop", "orders"),
         ]
     )
-    assert mine.for_server(1).wanted("SHOP", "Orders")
-    assert not settings().wanted("mysql", "user")
-    assert mine.wanted_database("app_2")
-    assert not mine.wanted_database("mysql")
+    assert mine.for_server(1).selects("SHOP", "Orders")
+    assert not settings().selects("mysql", "user")
+    assert mine.selects_database("app_2")
+    assert not mine.selects_database("mysql")
 
 
 def test_in_names_of_tables_only_a_star_is_any_text():
     mine = settings(tables=["shop.log[2024]", "shop.a?", "[x].*", "many.*_*\n"])
-    assert mine.wanted("shop", "log[2024]")
-    assert not mine.wanted("shop", "log2")
-    assert mine.wanted("shop", "a?")
-    assert not mine.wanted("shop", "ab")
-    assert mine.wanted("[x]", "two\nlines")
-    assert mine.wanted_database("[x]")
-    assert not mine.wanted_database("x")
-    assert mine.wanted("many", "_\n")
-    assert not mine.wanted("many", "a_b")
-    assert mine.for_server(1).wanted("SHOP", "LOG[2024]")
+    assert mine.selects("shop", "log[2024]")
+    assert not mine.selects("shop", "log2")
+    assert mine.selects("shop", "a?")
+    assert not mine.selects("shop", "ab")
+    assert mine.selects("[x]", "two\nlines")
+    assert mine.selects_database("[x]")
+    assert not mine.selects_database("x")
+    assert mine.selects("many", "_\n")
+    assert not mine.selects("many", "a_b")
+    assert mine.for_server(1).selects("SHOP", "LOG[2024]")
 
 
 @pytest.mark.parametrize(
@@ -579,7 +594,7 @@ def test_files_of_another_base_name_are_an_era_of_their_own():
         ("binlog.000007", 0),
         ("other.000001", 1),
     ]
-    assert (found.end.place, found.end.era) == (Place("other.000001", new.at), 1)
+    assert (found.end.place, found.end.era) == (Coordinates("other.000001", new.at), 1)
     assert cut([*old.events, *new.events], begin, upto=found.end.place).end == found.end
     earlier = cut([*old.events, *Log("binlog.000003").transaction(2).events], begin).stop
     assert isinstance(earlier, BinlogDamaged)
@@ -588,22 +603,24 @@ def test_files_of_another_base_name_are_an_era_of_their_own():
 
 def test_what_is_new_in_a_binlog_is_told_with_the_place_before_it():
     log = Log().transaction(1)
-    behind = Place(FILE, log.at)
+    behind = Coordinates(FILE, log.at)
     looked_at = {("shop", "t")}
 
-    def news(**said: Any) -> tuple[Place | None, set[tuple[str, str]]]:
-        cutter = Cutter(
-            said.get("settings", settings(tables="shop.*")), start(gtids=""), looked_at=looked_at
+    def news(**said: Any) -> tuple[Coordinates | None, set[tuple[str, str]]]:
+        cutter = RangePlanner(
+            said.get("settings", settings(tables="shop.*")),
+            start(gtids=""),
+            checked_tables=looked_at,
         )
         cutter.feed(log.events)
-        assert cutter.stop is None
+        assert cutter.error is None
         assert cutter.range().changes == 3
-        return cutter.news, cutter.unseen
+        return cutter.unchecked_at, cutter.unchecked_tables
 
     log.transaction(2, table="u").gtid(3).query("ALTER TABLE t ADD x int").transaction(4)
     assert news() == (behind, {("shop", "u"), ("shop", "t")})
     looked_at.add(("shop", "u"))
-    assert news() == (Place(FILE, log.events[-7].position), {("shop", "t")})
+    assert news() == (Coordinates(FILE, log.events[-7].position), {("shop", "t")})
 
 
 @pytest.mark.parametrize("passed", [(), ("cascade:shop.t",), ("cascade:shop.T",)])
@@ -618,8 +635,8 @@ def test_a_foreign_key_that_changes_rows_is_a_stop(passed: tuple[str, ...], logg
     said = settings(tables="shop.*", pass_over=passed).for_server(0, cascades_are_logged=logged)
     found = cut(log.transaction(3).events, start(gtids=""), said)
     if passed == ("cascade:shop.t",) or logged:
-        assert (found.stop, found.changes) == (None, 2)
+        assert (found.error, found.changes) == (None, 2)
     else:
-        assert isinstance(found.stop, ChangeUnreadable)
-        assert found.stop.details["reason"] == "cascade"
+        assert isinstance(found.error, ChangeUnreadable)
+        assert found.error.details["reason"] == "cascade"
         assert found.changes == 1

@@ -15,10 +15,10 @@ import pytest
 from made_events import FILE, GOLDEN_FILES, dialect_of, packets, read, rotation
 
 from onceward.errors import OncewardError
+from onceward.mysql.binlog.compression import decompress
+from onceward.mysql.binlog.event import QUERY, unsupported_reason
 from onceward.mysql.binlog.framing import EventReader, events_of_file
-from onceward.mysql.binlog.gtids import gtid_of, gtids_before
-from onceward.mysql.binlog.kinds import QUERY, must_not_pass
-from onceward.mysql.binlog.packed import unpacked
+from onceward.mysql.binlog.gtids import parse_gtid, parse_previous_gtids
 from onceward.mysql.binlog.statements import classify
 
 MOST_BYTES = 24_000_000
@@ -73,10 +73,10 @@ def mended(events):
 def looked_at(events, dialect):
     """Everything here that reads an event's body."""
     for event in events:
-        must_not_pass(event.kind, event.flags, dialect, event.body)
-        for one in unpacked(event):
-            gtid_of(one)
-            gtids_before(one)
+        unsupported_reason(event.kind, event.flags, dialect, event.body)
+        for one in decompress(event):
+            parse_gtid(one)
+            parse_previous_gtids(one)
             if one.kind == QUERY:
                 classify(one, lambda *_: True)
 

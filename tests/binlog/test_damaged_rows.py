@@ -14,11 +14,11 @@ from made_events import GOLDEN_FILES, dialect_of
 from made_tables import INT, Made, event, number, row, rows, table_map
 
 from onceward.errors import BinlogDamaged, ChangeUnreadable
-from onceward.mysql.binlog import changes, kinds
-from onceward.mysql.binlog.changes import Decoder
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog import decoder as decoder_module
+from onceward.mysql.binlog.compression import decompress
+from onceward.mysql.binlog.decoder import Decoder
+from onceward.mysql.binlog.event import ROWS_EVENTS, TABLE_MAP, BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.packed import unpacked
 
 _COMPRESSED = {140, 141}
 _BYTES_EACH = 400
@@ -28,21 +28,21 @@ one ever does.
 
 
 @functools.cache
-def pairs() -> list[tuple[kinds.Dialect, Event, Event]]:
+def pairs() -> list[tuple[Dialect, BinlogEvent, BinlogEvent]]:
     """Each rows event of the golden binlogs with its table map."""
     found = []
     for file in GOLDEN_FILES:
-        maps: dict[bytes, Event] = {}
+        maps: dict[bytes, BinlogEvent] = {}
         for outer in events_of_file(file.read_bytes(), dialect_of(file)):
-            for each in unpacked(outer):
-                if each.kind == kinds.TABLE_MAP:
+            for each in decompress(outer):
+                if each.kind == TABLE_MAP:
                     maps[bytes(each.body[:6])] = each
-                elif each.kind in kinds.ROWS:
+                elif each.kind in ROWS_EVENTS:
                     found.append((dialect_of(file), maps[bytes(each.body[:6])], each))
     return found
 
 
-def changed(event: Event, chance: random.Random) -> Event:
+def changed(event: BinlogEvent, chance: random.Random) -> BinlogEvent:
     body = bytearray(event.body[6:])  # the table's number stays, so that the two belong together
     for _ in range(chance.choice((1, 1, 1, 2, 6))):
         at = chance.randrange(len(body))
@@ -87,7 +87,7 @@ def attacked(seed: int) -> str:
         assert place in (f"{rows.file}:{rows.position}", f"{table.file}:{table.position}"), seed
         assert refused.next_step, seed
         return type(refused).__name__
-    found.validate(full=True)
+    found.validate(is_done=True)
     if not _COMPRESSED & set(bytes(table.body)):
         assert found.nbytes < _BYTES_EACH * (many * len(rows.body) + len(table.body)) + 50_000, (
             seed
@@ -113,14 +113,14 @@ def test_one_event_with_more_rows_than_are_held_is_decoded_in_pieces(
     monkeypatch: pytest.MonkeyPatch, kind: int
 ):
     """As large as ``binlog_row_event_max_size`` says: 8 KiB, or much more."""
-    monkeypatch.setattr(changes, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(decoder_module, "PIECE_BYTES", 1 << 20)
     body = table_map([INT, *(Made(f"c{place}", 3, nullable=True) for place in range(300))])
     data = [row(number(each), *[None] * 300) for each in range(1200)]
     decoder = Decoder("mysql", lambda *_: True)
     decoder.feed(event(19, body))
     decoder.feed(event(kind, rows(301, *data, kind=kind)))
     pieces = []
-    while decoder.holds:
+    while decoder.has_changes:
         pieces.append(decoder.flush())
     assert len(pieces) > 3
     assert max(each.nbytes for each in pieces) < 4 << 20
@@ -139,7 +139,7 @@ def test_damage_in_rows_is_named_for_minutes():
     }
 
 
-def flushed(decoder: Decoder, events: list[Event]) -> None:
+def flushed(decoder: Decoder, events: list[BinlogEvent]) -> None:
     for each in events:
         decoder.feed(each)
     decoder.flush()
@@ -168,14 +168,14 @@ def test_rows_of_nulls_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPat
     """A row of 38 bytes has 300 cells: of a MiB of them 8 million, which are not all held at
     once.
     """
-    monkeypatch.setattr(changes, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(decoder_module, "PIECE_BYTES", 1 << 20)
     body = table_map([Made(f"c{place}", 3, nullable=True) for place in range(300)])
     nulls = event(30, rows(300, *[row(*[None] * 300)] * 20))
     decoder = Decoder("mysql", lambda *_: True)
     for each in [event(19, body)] + [nulls] * 60:
         decoder.feed(each)
     built = []
-    while decoder.holds:
+    while decoder.has_changes:
         built.append(decoder.flush())
     assert sum(each.num_rows for each in built) == 60 * 20
     assert (

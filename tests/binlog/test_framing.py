@@ -19,6 +19,7 @@ from made_events import (
 )
 
 from onceward.errors import BinlogDamaged
+from onceward.mysql.binlog.event import FORMAT_DESCRIPTION, HEARTBEAT, QUERY, ROTATE, XID
 from onceward.mysql.binlog.framing import (
     EndOfBinlog,
     EventReader,
@@ -26,7 +27,6 @@ from onceward.mysql.binlog.framing import (
     events_of_file,
     file_number,
 )
-from onceward.mysql.binlog.kinds import FORMAT_DESCRIPTION, HEARTBEAT, QUERY, ROTATE, XID
 
 EOF_PACKET = packet(b"\xfe\0\0\0\0")
 FULL = 0xFFFFFF
@@ -38,7 +38,7 @@ def reader(position=4, *, dialect="mysql", file=FILE, **options):
 
 def facts(events):
     return [
-        (event.kind, event.file, event.position, bytes(event.body), event.made_up)
+        (event.kind, event.file, event.position, bytes(event.body), event.artificial)
         for event in events
     ]
 
@@ -51,7 +51,7 @@ def test_a_file_and_a_dump_of_it_are_the_same_events(path):
     one = reader(dialect=dialect)
     dumped = read(packets([rotation(), *raw]) + EOF_PACKET, one)
     assert facts(dumped[1:]) == facts(in_file)
-    assert dumped[0].made_up
+    assert dumped[0].artificial
     assert dumped[0].kind == ROTATE
     assert isinstance(one.end, EndOfBinlog)
     assert (one.file, one.position) == (FILE, len(data))
@@ -118,7 +118,7 @@ def test_the_next_file_begins_where_the_server_says():
     ]
     one = reader()
     found = read(packets([*first, *more]), one)
-    assert [(event.kind, event.file, event.made_up) for event in found[-4:]] == [
+    assert [(event.kind, event.file, event.artificial) for event in found[-4:]] == [
         (ROTATE, FILE, False), (ROTATE, "binlog.000008", True),
         (FORMAT_DESCRIPTION, "binlog.000008", False),
         (XID, "binlog.000008", False),
@@ -150,7 +150,7 @@ def test_heartbeats_take_no_room():
     heart = made(HEARTBEAT, FILE.encode(), 77)
     found = read(packets([*events, heart, made(XID, bytes(8), end)]), one := reader())
     assert one.end is None
-    assert [event.made_up for event in found] == [True, False, False, True, False]
+    assert [event.artificial for event in found] == [True, False, False, True, False]
 
 
 def test_mariadb_leaves_positions_out_and_mysql_does_not():

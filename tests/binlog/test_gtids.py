@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of, event_of
 
 from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError
-from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.gtids import Gtid, Gtids, GtidSet, MariaState, gtid_of, gtids_before
-from onceward.mysql.binlog.kinds import (
+from onceward.mysql.binlog.event import (
     ANONYMOUS_GTID,
     GTID,
     GTID_LIST,
@@ -19,6 +17,9 @@ from onceward.mysql.binlog.kinds import (
     PREVIOUS_GTIDS,
     XID,
 )
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.gtid_sets import GtidBinlogState, Gtids, GtidSet
+from onceward.mysql.binlog.gtids import Gtid, parse_gtid, parse_previous_gtids
 
 ONE, OTHER = "08da8e05-e606-11f1-b06d-02fc00000001", "ffffffff-e606-11f1-b06d-02fc00000001"
 NUMBERS = st.sets(
@@ -104,7 +105,7 @@ def test_a_state_of_mariadb_has_the_last_number_of_each_server_in_each_domain():
     )
     assert Gtids.parse("mariadb", str(other)) == other
     assert not found.unordered
-    assert not MariaState()
+    assert not GtidBinlogState()
 
 
 def test_a_number_that_is_not_above_the_one_before_is_noticed():
@@ -113,7 +114,7 @@ def test_a_number_that_is_not_above_the_one_before_is_noticed():
         ("0-1-5 0-1-4", True),
         ("0-1-5 1-1-5", False),
     ):
-        found = MariaState()
+        found = GtidBinlogState()
         for gtid in numbers.split():
             found.add(gtid)
         assert found.unordered is unordered
@@ -121,7 +122,7 @@ def test_a_number_that_is_not_above_the_one_before_is_noticed():
 
 def test_what_a_person_names_is_the_last_of_a_domain():
     """As gtid_binlog_pos has it: whoever else wrote before is meant, and not named."""
-    found = Gtids.parse("mariadb", "0-1-7,1-7-20,1-8-3").given()
+    found = Gtids.parse("mariadb", "0-1-7,1-7-20,1-8-3").as_start()
     assert str(found) == "..0-1-7,1-7-20,1-8-3"
     assert Gtids.parse("mariadb", str(found)) == found
     for before, begins in (
@@ -130,7 +131,7 @@ def test_what_a_person_names_is_the_last_of_a_domain():
         ("0-1-7,0-2-9", False),
         ("0-1-8", False),
     ):
-        assert found.begins_in(Gtids.parse("mariadb", before)) is begins, before
+        assert found.can_start_in(Gtids.parse("mariadb", before)) is begins, before
 
 
 @pytest.mark.parametrize(
@@ -144,11 +145,11 @@ def test_what_a_person_names_is_the_last_of_a_domain():
     ],
 )
 def test_what_was_read_elsewhere_is_passed_over_until_the_last_of_it_has_come(skips, order, read):
-    left, found = MariaState.parsed(skips), []
+    left, found = GtidBinlogState.from_text(skips), []
     for gtid in order.split():
-        if not left.skips(gtid):
+        if not left.must_skip(gtid):
             found.append(gtid)
-        left.reached(MariaState.parsed(gtid))
+        left.mark_reached(GtidBinlogState.from_text(gtid))
     assert found == read
     assert not left
 
@@ -170,8 +171,8 @@ def test_sets_of_two_kinds_of_servers_have_nothing_in_common():
 def test_names_and_lengths_in_golden_binlogs(path):
     dialect = dialect_of(path)
     events = list(events_of_file(path.read_bytes(), dialect))
-    starts = [(event, gtid_of(event)) for event in events if gtid_of(event)]
-    before = next(found for event in events if (found := gtids_before(event)) is not None)
+    starts = [(event, parse_gtid(event)) for event in events if parse_gtid(event)]
+    before = next(found for event in events if (found := parse_previous_gtids(event)) is not None)
     assert starts
     for event, gtid in starts:
         behind = [other.position for other in events if other.position > event.position]
@@ -187,7 +188,7 @@ def test_names_and_lengths_in_golden_binlogs(path):
 
 def test_names_with_tags_are_as_mysql_9_wrote_them():
     tagged = [
-        gtid_of(event)
+        parse_gtid(event)
         for event in events_of_file((GOLDEN / "mysql-9.7.4-tagged.binlog").read_bytes(), "mysql")
     ]
     own = "baf58e0d-e75c-11f1-ad40-02fc00000001"
@@ -201,7 +202,7 @@ def test_names_with_tags_are_as_mysql_9_wrote_them():
         (f"{own}:blue:7", True),
     ]
     behind = events_of_file((GOLDEN / "mysql-9.7.4-behind-tagged.binlog").read_bytes(), "mysql")
-    assert str(next(filter(None, map(gtids_before, behind)))) == (
+    assert str(next(filter(None, map(parse_previous_gtids, behind)))) == (
         "5c4f3a10-0000-11f0-8000-ffeeddccbbaa:red:9223372036854775800,"
         f"{own}:1-2:a_very_long_tag_of_32_characters:1:blue:1-7"
     )
@@ -209,28 +210,33 @@ def test_names_with_tags_are_as_mysql_9_wrote_them():
 
 def test_statements_are_known_by_their_transactions():
     found = events_of_file((GOLDEN / "mysql-8.0.33-statement.binlog").read_bytes(), "mysql")
-    assert [gtid.rows_only for gtid in map(gtid_of, found) if gtid] == [False, False, False, True]
+    assert [gtid.rows_only for gtid in map(parse_gtid, found) if gtid] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_old_servers_say_less():
     short = bytes(1) + bytes(16) + bytes(8)
-    assert gtid_of(event_of(ANONYMOUS_GTID, short)) == Gtid(None, True, None, None)
+    assert parse_gtid(event_of(ANONYMOUS_GTID, short)) == Gtid(None, True, None, None)
     assert (
-        gtid_of(
+        parse_gtid(
             event_of(MARIADB_GTID, (7).to_bytes(8, "little") + bytes(4) + b"\x29", server_id=3)
         ).text
         == "0-3-7"
     )
-    assert gtid_of(event_of(XID, bytes(8))) is None
-    assert gtids_before(event_of(XID, bytes(8))) is None
+    assert parse_gtid(event_of(XID, bytes(8))) is None
+    assert parse_previous_gtids(event_of(XID, bytes(8))) is None
 
 
 def test_the_original_commit_counts():
     clock = b"\x02" + bytes(16)
     times = ((5 | 1 << 55).to_bytes(7, "little")) + (4).to_bytes(7, "little")
-    assert gtid_of(event_of(ANONYMOUS_GTID, bytes(25) + clock + times)).committed_at_us == 4
+    assert parse_gtid(event_of(ANONYMOUS_GTID, bytes(25) + clock + times)).committed_at_us == 4
     assert (
-        gtid_of(
+        parse_gtid(
             event_of(ANONYMOUS_GTID, bytes(25) + clock + (5).to_bytes(7, "little"))
         ).committed_at_us
         == 5
@@ -251,7 +257,7 @@ def test_the_original_commit_counts():
 )  # fmt: skip
 def test_names_that_cannot_be_are_damage(kind, body):
     with pytest.raises(BinlogDamaged):
-        gtid_of(event_of(kind, body)) or gtids_before(event_of(kind, body))
+        parse_gtid(event_of(kind, body)) or parse_previous_gtids(event_of(kind, body))
 
 
 @pytest.mark.parametrize(
@@ -264,5 +270,5 @@ def test_names_that_cannot_be_are_damage(kind, body):
 )
 def test_names_of_a_newer_form_are_a_stop(kind, body):
     with pytest.raises(ChangeUnreadable) as found:
-        gtid_of(event_of(kind, body)) or gtids_before(event_of(kind, body))
+        parse_gtid(event_of(kind, body)) or parse_previous_gtids(event_of(kind, body))
     assert found.value.details == {"reason": "unknown_event", "at": "binlog.000007:4"}

@@ -13,8 +13,8 @@ import pytest
 from made_events import FILE, GOLDEN, dialect_of, event_of, made
 
 from onceward.errors import BinlogDamaged, ChangeUnreadable
-from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.kinds import (
+from onceward.mysql.binlog.compression import decompress
+from onceward.mysql.binlog.event import (
     QUERY,
     QUERY_COMPRESSED,
     ROWS_QUERY,
@@ -22,7 +22,7 @@ from onceward.mysql.binlog.kinds import (
     TRANSACTION_PAYLOAD,
     XID,
 )
-from onceward.mysql.binlog.packed import unpacked
+from onceward.mysql.binlog.framing import events_of_file
 
 
 def packed_number(number):
@@ -65,13 +65,13 @@ def test_golden_transactions_come_out_whole():
     packed = [event for event in events if event.kind == TRANSACTION_PAYLOAD]
     assert len(packed) == 5
     for event in packed:
-        found = list(unpacked(event))
+        found = list(decompress(event))
         assert [one.inner for one in found] == list(range(1, len(found) + 1))
         assert {(one.file, one.position) for one in found} == {(event.file, event.position)}
         assert found[0].kind == QUERY
         assert bytes(found[0].body).endswith(b"\0BEGIN")
         assert found[-1].kind == XID
-    kinds = [one.kind for event in packed for one in unpacked(event)]
+    kinds = [one.kind for event in packed for one in decompress(event)]
     assert kinds.count(30) + kinds.count(31) + kinds.count(32) == 23
     assert kinds.count(ROWS_QUERY) == 1
 
@@ -79,7 +79,7 @@ def test_golden_transactions_come_out_whole():
 def test_golden_rows_of_mariadb_are_as_long_as_they_say():
     path = GOLDEN / "mariadb-11.4.5-compressed.binlog"
     events = list(events_of_file(path.read_bytes(), dialect_of(path)))
-    found = [(event, one) for event in events for one in unpacked(event)]
+    found = [(event, one) for event in events for one in decompress(event)]
     assert [(event.kind, one.kind) for event, one in found if event.kind != one.kind] == [
         (167, 24)
     ] * 2
@@ -96,17 +96,17 @@ def test_golden_rows_of_mariadb_are_as_long_as_they_say():
 def test_events_of_any_size_come_out_of_blocks(sizes, compression):
     bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     event = payload([inner(TABLE_MAP, body) for body in bodies], compression=compression)
-    assert [bytes(one.body) for one in unpacked(event)] == bodies
+    assert [bytes(one.body) for one in decompress(event)] == bodies
 
 
 def test_fields_of_newer_servers_are_passed_over():
     event = payload([inner(XID, bytes(8))], more=field(9, 1 << 40))
-    assert [(one.kind, one.inner, one.file) for one in unpacked(event)] == [(XID, 1, FILE)]
+    assert [(one.kind, one.inner, one.file) for one in decompress(event)] == [(XID, 1, FILE)]
 
 
 def test_an_unknown_compression_is_a_stop():
     with pytest.raises(ChangeUnreadable, match="compressed in a way that is not known"):
-        list(unpacked(payload([inner(XID, bytes(8))], compression=7)))
+        list(decompress(payload([inner(XID, bytes(8))], compression=7)))
 
 
 BROKEN = {
@@ -130,7 +130,7 @@ def test_payloads_that_cannot_be_are_damage(event):
     tracemalloc.start()
     try:
         with pytest.raises(BinlogDamaged):
-            list(unpacked(event))
+            list(decompress(event))
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
@@ -141,7 +141,7 @@ def test_a_large_transaction_is_never_whole_in_memory():
     pa_before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
-        assert sum(1 for _ in unpacked(event)) == 1000
+        assert sum(1 for _ in decompress(event)) == 1000
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
         assert pa.total_allocated_bytes() - pa_before < 8_000_000
     finally:
@@ -158,17 +158,17 @@ ROWS_HEAD = bytes(8) + struct.pack("<H", 4) + b"\0\0" + b"\x0a" + b"\xff\x03"
 
 
 def test_mariadbs_statements_and_rows_are_inflated():
-    (found,) = unpacked(event_of(QUERY_COMPRESSED, QUERY_HEAD + zipped(b"BEGIN")))
+    (found,) = decompress(event_of(QUERY_COMPRESSED, QUERY_HEAD + zipped(b"BEGIN")))
     assert (found.kind, bytes(found.body)) == (QUERY, QUERY_HEAD + b"BEGIN")
     for kind, head in (
         (166, bytes(8) + b"\x03\x07"),
         (167, bytes(8) + b"\x03\x07\x07"),
         (168, bytes(8) + b"\x03\x07"),
     ):
-        (found,) = unpacked(event_of(kind, head + zipped(bytes(500))))
+        (found,) = decompress(event_of(kind, head + zipped(bytes(500))))
         assert (found.kind, bytes(found.body)) == (kind - 143, head + bytes(500))
     for kind, head in ((169, ROWS_HEAD), (170, ROWS_HEAD + b"\xff\x03"), (171, ROWS_HEAD)):
-        (found,) = unpacked(event_of(kind, head + zipped(bytes(500))))
+        (found,) = decompress(event_of(kind, head + zipped(bytes(500))))
         assert (found.kind, bytes(found.body)) == (kind - 139, head + bytes(500))
 
 
@@ -186,7 +186,7 @@ def test_what_is_not_inflated_to_its_size_is_damage(body):
     tracemalloc.start()
     try:
         with pytest.raises(BinlogDamaged):
-            list(unpacked(event_of(QUERY_COMPRESSED, body)))
+            list(decompress(event_of(QUERY_COMPRESSED, body)))
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
@@ -195,4 +195,4 @@ def test_what_is_not_inflated_to_its_size_is_damage(body):
 @pytest.mark.parametrize("how", [0x90, 0x00, 0xF0])
 def test_an_unknown_way_of_deflating_is_a_stop(how):
     with pytest.raises(ChangeUnreadable):
-        list(unpacked(event_of(QUERY_COMPRESSED, QUERY_HEAD + zipped(b"BEGIN", how=how))))
+        list(decompress(event_of(QUERY_COMPRESSED, QUERY_HEAD + zipped(b"BEGIN", how=how))))

@@ -29,11 +29,9 @@ from made_tables import (
 )
 
 from onceward.errors import ServerUnreachable
-from onceward.mysql.binlog.changes import CHANGES, PIECE_BYTES, Decoder
-from onceward.mysql.binlog.column import Kind
-from onceward.mysql.binlog.event import Event
-from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.kinds import (
+from onceward.mysql.binlog.blocks import CHANGES
+from onceward.mysql.binlog.decoder import PIECE_BYTES, Decoder
+from onceward.mysql.binlog.event import (
     ANONYMOUS_GTID,
     FORMAT_DESCRIPTION,
     GTID,
@@ -42,14 +40,17 @@ from onceward.mysql.binlog.kinds import (
     TRANSACTION_PAYLOAD,
     XA_PREPARE,
     XID,
+    BinlogEvent,
 )
-from onceward.mysql.snapshot import as_of
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.table_map import ColumnKind
+from onceward.mysql.snapshot import chunks
 from onceward.mysql.snapshot.keys import KeyColumn
-from onceward.mysql.source import parts
-from onceward.mysql.source.cuts import Cutter, Range
-from onceward.mysql.source.parts import framed
-from onceward.mysql.source.position import Place, Position
-from onceward.mysql.source.settings import Settings
+from onceward.mysql.source import partitions
+from onceward.mysql.source.partitions import to_frame
+from onceward.mysql.source.position import Coordinates, Position
+from onceward.mysql.source.ranges import PlannedRange, RangePlanner
+from onceward.mysql.source.settings import ChangesSettings
 
 SOURCE = uuid.UUID(int=7)
 READABLE = [path for path in GOLDEN_FILES if "minimal" not in path.name]
@@ -61,14 +62,16 @@ class Log:
 
     def __init__(self, file: str = FILE) -> None:
         self.file = file
-        self.events: list[Event] = []
+        self.events: list[BinlogEvent] = []
         self.position = 4
         self.transactions = 0
         self.add(FORMAT_DESCRIPTION, format_description(4)[19:-4])
 
     def add(self, kind: int, body: bytes, flags: int = 0) -> int:
         data, begins = made(kind, body, self.position, flags=flags), self.position
-        self.events.append(Event(data, 0, len(data) - 4, kind, flags, NOW, 1, self.file, begins))
+        self.events.append(
+            BinlogEvent(data, 0, len(data) - 4, kind, flags, NOW, 1, self.file, begins)
+        )
         self.position += len(data)
         return begins
 
@@ -88,7 +91,7 @@ class Log:
         self.add(XID, bytes(8))
 
     @contextmanager
-    def dump(self, place: Place, most: int = 1 << 30) -> Iterator[SimpleNamespace]:
+    def dump(self, place: Coordinates, most: int = 1 << 30) -> Iterator[SimpleNamespace]:
         """As a server sends it from there on, an event at a time; after ``most`` it says that
         there is no more.
         """
@@ -99,7 +102,7 @@ class Log:
         ][:most]
         reader = SimpleNamespace(dialect="mysql", file=place.file, position=place.pos)
 
-        def blocks(*_: object) -> Iterator[list[Event]]:
+        def blocks(*_: object) -> Iterator[list[BinlogEvent]]:
             for event in sent:
                 reader.file, reader.position = (
                     event.file,
@@ -109,10 +112,10 @@ class Log:
 
         yield SimpleNamespace(reader=reader, blocks=blocks)
 
-    def cut(self) -> Range:
+    def cut(self) -> PlannedRange:
         return range_of(self.events, Position("mysql", "a server", 0, FILE, 4, None, None), 1)
 
-    def keys(self, found: Range) -> list[str]:
+    def keys(self, found: PlannedRange) -> list[str]:
         """Of the changes in a range's parts."""
         return [change["key"] for change in decoded(self.events, found)]
 
@@ -121,13 +124,13 @@ def keys(*numbers: int) -> list[str]:
     return [f'{{"id":{each}}}' for each in numbers]
 
 
-def range_of(events: list[Event], start: Position, part_bytes: int) -> Range:
-    cutter = Cutter(Settings({}, (("*", "*"),), part_bytes=part_bytes), start)
+def range_of(events: list[BinlogEvent], start: Position, part_bytes: int) -> PlannedRange:
+    cutter = RangePlanner(ChangesSettings({}, (("*", "*"),), part_bytes=part_bytes), start)
     cutter.feed(events)
     return cutter.range()
 
 
-def decoded(events: list[Event], found: Range) -> list[dict[str, object]]:
+def decoded(events: list[BinlogEvent], found: PlannedRange) -> list[dict[str, object]]:
     """What tasks read of a range."""
     changes = []
     for part in found.parts:
@@ -140,7 +143,9 @@ def decoded(events: list[Event], found: Range) -> list[dict[str, object]]:
     return changes
 
 
-def of(events: list[Event], dialect: str, part: dict[str, object]) -> list[dict[str, object]]:
+def of(
+    events: list[BinlogEvent], dialect: str, part: dict[str, object]
+) -> list[dict[str, object]]:
     maps = [base64.b64decode(one) for one in part.get("maps", ())]
     decoder = Decoder(dialect, lambda *_: True, maps=maps, gtid=part.get("gtid"))
     for event in events:
@@ -188,13 +193,15 @@ def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
     log.begins()
     log.says("TRUNCATE TABLE Shop.T")
     log.transaction(1)
-    settings = Settings({}, (("Shop", "T"),))
-    cutter = Cutter(settings.for_server(1), Position("mysql", "a server", 0, FILE, 4, None, None))
+    settings = ChangesSettings({}, (("Shop", "T"),))
+    cutter = RangePlanner(
+        settings.for_server(1), Position("mysql", "a server", 0, FILE, 4, None, None)
+    )
     cutter.feed(log.events)
     (part,) = cutter.range().parts
-    monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
-    found = parts.joined(
-        parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})
+    monkeypatch.setattr(partitions, "open_dump", lambda settings, server, place: log.dump(place))
+    found = partitions.join_pieces(
+        partitions.read_partition(settings, {**part, "server": "a server", "era": 0, "names": 1})
     ).to_pylist()
     assert [(change["op"], change["db"], change["table"]) for change in found] == [
         ("t", "shop", "t"),
@@ -223,11 +230,13 @@ def test_a_part_is_read_in_pieces_however_much_becomes_of_it(monkeypatch):
         TRANSACTION_PAYLOAD, b"\1\4\xfd" + len(packed).to_bytes(3, "little") + b"\2\1\0\0" + packed
     )
     (part,) = log.cut().parts
-    monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
-    settings = Settings({}, (("*", "*"),))
+    monkeypatch.setattr(partitions, "open_dump", lambda settings, server, place: log.dump(place))
+    settings = ChangesSettings({}, (("*", "*"),))
     sizes = [
         piece.nbytes
-        for piece in parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})
+        for piece in partitions.read_partition(
+            settings, {**part, "server": "a server", "era": 0, "names": 1}
+        )
     ]
     assert len(sizes) > 3
     assert sum(sizes) > 100 * 100 * columns * 10
@@ -236,7 +245,7 @@ def test_a_part_is_read_in_pieces_however_much_becomes_of_it(monkeypatch):
 
 CHUNK = {
     "table": ["shop", "t"],
-    "key": [KeyColumn("id", "int", Kind.INTEGER).to_json()],
+    "key": [KeyColumn("id", "int", ColumnKind.INTEGER).to_json()],
     "after": None,
     "up_to": None,
     "ts_ms": 0,
@@ -248,14 +257,14 @@ def touched(log: Log, dumps: Iterator[int]) -> list[str]:
     dump or several.
     """
     begin = Position("mysql", "a server", 0, FILE, 4, None, None)
-    high = Place(log.events[-1].file, log.position)
+    high = Coordinates(log.events[-1].file, log.position)
 
-    def reading(place: Place) -> object:
+    def reading(place: Coordinates) -> object:
         return log.dump(place, next(dumps))
 
     return list(
-        as_of._first_changes(
-            lambda _: [], reading, CHUNK, begin, high, Settings({}, (("*", "*"),))
+        chunks._first_changes(
+            lambda _: [], reading, CHUNK, begin, high, ChangesSettings({}, (("*", "*"),))
         )
     )
 
@@ -271,7 +280,7 @@ def test_a_snapshot_reads_on_where_a_dump_ends_too_early(dumps):
 
 
 def test_a_snapshot_does_not_wait_forever_for_what_is_not_sent(monkeypatch):
-    monkeypatch.setattr(as_of, "_SECONDS", 0.1)
+    monkeypatch.setattr(chunks, "_SECONDS", 0.1)
     log = Log()
     log.transaction(1)
     with pytest.raises(ServerUnreachable, match=f"between {FILE}:") as late:
@@ -305,7 +314,7 @@ def test_rows_that_are_undone_or_undecided_are_a_stop(kind, said, reason):
     log.says(said) if said else log.add(kind, b"\0" + bytes(12))
     found = log.cut()
     assert log.keys(found) == keys(1)
-    assert (found.end.pos, found.stop.details["reason"]) == (place, reason)
+    assert (found.end.pos, found.error.details["reason"]) == (place, reason)
 
 
 def test_behind_a_transaction_without_a_name_no_set_has_all():
@@ -328,7 +337,7 @@ def test_an_unknown_event_is_a_stop_unless_the_server_calls_it_ignorable():
     found = log.cut()
     assert log.keys(found) == keys(1)
     assert found.end.pos == place
-    assert (found.stop.details["reason"], found.stop.details["at"]) == (
+    assert (found.error.details["reason"], found.error.details["at"]) == (
         "unknown_event",
         f"{FILE}:{place}",
     )
@@ -351,6 +360,6 @@ def test_positions_are_texts_that_grow_with_the_binlog():
             for each, file, pos, inner, row in places
             if each == era
         ]
-        found += framed(pa.Table.from_pylist(changes, CHANGES), era)["position"].to_pylist()
+        found += to_frame(pa.Table.from_pylist(changes, CHANGES), era)["position"].to_pylist()
     assert found == sorted(set(found))
     assert len(found) == len(places)

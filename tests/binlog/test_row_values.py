@@ -12,15 +12,13 @@ import pytest
 from made_tables import INT, TABLE_MAP, WRITE, Made, event, number, row, rows, table_map, text
 
 from onceward.errors import BinlogDamaged, ChangeUnreadable
-from onceward.mysql.binlog import texts
-from onceward.mysql.binlog.changes import Decoder
-from onceward.mysql.binlog.charsets import charset_of, decoder_of, single_byte_table
-from onceward.mysql.binlog.column import Column, Kind
-from onceward.mysql.binlog.float_text import double_text
-from onceward.mysql.binlog.json_binary import DEEPEST, NoJson, text_of
-from onceward.mysql.binlog.refusals import BadCell
-from onceward.mysql.binlog.table_map import TableMap
-from onceward.mysql.binlog.texts import escaped, row_texts
+from onceward.mysql.binlog import json_rows
+from onceward.mysql.binlog.charsets import charset_by_collation, decoder_for, single_byte_table
+from onceward.mysql.binlog.decoder import Decoder
+from onceward.mysql.binlog.errors import InvalidCell
+from onceward.mysql.binlog.json_binary import DEEPEST, InvalidJson, double_text, json_text
+from onceward.mysql.binlog.json_rows import escape, row_json
+from onceward.mysql.binlog.table_map import ColumnKind, TableColumn, TableMap
 
 
 def decoded(column: Made, *cells: bytes | None, values="text"):
@@ -196,16 +194,16 @@ def test_charsets_have_the_servers_characters():
         ("armscii8", b"\xb2\xb3", "Աա"),
     ]  # fmt: skip
     for charset, raw, wanted in shown:
-        assert decoder_of(charset)(raw) == wanted, charset
+        assert decoder_for(charset)(raw) == wanted, charset
     with pytest.raises(UnicodeDecodeError):
-        decoder_of("big5")(b"a\xa2\xce")
+        decoder_for("big5")(b"a\xa2\xce")
     assert (
         len(single_byte_table("armscii8"))
         == len(single_byte_table("geostd8"))
         == len(single_byte_table("keybcs2"))
         == 256
     )
-    assert [charset_of(number) for number in (8, 33, 45, 63, 255, 323, 2304)] == [
+    assert [charset_by_collation(number) for number in (8, 33, 45, 63, 255, 323, 2304)] == [
         "latin1", "utf8mb3", "utf8mb4", "binary", "utf8mb4", "utf8mb4", "utf8mb4",
     ]  # fmt: skip
 
@@ -214,16 +212,16 @@ TABLE = TableMap(0, "d", "t", (), (), "mysql")
 
 
 def test_texts_that_arrow_cannot_hold_are_a_stop(monkeypatch):
-    monkeypatch.setattr(texts, "MOST_BYTES", 20)
-    assert escaped(pa.array(['"'] * 3), TABLE).to_pylist() == [r"\""] * 3
-    with pytest.raises(BadCell) as stopped:
-        escaped(pa.array(['"'] * 4), TABLE)
+    monkeypatch.setattr(json_rows, "MOST_BYTES", 20)
+    assert escape(pa.array(['"'] * 3), TABLE).to_pylist() == [r"\""] * 3
+    with pytest.raises(InvalidCell) as stopped:
+        escape(pa.array(['"'] * 4), TABLE)
     assert "more than 2 GiB" in stopped.value.error.message
 
 
 def test_all_that_a_text_may_hold_comes_back():
     held = ["".join(map(chr, range(0x80))), 'a"b\\c', "\x7fä\u2028😀", "", '\\"', "\\\\u0000"]
-    found = escaped(pa.array([None, *held, None])[1:-1], TABLE)
+    found = escape(pa.array([None, *held, None])[1:-1], TABLE)
     assert [json.loads(f'"{each}"') for each in found.to_pylist()] == held
 
 
@@ -247,12 +245,12 @@ def test_a_double_is_written_as_mysql_does(number, shown):
 
 
 def decimals(scale: int, *values: str):
-    column = Column("v", Kind.DECIMAL, precision=38, scale=scale)
+    column = TableColumn("v", ColumnKind.DECIMAL, precision=38, scale=scale)
     table = TableMap(0, "d", "t", (column,), (), "mysql")
     array = pa.array(values, pa.string()).cast(pa.decimal128(38, scale))
     return [
         each[5:-1]
-        for each in row_texts(table, pa.RecordBatch.from_arrays([array], names=["v"])).to_pylist()
+        for each in row_json(table, pa.RecordBatch.from_arrays([array], names=["v"])).to_pylist()
     ]
 
 
@@ -275,9 +273,9 @@ def nested(levels: int) -> bytes:
 
 
 def test_a_document_has_no_more_levels_than_the_server_allows():
-    assert text_of(nested(DEEPEST)) == "[" * DEEPEST + "]" * DEEPEST
-    with pytest.raises(NoJson, match="levels"):
-        text_of(nested(DEEPEST + 1))
+    assert json_text(nested(DEEPEST)) == "[" * DEEPEST + "]" * DEEPEST
+    with pytest.raises(InvalidJson, match="levels"):
+        json_text(nested(DEEPEST + 1))
 
 
 def test_a_document_whose_offsets_meet_is_not_written_out_again_and_again():
@@ -287,16 +285,16 @@ def test_a_document_whose_offsets_meet_is_not_written_out_again_and_again():
     data = b"".join(
         struct.pack("<HH", many, size) + struct.pack("<BH", 2, size) * many for _ in range(levels)
     )  # fmt: skip
-    with pytest.raises(NoJson):
-        text_of(b"\2" + data)
+    with pytest.raises(InvalidJson):
+        json_text(b"\2" + data)
     long = (
         struct.pack("<HH", 200, 700 + 5000)
         + struct.pack("<BH", 12, 604) * 200
         + b"\x88\x27"
         + b"x" * 5000
     )
-    with pytest.raises(NoJson):
-        text_of(b"\2" + long)
+    with pytest.raises(InvalidJson):
+        json_text(b"\2" + long)
 
 
 def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
@@ -316,6 +314,6 @@ def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
         struct.pack("<Bi" if value < 1 << 31 else "<BI", kind, value) for kind, value in numbers
     )
     document = b"\3" + struct.pack("<II", len(numbers), 8 + len(entries)) + entries
-    assert text_of(document) == "[-5, 5, 65535, -40000, 40000, 4000000000, null, true, false]"
+    assert json_text(document) == "[-5, 5, 65535, -40000, 40000, 4000000000, null, true, false]"
     small = b"\2" + struct.pack("<HH", 3, 13) + struct.pack("<BhBhBH", 5, -5, 5, 5, 6, 65535)
-    assert text_of(small) == "[-5, 5, 65535]"
+    assert json_text(small) == "[-5, 5, 65535]"

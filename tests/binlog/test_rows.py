@@ -27,9 +27,10 @@ from made_tables import (
 )
 
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
-from onceward.mysql.binlog import changes as changes_module
+from onceward.mysql.binlog import decoder as changes_module
 from onceward.mysql.binlog import rows as rows_module
-from onceward.mysql.binlog.changes import CHANGES, Decoder
+from onceward.mysql.binlog.blocks import CHANGES
+from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.table_map import TableMap
 
@@ -340,7 +341,7 @@ def test_many_rows_are_decoded_in_pieces(monkeypatch):
     for each in fed:
         made.feed(each)
     assert made.is_full
-    while made.holds:
+    while made.has_changes:
         pieces.append(made.flush().to_pylist())
     assert len(pieces) > 10
     assert [change for piece in pieces for change in piece] == whole

@@ -23,14 +23,14 @@ from made_tables import (
     text,
 )
 
-from onceward.mysql import snapshot
-from onceward.mysql.binlog.changes import Decoder
-from onceward.mysql.binlog.column import Kind
-from onceward.mysql.binlog.kinds import QUERY
-from onceward.mysql.snapshot.keys import KeyColumn, behind
-from onceward.mysql.snapshot.passing import Passing
+from onceward.mysql.binlog.decoder import Decoder
+from onceward.mysql.binlog.event import QUERY
+from onceward.mysql.binlog.table_map import ColumnKind
+from onceward.mysql.snapshot.filtering import SnapshotFilter
+from onceward.mysql.snapshot.keys import KeyColumn, is_behind
+from onceward.mysql.snapshot.state import advance_snapshot
 
-ID = KeyColumn("id", "int", Kind.INTEGER)
+ID = KeyColumn("id", "int", ColumnKind.INTEGER)
 STATE = {
     "left": [["d", "later"]],
     "table": ["d", "t"],
@@ -49,7 +49,7 @@ def passed(*events, table="t"):
     decoder.feed(event(TABLE_MAP, table_map([INT, NAME], key=[0], table=table)))
     for each in events:
         decoder.feed(each)
-    found = Passing(STATE, nobody).changes(decoder.blocks(), "text").to_pylist()
+    found = SnapshotFilter(STATE, nobody).changes(decoder.blocks(), "text").to_pylist()
     return [
         (change["op"], change["key"], change["before"] is not None, change["after"] is not None)
         for change in found
@@ -65,8 +65,9 @@ def test_a_place_is_before_the_keys_that_the_server_has_behind_it():
     behind itself.
     """
     columns = (
-        KeyColumn("a", "int", Kind.INTEGER), KeyColumn("b", "bigint unsigned", Kind.INTEGER),
-        KeyColumn("c", "varbinary(9)", Kind.BINARY),
+        KeyColumn("a", "int", ColumnKind.INTEGER),
+        KeyColumn("b", "bigint unsigned", ColumnKind.INTEGER),
+        KeyColumn("c", "varbinary(9)", ColumnKind.BINARY),
     )  # fmt: skip
     values = ([-1, 0, 2], [0, 5, 1 << 63], [b"", b"\0", b"\xff"])
     all_keys = list(itertools.product(*values))
@@ -77,7 +78,9 @@ def test_a_place_is_before_the_keys_that_the_server_has_behind_it():
     ]
     for place in all_keys:
         said = [str(place[0]), str(place[1]), place[2].hex()]
-        assert behind(columns, said, arrays, nobody).tolist() == [key > place for key in all_keys]
+        assert is_behind(columns, said, arrays, nobody).tolist() == [
+            key > place for key in all_keys
+        ]
 
 
 def test_the_last_row_of_a_chunk_is_done_and_the_next_is_not():
@@ -126,6 +129,6 @@ def test_changes_that_were_taken_apart_are_in_order_again():
 
 
 def test_a_batch_that_is_behind_brings_no_chunk_again():
-    after = snapshot.advance(None, None, STATE, caught_up=False)
-    assert snapshot.chunks_of(after) == []
+    after = advance_snapshot(None, None, STATE, caught_up=False)
+    assert after["chunks"] == []
     assert {**after, "chunks": STATE["chunks"]} == STATE

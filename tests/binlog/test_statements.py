@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from made_events import GOLDEN, dialect_of, query
 
 from onceward.errors import BinlogDamaged
+from onceward.mysql.binlog.compression import decompress
+from onceward.mysql.binlog.event import QUERY
 from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.kinds import QUERY
-from onceward.mysql.binlog.packed import unpacked
-from onceward.mysql.binlog.statements import (
-    PASSED,
-    Elsewhere,
-    Passed,
-    Stop,
-    Truncated,
-    classify,
-    statement_of,
+from onceward.mysql.binlog.sql_effects import (
+    NO_EFFECT,
+    NoEffect,
+    OtherTables,
+    Truncation,
+    Unsupported,
 )
+from onceward.mysql.binlog.statements import classify, parse_statement
 
 WANTED = {("shop", "orders"), ("shop", "a`b"), ("shop", 'q"x'), ("shop", "tä"), ("other", "items")}
 ANSI, LITERAL = 0x4, 0x100000
@@ -39,7 +38,7 @@ def verdict(text, database="shop", *, mode=0, charset=255, **options):
 
 def reason(text, *args, **options):
     found = verdict(text, *args, **options)
-    return found.reason if isinstance(found, Stop) else None
+    return found.reason if isinstance(found, Unsupported) else None
 
 
 PASSING = """
@@ -131,7 +130,7 @@ DROP TABLE elsewhere /* , orders */;
 
 @pytest.mark.parametrize("text", PASSING)
 def test_what_changes_no_row_passes(text):
-    assert isinstance(verdict(text), Passed)
+    assert isinstance(verdict(text), NoEffect)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_what_changes_no_row_passes(text):
     ],
 )
 def test_it_is_said_which_wanted_table_is_defined(text: str, table: str | None):
-    assert verdict(text) == Passed(("shop", table) if table else None)
+    assert verdict(text) == NoEffect(("shop", table) if table else None)
 
 
 STOPS = {
@@ -281,7 +280,7 @@ STOPS = {
 def test_what_may_change_rows_is_a_stop(why, text):
     text = text.replace("-- y", "-- y\nDELETE FROM orders").replace("TABLE--", "TABLE-- \n orders")
     found = verdict(text)
-    assert isinstance(found, Stop)
+    assert isinstance(found, Unsupported)
     assert found.reason == why
     assert found.what
     assert found.next_step
@@ -313,7 +312,7 @@ SET STATEMENT max_statement_time = 5 FOR DELETE FROM elsewhere
 @pytest.mark.parametrize("text", ELSEWHERE)
 def test_a_statement_on_tables_that_are_known_and_not_read_is_elsewhere(text):
     found = verdict(text)
-    assert isinstance(found, Elsewhere)
+    assert isinstance(found, OtherTables)
     assert found.tables
     assert not any(wanted(*name) for name in found.tables)
 
@@ -362,36 +361,36 @@ def test_a_statement_is_a_stop_where_a_table_is_read_or_something_is_not_known(t
     ],
 )  # fmt: skip
 def test_a_truncate_of_a_wanted_table_is_one(text):
-    assert verdict(text) == Truncated("shop", "orders")
+    assert verdict(text) == Truncation("shop", "orders")
     assert verdict(text.replace("shop", "").replace(" . ", "."), "nowhere") in (
-        PASSED,
+        NO_EFFECT,
         verdict("é"),
     )
 
 
 def test_quotes_are_read_as_the_session_had_them():
-    assert verdict('TRUNCATE "q""x"', mode=ANSI) == Truncated("shop", 'q"x')
+    assert verdict('TRUNCATE "q""x"', mode=ANSI) == Truncation("shop", 'q"x')
     assert reason('TRUNCATE "q""x"') == "unknown_statement"
     assert verdict('DROP TABLE elsewhere "', mode=ANSI).reason == "unknown_statement"
     alter = "ALTER TABLE orders COMMENT '{}', RENAME TO elsewhere"
     assert verdict(alter.format("x\\', y")).reason == "ddl"
     assert verdict(alter.format("x\\"), mode=LITERAL).reason == "ddl"
     assert verdict(alter.format("x\\")).reason == "unknown_statement"
-    assert verdict("ALTER TABLE orders COMMENT 'it''s', COMMENT \"RENAME TO x\"") == Passed(
+    assert verdict("ALTER TABLE orders COMMENT 'it''s', COMMENT \"RENAME TO x\"") == NoEffect(
         ("shop", "orders")
     )
 
 
 def test_names_are_read_in_the_clients_character_set():
-    assert verdict("TRUNCATE tä") == Truncated("shop", "tä")
-    assert verdict("TRUNCATE tä".encode("latin-1"), charset=8) == Truncated("shop", "tä")
+    assert verdict("TRUNCATE tä") == Truncation("shop", "tä")
+    assert verdict("TRUNCATE tä".encode("latin-1"), charset=8) == Truncation("shop", "tä")
     assert (
         reason("TRUNCATE tä".encode(), charset=8) == "unknown_statement"
     )  # the server may have written it
     assert reason("TRUNCATE tä".encode("latin-1"), charset=250) == "unknown_statement"
     assert reason(b"TRUNCATE t\xff", charset=9999) == "unknown_statement"
     # The second byte of a sign of GBK may be a quote, or a backslash.
-    assert verdict("TRUNCATE orders -- 誠".encode("gbk"), charset=28) == Truncated(
+    assert verdict("TRUNCATE orders -- 誠".encode("gbk"), charset=28) == Truncation(
         "shop", "orders"
     )
     assert (
@@ -401,9 +400,11 @@ def test_names_are_read_in_the_clients_character_set():
 
 
 def test_names_can_be_in_small_letters():
-    assert verdict("TRUNCATE Shop.ORDERS") == PASSED
-    assert verdict("TRUNCATE Shop.ORDERS", lower_case_names=True) == Truncated("shop", "orders")
-    assert verdict("TRUNCATE ORDERS", "SHOP", lower_case_names=True) == Truncated("shop", "orders")
+    assert verdict("TRUNCATE Shop.ORDERS") == NO_EFFECT
+    assert verdict("TRUNCATE Shop.ORDERS", lower_case_names=True) == Truncation("shop", "orders")
+    assert verdict("TRUNCATE ORDERS", "SHOP", lower_case_names=True) == Truncation(
+        "shop", "orders"
+    )
 
 
 def test_without_a_word_on_databases_each_is_wanted():
@@ -417,7 +418,7 @@ def test_what_a_text_ends_with_is_not_what_it_is():
         "\0BEGIN WORKS",
         "x\0COMMIT",
     ):
-        assert verdict(text) != PASSED
+        assert verdict(text) != NO_EFFECT
 
 
 @pytest.mark.parametrize(
@@ -430,8 +431,8 @@ def test_golden_truncates_and_renames(path):
         for event in events
         if event.kind == QUERY
     ]
-    others = [one for one in found if one != PASSED]
-    assert others[0] == Truncated("h", "a")
+    others = [one for one in found if one != NO_EFFECT]
+    assert others[0] == Truncation("h", "a")
     assert [one.reason for one in others[1:]] == ["ddl"]
 
 
@@ -445,17 +446,17 @@ def test_golden_statements_are_stops(path):
         if event.kind == QUERY
     ]
     found = [classify(event, lambda *_: False) for event in events]
-    assert all(isinstance(one, Elsewhere) for one in found if one != PASSED)
+    assert all(isinstance(one, OtherTables) for one in found if one != NO_EFFECT)
     found = [classify(event, lambda *_: True) for event in events]
-    assert [one.reason for one in found if one != PASSED] == ["statement"] * 3
-    assert {statement_of(event).database for event in events} <= {"", "h"}
+    assert [one.reason for one in found if one != NO_EFFECT] == ["statement"] * 3
+    assert {parse_statement(event).database for event in events} <= {"", "h"}
 
 
 def test_golden_ddl_of_the_newest_server_passes():
     for path in [*GOLDEN.glob("mysql-9*"), GOLDEN / "mysql-8.0.33-compressed.binlog"]:
         for event in events_of_file(path.read_bytes(), "mysql"):
-            for one in unpacked(event):
-                assert one.kind != QUERY or isinstance(classify(one, lambda *_: True), Passed)
+            for one in decompress(event):
+                assert one.kind != QUERY or isinstance(classify(one, lambda *_: True), NoEffect)
 
 
 @given(st.text(max_size=60), st.integers(0, 1))
@@ -463,18 +464,18 @@ def test_golden_ddl_of_the_newest_server_passes():
 def test_any_text_has_a_verdict_and_most_are_stops(text, mode):
     # Nothing that a verb of change stands in front of can be hidden by what follows.
     found = verdict(" ".join(("DELETE FROM shop.orders", text)), mode=mode * ANSI)
-    assert isinstance(found, Stop)
+    assert isinstance(found, Unsupported)
     assert found.reason in ("statement", "unknown_statement")
     assert verdict(text, mode=mode * ANSI) is not None
 
 
 def test_a_long_statement_is_read_in_a_moment():
     names = ", ".join(f"`t{number}`" for number in range(10_000))
-    assert verdict(f"DROP TABLE {names}") == PASSED
+    assert verdict(f"DROP TABLE {names}") == NO_EFFECT
     assert reason("DROP TABLE " + "(" * 40_000) == "unknown_statement"
     assert reason("DROP TABLE x '" + "\\'" * 40_000) == "unknown_statement"
     assert reason("/*" * 40_000) == "unknown_statement"
-    assert verdict("/*!" * 20_000 + "TRUNCATE orders") == Truncated("shop", "orders")
+    assert verdict("/*!" * 20_000 + "TRUNCATE orders") == Truncation("shop", "orders")
 
 
 @pytest.mark.parametrize("cut", [0, 12, 13, 20, 31])

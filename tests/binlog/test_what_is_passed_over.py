@@ -28,16 +28,22 @@ from made_tables import (
 )
 
 from onceward.errors import ChangeUnreadable
-from onceward.mysql.binlog import kinds
-from onceward.mysql.binlog.changes import Decoder, opened
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.compression import decompress
+from onceward.mysql.binlog.decoder import Decoder, inner_events
+from onceward.mysql.binlog.errors import NOTHING_SKIPPABLE, Skippable
+from onceward.mysql.binlog.event import (
+    GTID,
+    PARTIAL_UPDATE_ROWS,
+    QUERY,
+    ROWS_EVENTS,
+    TRANSACTION_PAYLOAD,
+    BinlogEvent,
+)
 from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.left_out import rows_of
-from onceward.mysql.binlog.packed import unpacked
-from onceward.mysql.binlog.stops import NO_PASSES, Passes
-from onceward.mysql.source.cuts import Cutter
+from onceward.mysql.binlog.rows import describe_rows
 from onceward.mysql.source.position import Position
-from onceward.mysql.source.settings import settings_of
+from onceward.mysql.source.ranges import RangePlanner
+from onceward.mysql.source.settings import make_settings
 
 ORDERS = table_map([INT, Made("d", 10, nullable=True)], table="orders", key=[0])
 DAY, ZERO_DAY = ((2024 << 9) + (1 << 5) + 31).to_bytes(3, "little"), bytes(3)
@@ -49,29 +55,31 @@ def orders(*zero: int, count: int = 100) -> list[bytes]:
 
 
 def changes(
-    events: Iterable[Event], passes: Passes = NO_PASSES, **said: Any
+    events: Iterable[BinlogEvent], passes: Skippable = NOTHING_SKIPPABLE, **said: Any
 ) -> list[dict[str, Any]]:
     decoder = Decoder("mysql", lambda *_: True, **{"values": "debezium", "passes": passes, **said})
     for each in events:
         decoder.feed(each)
     found = []
-    while decoder.holds:
+    while decoder.has_changes:
         found += decoder.flush().to_pylist()
     return found
 
 
-def refused(tried: Callable[[Passes], Any], passes: Passes) -> tuple[Any, ChangeUnreadable | None]:
+def refused(
+    tried: Callable[[Skippable], Any], passes: Skippable
+) -> tuple[Any, ChangeUnreadable | None]:
     try:
         return tried(passes), None
     except ChangeUnreadable as error:
         return None, error
 
 
-def followed(tried: Callable[[Passes], Any]) -> tuple[Any, list[ChangeUnreadable]]:
+def followed(tried: Callable[[Skippable], Any]) -> tuple[Any, list[ChangeUnreadable]]:
     """What comes once everything is passed over that errors name, and these errors."""
     names, errors = list[str](), list[ChangeUnreadable]()
     while True:
-        found, error = refused(tried, Passes(frozenset(names)))
+        found, error = refused(tried, Skippable(frozenset(names)))
         if error is None:
             return found, errors
         said = re.search(r"pass_over=\[(.*)\]$", error.next_step)
@@ -79,11 +87,11 @@ def followed(tried: Callable[[Passes], Any]) -> tuple[Any, list[ChangeUnreadable
         fresh = re.findall(r'"([^"]*)"', said[1])
         assert fresh[0] == error.details["at"]
         assert not set(fresh) & set(names)
-        assert settings_of(
+        assert make_settings(
             url="mysql://u:p@h", tables="d.*", starting="latest", max_bytes_per_batch=1,
             heartbeat_seconds=1,
             pass_over=fresh, values="text",
-        ).passes.names == set(fresh)  # fmt: skip
+        ).skippable.names == set(fresh)  # fmt: skip
         names += fresh
         errors.append(error)
 
@@ -136,11 +144,13 @@ def test_what_can_be_read_is_read_although_it_is_named():
     one of them.
     """
     log = [event(TABLE_MAP, ORDERS), event(WRITE, rows(2, *orders()), 99)]
-    assert len(changes(log, Passes(frozenset({"binlog.000001:99", "binlog.000001:99/7"})))) == 100
+    assert (
+        len(changes(log, Skippable(frozenset({"binlog.000001:99", "binlog.000001:99/7"})))) == 100
+    )
     with pytest.raises(ChangeUnreadable):
         changes(
             [log[0], event(WRITE, rows(2, *orders(7)), 99)],
-            Passes(frozenset({"binlog.000001:99"})),
+            Skippable(frozenset({"binlog.000001:99"})),
         )
 
 
@@ -160,41 +170,41 @@ def test_a_row_in_a_compressed_transaction_has_a_name_of_its_own():
         number=78)),
         (TABLE_MAP, ORDERS), (WRITE, rows(2, *orders(7))), (WRITE, rows(2, *orders())),
     )  # fmt: skip
-    log = [event(kinds.TRANSACTION_PAYLOAD, body, 99)]
+    log = [event(TRANSACTION_PAYLOAD, body, 99)]
     found, (error,) = followed(lambda passes: changes(log, passes))
     assert error.details["at"] == "binlog.000001:99#4/7"
     assert len(found) == 3 + 99 + 100
     with pytest.raises(
         ChangeUnreadable
     ):  # what an older version advised: it was the whole transaction
-        changes(log, Passes(frozenset({"binlog.000001:99"})))
+        changes(log, Skippable(frozenset({"binlog.000001:99"})))
 
 
 def test_a_statement_in_a_compressed_transaction_is_passed_over_alone():
     statement = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0INSERT INTO orders VALUES (1)"
-    body = payload((kinds.QUERY, statement), (TABLE_MAP, ORDERS), (WRITE, rows(2, *orders())))
-    data = struct.pack("<IBIIIH", 1, kinds.TRANSACTION_PAYLOAD, 1, 23 + len(body), 0, 0) + body
+    body = payload((QUERY, statement), (TABLE_MAP, ORDERS), (WRITE, rows(2, *orders())))
+    data = struct.pack("<IBIIIH", 1, TRANSACTION_PAYLOAD, 1, 23 + len(body), 0, 0) + body
     begin = (
-        struct.pack("<IBIIIH", 1, kinds.GTID, 1, 48, 0, 0)
+        struct.pack("<IBIIIH", 1, GTID, 1, 48, 0, 0)
         + bytes(1)
         + b"\x11" * 16
         + (1).to_bytes(8, "little")
     )
     log = [
-        Event(one, 0, len(one), one[4], 0, 1, 1, "binlog.000001", pos) for pos,
+        BinlogEvent(one, 0, len(one), one[4], 0, 1, 1, "binlog.000001", pos) for pos,
         one in ((4, begin), (52, data))
     ]  # fmt: skip
 
-    def cut(passes: Passes) -> int:
-        settings = settings_of(
+    def cut(passes: Skippable) -> int:
+        settings = make_settings(
             url="mysql://u:p@h", tables="d.*", starting="latest", max_bytes_per_batch=1,
             heartbeat_seconds=1,
             pass_over=sorted(passes.names), values="text",
         )  # fmt: skip
-        cutter = Cutter(settings, Position("mysql", "s", 0, "binlog.000001", 4, None, None))
+        cutter = RangePlanner(settings, Position("mysql", "s", 0, "binlog.000001", 4, None, None))
         cutter.feed(log)
-        if cutter.stop is not None:
-            raise cutter.stop
+        if cutter.error is not None:
+            raise cutter.error
         return cutter.range().changes
 
     found, (error,) = followed(cut)
@@ -212,7 +222,7 @@ def test_events_that_have_no_rows_to_be_read_say_how_many_they_leave_out(name: s
         for error in errors
     ]
     assert all(left)
-    events = sum(inner.kind in kinds.ROWS for each in log for inner in unpacked(each))
+    events = sum(inner.kind in ROWS_EVENTS for each in log for inner in decompress(each))
     assert len(errors) == events - len({(each["pos"], each["inner"]) for each in found})
 
 
@@ -230,20 +240,20 @@ def test_rows_without_some_columns_are_counted_by_those_that_they_have():
     ids=lambda file: file.stem,
 )
 def test_rows_that_are_not_read_are_counted_as_they_would_be(file: Path):
-    maps: dict[bytes, Event] = {}
+    maps: dict[bytes, BinlogEvent] = {}
     counted = 0
     for each in events_of_file(file.read_bytes(), dialect_of(file)):
-        for inner in unpacked(each):
+        for inner in decompress(each):
             if inner.kind == TABLE_MAP:
                 maps[bytes(inner.body[:6])] = inner
-            elif inner.kind in kinds.ROWS:
+            elif inner.kind in ROWS_EVENTS:
                 map = maps[bytes(inner.body[:6])]
                 decoder = Decoder(dialect_of(file), lambda *_: True)
                 decoder.feed(map)
                 decoder.feed(inner)
                 images = sum(block.images.num_rows for block in decoder.blocks())
-                many = images // (2 if kinds.ROWS[inner.kind] == "update" else 1)
-                assert rows_of(inner, bytes(map.body)).startswith(f"{many} row")
+                many = images // (2 if ROWS_EVENTS[inner.kind] == "update" else 1)
+                assert describe_rows(inner, bytes(map.body)).startswith(f"{many} row")
                 counted += many
     assert counted or "statement" in file.name or "partial" in file.name
 
@@ -254,8 +264,8 @@ def test_parts_of_json_values_are_counted_too():
     for each in events_of_file(file.read_bytes(), "mysql"):
         if each.kind == TABLE_MAP:
             maps[bytes(each.body[:6])] = bytes(each.body)
-        elif each.kind == kinds.PARTIAL_UPDATE_ROWS:
-            said.append(rows_of(each, maps[bytes(each.body[:6])]))
+        elif each.kind == PARTIAL_UPDATE_ROWS:
+            said.append(describe_rows(each, maps[bytes(each.body[:6])]))
     assert said
     assert all(re.match(r"[1-9]\d* rows? of", one) for one in said), said
 
@@ -283,11 +293,11 @@ def test_rows_of_a_table_with_system_versions_are_refused_where_the_columns_tell
 
 
 def test_a_transaction_that_is_packed_in_an_unknown_way_is_left_out_whole_and_says_so():
-    log = [event(kinds.TRANSACTION_PAYLOAD, b"\2\1\7\1\1\3\0abc", 99), event(TABLE_MAP, ORDERS)]
+    log = [event(TRANSACTION_PAYLOAD, b"\2\1\7\1\1\3\0abc", 99), event(TABLE_MAP, ORDERS)]
     found, (error,) = followed(lambda passes: changes(log, passes))
     assert found == []
     assert "without the whole transaction" in error.next_step
-    assert list(opened(log[0], Passes(frozenset({"binlog.000001:99"})))) == []
+    assert list(inner_events(log[0], Skippable(frozenset({"binlog.000001:99"})))) == []
 
 
 def test_rows_left_out_are_not_in_the_table_of_arrow():
@@ -296,7 +306,7 @@ def test_rows_left_out_are_not_in_the_table_of_arrow():
         "mysql",
         lambda *_: True,
         values="debezium",
-        passes=Passes(frozenset({"binlog.000001:99/0"})),
+        skippable=Skippable(frozenset({"binlog.000001:99/0"})),
     )
     for each in log:
         decoder.feed(each)

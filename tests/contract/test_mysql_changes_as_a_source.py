@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceward.mysql.source.settings import settings_of
+from onceward.mysql.source.settings import make_settings
 from onceward.mysql.source.source import MySQLChanges
 from onceward_testing import LocalMySQL
 from onceward_testing.source_contract import SourceContract, SourceKit
@@ -29,7 +29,7 @@ class TestMySQLChanges(SourceContract):
 
         def new_source() -> MySQLChanges:
             return MySQLChanges(
-                settings_of(
+                make_settings(
                     url=binlog_mysql.url,
                     tables=f"{schema}.t",
                     starting={"file": file, "position": position},
@@ -50,6 +50,6 @@ class TestMySQLChanges(SourceContract):
             tmp_path,
             new_source=new_source,
             add=add,
-            wanted=lambda: [f'{{"id":{each}}}' for each in ids],
+            selects=lambda: [f'{{"id":{each}}}' for each in ids],
             key="key",
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from onceward.mysql.source.settings import settings_of
+from onceward.mysql.source.settings import make_settings
 from onceward.mysql.source.source import MySQLChanges
 from onceward_testing import LocalMySQL
 from support.mysql_client import sql_at
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 def source_of(url: str, **settings: Any) -> MySQLChanges:
     """As ``ow.mysql_changes`` makes it; ``part_bytes`` and ``heartbeat_seconds`` as said."""
     part_bytes = settings.pop("part_bytes", None)
-    made = MySQLChanges(settings_of(url=url, **{**DEFAULTS, **settings}))
+    made = MySQLChanges(make_settings(url=url, **{**DEFAULTS, **settings}))
     if part_bytes is not None:
         object.__setattr__(made._settings, "part_bytes", part_bytes)
     return made

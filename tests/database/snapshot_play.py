@@ -17,22 +17,24 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pymysql
 
-from onceward.mysql import snapshot
-from onceward.mysql.binlog.changes import Decoder
-from onceward.mysql.binlog.texts import Values
-from onceward.mysql.source.connection import Server, reading
-from onceward.mysql.source.position import Place, Position
-from onceward.mysql.source.settings import Settings, settings_of
-from onceward.mysql.source.starts import first
-from onceward.mysql.source.transactions import Walk
+from onceward.mysql.binlog.decoder import Decoder
+from onceward.mysql.binlog.json_rows import ValueForm
+from onceward.mysql.snapshot.chunks import read_chunk
+from onceward.mysql.snapshot.filtering import snapshot_filter
+from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, new_state, next_state
+from onceward.mysql.source.connection import Server, open_dump
+from onceward.mysql.source.position import Coordinates, Position
+from onceward.mysql.source.position_search import starting_position
+from onceward.mysql.source.settings import ChangesSettings, make_settings
+from onceward.mysql.source.transactions import TransactionWalk
 from onceward_testing import LocalMySQL
 from support.mysql_client import sql_at
 
 Row = dict[str, Any]
 
 
-def settings_for(url: str, tables: str, values: Values = "text") -> Settings:
-    return settings_of(
+def settings_for(url: str, tables: str, values: ValueForm = "text") -> ChangesSettings:
+    return make_settings(
         url=url, tables=tables, starting="latest", max_bytes_per_batch=1 << 30,
         heartbeat_seconds=60.0, pass_over=(),
         values=values,
@@ -46,7 +48,7 @@ class SnapshotPlay:
     """
 
     def __init__(
-        self, server: LocalMySQL, *, rows: int = 50, chunks: int = 3, values: Values = "text"
+        self, server: LocalMySQL, *, rows: int = 50, chunks: int = 3, values: ValueForm = "text"
     ) -> None:
         self.url = server.url
         self.schema = f"snap_{uuid.uuid4().hex[:10]}"
@@ -70,19 +72,19 @@ class SnapshotPlay:
         return found
 
     def begin(self) -> SnapshotPlay:
-        start = first(self.settings, self.server)
-        self.position = replace(start, snapshot=snapshot.begin(self.server, self.settings, start))
+        start = starting_position(self.settings, self.server)
+        self.position = replace(start, snapshot=begin_snapshot(self.server, self.settings, start))
         return self
 
     def batch(self, *, before_reading: Callable[[], object] = lambda: None) -> None:
         """The stream to where the binlog ends now, and the next chunks as of there."""
         start = self.position
-        walk = Walk(start)
-        decoder = Decoder(self.server.dialect, self.settings.wanted, values=self.settings.values)
-        with reading(self.settings, start.server, start.place) as dump:
+        walk = TransactionWalk(start)
+        decoder = Decoder(self.server.dialect, self.settings.selects, values=self.settings.values)
+        with open_dump(self.settings, start.server, start.place) as dump:
             events = [event for block in dump.blocks() for event in block]
         walk.feed(events)
-        assert walk.stop is None, walk.stop
+        assert walk.error is None, walk.error
         end = walk.position()
         tables: list[pa.Table] = []
         with self._flushing(start.snapshot) as flush:
@@ -91,10 +93,10 @@ class SnapshotPlay:
                 if event.file != file:
                     tables += self._pieces(flush, decoder)
                     file = event.file
-                if Place(event.file, event.position).order < end.place.order:
+                if Coordinates(event.file, event.position).order < end.place.order:
                     decoder.feed(event)
             tables += self._pieces(flush, decoder)
-        after = start.snapshot and snapshot.advance(
+        after = start.snapshot and advance_snapshot(
             self.server,
             self.settings,
             start.snapshot,
@@ -104,8 +106,8 @@ class SnapshotPlay:
         )
         self.position = replace(end, snapshot=after)
         before_reading()
-        for chunk in snapshot.chunks_of(after) if after else ():
-            rows = snapshot.read(self.settings, chunk, end)
+        for chunk in after["chunks"] if after else ():
+            rows = read_chunk(self.settings, chunk, end)
             self.read.append((chunk, end, rows))
             tables.append(rows)
         for table in tables:
@@ -123,7 +125,7 @@ class SnapshotPlay:
     ) -> Iterator[pa.Table]:
         """At least one, so that there is a table if nothing came."""
         yield flush(decoder)
-        while decoder.holds:
+        while decoder.has_changes:
             yield flush(decoder)
 
     @contextmanager
@@ -131,18 +133,17 @@ class SnapshotPlay:
         if state is None:
             yield Decoder.flush
         else:
-            with snapshot.passing(self.settings, state) as flush:
+            with snapshot_filter(self.settings, state) as flush:
                 yield flush
 
     def rows_now(self, table: str) -> dict[str, str]:
         """By key, the table as a snapshot without a writer has it: as JSON."""
-        start = first(self.settings, self.server)
-        chunk = snapshot.further(
-            self.server.ask, self.server.dialect,
-            snapshot.begun(self.server.ask, self.server.dialect, [(self.schema, table)]), 1,
-            1 << 30,
+        start = starting_position(self.settings, self.server)
+        chunk = next_state(
+            self.server.query, self.server.dialect,
+            new_state(self.server.query, self.server.dialect, [(self.schema, table)]), 1, 1 << 30,
         )["chunks"][0]  # fmt: skip
-        found = snapshot.read(self.settings, chunk, start)
+        found = read_chunk(self.settings, chunk, start)
         return dict(zip(found["key"].to_pylist(), found["after"].to_pylist(), strict=True))
 
 
@@ -176,7 +177,7 @@ def assert_chained(play: SnapshotPlay, tables: Sequence[str]) -> None:
 def assert_the_same_again(play: SnapshotPlay, every: int = 1) -> int:
     """Each chunk, or some of them, read now, is what it was when it was read first."""
     for chunk, as_of, rows in play.read[::every]:
-        again = snapshot.read(play.settings, chunk, as_of)
+        again = read_chunk(play.settings, chunk, as_of)
         assert again.equals(rows), (chunk, as_of.place, again.num_rows, rows.num_rows)
     return len(play.read)
 

@@ -25,14 +25,13 @@ from onceward.errors import (
     ServerUnreachable,
     SourceReplaced,
 )  # fmt: skip
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.event import GTID, ROWS_EVENTS, TABLE_MAP, BinlogEvent
 from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.kinds import GTID, ROWS, TABLE_MAP
-from onceward.mysql.snapshot.results import rows_of
+from onceward.mysql.snapshot.result_set import fetch_columns
 from onceward.mysql.source import connection as connecting
-from onceward.mysql.source.connection import Server, reading
+from onceward.mysql.source.connection import Server, open_dump
 from onceward.mysql.source.dump import Dump
-from onceward.mysql.source.position import Place
+from onceward.mysql.source.position import Coordinates
 from onceward_testing import LocalMySQL
 from support.mysql_client import sql_at
 
@@ -71,20 +70,20 @@ class Binlogs:
 
     def dumped(
         self, at: tuple[str, int], until: tuple[str, int] | tuple[()] = (), **said: Any
-    ) -> list[Event]:
+    ) -> list[BinlogEvent]:
         with Dump(self.connected(said.pop("user", None)), self.kind, *at, **said) as dump:
-            return [event for event in dump.until(*until) if not event.made_up]
+            return [event for event in dump.until(*until) if not event.artificial]
 
     def read(self, at: tuple[str, int], **login: str) -> None:
         """Through what knows what a refusal means."""
         settings = settings_for(self.server.url, "test.*")
         with closing(Server(settings)) as server:
             identity = server.identity
-        settings = replace(settings, said={**settings.said, **login})
-        with reading(settings, identity, Place(*at)) as dump:
+        settings = replace(settings, connect_args={**settings.connect_args, **login})
+        with open_dump(settings, identity, Coordinates(*at)) as dump:
             list(dump.blocks())
 
-    def in_files(self, at: tuple[str, int], count: int) -> list[Event]:
+    def in_files(self, at: tuple[str, int], count: int) -> list[BinlogEvent]:
         """So many from there on: the server may have written more since."""
         files = sorted(
             str(name) for (name, *_) in self.sql("SHOW BINARY LOGS") if str(name) >= at[0]
@@ -119,7 +118,7 @@ def at_once(binlogs: Binlogs) -> Iterator[Callable[[str], None]]:
         binlogs.sql(statement)
 
 
-def facts(events: list[Event]) -> list[tuple[Any, ...]]:
+def facts(events: list[BinlogEvent]) -> list[tuple[Any, ...]]:
     return [
         (event.kind, event.file, event.position, event.timestamp, bytes(event.body))
         for event in events
@@ -133,7 +132,7 @@ def test_a_dump_from_any_event_to_any_other_is_what_the_files_have(binlogs: Binl
     binlogs.filled(2)
     whole = facts(binlogs.dumped(start))
     assert whole == facts(binlogs.in_files(start, len(whole)))
-    assert sum(event[0] in ROWS for event in whole) == 7
+    assert sum(event[0] in ROWS_EVENTS for event in whole) == 7
     places = [(event[1], event[2]) for event in whole]
     for at in (1, 3, len(places) // 2):
         assert facts(binlogs.dumped(places[at]))[: len(whole) - at] == whole[at:]
@@ -142,7 +141,9 @@ def test_a_dump_from_any_event_to_any_other_is_what_the_files_have(binlogs: Binl
     assert binlogs.dumped(start, start) == []
     with Dump(binlogs.connected(), binlogs.kind, *start) as dump:
         pieces = [list(dump.until(*place)) for place in [*places[1::4], places[-1]]]
-    assert facts([event for piece in pieces for event in piece if not event.made_up]) == whole[:-1]
+    assert (
+        facts([event for piece in pieces for event in piece if not event.artificial]) == whole[:-1]
+    )
 
 
 def test_events_of_many_packets_come_whole(binlogs: Binlogs, at_once: Callable[[str], None]):
@@ -164,7 +165,7 @@ def test_two_dumps_at_once_do_not_end_each_other(binlogs: Binlogs):
         first, second = iter(one.until()), iter(two.until())
         pairs = list(zip(first, second, strict=True))
     assert facts([event for event, _ in pairs]) == facts([event for _, event in pairs])
-    assert sum(event.kind in ROWS for event, _ in pairs) == 30
+    assert sum(event.kind in ROWS_EVENTS for event, _ in pairs) == 30
 
 
 def test_files_with_and_without_checksums_follow_each_other(
@@ -208,7 +209,7 @@ def test_what_is_gone_is_called_so(binlogs: Binlogs):
         binlogs.read(start)
     binlogs.filled(1)
     assert (
-        sum(event.kind in ROWS for event in binlogs.dumped((file, end))) == 1
+        sum(event.kind in ROWS_EVENTS for event in binlogs.dumped((file, end))) == 1
     )  # a purged set of GTIDs does not matter
 
 
@@ -224,7 +225,7 @@ def test_an_end_in_the_middle_is_a_server_that_cannot_be_reached(binlogs: Binlog
     binlogs.sql("INSERT INTO filled (v) VALUES " + ", ".join(["(repeat(0x78, 100000))"] * 100))  # noqa: S608
     with Dump(connection, binlogs.kind, *start, block_bytes=1000) as dump:
         events = dump.until()
-        assert not next(event for event in events if event.kind == TABLE_MAP).made_up
+        assert not next(event for event in events if event.kind == TABLE_MAP).artificial
         binlogs.sql(f"KILL {connection.thread_id()}")
         with pytest.raises(ServerUnreachable, match=f"{start[0]}:"):
             list(events)
@@ -238,13 +239,16 @@ def test_no_answer_is_waited_for_without_an_end(binlogs: Binlogs, monkeypatch: p
     settings = settings_for(binlogs.server.url, "test.*")
     assert binlogs.server.pid is not None
     with closing(Server(settings)) as asked, closing(Server(settings)) as selected:
-        rows = rows_of(selected.connection, "SELECT 1 UNION ALL SELECT SLEEP(2)")
-        with pytest.raises(ServerUnreachable, match="timed out"), connecting.named("the server"):
+        rows = fetch_columns(selected.connection, "SELECT 1 UNION ALL SELECT SLEEP(2)")
+        with (
+            pytest.raises(ServerUnreachable, match="timed out"),
+            connecting.driver_errors("the server"),
+        ):
             list(rows)
         os.kill(binlogs.server.pid, signal.SIGSTOP)
         try:
             with pytest.raises(ServerUnreachable, match="timed out"):
-                asked.ask("SELECT 1")
+                asked.query("SELECT 1")
         finally:
             os.kill(binlogs.server.pid, signal.SIGCONT)
 
@@ -299,6 +303,6 @@ def test_a_server_without_gtids_is_read_within_four_gib(
         at_once(f"binlog_checksum = '{checksum}'")
         start = binlogs.end()
         binlogs.filled(2)
-        assert sum(event.kind in ROWS for event in binlogs.dumped(start)) == 2
+        assert sum(event.kind in ROWS_EVENTS for event in binlogs.dumped(start)) == 2
     with pytest.raises(ServerUnfit, match="gtid_mode=ON"):
         binlogs.dumped((start[0], FAR))

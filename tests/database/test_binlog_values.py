@@ -22,11 +22,11 @@ from every_type import Form, Typed, tables_of
 
 from onceward.errors import ChangeUnreadable
 from onceward.mysql.binlog.blocks import snapshot_changes
-from onceward.mysql.binlog.changes import Decoder
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.decoder import Decoder
+from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.table_map import TableMap
-from onceward.mysql.binlog.values.from_text import SESSION, columns_from_text, select_expression
+from onceward.mysql.binlog.values import SESSION, columns_from_text, select_expression
 from onceward_testing import LocalMySQL
 
 
@@ -39,7 +39,7 @@ class Logged(MySQLPlace):
         ((name, *_),) = self.sql("SHOW MASTER STATUS")
         return Path(base).with_name(name)
 
-    def written(self, *statements: str) -> list[Event]:
+    def written(self, *statements: str) -> list[BinlogEvent]:
         """What the server writes for them."""
         self.sql("FLUSH BINARY LOGS")
         file = self.binlog
@@ -112,7 +112,7 @@ def read(place: Logged, typed: Typed, **settings: Any) -> Read:
     values = settings.get("values", "text")
     snapshot = snapshot_changes(map, rows, values, ts_ms=0, gtid=None, file="binlog.000001", pos=4)
     found: list[dict[str, Any]] = []
-    while decoder.holds:
+    while decoder.has_changes:
         found += decoder.flush().to_pylist()
     return Read(map, found, snapshot.to_pylist(), place.shown(typed.table))
 
@@ -135,7 +135,7 @@ def test_a_binlogs_row_is_what_a_client_selects(logged: Logged, number: int) -> 
         assert [row[way] for row in found.snapshot] == [row[way] for row in found.changes]
 
 
-def feed(decoder: Decoder, events: list[Event]) -> None:
+def feed(decoder: Decoder, events: list[BinlogEvent]) -> None:
     for event in events:
         decoder.feed(event)
 

@@ -770,7 +770,7 @@ def in_one_transaction(place: ChangesPlace, statements: list[str]) -> None:
     """In one session, and in one transaction unless they say otherwise."""
     import pymysql
 
-    said = place.running._settings.said
+    said = place.running._settings.connect_args
     with pymysql.connect(**said) as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement.replace("{s}", place.schema))

@@ -438,11 +438,13 @@ def test_a_replica_that_does_not_log_what_it_applies_is_refused_in_mid_run():
         assert source._session is not None
         source._session.close()
         source._settings = replace(
-            source._settings, said=source_of(replica.url, tables="a.b")._settings.said
+            source._settings,
+            connect_args=source_of(replica.url, tables="a.b")._settings.connect_args,
         )
         place.all_until_stop(ServerUnfit, "in no binlog of its own")
         source._settings = replace(
-            source._settings, said=source_of(primary.url, tables="a.b")._settings.said
+            source._settings,
+            connect_args=source_of(primary.url, tables="a.b")._settings.connect_args,
         )
         assert source._session is not None
         source._session.close()

@@ -15,14 +15,13 @@ import pytest
 from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, writers
 
 from onceward.errors import BinlogPurged, ChangeUnreadable, ServerUnfit, ServerUnreachable
-from onceward.mysql import snapshot
-from onceward.mysql.snapshot.as_of import View
-from onceward.mysql.snapshot.catalogue import described
-from onceward.mysql.snapshot.keys import behind, within
-from onceward.mysql.snapshot.results import rows_of
-from onceward.mysql.snapshot.state import key_of
-from onceward.mysql.source.connection import session_of
-from onceward.mysql.source.starts import first
+from onceward.mysql.snapshot.catalogue import describe_table
+from onceward.mysql.snapshot.chunks import ConsistentView
+from onceward.mysql.snapshot.keys import is_behind, range_condition
+from onceward.mysql.snapshot.result_set import fetch_columns
+from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, parse_key
+from onceward.mysql.source.connection import connect
+from onceward.mysql.source.position_search import starting_position
 from onceward_testing import LocalMySQL
 
 Played = Callable[..., SnapshotPlay]
@@ -176,8 +175,8 @@ def transaction(chosen: random.Random) -> list[str]:
                 f"UPDATE {table} SET {new}, v = {v} WHERE {condition(table, values)}"
             )
         elif kind < 0.9:
-            first, value = names[0], values[0]
-            statements.append(f"UPDATE {table} SET v = {v} WHERE {first} = {value}")
+            starting_position, value = names[0], values[0]
+            statements.append(f"UPDATE {table} SET v = {v} WHERE {starting_position} = {value}")
         elif table == "numbers":
             # Each row moves to the key of the one before it: deletions and creations of the same
             # keys in one event.
@@ -325,11 +324,11 @@ def test_a_table_that_is_gone_is_the_streams_to_tell_of(played: Played) -> None:
         )
     play.begin()
     play.batch(before_reading=lambda: play.sql("DROP TABLE {s}.a", "DROP TABLE {s}.b"))
-    state = snapshot.advance(
+    state = advance_snapshot(
         play.server, play.settings, play.position.snapshot, caught_up=True, rows=1
     )
     assert state is not None
-    assert {tuple(chunk["table"]) for chunk in snapshot.chunks_of(state)} == {(play.schema, "c")}
+    assert {tuple(chunk["table"]) for chunk in state["chunks"]} == {(play.schema, "c")}
 
 
 def test_columns_that_come_and_go_meanwhile(played: Played) -> None:
@@ -420,17 +419,17 @@ def test_texts_are_in_the_order_of_the_server(played: Played, collation: str) ->
         )
         play.sql(f"INSERT IGNORE INTO {{s}}.t VALUES {', '.join(rows)}")
     play.begin()
-    state = snapshot.advance(
+    state = advance_snapshot(
         play.server, play.settings, play.position.snapshot, caught_up=True, chunks=100, rows=7
     )
     assert state is not None
     (described_key,) = {str(chunk["key"]) for chunk in state["chunks"]}
-    key = key_of(state["chunks"][0]["key"])
+    key = parse_key(state["chunks"][0]["key"])
     found = play.sql("SELECT k, CAST(n AS CHAR) FROM {s}.t ORDER BY k, n")
     columns = [pa.array([row[place] for row in found], pa.string()) for place in range(2)]
     for number, chunk in enumerate(state["chunks"][:-1], start=1):
         expected = [place >= 7 * number for place in range(len(found))]
-        assert behind(key, chunk["up_to"], columns, play.server.ask).tolist() == expected, (
+        assert is_behind(key, chunk["up_to"], columns, play.server.query).tolist() == expected, (
             chunk,
             described_key,
         )
@@ -447,8 +446,10 @@ def test_chunks_are_looked_up_in_the_index(played: Played) -> None:
         f"({n // 100}, 'k{n // 10 % 10}', '2024-01-{n % 10 + 1:02}', 1)" for n in range(1000)
     )
     play.sql(f"INSERT INTO {{s}}.t VALUES {rows}", "ANALYZE TABLE {s}.t")
-    key = described(play.server.ask, play.server.dialect, play.schema, "t").key
-    condition = within(key, ["4", b"k4".hex(), "2024-01-03"], ["4", b"k8".hex(), "2024-01-07"])
+    key = describe_table(play.server.query, play.server.dialect, play.schema, "t").key
+    condition = range_condition(
+        key, ["4", b"k4".hex(), "2024-01-03"], ["4", b"k8".hex(), "2024-01-07"]
+    )
     (plan,) = play.sql(f"EXPLAIN SELECT * FROM {{s}}.t FORCE INDEX (PRIMARY) WHERE {condition}")
     assert "range" in plan
     assert "PRIMARY" in plan
@@ -501,29 +502,29 @@ def test_rows_of_any_length_are_read(played: Played) -> None:
     play = played()
     if play.server.dialect == "mariadb":
         pytest.skip("the protocol is the same")
-    connection = session_of(play.settings).connection
+    connection = connect(play.settings).connection
     with connection:
         lengths = (1, 300, 1 << 24, (1 << 24) - 8, (1 << 25) - 2, 70_000)
         texts = " UNION ALL ".join(f"SELECT REPEAT('x', {length}), NULL" for length in lengths)
         for block_bytes in (64, 1 << 20):
             found = [
                 len(text)
-                for columns in rows_of(connection, texts, block_bytes)
+                for columns in fetch_columns(connection, texts, block_bytes)
                 for text in columns[0].to_pylist()
             ]
             assert tuple(found) == lengths
-        assert list(rows_of(connection, "SELECT 1 FROM dual WHERE 1 = 0")) == []
+        assert list(fetch_columns(connection, "SELECT 1 FROM dual WHERE 1 = 0")) == []
         with pytest.raises(pymysql.err.OperationalError, match="more than 1 row"):
-            list(rows_of(connection, "SELECT (SELECT 1 UNION SELECT 2)"))
+            list(fetch_columns(connection, "SELECT (SELECT 1 UNION SELECT 2)"))
 
 
 def test_a_server_that_gives_no_names_cannot_be_snapshot(played: Played) -> None:
     play = played()
     if play.server.dialect == "mariadb":
         pytest.skip("MariaDB's views know their place")
-    start = first(play.settings, play.server)
+    start = starting_position(play.settings, play.server)
     with pytest.raises(ServerUnfit, match="GTID"):
-        snapshot.begin(play.server, play.settings, replace(start, gtids=None))
+        begin_snapshot(play.server, play.settings, replace(start, gtids=None))
 
 
 def test_a_view_waits_for_what_is_in_the_binlog_and_not_committed(played: Played) -> None:
@@ -533,11 +534,11 @@ def test_a_view_waits_for_what_is_in_the_binlog_and_not_committed(played: Played
     play = played()
     if play.server.dialect == "mariadb":
         pytest.skip("MariaDB's views know their place")
-    start = first(play.settings, play.server)
-    source, _, number = play.server.executed().rpartition(",")[2].rpartition(":")
+    start = starting_position(play.settings, play.server)
+    source, _, number = play.server.executed_gtids().rpartition(",")[2].rpartition(":")
     following = f"{source}:{int(number.rpartition('-')[2]) + 1}"
     as_of = replace(start, gtids=f"{start.gtids},{following}")
     with pytest.raises(ServerUnreachable, match="gtid_executed"):
-        View(play.server, as_of, seconds=1)
+        ConsistentView(play.server, as_of, seconds=1)
     play.sql("CREATE TABLE {s}.t (id int PRIMARY KEY)")
-    assert View(play.server, as_of).open().order > start.place.order
+    assert ConsistentView(play.server, as_of).open().order > start.place.order

@@ -11,16 +11,16 @@ import pytest
 
 from onceward.errors import ConfigurationError, ServerUnreachable
 from onceward.mysql.source.connection import Server
-from onceward.mysql.source.settings import Settings, settings_of
+from onceward.mysql.source.settings import ChangesSettings, make_settings
 
 
-def settings(**said: Any) -> Settings:
+def settings(**said: Any) -> ChangesSettings:
     usual: dict[str, Any] = {
         "url": "mysql://reader:hidden@host", "tables": ["Shop.Orders", "stock.*"],
         "starting": "latest",
         "max_bytes_per_batch": 1, "heartbeat_seconds": 60, "pass_over": (), "values": "text",
     }  # fmt: skip
-    return settings_of(**{**usual, **said})
+    return make_settings(**{**usual, **said})
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_is_waited_for_a_while():
@@ -41,8 +41,8 @@ def test_a_cascade_is_passed_for_a_table_as_the_server_compares_names(
     names: int, database: str, table: str, passed: bool
 ):
     said = settings(pass_over=["cascade:Shop.Orders"]).for_server(names)
-    assert said.passes_cascade(database, table) is passed
-    assert said.wanted(database, table) is (passed or database == "stock")
+    assert said.allows_cascade(database, table) is passed
+    assert said.selects(database, table) is (passed or database == "stock")
     assert said == settings(pass_over=["cascade:Shop.Orders"]).for_server(
         1 - bool(names)
     ).for_server(names)
@@ -50,7 +50,7 @@ def test_a_cascade_is_passed_for_a_table_as_the_server_compares_names(
 
 @pytest.mark.parametrize("name", ["shop.orders", "Stock.Parts", "STOCK.x"])
 def test_a_cascade_may_be_of_any_table_that_is_read_on_some_server(name: str):
-    assert settings(pass_over=[f"cascade:{name}"]).passed_cascades == {name}
+    assert settings(pass_over=[f"cascade:{name}"]).allowed_cascades == {name}
 
 
 @pytest.mark.parametrize("name", ["shop.order", "stocks.parts"])

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from onceward.cli.doctor.finding import Finding
+
 from onceward.cli.doctor.mysql_lines import SETTINGS, Missing, lines
 from onceward.errors import OncewardError
-from onceward.mysql.snapshot.keys import quoted
+from onceward.mysql.snapshot.keys import quote
 from onceward.mysql.source import requirements
 from onceward.mysql.source.connection import Server
-from onceward.mysql.source.settings import Settings, settings_of
+from onceward.mysql.source.settings import ChangesSettings, make_settings
 
 _DAY = 86_400
 _COMPRESSED = ("binlog_transaction_compression", "log_bin_compress")
@@ -31,7 +32,7 @@ def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[Finding], list[st
 
     :raises ConfigurationError: the address or a table's name cannot be.
     """
-    settings = settings_of(
+    settings = make_settings(
         url=url, tables=list(tables) or "*.*", starting="latest", max_bytes_per_batch=1 << 20,
         heartbeat_seconds=60,
         pass_over=(), values="text",
@@ -46,11 +47,11 @@ def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[Finding], list[st
 
 
 def _looked_at(
-    server: Server, settings: Settings, *, whole: bool
+    server: Server, settings: ChangesSettings, *, whole: bool
 ) -> tuple[list[Finding], list[str]]:
-    needed = requirements.findings(server, settings, whole=whole)
+    needed = requirements.check_requirements(server, settings, whole=whole)
     warned = list(_warnings(server))
-    ((account,),) = server.ask("SELECT CURRENT_USER()")
+    ((account,),) = server.query("SELECT CURRENT_USER()")
     product = "MySQL" if server.dialect == "mysql" else "MariaDB"
     version = ".".join(map(str, server.version))
     found = [
@@ -67,19 +68,21 @@ def _looked_at(
     return found, lines(missing, server.dialect, str(account))
 
 
-def _is_amiss(one: requirements.Finding) -> bool:
+def _is_amiss(one: requirements.Requirement) -> bool:
     """Also without GTIDs a query reads, only not on after a failover."""
-    return not one.fit or (one.name == "gtid_mode" and one.said != "ON")
+    return not one.is_met or (one.name == "gtid_mode" and one.actual != "ON")
 
 
-def _shown(one: requirements.Finding) -> Finding:
+def _shown(one: requirements.Requirement) -> Finding:
     if not _is_amiss(one):
-        return Finding("ok", f"{one.name}: {one.said}")
-    return Finding("warn" if one.fit else "fail", f"{one.name}: {one.said}; {one.why}", one.fix)
+        return Finding("ok", f"{one.name}: {one.actual}")
+    return Finding(
+        "warn" if one.is_met else "fail", f"{one.name}: {one.actual}; {one.why}", one.fix
+    )
 
 
 def _missing(
-    needed: Iterable[requirements.Finding], warned: Iterable[str], settings: Settings
+    needed: Iterable[requirements.Requirement], warned: Iterable[str], settings: ChangesSettings
 ) -> Missing:
     unfit = [one for one in needed if _is_amiss(one)]
     names = [one.name for one in unfit]
@@ -87,7 +90,7 @@ def _missing(
     hidden = [
         named[one.name]
         for one in unfit
-        if one.said == requirements.NOT_THERE and one.name in named
+        if one.actual == requirements.NOT_THERE and one.name in named
     ]
     refused = [
         one.name.removeprefix("SELECT on ") for one in unfit if one.name.startswith("SELECT on ")
@@ -148,19 +151,19 @@ def _kept(said: dict[str, str]) -> Finding:
 
 
 def _tables(
-    server: Server, settings: Settings, needed: Iterable[requirements.Finding]
+    server: Server, settings: ChangesSettings, needed: Iterable[requirements.Requirement]
 ) -> Iterator[Finding]:
     """Their engines and primary keys."""
-    seen = requirements.tables_of(server, settings)
+    seen = requirements.list_selected_tables(server, settings)
     engines = {
         (str(database), str(table)): str(engine)
-        for database, table, engine in server.ask(
+        for database, table, engine in server.query(
             "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES"
         )
     }
     with_key = {
         (str(database), str(table))
-        for database, table in server.ask(
+        for database, table in server.query(
             # Not TABLE_CONSTRAINTS: MariaDB shows that to nobody who may only SELECT.
             "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS WHERE "
             "INDEX_NAME = 'PRIMARY'"
@@ -177,7 +180,7 @@ def _tables(
                 f"rollback: "
                 'starting="initial" refuses it, and a statement that fails halfway has changed '
                 "rows all the same",
-                f"ALTER TABLE {quoted(one[0])}.{quoted(one[1])} ENGINE = InnoDB",
+                f"ALTER TABLE {quote(one[0])}.{quote(one[1])} ENGINE = InnoDB",
             )
         if one not in with_key:
             amiss += 1
@@ -187,6 +190,6 @@ def _tables(
                 f"refuses it",
                 "give it one",
             )
-    refused = any(not one.fit for one in needed if one.name.startswith("SELECT on "))
+    refused = any(not one.is_met for one in needed if one.name.startswith("SELECT on "))
     if seen and not amiss and not refused:
         yield Finding("ok", f"{len(seen)} tables, all of InnoDB and with a primary key")

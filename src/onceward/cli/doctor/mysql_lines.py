@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from onceward.mysql.source.requirements import GRANTS, granted_on
+from onceward.mysql.source.requirements import GRANTS, grant_target
 
 SETTINGS: Mapping[str, str] = {
     "binlog_format": "'ROW'",
@@ -96,7 +96,7 @@ def _granted(missing: Missing, dialect: str, account: str) -> Iterator[str]:
     if missing.replication:
         yield f"{GRANTS[dialect]} {login};"
     for database, table in missing.tables:
-        yield f"GRANT SELECT ON {granted_on(database, table)} TO {login};"
+        yield f"GRANT SELECT ON {grant_target(database, table)} TO {login};"
 
 
 def _text(said: str) -> str:

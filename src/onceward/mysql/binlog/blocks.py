@@ -1,9 +1,9 @@
-"""Rows of a table, decoded, and the changes that they are. Pure; called by :mod:`changes`, and
-:func:`snapshot_changes` by what reads a snapshot.
+"""Decoded rows of a table, and the changes that they are. Pure; called by the decoder, and
+:func:`snapshot_changes` by the snapshot.
 
 A change is one row of :data:`CHANGES`. An update that gives a row another primary key is two: the
-row with the old one is deleted, and one with the new one is created, so that whoever works by key
-sees both.
+row with the old key is deleted, and one with the new key is created, so that a target that works
+by key sees both.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.errors import ChangeUnreadable, OncewardError
-from onceward.mysql.binlog.event import Event
-from onceward.mysql.binlog.gtid_text import gtid_text
-from onceward.mysql.binlog.refusals import BadCell, damaged, located
-from onceward.mysql.binlog.rows import Block as Bytes
-from onceward.mysql.binlog.rows import Found, Layout, Mask, Numbers
-from onceward.mysql.binlog.stops import NO_PASSES, Passes, row_place
+from onceward.mysql.binlog.errors import (
+    NOTHING_SKIPPABLE,
+    InvalidCell,
+    Skippable,
+    add_event,
+    damaged_data,
+    row_id,
+)
+from onceward.mysql.binlog.event import BinlogEvent
+from onceward.mysql.binlog.gtids import gtid_text
+from onceward.mysql.binlog.json_rows import ValueForm, key_json, row_json
+from onceward.mysql.binlog.rows import Mask, Numbers, RowCells, RowData, RowLayout
 from onceward.mysql.binlog.table_map import TableMap
-from onceward.mysql.binlog.texts import Values, key_texts, row_texts
-from onceward.mysql.binlog.values import columns_of
+from onceward.mysql.binlog.values import decode_columns
 
 CHANGES = pa.schema([
     # c, u, d; t: the table was truncated; r: the row was there when a snapshot read it
@@ -44,205 +49,218 @@ CHANGES = pa.schema([
     ("row", pa.int32()),
     ("server_id", pa.int64()),
 ])  # fmt: skip
-"""What a change is. ``pos``, ``inner`` and ``row`` are the order of those of a file; of an update
-the row before has an even number and the one after the next.
+"""Schema of changes. ``pos``, ``inner`` and ``row`` are the order within a file; of an update the
+row before has an even number and the one after the next.
 """
 
 _MOST_NAMED = 100
 """Rows in one error."""
-What = Literal["insert", "update", "delete", "truncate"]
+BlockKind = Literal["insert", "update", "delete", "truncate"]
 _OPS = {"insert": "c", "delete": "d", "truncate": "t"}
 
 
 @dataclass
-class Source:
+class SourceEvents:
     """The events that rows are from."""
 
-    events: list[Event] = field(default_factory=list)
-    gtids: list[Event | str | None] = field(default_factory=list)
-    """Of each, the first event of its transaction, or that one's name."""
-    fed: list[int] = field(default_factory=list)
+    events: list[BinlogEvent] = field(default_factory=list)
+    gtids: list[BinlogEvent | str | None] = field(default_factory=list)
+    """Of each, the first event of its transaction, or the GTID."""
+    sequence: list[int] = field(default_factory=list)
     """Of each, its number among all that were fed."""
-    passes: Passes = NO_PASSES
+    skippable: Skippable = NOTHING_SKIPPABLE
 
-    def located(self, error: OncewardError, event: int) -> OncewardError:
-        """``error`` with the place of that event."""
-        return located(error, self.events[event], gtid_text(self.gtids[event]))
+    def locate(self, error: OncewardError, event: int) -> OncewardError:
+        """Return ``error`` with the place of that event."""
+        return add_event(error, self.events[event], gtid_text(self.gtids[event]))
 
 
-class _Refused:
-    """The rows of a block that cannot be read: those that a person has passed over are left out,
-    and of the others all are named at once.
+class _InvalidRows:
+    """The rows of a block that cannot be read: the skippable ones are dropped, and one error names
+    all others.
     """
 
-    def __init__(self, source: Source, kind: What) -> None:
+    def __init__(self, source: SourceEvents, kind: BlockKind) -> None:
         self._source, self._pair = source, 2 if kind == "update" else 1
         self._first: tuple[OncewardError, int] | None = None
         self._names: list[str] = []
 
-    def kept(self, error: BadCell, event: Numbers, row: Numbers) -> Mask:
-        """All rows but the one of ``error``; of an update both.
+    def drop(self, error: InvalidCell, event: Numbers, row: Numbers) -> Mask:
+        """Return a mask of all rows but the one of ``error``; of an update without both.
 
-        :raises BinlogDamaged: it is none that a server writes.
+        :raises BinlogDamaged: no server writes such a row.
         """
         number, place = int(event[error.row]), int(row[error.row])
         source = self._source
         if not isinstance(error.error, ChangeUnreadable):
-            raise source.located(error.error, number) from None
+            raise source.locate(error.error, number) from None
         first = error.row - error.row % self._pair
         at = source.events[number]
-        if not any(source.passes.row(at, int(each)) for each in row[first : first + self._pair]):
+        if not any(
+            source.skippable.has_row(at, int(each)) for each in row[first : first + self._pair]
+        ):
             self._first = self._first or (error.error, number)
-            self._names.append(row_place(at, place))
+            self._names.append(row_id(at, place))
             if len(self._names) >= _MOST_NAMED:
-                self.stop()
-        kept = np.ones(len(event), np.bool_)
-        kept[first : first + self._pair] = False
-        return kept
+                self.raise_if_any()
+        rows = np.ones(len(event), np.bool_)
+        rows[first : first + self._pair] = False
+        return rows
 
-    def stop(self) -> None:
-        """:raises ChangeUnreadable: one was not passed over."""
+    def raise_if_any(self) -> None:
+        """Raise the error of the rows that are not skippable."""
         if self._first is not None:
             error, number = self._first
             source = self._source
-            raise located(
+            raise add_event(
                 error, source.events[number], gtid_text(source.gtids[number]), rows=self._names
             ) from None
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Rows of one table, all inserted, all deleted, or all updated, in the binlog's order; or one
     truncation of it.
     """
 
     map: TableMap
-    kind: What
+    kind: BlockKind
     images: pa.RecordBatch
-    """Rows as they were or have become, of the types in :mod:`onceward.mysql.binlog.values`; of
-    updates in turns, before and after. Of a truncation none.
+    """Row images, of the types in :mod:`onceward.mysql.binlog.values`; of updates before and after
+    in turns. Empty for a truncation.
     """
     event: Numbers
-    """Which of the source's events each image is from."""
+    """Index of each image's event in ``source``."""
     row: Numbers
-    """How manieth of that event it is."""
-    source: Source
+    """Number of each image in its event."""
+    source: SourceEvents
 
-    def only(self, rows: Mask) -> Block:
-        """Those of its rows."""
+    def select(self, rows: Mask) -> RowBlock:
+        """Return these rows."""
         images = self.images.filter(pa.array(rows))
         return replace(self, images=images, event=self.event[rows], row=self.row[rows])
 
     @functools.cached_property
     def before(self) -> pa.RecordBatch | None:
-        """Of updates and deletions, the rows as they were."""
+        """The before-images of updates and deletions."""
         if self.kind == "update":
             return self.images.take(pa.array(np.arange(0, self.images.num_rows, 2)))
         return self.images if self.kind == "delete" else None
 
     @functools.cached_property
     def after(self) -> pa.RecordBatch | None:
-        """Of insertions and updates, what they have become."""
+        """The after-images of insertions and updates."""
         if self.kind == "update":
             return self.images.take(pa.array(np.arange(1, self.images.num_rows, 2)))
         return self.images if self.kind == "insert" else None
 
 
-class Pending:
+class PendingRows:
     """The rows of a table's events that were fed and are not decoded yet, all of one kind."""
 
     def __init__(
-        self, map: TableMap, layout: Layout, kind: What, passes: Passes, most_rows: int
+        self,
+        map: TableMap,
+        layout: RowLayout,
+        kind: BlockKind,
+        skippable: Skippable,
+        most_rows: int,
     ) -> None:
         self.map = map
         self.kind = kind
-        self.source = Source(passes=passes)
+        self.source = SourceEvents(skippable=skippable)
         self._layout = layout
         self._parts: list[bytes | bytearray] = []
         self._most_rows = max(1, most_rows // 2) * 2  # of updates none without its other half
-        self._rest: tuple[Bytes, Found] | None = None
+        self._rest: tuple[RowData, RowCells] | None = None
 
     def add(
-        self, event: Event, gtid: Event | str | None, fed: int, rows: bytes | bytearray
+        self,
+        event: BinlogEvent,
+        gtid: BinlogEvent | str | None,
+        sequence: int,
+        rows: bytes | bytearray,
     ) -> None:
-        """An event, and the part of it that is its rows."""
+        """Add an event, and the part of it that is its rows."""
         source = self.source
         source.events.append(event)
         source.gtids.append(gtid)
-        source.fed.append(fed)
+        source.sequence.append(sequence)
         self._parts.append(rows)
 
-    def block(self) -> Block:
-        """The next rows of it.
+    def block(self) -> RowBlock:
+        """Decode the next rows.
 
-        :raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place
-            here.
+        :raises BinlogDamaged: a row is damaged. :raises ChangeUnreadable: a value cannot be
+            represented.
         """
-        data, found = self._rest or self._walked()
+        data, found = self._rest or self._walk()
         most = self._most_rows
-        self._rest = (data, found.only(slice(most, None))) if len(found.event) > most else None
-        found = found.only(slice(most)) if self._rest else found
-        refused = _Refused(self.source, self.kind)
+        self._rest = (data, found.select(slice(most, None))) if len(found.event) > most else None
+        found = found.select(slice(most)) if self._rest else found
+        invalid = _InvalidRows(self.source, self.kind)
         while True:
             try:
-                images = columns_of(self.map, data, found.columns)
+                images = decode_columns(self.map, data, found.columns)
                 break
-            except BadCell as error:
-                found = found.only(refused.kept(error, found.event, found.row))
-        refused.stop()
-        return Block(self.map, self.kind, images, found.event, found.row, self.source)
+            except InvalidCell as error:
+                found = found.select(invalid.drop(error, found.event, found.row))
+        invalid.raise_if_any()
+        return RowBlock(self.map, self.kind, images, found.event, found.row, self.source)
 
     @property
     def has_more(self) -> bool:
-        """Are there rows that the last block had no place for?"""
+        """Rows remain that did not fit into the last block."""
         return self._rest is not None
 
-    def _walked(self) -> tuple[Bytes, Found]:
-        data = Bytes.of(self._parts, self.map.columns)
+    def _walk(self) -> tuple[RowData, RowCells]:
+        data = RowData.join(self._parts, self.map.columns)
         try:
             found = self._layout.rows(data)
-        except BadCell as error:
-            raise self.source.located(error.error, error.row) from None
+        except InvalidCell as error:
+            raise self.source.locate(error.error, error.row) from None
         if self.kind == "update":
             odd = np.flatnonzero(np.bincount(found.event) & 1)
             if len(odd):
-                raise self.source.located(
-                    damaged("an update has a row before without the one after"), int(odd[0])
+                raise self.source.locate(
+                    damaged_data("an update has a row before without the one after"), int(odd[0])
                 )
         return data, found
 
 
-def truncation(map: TableMap, event: Event, gtid: Event | str | None, fed: int) -> Block:
-    """That all rows of a table went at once, of which the binlog does not say what they were."""
+def truncation_block(
+    map: TableMap, event: BinlogEvent, gtid: BinlogEvent | str | None, sequence: int
+) -> RowBlock:
+    """Return the block of a TRUNCATE: all rows went at once, and the binlog does not name them."""
     nothing = pa.RecordBatch.from_arrays([], names=[])
     one = np.zeros(1, np.int64)
-    return Block(map, "truncate", nothing, one, one, Source([event], [gtid], [fed]))
+    return RowBlock(map, "truncate", nothing, one, one, SourceEvents([event], [gtid], [sequence]))
 
 
-def changes_of(block: Block, values: Values) -> pa.Table:
-    """A block as :data:`CHANGES`.
+def block_changes(block: RowBlock, values: ValueForm) -> pa.Table:
+    """Return a block as :data:`CHANGES`.
 
     :raises ChangeUnreadable: a value has no place in that form.
     """
-    return _numbered(block, values)[0]
+    return _changes_with_order(block, values)[0]
 
 
-def in_order(blocks: Iterable[Block], values: Values) -> pa.Table:
-    """The changes of several, in the binlog's order.
+def merge_changes(blocks: Iterable[RowBlock], values: ValueForm) -> pa.Table:
+    """Return the changes of several blocks, in the binlog's order.
 
-    :raises ChangeUnreadable: see :func:`changes_of`.
+    :raises ChangeUnreadable: as :func:`block_changes`.
     """
-    made = [_numbered(block, values) for block in blocks]
-    if len(made) < 2:
-        return made[0][0] if made else CHANGES.empty_table()
-    order = np.argsort(np.concatenate([fed for _, fed in made]), kind="stable")
-    return pa.concat_tables([table for table, _ in made]).combine_chunks().take(pa.array(order))
+    result = [_changes_with_order(block, values) for block in blocks]
+    if len(result) < 2:
+        return result[0][0] if result else CHANGES.empty_table()
+    order = np.argsort(np.concatenate([sequence for _, sequence in result]), kind="stable")
+    return pa.concat_tables([table for table, _ in result]).combine_chunks().take(pa.array(order))
 
 
 def snapshot_changes(
     map: TableMap,
     rows: pa.RecordBatch,
-    values: Values,
+    values: ValueForm,
     *,
     ts_ms: int,
     gtid: str | None,
@@ -252,17 +270,17 @@ def snapshot_changes(
     first_row: int = 0,
     server_id: int = 0,
 ) -> pa.Table:
-    """Rows that a SELECT gave as :data:`CHANGES` with the op ``r``, all of them at one place of
-    the binlog.
+    """Return rows that a SELECT gave as :data:`CHANGES` with the op ``r``, all of them at one
+    place of the binlog.
 
     :param rows: with a column for each of ``map``'s, see
-        :mod:`onceward.mysql.binlog.values.from_text`.
+        :func:`onceward.mysql.binlog.values.columns_from_text`.
     :raises ChangeUnreadable: a value has no place in that form.
     """
     count = rows.num_rows
     try:
-        texts, keys = row_texts(map, rows, values), key_texts(map, rows, values)
-    except BadCell as error:
+        texts, keys = row_json(map, rows, values), key_json(map, rows, values)
+    except InvalidCell as error:
         raise error.error from None
     numbers = np.arange(first_row, first_row + count, dtype=np.int32)
     return pa.table(
@@ -278,44 +296,50 @@ def snapshot_changes(
     )  # fmt: skip
 
 
-def _numbered(block: Block, values: Values) -> tuple[pa.Table, Numbers]:
-    """With the number by which changes of several blocks are put in order."""
+def _changes_with_order(block: RowBlock, values: ValueForm) -> tuple[pa.Table, Numbers]:
+    """Return a block's changes, and the number by which changes of several blocks are ordered."""
     if block.kind == "truncate":
         nothing = pa.nulls(1, pa.string())
-        return _table(block, pa.array(["t"]), (nothing, nothing, nothing), block.event, block.row)
-    refused = _Refused(block.source, block.kind)
+        return _changes_table(
+            block, pa.array(["t"]), (nothing, nothing, nothing), block.event, block.row
+        )
+    invalid = _InvalidRows(block.source, block.kind)
     while True:
         try:
             texts, keys = (
-                row_texts(block.map, block.images, values),
-                key_texts(block.map, block.images, values),
+                row_json(block.map, block.images, values),
+                key_json(block.map, block.images, values),
             )
             break
-        except BadCell as error:
-            block = block.only(refused.kept(error, block.event, block.row))
-    refused.stop()
+        except InvalidCell as error:
+            block = block.select(invalid.drop(error, block.event, block.row))
+    invalid.raise_if_any()
     count = len(texts)
     if block.kind == "update":
-        return _updates(block, keys, texts)
+        return _update_changes(block, keys, texts)
     nothing = pa.nulls(count, pa.string())
     columns = (keys, nothing, texts) if block.kind == "insert" else (keys, texts, nothing)
-    return _table(block, pa.repeat(_OPS[block.kind], count), columns, block.event, block.row)
+    return _changes_table(
+        block, pa.repeat(_OPS[block.kind], count), columns, block.event, block.row
+    )
 
 
-def _updates(block: Block, keys: pa.Array, texts: pa.Array) -> tuple[pa.Table, Numbers]:
+def _update_changes(block: RowBlock, keys: pa.Array, texts: pa.Array) -> tuple[pa.Table, Numbers]:
     old, new = np.arange(0, len(texts), 2), np.arange(1, len(texts), 2)
-    moved = np.zeros(len(old), np.bool_)
+    has_new_key = np.zeros(len(old), np.bool_)
     if block.map.key:
-        moved = pc.not_equal(keys.take(pa.array(old)), keys.take(pa.array(new))).to_numpy(
+        has_new_key = pc.not_equal(keys.take(pa.array(old)), keys.take(pa.array(new))).to_numpy(
             zero_copy_only=False
         )
-    if not moved.any():
+    if not has_new_key.any():
         columns = (keys.take(pa.array(new)), texts.take(pa.array(old)), texts.take(pa.array(new)))
-        return _table(block, pa.repeat("u", len(old)), columns, block.event[new], block.row[new])
+        return _changes_table(
+            block, pa.repeat("u", len(old)), columns, block.event[new], block.row[new]
+        )
     # A moved row stands twice: deleted first, then created.
-    twice = np.repeat(np.arange(len(old)), 1 + moved)
+    twice = np.repeat(np.arange(len(old)), 1 + has_new_key)
     second = np.concatenate([np.zeros(1, np.bool_), twice[1:] == twice[:-1]])
-    deleted, created = moved[twice] & ~second, second
+    deleted, created = has_new_key[twice] & ~second, second
     image = np.where(deleted, old[twice], new[twice])
     columns = (
         keys.take(pa.array(image)),
@@ -323,11 +347,11 @@ def _updates(block: Block, keys: pa.Array, texts: pa.Array) -> tuple[pa.Table, N
         texts.take(pa.array(new[twice], mask=deleted)),
     )
     ops = pa.array(np.where(deleted, "d", np.where(created, "c", "u")).tolist(), pa.string())
-    return _table(block, ops, columns, block.event[image], block.row[image])
+    return _changes_table(block, ops, columns, block.event[image], block.row[image])
 
 
-def _table(
-    block: Block,
+def _changes_table(
+    block: RowBlock,
     ops: pa.Array,
     columns: tuple[pa.Array, pa.Array, pa.Array],
     event: Numbers,
@@ -358,4 +382,4 @@ def _table(
         ],
         schema=CHANGES,
     )  # fmt: skip
-    return table, np.array(source.fed, np.int64)[event]
+    return table, np.array(source.sequence, np.int64)[event]

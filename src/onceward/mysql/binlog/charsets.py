@@ -1,11 +1,11 @@
-"""MySQL's charsets: which one a collation's number means, and bytes of each to text, exactly as
-the server has them. Pure.
+"""MySQL's charsets: which one a collation's number means, and bytes to text exactly as the server
+converts them. Pure.
 
 The numbers are those of MySQL 8.0 and MariaDB 11.4 (``information_schema``). Where Python's codec
-of a like name says otherwise than the servers do, the difference is here; it was found by
-converting every character on both of them. A charset without a codec that agrees (``eucjpms``),
-and a collation that is not known, is a text that cannot be read, and bytes that no character of
-the charset has are one as well: nothing is replaced by a question mark.
+of a like name differs from the servers, the difference is here; it was found by converting every
+character on both of them. A charset without a codec that agrees (``eucjpms``), an unknown
+collation, and bytes that are no character of the charset are errors: nothing is replaced by a
+question mark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import codecs
 import functools
 from collections.abc import Callable
 
-from onceward.mysql.binlog.refusals import damaged
+from onceward.mysql.binlog.errors import damaged_data
 
 _UPPER = 128
 _NO_CHARACTER = "\ufffe"
@@ -115,14 +115,14 @@ _OWN = {  # the upper half of those that Python has nothing like
     + "αßΓπΣσ\u00b5τΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\xa0",
 }
 _NOT_AS_PYTHON = {"big5": b"\xa2\xce"}
-"""Two bytes that mean another character there, and that one alone has no way back."""
+"""Two bytes that mean another character on the server, and that one alone has no way back."""
 _GB18030_2000 = {0x1E3F: 0xE7C7, 0xE7C7: 0x1E3F}
 """The server has the standard of 2000, Python that of 2005, which exchanged these two."""
 
 
 @functools.cache
-def charset_of(collation: int) -> str:
-    """By the number of a collation; ``"collation 4711"`` if it is not known."""
+def charset_by_collation(collation: int) -> str:
+    """Return the charset of a collation's number; ``"collation 4711"`` if it is not known."""
     return _by_number().get(collation, f"collation {collation}")
 
 
@@ -138,8 +138,8 @@ def _by_number() -> dict[int, str]:
 
 @functools.cache
 def single_byte_table(charset: str) -> str | None:
-    """The character of each of the 256 bytes, U+FFFE for none; None if characters have more than a
-    byte.
+    """Return the character of each of the 256 bytes, U+FFFE for none; None if characters have more
+    than a byte.
     """
     if charset in _OWN:
         return "".join(map(chr, range(_UPPER))) + _OWN[charset]
@@ -154,9 +154,9 @@ def single_byte_table(charset: str) -> str | None:
 
 
 @functools.cache
-def decoder_of(charset: str) -> Callable[[bytes], str] | None:
-    """Bytes to text, with :class:`UnicodeDecodeError` for what is none; None if there is nothing
-    that agrees.
+def decoder_for(charset: str) -> Callable[[bytes], str] | None:
+    """Return a function from bytes to text, which raises :class:`UnicodeDecodeError` for others;
+    None if no codec agrees with the server.
     """
     table = single_byte_table(charset)
     if table is not None:
@@ -180,15 +180,17 @@ def decoder_of(charset: str) -> Callable[[bytes], str] | None:
     return decode
 
 
-def decoded_name(data: bytes, charset: str = "utf8mb4") -> str:
-    """A name of a database, table or column, or a label.
+def decode_name(data: bytes, charset: str = "utf8mb4") -> str:
+    """Decode the name of a database, table or column, or a label.
 
-    :raises BinlogDamaged: it is none.
+    :raises BinlogDamaged: it is no text of the charset.
     """
-    decode = decoder_of(charset)
+    decode = decoder_for(charset)
     try:
         if decode is None:
             return data.decode("ascii")
         return decode(data)
     except UnicodeDecodeError:
-        raise damaged(f"a table map has the name {data[:64]!r}, which is not {charset}") from None
+        raise damaged_data(
+            f"a table map has the name {data[:64]!r}, which is not {charset}"
+        ) from None

@@ -1,8 +1,7 @@
-"""Sets of transactions: what a position has read, whatever the binlogs of a server are called.
-Pure.
+"""Sets of transactions, by which a position is found on another server. Pure.
 
 MySQL names a transaction ``source:number`` or ``source:tag:number``, and a set has every number of
-its own. MariaDB names it ``domain-server-number``, and counts up what each *server* writes in a
+its own. MariaDB names it ``domain-server-number``, and counts what each *server* writes in a
 domain. Over all servers of a domain numbers grow in ``gtid_strict_mode`` alone, which is off by
 default: a replica with a write of its own may have 0-2-101 before 0-1-101. So a state has the last
 number of every server in every domain, as ``gtid_binlog_state`` does.
@@ -19,63 +18,65 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from onceward.errors import ConfigurationError
-from onceward.mysql.binlog.kinds import Dialect
+from onceward.mysql.binlog.event import Dialect
 
 _SOURCE = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}", re.IGNORECASE)
 _INTERVAL = re.compile(r"(\d{1,19})(?:\s*-\s*(\d{1,19}))?", re.ASCII)
 _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})", re.ASCII)
 END = (1 << 63) - 1
-"""No number of MySQL's is that large."""
+"""Above all of MySQL's numbers."""
 
 
 class Gtids(ABC):
-    """A set of transactions."""
+    """A set of transactions of either server."""
 
     unordered = False
-    """Did a number come that is not above the one of its server before? Then a number may mean two
+    """A number came that is not above the one of its server before: a number may then name two
     transactions.
     """
 
     @staticmethod
     def parse(dialect: Dialect, text: str) -> Gtids:
-        """As the server says it: ``gtid_executed``, ``gtid_purged``, ``gtid_binlog_state``; empty
-        for none.
+        """Parse the value of ``gtid_executed``, ``gtid_purged`` or ``gtid_binlog_state``.
 
         :raises ConfigurationError: it is no such text.
         """
-        return GtidSet.parsed(text) if dialect == "mysql" else MariaState.parsed(text)
+        return GtidSet.from_text(text) if dialect == "mysql" else GtidBinlogState.from_text(text)
 
     @property
-    def is_whole(self) -> bool:
-        """Is of every transaction known whether it is in?"""
+    def is_complete(self) -> bool:
+        """It is known of every transaction whether it is in the set."""
         return True
 
     @abstractmethod
     def add(self, gtid: str) -> None:
-        """One transaction. In the order of the binlog."""
+        """Add one transaction, in the order of the binlog."""
 
     @abstractmethod
     def update(self, other: Gtids) -> None:
-        """All of another's."""
+        """Add all of another set."""
 
     @abstractmethod
     def covers(self, other: Gtids) -> bool:
-        """Whether it has all of another's."""
+        """Check whether it has all of another set."""
 
-    def given(self) -> Gtids:
-        """As a person means it who names the place behind them: MariaDB's ``gtid_binlog_pos`` has
-        one of each domain, whoever else wrote in there before it.
+    def as_start(self) -> Gtids:
+        """Return the set as a user means it who names a starting place: MariaDB's
+        ``gtid_binlog_pos`` has one transaction of each domain, whichever servers wrote in there
+        before it.
         """
         return self
 
-    def begins_in(self, before: Gtids) -> bool:
-        """Is nothing unread among those ``before`` a binlog?"""
+    def can_start_in(self, before: Gtids) -> bool:
+        """Check whether a binlog that has the set ``before`` at its beginning lies behind nothing
+        unread.
+        """
         return self.covers(before)
 
     @abstractmethod
     def copy(self) -> Gtids:
-        """One that changes on its own."""
+        """Return a copy that changes on its own."""
 
     @abstractmethod
     def __contains__(self, gtid: str) -> bool: ...
@@ -88,7 +89,7 @@ class Gtids(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """As the server says it, on one line."""
+        """Return the set as the server writes it, on one line."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -97,34 +98,34 @@ class Gtids(ABC):
 
 
 class GtidSet(Gtids):
-    """MySQL's: numbers by source and tag."""
+    """MySQL's set: numbers by source and tag."""
 
     def __init__(self) -> None:
         self._bounds: dict[tuple[str, str], list[int]] = {}
-        """By source and tag: first numbers that are in, and first that are not, in turns,
-        growing.
+        """By source and tag: first numbers that are in, and first that are not, in turns, growing.
         """
 
     @staticmethod
-    def parsed(text: str) -> GtidSet:
-        made = GtidSet()
+    def from_text(text: str) -> GtidSet:
+        """Parse ``gtid_executed``."""
+        result = GtidSet()
         for part in text.split(","):
             words = [word.strip() for word in part.strip().split(":")]
             if words == [""]:
                 continue
             if len(words) < 2 or not _SOURCE.fullmatch(words[0]):
-                raise _no_set(text)
+                raise _invalid_set(text)
             source, tag = str(uuid.UUID(words[0])), ""
             for word, following in zip(words[1:], [*words[2:], ""], strict=True):
                 found = _INTERVAL.fullmatch(word)
                 if found:
                     first = int(found[1])
-                    made.add_range(source, tag, first, int(found[2] or first) + 1, text)
+                    result.add_range(source, tag, first, int(found[2] or first) + 1, text)
                 elif TAG.fullmatch(word) and _INTERVAL.fullmatch(following):
                     tag = word.lower()
                 else:
-                    raise _no_set(text)
-        return made
+                    raise _invalid_set(text)
+        return result
 
     def add(self, gtid: str) -> None:
         name, _, number = gtid.rpartition(":")
@@ -133,29 +134,29 @@ class GtidSet(Gtids):
         if bounds and number.isdecimal() and bounds[-1] == int(number):
             bounds[-1] += 1  # the common case: the next one
         else:
-            self.update(GtidSet.parsed(gtid))
+            self.update(GtidSet.from_text(gtid))
 
     def update(self, other: Gtids) -> None:
-        for (source, tag), bounds in _same(self, other)._bounds.items():
+        for (source, tag), bounds in _same_kind(self, other)._bounds.items():
             for first, end in zip(bounds[::2], bounds[1::2], strict=True):
                 self.add_range(source, tag, first, end, str(other))
 
     def covers(self, other: Gtids) -> bool:
         return all(
-            _has(self._bounds.get(key, []), first, end)
-            for key, bounds in _same(self, other)._bounds.items()
+            _contains(self._bounds.get(key, []), first, end)
+            for key, bounds in _same_kind(self, other)._bounds.items()
             for first, end in zip(bounds[::2], bounds[1::2], strict=True)
         )
 
     def copy(self) -> GtidSet:
-        made = GtidSet()
-        made._bounds = {key: list(bounds) for key, bounds in self._bounds.items()}
-        return made
+        result = GtidSet()
+        result._bounds = {key: list(bounds) for key, bounds in self._bounds.items()}
+        return result
 
     def add_range(self, source: str, tag: str, first: int, end: int, text: str) -> None:
-        """``first`` to before ``end``. :param text: where it is from, for the error."""
+        """Add ``first`` to before ``end``. :param text: its origin, for the error."""
         if not 1 <= first < end <= END:
-            raise _no_set(text)
+            raise _invalid_set(text)
         bounds = self._bounds.setdefault((source, tag), [])
         low, high = bisect_left(bounds, first), bisect_right(bounds, end)
         bounds[low:high] = [first] * (low % 2 == 0) + [end] * (high % 2 == 0)
@@ -167,8 +168,8 @@ class GtidSet(Gtids):
         if (
             bounds is not None and number.isdecimal()
         ):  # without reading it closer: asked for every transaction
-            return _has(bounds, int(number), int(number) + 1)
-        return self.covers(GtidSet.parsed(gtid))
+            return _contains(bounds, int(number), int(number) + 1)
+        return self.covers(GtidSet.from_text(gtid))
 
     def __bool__(self) -> bool:
         return bool(self._bounds)
@@ -187,46 +188,47 @@ class GtidSet(Gtids):
         return ",".join(sources.values())
 
 
-class MariaState(Gtids):
-    """MariaDB's: by domain and server the last transaction.
+class GtidBinlogState(Gtids):
+    """MariaDB's state: the last transaction by domain and server.
 
     Of some domains only the last one of all is known, as ``gtid_binlog_pos`` has it: written
-    ``..0-1-27``, it means whatever a server's binlog has in that domain up to there.
+    ``..0-1-27``, it stands for everything that a server's binlog has in that domain up to there.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, dict[int, int]] = {}
-        """By domain and server, who wrote last at the end: the number."""
+        """By domain and server, the last writer at the end: the number."""
         self._up_to: set[int] = set()
-        """Domains of which only the last of all is known."""
+        """Domains of which only the last transaction of all is known."""
 
     @staticmethod
-    def parsed(text: str) -> MariaState:
-        made = MariaState()
+    def from_text(text: str) -> GtidBinlogState:
+        """Parse ``gtid_binlog_state``, or this class's own text."""
+        result = GtidBinlogState()
         for part in filter(None, (part.strip() for part in text.split(","))):
             name = part.removeprefix("..")
-            made.add(name)
+            result.add(name)
             if name != part:
-                made._up_to.add(_numbers(name)[0])
-        made.unordered = False
-        return made
+                result._up_to.add(_numbers(name)[0])
+        result.unordered = False
+        return result
 
-    def given(self) -> MariaState:
-        made = self.copy()
-        made._up_to |= {domain for domain, servers in made._last.items() if len(servers) == 1}
-        return made
+    def as_start(self) -> GtidBinlogState:
+        result = self.copy()
+        result._up_to |= {domain for domain, servers in result._last.items() if len(servers) == 1}
+        return result
 
     def add(self, gtid: str) -> None:
-        self._put(*_numbers(gtid))
+        self._set_last(*_numbers(gtid))
 
     def update(self, other: Gtids) -> None:
-        for domain, server, number in _same(self, other)._each():
+        for domain, server, number in _same_kind(self, other)._triples():
             if number > self._last.get(domain, {}).get(server, -1):
-                self._put(domain, server, number)
+                self._set_last(domain, server, number)
 
-    def learn(self, state: MariaState) -> None:
-        """What the server itself says that all before a place are: of its domains nothing else
-        is.
+    def learn(self, state: GtidBinlogState) -> None:
+        """Replace domains by the server's own state at this place: nothing else of theirs lies
+        before it.
         """
         for domain, servers in state._last.items():
             self._last[domain] = dict(servers)
@@ -236,13 +238,13 @@ class MariaState(Gtids):
         return all(
             number <= self._last.get(domain, {}).get(server, -1)
             or (domain in self._up_to and server not in self._last[domain])
-            for domain, server, number in _same(self, other)._each()
+            for domain, server, number in _same_kind(self, other)._triples()
         )
 
-    def begins_in(self, before: Gtids) -> bool:
+    def can_start_in(self, before: Gtids) -> bool:
         if not self._up_to:
             return self.covers(before)
-        state = _same(self, before)._last
+        state = _same_kind(self, before)._last
         for domain, servers in state.items():
             if domain in self._up_to:
                 server, number = list(self._last[domain].items())[-1]
@@ -257,33 +259,35 @@ class MariaState(Gtids):
                 return False
         return True
 
-    def skips(self, gtid: str) -> bool:
-        """Is it to be passed over, on a server where the last of these has not come yet?"""
+    def must_skip(self, gtid: str) -> bool:
+        """Check whether a transaction is skipped, on a server where the last of these has not come
+        yet.
+        """
         domain, server, number = _numbers(gtid)
         last = self._last.get(domain, {}).get(server, -1)
         if domain in self._up_to:
             return last == -1 or number <= last or server != list(self._last[domain])[-1]
         return number <= last
 
-    def leaves_out(self, gtid: str, read: Gtids) -> bool:
-        """Are transactions lacking before it? So it is if it comes before the last that was
-        ``read`` in its domain, and is not the next one behind all of them: who writes gives the
+    def has_gap_before(self, gtid: str, read: Gtids) -> bool:
+        """Check whether transactions are missing before this one: it comes before the last one
+        that was read in its domain, and is not the next one behind all of them. A writer takes the
         number above the highest that it has.
         """
         domain, _, number = _numbers(gtid)
         servers = self._last.get(domain, {})
-        if not servers or self.skips(gtid):
+        if not servers or self.must_skip(gtid):
             return False
         highest: int = max(
-            (servers if domain in self._up_to else _same(self, read)._last[domain]).values()
+            (servers if domain in self._up_to else _same_kind(self, read)._last[domain]).values()
         )
         return number > highest + 1
 
-    def reached(self, state: Gtids) -> None:
-        """All these have come: there is nothing more to pass over of what they were the last
-        of.
+    def mark_reached(self, state: Gtids) -> None:
+        """Drop the transactions of ``state``, which have come: nothing more is skipped up to
+        them.
         """
-        for domain, server, number in _same(self, state)._each():
+        for domain, server, number in _same_kind(self, state)._triples():
             servers = self._last.get(domain, {})
             is_last = domain not in self._up_to or server == list(servers)[-1]
             if not is_last or number < servers.get(server, END):
@@ -294,21 +298,21 @@ class MariaState(Gtids):
                 self._up_to.discard(domain)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return not self._up_to
 
-    def copy(self) -> MariaState:
-        made = MariaState()
-        made._last = {domain: dict(servers) for domain, servers in self._last.items()}
-        made._up_to, made.unordered = set(self._up_to), self.unordered
-        return made
+    def copy(self) -> GtidBinlogState:
+        result = GtidBinlogState()
+        result._last = {domain: dict(servers) for domain, servers in self._last.items()}
+        result._up_to, result.unordered = set(self._up_to), self.unordered
+        return result
 
-    def _put(self, domain: int, server: int, number: int) -> None:
+    def _set_last(self, domain: int, server: int, number: int) -> None:
         servers = self._last.setdefault(domain, {})
         self.unordered |= number <= servers.pop(server, -1)
         servers[server] = number
 
-    def _each(self) -> list[tuple[int, int, int]]:
+    def _triples(self) -> list[tuple[int, int, int]]:
         return [
             (domain, *one) for domain, servers in self._last.items() for one in servers.items()
         ]
@@ -324,7 +328,7 @@ class MariaState(Gtids):
         return bool(self._last)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MariaState) and str(self) == str(other)
+        return isinstance(other, GtidBinlogState) and str(self) == str(other)
 
     def __str__(self) -> str:
         found = []
@@ -336,26 +340,26 @@ class MariaState(Gtids):
 
 
 def _numbers(gtid: str) -> tuple[int, int, int]:
-    """Domain, server, number."""
+    """Parse domain, server and number."""
     found = _MARIADB.fullmatch(gtid)
     domain, server, number = (int(each) for each in found.groups()) if found else (-1, -1, -1)
     if not found or max(domain, server) >> 32 or number >> 64:
-        raise _no_set(gtid)
+        raise _invalid_set(gtid)
     return domain, server, number
 
 
-def _has(bounds: list[int], first: int, end: int) -> bool:
+def _contains(bounds: list[int], first: int, end: int) -> bool:
     at = bisect_right(bounds, first)
     return at % 2 == 1 and bounds[at] >= end
 
 
-def _same(one: Gtids, other: Gtids) -> Any:
+def _same_kind(one: Gtids, other: Gtids) -> Any:
     if type(one) is not type(other):
         raise TypeError(f"{one!r} and {other!r} are of two kinds of servers")
     return other
 
 
-def _no_set(text: str) -> ConfigurationError:
+def _invalid_set(text: str) -> ConfigurationError:
     return ConfigurationError(
         f"{text[:200]!r} is no set of transactions",
         next_step="write it as the server does: MySQL's gtid_executed "

@@ -1,5 +1,5 @@
-"""What the events that carry names of transactions say: :func:`gtid_of` the first of each,
-:func:`gtids_before` a file. Pure.
+"""GTID events: :func:`parse_gtid` reads the first event of a transaction,
+:func:`parse_previous_gtids` the set at the beginning of a file. Pure.
 
 Source: MySQL, ``sql/rpl_gtid_set.cc``, ``libs/mysql/binlog/event/control_events.h``
 (``Gtid_event``), ``libs/mysql/serialization/readme.md``; MariaDB, *GTID_EVENT* and
@@ -13,21 +13,20 @@ import uuid
 from functools import lru_cache
 from typing import NamedTuple
 
-from onceward.mysql.binlog.event import HEADER_BYTES, Event
-from onceward.mysql.binlog.gtid_sets import END, TAG, Gtids, GtidSet, MariaState
-from onceward.mysql.binlog.kinds import (
+from onceward.mysql.binlog.errors import damaged_event, unreadable_event
+from onceward.mysql.binlog.event import (
     ANONYMOUS_GTID,
     GTID,
     GTID_LIST,
     GTID_TAGGED,
+    HEADER_BYTES,
     MARIADB_GTID,
     PREVIOUS_GTIDS,
     TRANSACTION_STARTS,
-)  # fmt: skip
-from onceward.mysql.binlog.lengths import Fields
-from onceward.mysql.binlog.stops import damaged, unreadable
-
-__all__ = ["Gtid", "GtidSet", "Gtids", "MariaState", "gtid_of", "gtids_before"]
+    BinlogEvent,
+)
+from onceward.mysql.binlog.fields import EventFields
+from onceward.mysql.binlog.gtid_sets import END, TAG, GtidBinlogState, Gtids, GtidSet
 
 _MAY_HAVE_STATEMENTS = 1
 _LOGICAL_CLOCK = 2
@@ -41,17 +40,17 @@ _IN_ONE_BYTE, _IN_TWO_BYTES = (
 _TWO_TIMES = 1 << 55
 _SERIAL_VERSION = 1
 _SERIAL_FIELDS = 12
-"""Of a tagged GTID, as MySQL 8.3 to 9.7 write it."""
+"""Number of fields of a GTID_TAGGED event, as MySQL 8.3 to 9.7 write it."""
 
 
 class Gtid(NamedTuple):
-    """What the first event of a transaction says of it."""
+    """The fields of a transaction's first event."""
 
     text: str | None
     """None where the server gives none (``gtid_mode=OFF``)."""
     rows_only: bool
-    """No statement changes anything in it. MariaDB never says so: there every QUERY has to be
-    looked at.
+    """No statement of it changes anything. MariaDB never says so: there every QUERY has to be
+    classified.
     """
     length: int | None
     """Bytes of the whole transaction in the binlog, from this event on."""
@@ -59,8 +58,8 @@ class Gtid(NamedTuple):
     """Microseconds since 1970, on the server where it was committed first."""
 
 
-def gtid_of(event: Event) -> Gtid | None:
-    """What a transaction's first event says; None for any other event.
+def parse_gtid(event: BinlogEvent) -> Gtid | None:
+    """Parse a transaction's first event; return None for any other event.
 
     :raises BinlogDamaged: it ends inside of a field. :raises ChangeUnreadable: a newer server
         wrote it.
@@ -68,26 +67,26 @@ def gtid_of(event: Event) -> Gtid | None:
     if event.kind not in TRANSACTION_STARTS:
         return None
     if event.kind == MARIADB_GTID:
-        fields = Fields(event)
-        number, domain = fields.number(8), fields.number(4)
-        fields.number(1)  # its flags say of no transaction that there are only rows in it
+        fields = EventFields(event)
+        number, domain = fields.fixed_int(8), fields.fixed_int(4)
+        fields.fixed_int(1)  # its flags say of no transaction that there are only rows in it
         return Gtid(f"{domain}-{event.server_id}-{number}", False, None, None)
-    return _tagged(event) if event.kind == GTID_TAGGED else _untagged(event)
+    return _parse_tagged(event) if event.kind == GTID_TAGGED else _parse_untagged(event)
 
 
-def gtids_before(event: Event) -> Gtids | None:
-    """All transactions before the file that ``event`` stands at the beginning of; None if it does
-    not say so.
+def parse_previous_gtids(event: BinlogEvent) -> Gtids | None:
+    """Return all transactions before the file that begins with ``event``; None for any other
+    event.
 
     :raises BinlogDamaged: it ends inside of a field.
     """
     if event.kind == PREVIOUS_GTIDS:
-        return _previous(event)
+        return _parse_gtid_set(event)
     if event.kind == GTID_LIST:
-        fields = Fields(event)
-        state = MariaState()
-        for _ in range(fields.number(4) & 0x0FFFFFFF):  # the bits above are flags
-            domain, server, number = fields.number(4), fields.number(4), fields.number(8)
+        fields = EventFields(event)
+        state = GtidBinlogState()
+        for _ in range(fields.fixed_int(4) & 0x0FFFFFFF):  # the bits above are flags
+            domain, server, number = fields.fixed_int(4), fields.fixed_int(4), fields.fixed_int(8)
             state.add(
                 f"{domain}-{server}-{number}"
             )  # of several servers in a domain, the last one is listed last
@@ -95,8 +94,8 @@ def gtids_before(event: Event) -> Gtids | None:
     return None
 
 
-def _untagged(event: Event) -> Gtid:
-    """GTID and ANONYMOUS_GTID. What is at the end came with later versions."""
+def _parse_untagged(event: BinlogEvent) -> Gtid:
+    """Parse GTID and ANONYMOUS_GTID, whose last fields came with later versions."""
     at = event.start + HEADER_BYTES
     if (
         event.kind == GTID and event.stop - at >= _USUAL.size
@@ -109,75 +108,77 @@ def _untagged(event: Event) -> Gtid:
         elif size >= _IN_ONE_BYTE:
             clock = 0
         if clock == _LOGICAL_CLOCK and high < _TWO_TIMES >> 48 and 1 <= number < END:
-            name = f"{_source(source)}:{number}"
+            name = f"{_source_text(source)}:{number}"
             return Gtid(
                 name,
                 not flags & _MAY_HAVE_STATEMENTS,
                 size,
                 high << 48 | middle << 32 | low or None,
             )
-    fields = Fields(event)
-    flags, source, number = fields.number(1), bytes(fields.take(16)), fields.number(8)
+    fields = EventFields(event)
+    flags, source, number = fields.fixed_int(1), bytes(fields.take(16)), fields.fixed_int(8)
     if event.kind == GTID and not 1 <= number < END:
-        raise damaged(event, f"a transaction with the number {number}")
-    text = None if event.kind == ANONYMOUS_GTID else f"{_source(source)}:{number}"
+        raise damaged_event(event, f"a transaction with the number {number}")
+    text = None if event.kind == ANONYMOUS_GTID else f"{_source_text(source)}:{number}"
     length = committed = None
-    if fields.left >= 1 + 16 + 7 and fields.number(1) == _LOGICAL_CLOCK:
+    if fields.remaining >= 1 + 16 + 7 and fields.fixed_int(1) == _LOGICAL_CLOCK:
         fields.take(16)
-        committed = fields.number(7)
+        committed = fields.fixed_int(7)
         if committed & _TWO_TIMES:
-            committed = fields.number(7)
-        length = fields.packed() if fields.left else None
+            committed = fields.fixed_int(7)
+        length = fields.lenenc_int() if fields.remaining else None
     return Gtid(text, not flags & _MAY_HAVE_STATEMENTS, length, committed or None)
 
 
-@lru_cache(64)
-def _source(octets: bytes) -> str:
+@lru_cache(256)
+def _source_text(octets: bytes) -> str:
     return str(uuid.UUID(bytes=octets))
 
 
-def _tagged(event: Event) -> Gtid:
-    """A GTID with a tag. Source: ``Gtid_event::define_fields``; checked on MySQL 9.7.4."""
-    fields = Fields(event)
-    version, size = fields.serial(), fields.serial()
-    needed = fields.serial()
-    if version != _SERIAL_VERSION or needed > _SERIAL_FIELDS:
-        raise unreadable(
+def _parse_tagged(event: BinlogEvent) -> Gtid:
+    """Parse a GTID with a tag. Source: ``Gtid_event::define_fields``; checked on MySQL 9.7.4."""
+    fields = EventFields(event)
+    version, size = fields.varlen_int(), fields.varlen_int()
+    least_field = fields.varlen_int()
+    if version != _SERIAL_VERSION or least_field > _SERIAL_FIELDS:
+        raise unreadable_event(
             event, "unknown_event", f"a transaction's name in a form that is not known (version "
                                     f"{version}, up to field "
-            f"{needed})", "look for a newer Onceward",
+            f"{least_field})", "look for a newer Onceward",
         )  # fmt: skip
-    if not fields.at <= size <= fields.at + fields.left:
-        raise damaged(event, f"a transaction's name of {size} bytes")
-    fields = Fields(event, event.body[fields.at : size])
+    if not fields.at <= size <= fields.at + fields.remaining:
+        raise damaged_event(event, f"a transaction's name of {size} bytes")
+    fields = EventFields(event, event.body[fields.at : size])
     flags, source, number, tag = _MAY_HAVE_STATEMENTS, b"", 0, ""
     committed: int | None = None
     length: int | None = None
-    seen = -1
-    while fields.left and (field := fields.serial()) < _SERIAL_FIELDS:
-        if field <= seen:
-            raise damaged(event, f"a transaction's name with field {field} behind field {seen}")
-        seen = field
+    last_field = -1
+    while fields.remaining and (field := fields.varlen_int()) < _SERIAL_FIELDS:
+        if field <= last_field:
+            raise damaged_event(
+                event, f"a transaction's name with field {field} behind field {last_field}"
+            )
+        last_field = field
         if field == 0:
-            flags = fields.serial()
+            flags = fields.varlen_int()
         elif field == 1:
-            octets = [fields.serial() for _ in range(16)]
+            octets = [fields.varlen_int() for _ in range(16)]
             if max(octets) > 255:
-                raise damaged(event, "a transaction's source that is no UUID")
+                raise damaged_event(event, "a transaction's source that is no UUID")
             source = bytes(octets)
         elif field == 3:
-            tag = bytes(fields.take(fields.serial())).decode("ascii", "replace")
+            tag = bytes(fields.take(fields.varlen_int())).decode("ascii", "replace")
         elif field in (2, 4, 5):
-            value = fields.signed_serial()
+            value = fields.signed_varlen_int()
             number = value if field == 2 else number
         else:
-            value = fields.serial()
+            value = fields.varlen_int()
             committed = (
                 value if field in (6, 7) else committed
             )  # the original one follows, if it is another
             length = value if field == 8 else length
     if not source or not 1 <= number < END or not (tag == "" or TAG.fullmatch(tag)):
-        raise damaged(event, f"a transaction named {tag!r}, {number}")
+        raise damaged_event(event, f"a transaction named {tag!r}, {number}")
     text = (
         f"{uuid.UUID(bytes=source)}:{tag}:{number}"
         if tag
@@ -186,24 +187,51 @@ def _tagged(event: Event) -> Gtid:
     return Gtid(text, not flags & _MAY_HAVE_STATEMENTS, length, committed or None)
 
 
-def _previous(event: Event) -> GtidSet:
-    """Source: ``Gtid_set::add_gtid_encoding``; with tags since MySQL 8.3."""
-    fields = Fields(event)
-    count = fields.number(8)
+def _parse_gtid_set(event: BinlogEvent) -> GtidSet:
+    """Parse PREVIOUS_GTIDS (``Gtid_set::add_gtid_encoding``), with tags since MySQL 8.3."""
+    fields = EventFields(event)
+    count = fields.fixed_int(8)
     form = count >> 56
     if form > 1:
-        raise unreadable(
+        raise unreadable_event(
             event, "unknown_event", f"a set of transactions in a form that is not known ({form})",
             "look for a newer Onceward",
         )  # fmt: skip
     count = count >> 8 & 0xFFFFFFFFFFFF if form else count
-    made = GtidSet()
+    result = GtidSet()
     for _ in range(count):
         source = str(uuid.UUID(bytes=bytes(fields.take(16))))
-        tag = bytes(fields.take(fields.serial())).decode("ascii", "replace") if form else ""
-        for _ in range(fields.number(8)):
-            first, end = fields.number(8), fields.number(8)
+        tag = bytes(fields.take(fields.varlen_int())).decode("ascii", "replace") if form else ""
+        for _ in range(fields.fixed_int(8)):
+            first, end = fields.fixed_int(8), fields.fixed_int(8)
             if not 1 <= first < end <= END or not (tag == "" or TAG.fullmatch(tag)):
-                raise damaged(event, f"transactions {tag!r}, {first} to {end}")
-            made.add_range(source, tag, first, end, "")
-    return made
+                raise damaged_event(event, f"transactions {tag!r}, {first} to {end}")
+            result.add_range(source, tag, first, end, "")
+    return result
+
+
+_SOURCE_AT, _NUMBER_AT = HEADER_BYTES + 1, HEADER_BYTES + 17
+_SHORTEST_GTID = HEADER_BYTES + 25
+
+
+def gtid_text(event: BinlogEvent | str | None) -> str | None:
+    """Return a transaction's GTID, when a change needs it. In a stream of small transactions that
+    is once a change, so the two usual types are parsed here directly.
+
+    :param event: the first event of a transaction, or its GTID.
+    :raises BinlogDamaged: it is no such event. :raises ChangeUnreadable: a newer server wrote it.
+    """
+    if event is None or isinstance(event, str):
+        return event
+    if event.kind == ANONYMOUS_GTID:
+        return None
+    buffer, start = event.buffer, event.start
+    if event.kind == GTID and event.stop - start >= _SHORTEST_GTID:
+        number = int.from_bytes(buffer[start + _NUMBER_AT : start + _NUMBER_AT + 8], "little")
+        return f"{_source_text(bytes(buffer[start + _SOURCE_AT : start + _NUMBER_AT]))}:{number}"
+    if event.kind == MARIADB_GTID and event.stop - start >= HEADER_BYTES + 13:
+        at = start + HEADER_BYTES
+        domain = int.from_bytes(buffer[at + 8 : at + 12], "little")
+        return f"{domain}-{event.server_id}-{int.from_bytes(buffer[at : at + 8], 'little')}"
+    found = parse_gtid(event)
+    return found.text if found else None

@@ -1,4 +1,10 @@
-"""MySQL's binary JSON to the text that the server gives to a client, byte for byte but for line
+"""Doubles as MySQL writes them: the fewest digits that mean the same number. Pure; called by
+:mod:`json_binary` and :mod:`texts`.
+
+Source: MySQL ``strings/dtoa.cc`` (``my_gcvt``): whole numbers up to 10^15 and fractions from
+10^-15 on without an exponent, others with one that has neither a plus sign nor a zero before it.
+
+MySQL's binary JSON to the text that the server gives to a client, byte for byte but for line
 breaks, which it has in long values of base64 and JSON must not. Pure; called by ``values.json``.
 
 An object or an array begins with how many members and bytes it has; then come, for each, where its
@@ -18,8 +24,37 @@ from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
-from onceward.mysql.binlog.column_types import MOST_SCALE, decimal_bytes
-from onceward.mysql.binlog.float_text import double_text
+from onceward.mysql.binlog.table_map import MOST_SCALE, decimal_bytes
+
+_MOST_ZEROS = 15
+"""Digits before the point, and zeros behind it."""
+
+
+def double_text(number: float) -> str:
+    """``1e16`` and ``0.00001`` and ``-0``, as JSON can hold them."""
+    text = repr(number)
+    if "e" not in text:
+        if len(text) < _MOST_ZEROS:
+            return text[:-2] if text.endswith(".0") else text
+    elif "n" in text:  # pragma: no cover  nan: a server holds none
+        return "null"
+    mantissa, _, exponent = text.partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    digits = (whole + fraction).lstrip("0")
+    # The number is 0.DIGITS times ten to this power.
+    point = int(exponent or 0) + (len(whole) if whole != "0" else len(digits) - len(fraction))
+    digits = digits.rstrip("0")
+    if not digits:
+        return sign + "0"
+    if point > -_MOST_ZEROS and (point <= _MOST_ZEROS or len(digits) > point):
+        if point <= 0:
+            return f"{sign}0.{'0' * -point}{digits}"
+        if len(digits) <= point:
+            return sign + digits + "0" * (point - len(digits))
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    return f"{sign}{digits[0]}{'.' + digits[1:] if len(digits) > 1 else ''}e{point - 1}"
+
 
 DEEPEST = 100
 """Levels, as the server allows."""
@@ -56,22 +91,22 @@ _PLAIN_DOUBLE = 15
 exponent.
 """
 
-_entries: dict[tuple[str, int], struct.Struct] = {}
+_entry_layouts: dict[tuple[str, int], struct.Struct] = {}
 """Of objects and arrays with few members, by their number."""
 
 
-class NoJson(ValueError):
+class InvalidJson(ValueError):
     """The bytes are no document."""
 
 
-def text_of(document: bytes) -> str:
+def json_text(document: bytes) -> str:
     """:raises NoJson: it is not one that a server writes."""
     if not document:
         return "null"  # what an UPDATE IGNORE or an old server left
     try:
         return _Document(document).value(document[0], 1, 0)
     except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
-        raise NoJson(f"{type(error).__name__}: {error}") from None
+        raise InvalidJson(f"{type(error).__name__}: {error}") from None
 
 
 class _Document:
@@ -83,7 +118,7 @@ class _Document:
         """:param at: where it is; of an object or an array, its beginning."""
         if kind == _STRING:
             length, at = self._length(at)
-            return encode_basestring(self._taken(at, length).decode())
+            return encode_basestring(self._take(at, length).decode())
         if kind <= _LARGE_ARRAY:
             return self._members(kind, at, depth + 1)
         if kind in _NUMBERS:
@@ -98,19 +133,19 @@ class _Document:
             return _LITERALS[self._data[at]]
         if kind == _OPAQUE:
             return self._opaque(at)
-        raise NoJson(f"there is no type {kind}")
+        raise InvalidJson(f"there is no type {kind}")
 
     def _members(self, kind: int, start: int, depth: int) -> str:
         if depth > DEEPEST:
-            raise NoJson(f"it has more than {DEEPEST} levels")
+            raise InvalidJson(f"it has more than {DEEPEST} levels")
         large, is_object, data = kind & 1, kind <= _LARGE_OBJECT, self._data
         size = len(data)
         count, _ = (_LARGE_SIZES if large else _SMALL_SIZES).unpack_from(data, start)
         offset = 4 if large else 2
         self._left -= count * ((offset + 2 if is_object else 0) + offset + 1)
         if self._left < 0:
-            raise NoJson("it says that it has more than it has")
-        entries = _layout("o" if is_object else "a", count, large).unpack_from(
+            raise InvalidJson("it says that it has more than it has")
+        entries = _entry_layout("o" if is_object else "a", count, large).unpack_from(
             data, start + 2 * offset
         )
         keys = 2 * count if is_object else 0
@@ -122,7 +157,7 @@ class _Document:
                     length, place = self._length(place - 1)
                 self._left -= length
                 if self._left < 0 or place + length > size:
-                    raise NoJson("it ends before what it says it has")
+                    raise InvalidJson("it ends before what it says it has")
                 found.append(encode_basestring(data[place : place + length].decode()))
             elif member == _INT16:
                 # a large one has it in four bytes, the upper ones of a negative number set
@@ -142,9 +177,9 @@ class _Document:
             place, length = start + entries[2 * n], entries[2 * n + 1]
             self._left -= length
             if self._left < 0 or place + length > size:
-                raise NoJson("it ends before what it says it has")
+                raise InvalidJson("it ends before what it says it has")
             raw = data[place : place + length]
-            found[n] = (_keys.get(raw) or _key(raw)) + found[n]
+            found[n] = (_key_texts.get(raw) or _key_text(raw)) + found[n]
         return f"{{{', '.join(found)}}}"
 
     def _length(self, at: int) -> tuple[int, int]:
@@ -159,63 +194,63 @@ class _Document:
             shift += 7
             if data[place] < 128:
                 return length, place + 1
-        raise NoJson("a length has more than five bytes")
+        raise InvalidJson("a length has more than five bytes")
 
-    def _taken(self, at: int, length: int) -> bytes:
+    def _take(self, at: int, length: int) -> bytes:
         self._left -= length
         if at + length > len(self._data) or self._left < 0:
-            raise NoJson("it ends before what it says it has")
+            raise InvalidJson("it ends before what it says it has")
         return self._data[at : at + length]
 
     def _opaque(self, at: int) -> str:
         """A value of a column's type, which JSON has not."""
         kind = self._data[at]
         length, at = self._length(at + 1)
-        raw = self._taken(at, length)
+        raw = self._take(at, length)
         if kind == _OPAQUE_DECIMAL:
-            return _decimal(raw)
+            return _decimal_text(raw)
         if kind in _OPAQUE_MOMENTS:
             if len(raw) != 8:
-                raise NoJson(f"a time has {len(raw)} bytes")
-            return f'"{_moment(kind, int.from_bytes(raw, "little", signed=True))}"'
+                raise InvalidJson(f"a time has {len(raw)} bytes")
+            return f'"{_temporal_text(kind, int.from_bytes(raw, "little", signed=True))}"'
         if kind == _OPAQUE_STRING:
             return encode_basestring(raw.decode())
         # The server breaks its lines, and JSON texts have none in them.
         return f'"base64:type{kind}:{binascii.b2a_base64(raw, newline=False).decode()}"'
 
 
-_keys: dict[bytes, str] = {}
+_key_texts: dict[bytes, str] = {}
 """Keys as they stand in a text, which are few in a table and many in its rows."""
 _MOST_KEYS, _LONGEST_KEY = 4096, 128
 
 
-def _key(raw: bytes) -> str:
+def _key_text(raw: bytes) -> str:
     text = encode_basestring(raw.decode()) + ": "
     if len(raw) <= _LONGEST_KEY:
-        if len(_keys) >= _MOST_KEYS:
-            _keys.clear()
-        _keys[raw] = text
+        if len(_key_texts) >= _MOST_KEYS:
+            _key_texts.clear()
+        _key_texts[raw] = text
     return text
 
 
-def _layout(kind: str, count: int, large: int) -> struct.Struct:
-    found = _entries.get((kind, count)) if not large else None
+def _entry_layout(kind: str, count: int, large: int) -> struct.Struct:
+    found = _entry_layouts.get((kind, count)) if not large else None
     if found is None:
         key, value = ("IH", "BI") if large else ("HH", "BH")
         found = struct.Struct("<" + (key * count if kind == "o" else "") + value * count)
         if not large and count <= _MANY:
-            _entries[kind, count] = found
+            _entry_layouts[kind, count] = found
     return found
 
 
-def _decimal(raw: bytes) -> str:
+def _decimal_text(raw: bytes) -> str:
     precision, scale = raw[0], raw[1]
     whole = precision - scale
     if not 1 <= precision <= _MOST_DIGITS or scale > min(precision, MOST_SCALE):
-        raise NoJson(f"a decimal has {precision} digits, {scale} behind the point")
+        raise InvalidJson(f"a decimal has {precision} digits, {scale} behind the point")
     data = bytearray(raw[2:])
     if len(data) != decimal_bytes(whole) + decimal_bytes(scale):
-        raise NoJson(f"a decimal of {precision} digits has {len(data)} bytes")
+        raise InvalidJson(f"a decimal of {precision} digits has {len(data)} bytes")
     negative = not data[0] & 128
     data[0] ^= 128
     if negative:
@@ -229,17 +264,17 @@ def _decimal(raw: bytes) -> str:
     return format(Decimal((sign, tuple(map(int, str(number))), -scale)), "f")
 
 
-def _moment(kind: int, packed: int) -> str:
+def _temporal_text(kind: int, value: int) -> str:
     """As the server packs them: the fraction in the last 24 bits."""
-    sign, packed = ("-", -packed) if packed < 0 else ("", packed)
-    millionths, packed = packed & 0xFFFFFF, packed >> 24
-    clock = f"{packed & 63:02d}.{millionths:06d}"
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    millionths, value = value & 0xFFFFFF, value >> 24
+    clock = f"{value & 63:02d}.{millionths:06d}"
     if kind == _OPAQUE_TIME:
-        return f"{sign}{packed >> 12 & 0x3FF:02d}:{packed >> 6 & 63:02d}:{clock}"
-    months, day = packed >> 22, packed >> 17 & 31
+        return f"{sign}{value >> 12 & 0x3FF:02d}:{value >> 6 & 63:02d}:{clock}"
+    months, day = value >> 22, value >> 17 & 31
     date = f"{months // 13:04d}-{months % 13:02d}-{day:02d}"
     return (
         date
         if kind == _OPAQUE_DATE
-        else f"{date} {packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{clock}"
+        else f"{date} {value >> 12 & 31:02d}:{value >> 6 & 63:02d}:{clock}"
     )

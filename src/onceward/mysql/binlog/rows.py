@@ -4,11 +4,11 @@
 A rows event is one row behind the other, each a bitmap of its nulls and then its cells without a
 gap, so a row's beginning is known when the one before it has been walked. Events of a table are
 independent of each other, and a server cuts them at some 8 KiB: a block of a stream has hundreds,
-whose rows with the same number are walked together. What few events with many rows are left is
-walked by a loop, generated for the table.
+whose rows with the same number are walked together. A few events with many rows are walked by a
+loop that is generated for the table.
 
 Nothing is read behind the bytes there are: lengths are cut to the end of the buffer as they are
-read, and a row that runs past its event is refused. Source: MySQL ``sql/rpl_record.cc``
+read, and a row that runs past its event is an error. Source: MySQL ``sql/rpl_record.cc``
 (``unpack_row``).
 """
 
@@ -22,8 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onceward.mysql.binlog.column import Column, Kind
-from onceward.mysql.binlog.refusals import BadCell, damaged
+from onceward.errors import OncewardError
+from onceward.mysql.binlog.errors import InvalidCell, damaged_data
+from onceward.mysql.binlog.event import HEADER_BYTES, PARTIAL_UPDATE_ROWS, ROWS_EVENTS, BinlogEvent
+from onceward.mysql.binlog.fields import MetadataFields
+from onceward.mysql.binlog.table_map import ID_BYTES, ColumnKind, TableColumn, TableMap
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -37,8 +40,8 @@ _SPARE = 16
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One column's, a row after the other. ``start`` of a null is some place in the buffer, its
-    length 0.
+    """The cells of one column, by row. ``start`` of a null is some place in the buffer, its length
+    0.
     """
 
     start: Numbers
@@ -47,8 +50,8 @@ class Cells:
     null: Mask | None
     """None where there is none."""
 
-    def only(self, rows: Mask | slice) -> Cells:
-        """Those of the rows."""
+    def select(self, rows: Mask | slice) -> Cells:
+        """Return the cells of these rows."""
         length, null = self.length, self.null
         return Cells(
             self.start[rows],
@@ -58,46 +61,50 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The rows of some events."""
+class RowCells:
+    """The cells of the rows of some events."""
 
     event: Numbers
-    """Which of them each row is of."""
+    """Index of each row's event."""
     row: Numbers
-    """How manieth of its event."""
+    """Number of each row in its event."""
     columns: list[Cells]
 
-    def only(self, rows: Mask | slice) -> Found:
-        """Those of the rows."""
-        return Found(
-            self.event[rows], self.row[rows], [cells.only(rows) for cells in self.columns]
+    def select(self, rows: Mask | slice) -> RowCells:
+        """Return these rows."""
+        return RowCells(
+            self.event[rows], self.row[rows], [cells.select(rows) for cells in self.columns]
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RowData:
     """The row data of some events, one behind the other."""
 
     data: bytes
     numbers: Bytes
-    """The same."""
+    """``data`` as an array."""
     start: Numbers
     stop: Numbers
 
     @staticmethod
-    def of(parts: Sequence[bytes | bytearray | memoryview], columns: Sequence[Column]) -> Block:
-        """Joined, with enough behind them that what is not checked yet can be read."""
+    def join(
+        parts: Sequence[bytes | bytearray | memoryview], columns: Sequence[TableColumn]
+    ) -> RowData:
+        """Join the parts, with enough bytes behind them that cells can be read before they are
+        checked.
+        """
         spare = bytes(_SPARE + 1 + sum(8 + max(column.width, 0) for column in columns))
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         stop = np.cumsum(lengths)
         data = b"".join((*parts, spare))
-        return Block(data, np.frombuffer(data, np.uint8), stop - lengths, stop)
+        return RowData(data, np.frombuffer(data, np.uint8), stop - lengths, stop)
 
 
-class Layout:
+class RowLayout:
     """How the rows of a table lie in bytes. Made once for each table."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[TableColumn]) -> None:
         self._columns = columns
         self._bitmap = (len(columns) + 7) // 8
         self._walk: Callable[..., int] | None = None
@@ -105,8 +112,11 @@ class Layout:
         self.least_bytes = self._bitmap + sum(always)
         """Of a row."""
 
-    def rows(self, block: Block) -> Found:
-        """:raises BadCell: a row runs past its event; its row is the number of that event."""
+    def rows(self, block: RowData) -> RowCells:
+        """Find the cells of all rows.
+
+        :raises InvalidCell: a row runs past its event; its row is the number of that event.
+        """
         event, start, stop = np.arange(len(block.start)), block.start, block.stop
         live = start < stop
         if not live.all():
@@ -114,8 +124,8 @@ class Layout:
         steps: list[tuple[Numbers, Numbers, list[Cells]]] = []
         number = 0
         while len(start) >= TOGETHER:
-            end, cells = self._step(block, start)
-            _require(end <= stop, event)
+            end, cells = self._walk_together(block, start)
+            _check_ends(end <= stop, event)
             steps.append((event, np.full(len(event), number), cells))
             number += 1
             live = end < stop
@@ -124,12 +134,12 @@ class Layout:
             else:
                 event, start, stop = event[live], end[live], stop[live]
         if len(start):
-            steps.append(self._one_by_one(block, event, start, stop, number))
-        return self._joined(steps)
+            steps.append(self._walk_one_by_one(block, event, start, stop, number))
+        return self._join(steps)
 
-    def _step(self, block: Block, start: Numbers) -> tuple[Numbers, list[Cells]]:
-        """One row of each event. What a length says is cut to one byte more than there are, so
-        that it is seen.
+    def _walk_together(self, block: RowData, start: Numbers) -> tuple[Numbers, list[Cells]]:
+        """Walk one row of each event. A length is cut to one byte more than there are, so that it
+        is noticed.
         """
         data, limit = block.numbers, np.int64(block.stop[-1] + 1)
         cells, at, ahead = [], start, self._bitmap  # the next cell is at `at + ahead`
@@ -158,11 +168,11 @@ class Layout:
             cells.append(Cells(first, length, null))
         return at + ahead, cells
 
-    def _one_by_one(
-        self, block: Block, event: Numbers, start: Numbers, stop: Numbers, number: int
+    def _walk_one_by_one(
+        self, block: RowData, event: Numbers, start: Numbers, stop: Numbers, number: int
     ) -> tuple[Numbers, Numbers, list[Cells]]:
         if self._walk is None:
-            self._walk = self._generated()
+            self._walk = self._generate_walk()
         flat = array("q")
         counts = []
         for each, first, last in zip(event.tolist(), start.tolist(), stop.tolist(), strict=True):
@@ -171,7 +181,7 @@ class Layout:
             except IndexError:
                 found = -1
             if found < 0:
-                raise BadCell(each, damaged("a row runs past the end of its event"))
+                raise InvalidCell(each, damaged_data("a row runs past the end of its event"))
             counts.append(found)
         table = np.frombuffer(flat, np.int64).reshape(-1, self._numbers_a_row())
         cells, place = [], 0
@@ -196,10 +206,9 @@ class Layout:
     def _numbers_a_row(self) -> int:
         return sum(2 if column.length_bytes or column.nullable else 1 for column in self._columns)
 
-    def _generated(self) -> Callable[..., int]:
-        """A loop over the rows of one event, with this table's columns written out: three times as
-        fast as one over their descriptions. It is made of numbers alone, and says how many rows
-        there are, or -1.
+    def _generate_walk(self) -> Callable[..., int]:
+        """Return a loop over the rows of one event, with this table's columns written out: three
+        times as fast as one over their descriptions. It returns how many rows there are, or -1.
         """
         lines = [
             "def walk(b, o, stop, add):",
@@ -227,39 +236,39 @@ class Layout:
                     f"{column.width}"
                 )
         lines += ["  if o > stop: return -1", "  n += 1", " return n"]
-        made: dict[str, Any] = {}
-        exec("\n".join(lines), made)  # noqa: S102  made of numbers alone, see above
-        walk: Callable[..., int] = made["walk"]
+        result: dict[str, Any] = {}
+        exec("\n".join(lines), result)  # noqa: S102  made of numbers alone, see above
+        walk: Callable[..., int] = result["walk"]
         return walk
 
-    def _joined(self, steps: list[tuple[Numbers, Numbers, list[Cells]]]) -> Found:
+    def _join(self, steps: list[tuple[Numbers, Numbers, list[Cells]]]) -> RowCells:
         if not steps:
             nothing = np.zeros(0, np.int64)
             empty = [
                 Cells(nothing, nothing if column.length_bytes else None, None)
                 for column in self._columns
             ]
-            return Found(nothing, nothing, empty)
+            return RowCells(nothing, nothing, empty)
         if len(steps) == 1:
-            return Found(*steps[0])
+            return RowCells(*steps[0])
         event = np.concatenate([each for each, _, _ in steps])
         order = np.argsort(event, kind="stable")
         columns = [
             Cells(
                 np.concatenate([step[2][place].start for step in steps])[order],
-                np.concatenate([_length(step[2][place]) for step in steps])[order]
+                np.concatenate([_required_length(step[2][place]) for step in steps])[order]
                 if column.length_bytes
                 else None,
                 _nulls([(step[2][place].null, len(step[0])) for step in steps], order),
             )
             for place, column in enumerate(self._columns)
         ]
-        return Found(
+        return RowCells(
             event[order], np.concatenate([number for _, number, _ in steps])[order], columns
         )
 
 
-def _length(cells: Cells) -> Numbers:
+def _required_length(cells: Cells) -> Numbers:
     assert cells.length is not None  # noqa: S101  the column has length bytes
     return cells.length
 
@@ -267,24 +276,26 @@ def _length(cells: Cells) -> Numbers:
 def _nulls(parts: list[tuple[Mask | None, int]], order: Numbers) -> Mask | None:
     if all(null is None for null, _ in parts):
         return None
-    joined: Mask = np.concatenate(
+    result: Mask = np.concatenate(
         [np.zeros(count, np.bool_) if null is None else null for null, count in parts]
     )[order]
-    return joined
+    return result
 
 
-def _require(fits: Mask, event: Numbers) -> None:
+def _check_ends(fits: Mask, event: Numbers) -> None:
     if not fits.all():
-        raise BadCell(
-            int(event[int(np.argmin(fits))]), damaged("a row runs past the end of its event")
+        raise InvalidCell(
+            int(event[int(np.argmin(fits))]), damaged_data("a row runs past the end of its event")
         )
 
 
-def counted(images: Sequence[Sequence[Column]], data: bytes, *, partial_json: bool = False) -> int:
-    """How many changes are in an event's rows, of which each has these images: for errors, of rows
+def count_rows(
+    images: Sequence[Sequence[TableColumn]], data: bytes, *, partial_json: bool = False
+) -> int:
+    """Count the changes in an event's rows, each of which has these images: for errors about rows
     that are not read.
 
-    :param partial_json: before a second image it says of which JSON values there are parts.
+    :param partial_json: before a second image, bits say which JSON values are partial.
     :raises IndexError: they do not fit.
     """
     at = count = 0
@@ -295,7 +306,7 @@ def counted(images: Sequence[Sequence[Column]], data: bytes, *, partial_json: bo
         if partial_json and count % len(images):
             options, at = data[at], at + 1
             at += (
-                (sum(column.kind is Kind.JSON for column in columns) + 7) // 8
+                (sum(column.kind is ColumnKind.JSON for column in columns) + 7) // 8
                 if options & 1
                 else 0
             )
@@ -314,3 +325,35 @@ def counted(images: Sequence[Sequence[Column]], data: bytes, *, partial_json: bo
     if at != len(data):
         raise IndexError
     return count // len(images)
+
+
+_SECOND_VERSION = 30
+
+
+def describe_rows(event: BinlogEvent, map: bytes) -> str:
+    """Return, for errors, how many rows of which table are lost without an event.
+
+    :param map: the body of its table map.
+    """
+    name = ".".join(TableMap.parse_names(map))
+    try:
+        count = _count_event_rows(event, map)
+    except (OncewardError, IndexError):
+        return f"all rows of {name} in this one event"  # of a type whose length nobody knows
+    return f"{count} row{'s' * (count != 1)} of {name}, all of this one event"
+
+
+def _count_event_rows(event: BinlogEvent, map: bytes) -> int:
+    columns = TableMap.parse_shape(map)
+    data = MetadataFields(
+        bytes(event.buffer[event.start + HEADER_BYTES : event.stop]), "a rows event", ID_BYTES + 2
+    )
+    if event.kind >= _SECOND_VERSION:
+        data.take(int.from_bytes(data.take(2), "little") - 2)
+    many = data.lenenc_int()
+    partial = event.kind == PARTIAL_UPDATE_ROWS
+    images = []
+    for _ in range(2 if partial or ROWS_EVENTS[event.kind] == "update" else 1):
+        bits = int.from_bytes(data.take((many + 7) // 8), "little")
+        images.append([column for place, column in enumerate(columns) if bits >> place & 1])
+    return count_rows(images, data.take(data.remaining), partial_json=partial)

@@ -1,49 +1,34 @@
-"""What a statement in the binlog does to the wanted tables: :func:`classify` a QUERY event. Pure.
+"""QUERY events: :func:`classify` says what a statement does to the selected tables; with the XIDs
+of XA transactions. Pure.
 
-Rows are in rows events, and statements beside them ought to be DDL. Those that change rows without
-a rows event must not be passed over: a TRUNCATE is passed on, all else is a named stop. What is
-not known is a stop as well: a statement that is passed over by mistake loses rows for good, and a
-stop in vain costs a look at it.
-
-What is not obvious:
-
-* ``ROLLBACK``, and ``ROLLBACK TO``, stand in a binlog only behind rows that were written and are
-  undone by them (a transaction that had changed a table without transactions, too). Those rows are
-  not to be believed.
-* Where the server itself writes a statement, names are UTF-8, whatever the client's character set
-  is that the event names. So a text that can be read in two ways is judged in both.
-* A name without a database is in the session's, which the event carries.
+Rows are in rows events, and statements beside them ought to be DDL. A statement that changes rows
+without a rows event must not be skipped: a TRUNCATE is passed on, anything else is an error with a
+reason. So is an unknown statement: skipping one by mistake loses rows for good, and an error in
+vain costs a look at it.
 
 Source: MySQL, ``libs/mysql/binlog/event/statement_events.h`` (layout and status variables of
-``Query_event``), ``sql/binlog.cc``; MariaDB, ``sql/log_event.h``.
+``Query_event``), ``sql/binlog.cc``, ``control_events.h`` (``XA_prepare_event``), ``sql/xa.cc``
+(``serialize_xid``); MariaDB, ``sql/log_event.h``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onceward.mysql.binlog.event import HEADER_BYTES, Event
-from onceward.mysql.binlog.kinds import EXECUTE_LOAD_QUERY
-from onceward.mysql.binlog.lengths import Fields
-from onceward.mysql.binlog.sql_verdicts import (
-    DECISION,
-    PASSED,
-    Elsewhere,
-    Passed,
-    Stop,
-    Truncated,
-    Verdict,
-    unknown,
-    verdict_of,
+from onceward.mysql.binlog.event import EXECUTE_LOAD_QUERY, HEADER_BYTES, BinlogEvent
+from onceward.mysql.binlog.fields import EventFields
+from onceward.mysql.binlog.sql_effects import (
+    NO_EFFECT,
+    Effect,
+    NoEffect,
+    OtherTables,
+    Unsupported,
+    classify_tokens,
+    unknown_statement,
 )
-from onceward.mysql.binlog.sql_words import words
-
-__all__ = [
-    "DECISION", "PASSED", "Elsewhere", "Passed", "Statement", "Stop", "Truncated", "Verdict",
-    "classify", "judged",
-    "short_text", "statement_of",
-]  # fmt: skip
+from onceward.mysql.binlog.sql_tables import tokenize
 
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode
 _SQL_MODE, _CHARSET = 1, 4  # status variables
@@ -53,8 +38,8 @@ _TEXT_AT = (
     13  # in the body, behind the numbers at its front: variables, database, a zero, then the text
 )
 _OF_LOADS = 13
-"""Bytes more that LOAD DATA has there: its file, where the file's name is in the text, what is
-done with duplicates.
+"""Additional bytes of LOAD DATA: its file, where the file's name is in the text, how duplicates
+are handled.
 """
 _HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), len("ROLLBACK")
 
@@ -71,16 +56,14 @@ _CODECS = {
     "cp852": (40, 81),
     "cp866": (36, 68), "mac_roman": (39, 53), "tis_620": (18, 89),
 }  # fmt: skip
-"""By a client's collation, what its statements are written in. Source:
-``information_schema.collations``.
-"""
+"""Codec of a client's statements, by its collation. Source: ``information_schema.collations``."""
 
 _CODEC = {number: codec for codec, numbers in _CODECS.items() for number in numbers}
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a QUERY event carries."""
+    """The content of a QUERY event."""
 
     database: str
     """The session's, empty if it had none."""
@@ -91,30 +74,33 @@ class Statement:
 
 
 def classify(
-    event: Event,
-    wanted: Callable[[str, str], bool],
-    wanted_database: Callable[[str], bool] = lambda _: True,
+    event: BinlogEvent,
+    selects: Callable[[str, str], bool],
+    selects_database: Callable[[str], bool] = lambda _: True,
     *,
     lower_case_names: bool = False,
-) -> Verdict:
-    """What a QUERY event does to the wanted tables. One that is compressed has to be unpacked
-    before.
+) -> Effect:
+    """Return what a QUERY event does to the selected tables. A compressed one has to be
+    decompressed before.
 
-    :param wanted: is that table of that database read?
-    :param wanted_database: is any table of it read? Without, every DROP DATABASE is a stop.
-    :param lower_case_names: ``lower_case_table_names`` is not 0: names are asked for, and given,
-        in lower case.
+    :param selects: says whether that table of that database is read.
+    :param selects_database: says whether any table of it is read. Without it, every DROP DATABASE
+        is unsupported.
+    :param lower_case_names: ``lower_case_table_names`` is not 0: names are passed and returned in
+        lower case.
     :raises BinlogDamaged: it ends inside of a field.
     """
-    if short_text(event) in _HARMLESS:
-        return PASSED  # most are: without looking closer
-    return judged(statement_of(event), wanted, wanted_database, lower_case_names=lower_case_names)
+    if short_statement(event) in _HARMLESS:
+        return NO_EFFECT  # most are: without looking closer
+    return classify_statement(
+        parse_statement(event), selects, selects_database, lower_case_names=lower_case_names
+    )
 
 
-def short_text(event: Event) -> bytes:
-    """The statement of a QUERY event, if it is one of the words that begin and end transactions,
-    or as short; else nothing. What an event ends with does not tell: a table may be called
-    ``xBEGIN``.
+def short_statement(event: BinlogEvent) -> bytes:
+    """Return the statement of a QUERY event if it is one of the words that begin and end
+    transactions, or as short; else nothing. The end of an event does not tell: a table may be
+    called ``xBEGIN``.
     """
     buffer, at = event.buffer, event.start + HEADER_BYTES
     if event.stop - at <= _TEXT_AT:
@@ -125,81 +111,115 @@ def short_text(event: Event) -> bytes:
     return bytes(buffer[begins : event.stop]) if event.stop - begins <= _SHORT else b""
 
 
-def statement_of(event: Event) -> Statement:
-    """
+def parse_statement(event: BinlogEvent) -> Statement:
+    """Parse a QUERY event.
+
     :raises BinlogDamaged: it ends inside of a field.
     """
-    fields = Fields(event)
+    fields = EventFields(event)
     fields.take(8)
-    length = fields.number(1)
+    length = fields.fixed_int(1)
     fields.take(2)
-    variables = fields.number(2)
+    variables = fields.fixed_int(2)
     fields.take(_OF_LOADS if event.kind == EXECUTE_LOAD_QUERY else 0)
-    mode, collation = _said(Fields(event, fields.take(variables)))
+    mode, collation = _parse_variables(EventFields(event, fields.take(variables)))
     database = bytes(fields.take(length)).decode("utf-8", "replace")
     fields.take(1)
-    raw = bytes(fields.rest())
+    raw = bytes(fields.take_rest())
     codecs = ["ascii"] if raw.isascii() else dict.fromkeys([_CODEC.get(collation, ""), "utf-8"])
-    texts = [text for codec in codecs if codec and (text := _decoded(raw, codec)) is not None]
+    texts = [text for codec in codecs if codec and (text := _decode(raw, codec)) is not None]
     return Statement(
         database, tuple(texts), bool(mode & _ANSI_QUOTES), not mode & _NO_BACKSLASH_ESCAPES
     )
 
 
-def judged(
+def classify_statement(
     statement: Statement,
-    wanted: Callable[[str, str], bool],
-    wanted_database: Callable[[str], bool] = lambda _: True,
+    selects: Callable[[str, str], bool],
+    selects_database: Callable[[str], bool] = lambda _: True,
     *,
     lower_case_names: bool = False,
-) -> Verdict:
-    """The same for what a QUERY event carries."""
+) -> Effect:
+    """Return what a statement does to the selected tables."""
     verdicts = [
-        verdict_of(
-            words(text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes),
-            statement.database, wanted, wanted_database, lower_case_names,
+        classify_tokens(
+            tokenize(text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes),
+            statement.database, selects, selects_database, lower_case_names,
         )
         for text in statement.texts
     ]  # fmt: skip
     if not verdicts:
-        return unknown("a statement in a character set that is not known")
-    passed = [verdict for verdict in verdicts if isinstance(verdict, Passed)]
-    if len(passed) == len(verdicts):
-        return max(passed, key=lambda verdict: verdict.defines is not None)
-    elsewhere = [verdict.tables for verdict in verdicts if isinstance(verdict, Elsewhere)]
+        return unknown_statement("a statement in a character set that is not known")
+    no_effects = [verdict for verdict in verdicts if isinstance(verdict, NoEffect)]
+    if len(no_effects) == len(verdicts):
+        return max(no_effects, key=lambda verdict: verdict.defines is not None)
+    elsewhere = [verdict.tables for verdict in verdicts if isinstance(verdict, OtherTables)]
     if len(elsewhere) == len(verdicts):
-        return Elsewhere(tuple(dict.fromkeys(name for tables in elsewhere for name in tables)))
-    if not isinstance(verdicts[0], Stop) and any(verdict != verdicts[0] for verdict in verdicts):
-        return unknown(
+        return OtherTables(tuple(dict.fromkeys(name for tables in elsewhere for name in tables)))
+    if not isinstance(verdicts[0], Unsupported) and any(
+        verdict != verdicts[0] for verdict in verdicts
+    ):
+        return unknown_statement(
             "a statement whose character set is not sure, and which may be on a table that is read"
         )
     return verdicts[0]
 
 
-def _said(variables: Fields) -> tuple[int, int]:
-    """``sql_mode`` and the client's collation. What follows an unknown variable is not read: these
-    are among the first, and each is as long as its own kind is.
+def _parse_variables(variables: EventFields) -> tuple[int, int]:
+    """Return ``sql_mode`` and the client's collation. Variables behind an unknown one are not
+    read: these two are among the first, and the length of each depends on its own type.
     """
     mode, collation = 0, 0
-    while variables.left:
-        code = variables.number(1)
+    while variables.remaining:
+        code = variables.fixed_int(1)
         if code == _CHARSET:
-            collation = variables.number(2)
+            collation = variables.fixed_int(2)
             variables.take(4)
         elif code == _SQL_MODE:
-            mode = variables.number(8)
+            mode = variables.fixed_int(8)
         elif code in _WIDTHS:
             variables.take(_WIDTHS[code])
         elif code in _TEXTS:
             for _ in range(_TEXTS[code]):
-                variables.take(variables.number(1))
+                variables.take(variables.fixed_int(1))
         else:
             break
     return mode, collation
 
 
-def _decoded(raw: bytes, codec: str) -> str | None:
+def _decode(raw: bytes, codec: str) -> str | None:
     try:
         return raw.decode(codec)
     except UnicodeDecodeError:
         return raw.decode("latin-1") if codec == "cp1252" else None  # MySQL's latin1 has all 256
+
+
+_XA_DECISION = re.compile(
+    r"\s*XA\s+(?:COMMIT|ROLLBACK)\s+X'((?:[0-9A-F]{2})*)'\s*,\s*X'((?:[0-9A-F]{2})*)'\s*,\s*(-?\d+)\s*",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def prepared_xid(event: BinlogEvent) -> str:
+    """Return the XID of an XA_PREPARE.
+
+    :raises BinlogDamaged: it ends inside of a field.
+    """
+    fields = EventFields(event)
+    fields.take(1)  # of one phase or two
+    format_id, gtrid, bqual = fields.fixed_int(4), fields.fixed_int(4), fields.fixed_int(4)
+    return _xid(format_id, bytes(fields.take(gtrid)).hex(), bytes(fields.take(bqual)).hex())
+
+
+def decided_xid(statement: BinlogEvent) -> str | None:
+    """Return the XID that the statement of a QUERY event commits or rolls back; None for any other
+    statement.
+
+    :raises BinlogDamaged: it ends inside of a field.
+    """
+    found = next(filter(None, map(_XA_DECISION.fullmatch, parse_statement(statement).texts)), None)
+    return found and _xid(int(found[3]) & 0xFFFFFFFF, found[1].lower(), found[2].lower())
+
+
+def _xid(format_id: int, gtrid: str, bqual: str) -> str:
+    return f"{format_id}:{gtrid}:{bqual}"

@@ -1,32 +1,268 @@
-"""A TABLE_MAP event: what a table looked like when the rows behind it were written. Pure.
+"""TABLE_MAP events: a table's columns, and how their cells lie in the rows events behind it. Pure.
 
-A server sends one before the rows events of each statement; its bytes are the same as long as the
-table is, so what is made of them is kept by them. Names of columns, labels of enums, charsets and
+A server sends one before the rows events of each statement; its bytes stay the same as long as the
+table does, so the parsed map is cached by them. Names of columns, labels of enums, charsets and
 the primary key are in its optional metadata, which ``binlog_row_metadata=FULL`` asks for. Every
-length is checked against the bytes there are before anything is made of it.
+length is checked against the bytes there are before anything is made of it. The Arrow type of each
+column is in :mod:`onceward.mysql.binlog.values`.
 
 Source: MySQL ``libbinlogevents/include/rows_event.h`` ("Table_map_event",
-"Optional_metadata_field_type"), MariaDB ``sql/log_event_server.cc``
-(``Table_map_log_event::init_metadata_fields``).
+"Optional_metadata_field_type"), ``field_types.h``, ``sql/field.cc`` (``do_save_field_metadata`` of
+each class), ``sql/rpl_utility.cc`` (``table_def::calc_field_size``); MariaDB
+``sql/log_event_server.cc`` (``Table_map_log_event::init_metadata_fields``), its ``field_types.h``
+for 140 and 141.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from typing import Literal
 
-from onceward.mysql.binlog.charsets import charset_of, decoded_name
-from onceward.mysql.binlog.column import Column, Kind
-from onceward.mysql.binlog.column_types import CHARACTER, LABELLED, NUMERIC, Stored, stored_types
-from onceward.mysql.binlog.packed_bytes import PackedBytes
-from onceward.mysql.binlog.refusals import FULL_METADATA, damaged, unreadable
+from onceward.mysql.binlog.charsets import charset_by_collation, decode_name
+from onceward.mysql.binlog.errors import SET_FULL_METADATA, damaged_data, unreadable_change
+from onceward.mysql.binlog.fields import MetadataFields
+
+
+class ColumnKind(Enum):
+    """What a column's values are, whatever type they are stored in."""
+
+    INTEGER = "integer"
+    FLOAT = "float"
+    DECIMAL = "decimal"
+    BIT = "bit"
+    YEAR = "year"
+    DATE = "date"
+    TIME = "time"
+    DATETIME = "datetime"
+    TIMESTAMP = "timestamp"
+    ENUM = "enum"
+    SET = "set"
+    TEXT = "text"
+    BINARY = "binary"
+    JSON = "json"
+    """MySQL's own; MariaDB's is a text."""
+    GEOMETRY = "geometry"
+    VECTOR = "vector"
+
+
+TEMPORAL = frozenset({ColumnKind.DATE, ColumnKind.TIME, ColumnKind.DATETIME, ColumnKind.TIMESTAMP})
+"""Held as MySQL's own text, which alone can hold 0000-00-00 and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column. ``width`` is the bytes of a cell, where all cells have as many; else
+    ``length_bytes`` is how many bytes of length, little-endian, are before each of them.
+    """
+
+    name: str
+    kind: ColumnKind
+    width: int = 0
+    length_bytes: int = 0
+    nullable: bool = True
+    unsigned: bool = False
+    precision: int = 0
+    """Digits of a decimal."""
+    scale: int = 0
+    """Digits of a decimal behind the point."""
+    fsp: int = 0
+    """Fractional seconds precision of a temporal type."""
+    bits: int = 0
+    """Of a BIT column."""
+    size: int = 0
+    """Greatest length of a CHAR or BINARY in bytes: BINARY has as many."""
+    is_padded: bool = False
+    """A BINARY, whose zeros at the end are not in the binlog."""
+    charset: str = ""
+    """MySQL's name, of a text, an enum, a set."""
+    labels: tuple[str, ...] = ()
+    """Of an enum or a set."""
+    is_compressed: bool = False
+    """One of MariaDB's COMPRESSED columns."""
+    geometry: int = 0
+    """The geometry type, as the server counts them."""
+    visible: bool = True
+
+    @property
+    def is_single_bit(self) -> bool:
+        """``BIT(1)``, which is true or false."""
+        return self.kind is ColumnKind.BIT and self.bits == 1
+
+
+_NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})
+NUMERIC_TYPES = {"mysql": _NUMERIC, "mariadb": _NUMERIC | {13}}
+"""Types with a sign bit in the metadata: MariaDB gives one to a YEAR, too."""
+_CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})
+CHARACTER_TYPES = {"mysql": _CHARACTER, "mariadb": _CHARACTER | {255}}
+"""Types with a collation there: MariaDB gives one to a geometry, too. An enum or set, which 254
+hides, has its own number by then.
+"""
+LABEL_TYPES = frozenset({247, 248})
+
+_INTEGER_BYTES = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}
+_TYPE_NAMES = {
+    0: "DECIMAL of "
+       "before MySQL 5.0", 7: "TIMESTAMP of before MySQL 5.6", 11: "TIME of before MySQL 5.6",
+    12: "DATETIME of before MySQL 5.6", 6: "NULL", 20: "an array", 243: "an invalid type",
+}  # fmt: skip
+_OLD_TEMPORALS = {7, 11, 12}
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+MOST_DIGITS = 65
+MOST_SCALE = 38
+"""MariaDB's; MySQL has 30."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column by its type alone; ``number`` is the real type."""
+
+    number: int
+    column: TableColumn
+
+    @property
+    def is_fixed_string(self) -> bool:
+        """CHAR or BINARY, whose padding at the end is not in the binlog."""
+        return self.number == 254
+
+
+def parse_types(
+    types: bytes, metadata: bytes, names: Sequence[str], table: str
+) -> list[StoredColumn]:
+    """Parse the types with their metadata.
+
+    :raises ChangeUnreadable: a type is not supported.
+    """
+    data = MetadataFields(metadata, f"the table map of {table}")
+    found = []
+    for name, number in zip(names, types, strict=True):
+        found.append(_parse_type(name, number, data, table))
+    if data.remaining:
+        raise damaged_data(f"the table map of {table} has metadata for more columns than it has")
+    return found
+
+
+def decimal_bytes(digits: int) -> int:
+    """Return how many bytes the digits on one side of the point take."""
+    return digits // 9 * 4 + _DIGIT_BYTES[digits % 9]
+
+
+def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> StoredColumn:
+    if number in _INTEGER_BYTES:
+        return StoredColumn(number, TableColumn(name, ColumnKind.INTEGER, _INTEGER_BYTES[number]))
+    if number in (4, 5):
+        if (width := data.take_byte()) != 4 * (number - 3):
+            raise damaged_data(f"the table map of {table} has a float of {width} bytes")
+        return StoredColumn(number, TableColumn(name, ColumnKind.FLOAT, width))
+    if number == 13:
+        return StoredColumn(number, TableColumn(name, ColumnKind.YEAR, 1))
+    if number in (10, 14):
+        return StoredColumn(number, TableColumn(name, ColumnKind.DATE, 3))
+    if number in (17, 18, 19):
+        return StoredColumn(number, _temporal_column(name, number, data.take_byte(), table))
+    if number == 246:
+        return StoredColumn(
+            number, _decimal_column(name, data.take_byte(), data.take_byte(), table)
+        )
+    if number == 16:
+        odd, whole = data.take_byte(), data.take_byte()
+        return StoredColumn(
+            number, TableColumn(name, ColumnKind.BIT, whole + (odd > 0), bits=whole * 8 + odd)
+        )
+    if number in (15, 253, 141):
+        size = int.from_bytes(data.take(2), "little")
+        # Of a compressed one the length has two bytes as soon as its byte of method may reach
+        # beyond 255.
+        return StoredColumn(
+            number,
+            TableColumn(
+                name, ColumnKind.TEXT, 0, 1 + (size > 255), size=size, is_compressed=number == 141
+            ),
+        )
+    if number in (252, 140, 245, 255, 242):
+        kind = {245: ColumnKind.JSON, 255: ColumnKind.GEOMETRY, 242: ColumnKind.VECTOR}.get(
+            number, ColumnKind.TEXT
+        )
+        return StoredColumn(
+            number,
+            TableColumn(
+                name,
+                kind,
+                0,
+                _check_length_bytes(data.take_byte(), table),
+                is_compressed=number == 140,
+            ),
+        )
+    if number == 254:
+        return _string_column(name, data.take_byte(), data.take_byte(), table)
+    raise _unsupported_type(name, number, table)
+
+
+def _check_length_bytes(number: int, table: str) -> int:
+    if not 1 <= number <= 4:
+        raise damaged_data(f"the table map of {table} has a length of {number} bytes")
+    return number
+
+
+def _temporal_column(name: str, number: int, fsp: int, table: str) -> TableColumn:
+    if fsp > 6:
+        raise damaged_data(f"the table map of {table} has {fsp} digits of a second")
+    kind, whole = {
+        17: (ColumnKind.TIMESTAMP, 4),
+        18: (ColumnKind.DATETIME, 5),
+        19: (ColumnKind.TIME, 3),
+    }[number]
+    return TableColumn(name, kind, whole + (fsp + 1) // 2, fsp=fsp)
+
+
+def _decimal_column(name: str, precision: int, scale: int, table: str) -> TableColumn:
+    if not (1 <= precision <= MOST_DIGITS and scale <= min(precision, MOST_SCALE)):
+        raise damaged_data(
+            f"the table map of {table} has a decimal of {precision} digits, {scale} behind the "
+            f"point"
+        )
+    width = decimal_bytes(precision - scale) + decimal_bytes(scale)
+    return TableColumn(name, ColumnKind.DECIMAL, width, precision=precision, scale=scale)
+
+
+def _string_column(name: str, first: int, second: int, table: str) -> StoredColumn:
+    """Parse type 254, whose first byte of metadata is the real type, with two inverted bits of the
+    length in it.
+    """
+    real, size = first, second
+    if first & 0x30 != 0x30:
+        real, size = first | 0x30, second | (first & 0x30 ^ 0x30) << 4
+    if real in (247, 248):
+        if not 1 <= second <= (2 if real == 247 else 8):
+            raise damaged_data(f"the table map of {table} has labels in {second} bytes")
+        return StoredColumn(
+            real, TableColumn(name, ColumnKind.ENUM if real == 247 else ColumnKind.SET, second)
+        )
+    if real != 254:
+        raise damaged_data(f"the table map of {table} has a CHAR of type {real}")
+    return StoredColumn(real, TableColumn(name, ColumnKind.TEXT, 0, 1 + (size > 255), size=size))
+
+
+def _unsupported_type(name: str, number: int, table: str) -> Exception:
+    type_name = _TYPE_NAMES.get(number, "one that is not known")
+    step = (
+        f"ALTER TABLE {table} FORCE writes the column anew in today's form; start from a position "
+        f"after that"
+        if number in _OLD_TEMPORALS
+        else f"leave {table} out of the wanted tables, or change the column's type and start from "
+        f"a position after that"
+    )
+    return unreadable_change(
+        "column_type", f"column {name!r} of {table} has the type {number} ({type_name})", step
+    )
+
 
 Dialect = Literal["mysql", "mariadb"]
 
 ID_BYTES = 6
-_VERSIONS, _MICROSECONDS = ("row_start", "row_end"), 6
+_VERSION_COLUMNS, _MICROSECONDS = ("row_start", "row_end"), 6
 _SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SETS, _ENUMS, _GEOMETRIES = (
     1,
     2,
@@ -41,103 +277,106 @@ _KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET, _LABELLED_CHARSET, _VISIBILITY =
 
 @dataclass(frozen=True)
 class TableMap:
-    """What the binlog says of a table."""
+    """A parsed TABLE_MAP event."""
 
     id: int
     db: str
     table: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     key: tuple[int, ...]
-    """The columns of its primary key, in the key's order; none has none."""
+    """Indexes of the primary key's columns, in the key's order; empty without a key."""
     dialect: Dialect
 
     @cached_property
     def name(self) -> str:
-        """For messages."""
+        """Database and table, for messages."""
         return f"{self.db}.{self.table}"
 
     @cached_property
     def bitmap_bytes(self) -> int:
-        """A bit for each column."""
+        """Size of a bitmap with a bit for each column."""
         return (len(self.columns) + 7) // 8
 
     @property
     def has_system_versions(self) -> bool:
         """MariaDB's ``WITH SYSTEM VERSIONING`` by columns that the server adds: their names, at
-        the end, and the second in the key. Columns of one's own are told by who looks at the
-        server, and by the statement that makes them.
+        the end, and the second in the key. Versioning by a table's own columns is found on the
+        server, and in the statement that creates it.
         """
-        if self.dialect != "mariadb" or len(self.columns) < len(_VERSIONS) or not self.key:
+        if self.dialect != "mariadb" or len(self.columns) < len(_VERSION_COLUMNS) or not self.key:
             return False
-        added = self.columns[-len(_VERSIONS) :]
-        moments = all(each.kind is Kind.TIMESTAMP and each.fsp == _MICROSECONDS for each in added)
+        last = self.columns[-len(_VERSION_COLUMNS) :]
+        moments = all(
+            each.kind is ColumnKind.TIMESTAMP and each.fsp == _MICROSECONDS for each in last
+        )
         return (
-            tuple(each.name for each in added) == _VERSIONS
+            tuple(each.name for each in last) == _VERSION_COLUMNS
             and moments
             and self.key[-1] == len(self.columns) - 1
         )
 
     @staticmethod
-    def named(body: bytes) -> tuple[str, str]:
-        """Database and table alone: of a table that nobody wants, nothing else is read."""
-        return _named(PackedBytes(body, "a table map", ID_BYTES + 2))
+    def parse_names(body: bytes) -> tuple[str, str]:
+        """Return database and table alone: of a table that is not selected, nothing else is
+        read.
+        """
+        return _take_names(MetadataFields(body, "a table map", ID_BYTES + 2))
 
     @staticmethod
-    def shape(body: bytes) -> list[Column]:
-        """How its columns lie in rows: what can be said without their names.
+    def parse_shape(body: bytes) -> list[TableColumn]:
+        """Return how its columns lie in rows, without their names.
 
-        :raises ChangeUnreadable: one has a type that has no place here. :raises BinlogDamaged: see
-            :meth:`parse`.
+        :raises ChangeUnreadable: a type is not supported. :raises BinlogDamaged: as :meth:`parse`.
         """
-        data = PackedBytes(body, "a table map", ID_BYTES + 2)
-        db, table = _named(data)
-        types = data.take(data.packed())
-        metadata = data.take(data.packed())
+        data = MetadataFields(body, "a table map", ID_BYTES + 2)
+        db, table = _take_names(data)
+        types = data.take(data.lenenc_int())
+        metadata = data.take(data.lenenc_int())
         return [
             each.column
-            for each in stored_types(types, metadata, [""] * len(types), f"{db}.{table}")
+            for each in parse_types(types, metadata, [""] * len(types), f"{db}.{table}")
         ]
 
     @staticmethod
     def parse(body: bytes, dialect: Dialect) -> TableMap:
-        """:param body: of the event, behind its header of 19 bytes and without its checksum.
+        """Parse a table map.
 
-        :raises ChangeUnreadable: there are no names of columns in it, or a type that has no place
-            here.
+        :param body: of the event, behind its header of 19 bytes and without its checksum.
+        :raises ChangeUnreadable: it has no names of columns, or a type that is not supported.
         :raises BinlogDamaged: its lengths do not fit together.
         """
-        data = PackedBytes(body, "a table map", ID_BYTES + 2)
-        db, table = _named(data)
-        count = data.packed()
+        data = MetadataFields(body, "a table map", ID_BYTES + 2)
+        db, table = _take_names(data)
+        count = data.lenenc_int()
         types = data.take(count)
-        metadata = data.take(data.packed())
+        metadata = data.take(data.lenenc_int())
         nullable = data.take((count + 7) // 8)
-        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types, dialect)
-        stored = stored_types(types, metadata, optional.names, f"{db}.{table}")
-        columns = tuple(_columns(stored, nullable, optional))
+        optional = _OptionalMetadata(dict(_fields(data)), f"{db}.{table}", types, dialect)
+        layouts = parse_types(types, metadata, optional.names, f"{db}.{table}")
+        columns = tuple(_parse_columns(layouts, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
         return TableMap(number, db, table, columns, optional.key(), dialect)
 
 
-def _named(data: PackedBytes) -> tuple[str, str]:
-    """The name of a database and of a table: each behind its length, and with a zero at the
+def _take_names(data: MetadataFields) -> tuple[str, str]:
+    """Read the names of a database and of a table, each behind its length and with a zero at the
     end.
     """
     names = []
     for _ in range(2):
-        names.append(decoded_name(data.take(data.byte())))
+        names.append(decode_name(data.take(data.take_byte())))
         data.take(1)
     return names[0], names[1]
 
 
-def _fields(data: PackedBytes) -> Iterator[tuple[int, bytes]]:
-    while data.left:
-        kind = data.byte()
-        yield kind, data.take(data.packed())
+def _fields(data: MetadataFields) -> Iterator[tuple[int, bytes]]:
+    while data.remaining:
+        kind = data.take_byte()
+        yield kind, data.take(data.lenenc_int())
 
 
-class _Optional:
-    """The optional metadata, each part of which speaks of the columns of some types, in their
+class _OptionalMetadata:
+    """The optional metadata, each field of which is about the columns of some types, in their
     order.
     """
 
@@ -147,64 +386,70 @@ class _Optional:
         self._fields = fields
         self._table = table
         self._count = len(types)
-        self._numeric, self._character = NUMERIC[dialect], CHARACTER[dialect]
+        self._numeric, self._character = NUMERIC_TYPES[dialect], CHARACTER_TYPES[dialect]
         if _NAMES not in fields:
-            raise unreadable(
+            raise unreadable_change(
                 "row_metadata",
                 f"the changes of {table} do not say what its columns are called",
-                FULL_METADATA,
+                SET_FULL_METADATA,
             )
         data = self._reader(_NAMES)
-        self.names = [decoded_name(data.take(data.packed())) for _ in types]
+        self.names = [decode_name(data.take(data.lenenc_int())) for _ in types]
 
-    def _reader(self, field: int) -> PackedBytes:
-        return PackedBytes(self._fields.get(field, b""), f"the table map of {self._table}")
+    def _reader(self, field: int) -> MetadataFields:
+        return MetadataFields(self._fields.get(field, b""), f"the table map of {self._table}")
 
-    def unsigned(self, stored: list[Stored]) -> dict[int, bool]:
-        """By the place of a column with numbers: the sign bits are in the order of those alone,
-        the first on top.
+    def unsigned(self, layouts: list[StoredColumn]) -> dict[int, bool]:
+        """Return signedness by the index of a numeric column: the sign bits are in the order of
+        those alone, the first on top.
         """
-        places = [place for place, each in enumerate(stored) if each.number in self._numeric]
+        places = [place for place, each in enumerate(layouts) if each.number in self._numeric]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 
-    def charsets(self, stored: list[Stored]) -> dict[int, str]:
-        """By the place of a column with characters."""
-        characters = [place for place, each in enumerate(stored) if each.number in self._character]
-        labelled = [place for place, each in enumerate(stored) if each.number in LABELLED]
+    def charsets(self, layouts: list[StoredColumn]) -> dict[int, str]:
+        """Return charsets by the index of a column with characters."""
+        characters = [
+            place for place, each in enumerate(layouts) if each.number in self._character
+        ]
+        enums_and_sets = [
+            place for place, each in enumerate(layouts) if each.number in LABEL_TYPES
+        ]
         return {
             **self._collations(characters, _DEFAULT_CHARSET, _COLUMN_CHARSET),
-            **self._collations(labelled, _LABELLED_DEFAULT_CHARSET, _LABELLED_CHARSET),
+            **self._collations(enums_and_sets, _LABELLED_DEFAULT_CHARSET, _LABELLED_CHARSET),
         }
 
     def _collations(self, places: list[int], default: int, each: int) -> dict[int, str]:
-        """Either one collation for all and exceptions by number, or one for each."""
+        """Read either one collation for all with exceptions by number, or one for each."""
         if each in self._fields:
             data = self._reader(each)
-            return {place: charset_of(data.packed()) for place in places}
+            return {place: charset_by_collation(data.lenenc_int()) for place in places}
         if default not in self._fields:
             return {}  # MySQL 8.0.12 says nothing of those of enums
         data = self._reader(default)
-        found = dict.fromkeys(places, charset_of(data.packed()))
-        while data.left:
-            number, collation = data.packed(), data.packed()
+        found = dict.fromkeys(places, charset_by_collation(data.lenenc_int()))
+        while data.remaining:
+            number, collation = data.lenenc_int(), data.lenenc_int()
             if number >= len(places):
-                raise damaged(
+                raise damaged_data(
                     f"the table map of {self._table} has a charset for a column that is not there"
                 )
-            found[places[number]] = charset_of(collation)
+            found[places[number]] = charset_by_collation(collation)
         return found
 
     def labels(self, field: int) -> Iterator[list[bytes]]:
-        """Of the enums, or of the sets, one after the other."""
+        """Yield the labels of the enums, or of the sets, one column after the other."""
         data = self._reader(field)
-        while data.left:
-            yield [data.take(data.packed()) for _ in range(data.at_most(data.packed()))]
+        while data.remaining:
+            yield [
+                data.take(data.lenenc_int()) for _ in range(data.check_count(data.lenenc_int()))
+            ]
 
     def geometries(self) -> Iterator[int]:
         data = self._reader(_GEOMETRIES)
-        while data.left:
-            yield data.packed()
+        while data.remaining:
+            yield data.lenenc_int()
 
     def visible(self, place: int) -> bool:
         bits = self._fields.get(_VISIBILITY)
@@ -217,22 +462,22 @@ class _Optional:
     def key(self) -> tuple[int, ...]:
         field = _KEY if _KEY in self._fields else _PREFIXED_KEY
         data, places = self._reader(field), []
-        while data.left:
-            places.append(data.packed())
+        while data.remaining:
+            places.append(data.lenenc_int())
             if field == _PREFIXED_KEY:
-                data.packed()  # how much of it is in the index; rows have all of it
+                data.lenenc_int()  # how much of it is in the index; rows have all of it
         if any(place >= self._count for place in places):
-            raise damaged(
+            raise damaged_data(
                 f"the table map of {self._table} has a key of columns that are not there"
             )
         return tuple(places)
 
-    def decoded(self, labels: list[bytes], charset: str, place: int) -> tuple[str, ...]:
-        """They are in the column's charset. A server that does not say which (MySQL 8.0.12) may
-        only have such as are the same in most: bytes of one charset are often a text of another.
+    def decode_labels(self, labels: list[bytes], charset: str, place: int) -> tuple[str, ...]:
+        """Decode labels, which are in the column's charset. Where the server does not name it
+        (MySQL 8.0.12) only ASCII is safe: bytes of one charset are often a text of another.
         """
         if not charset and any(not label.isascii() or b"\0" in label for label in labels):
-            raise unreadable(
+            raise unreadable_change(
                 "row_metadata",
                 f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, "
                 f"and this server does "
@@ -241,17 +486,19 @@ class _Optional:
                 "ones, or make the "
                 "column a VARCHAR and start from a position after that",
             )
-        return tuple(decoded_name(label, charset or "ascii") for label in labels)
+        return tuple(decode_name(label, charset or "ascii") for label in labels)
 
     @property
-    def label_fields(self) -> dict[Kind, Iterator[list[bytes]]]:
-        return {Kind.ENUM: self.labels(_ENUMS), Kind.SET: self.labels(_SETS)}
+    def label_fields(self) -> dict[ColumnKind, Iterator[list[bytes]]]:
+        return {ColumnKind.ENUM: self.labels(_ENUMS), ColumnKind.SET: self.labels(_SETS)}
 
 
-def _columns(stored: list[Stored], nullable: bytes, optional: _Optional) -> Iterator[Column]:
-    unsigned, charsets = optional.unsigned(stored), optional.charsets(stored)
+def _parse_columns(
+    layouts: list[StoredColumn], nullable: bytes, optional: _OptionalMetadata
+) -> Iterator[TableColumn]:
+    unsigned, charsets = optional.unsigned(layouts), optional.charsets(layouts)
     labels, geometries = optional.label_fields, optional.geometries()
-    for place, each in enumerate(stored):
+    for place, each in enumerate(layouts):
         column = each.column
         shared = {
             "nullable": bool(nullable[place // 8] >> (place % 8) & 1),
@@ -262,20 +509,22 @@ def _columns(stored: list[Stored], nullable: bytes, optional: _Optional) -> Iter
         if column.kind in labels:
             found = next(labels[column.kind], None)
             if found is None:
-                raise damaged(f"the table map of {optional.names[place]!r} has no labels of it")
+                raise damaged_data(
+                    f"the table map of {optional.names[place]!r} has no labels of it"
+                )
             yield _with(
                 column,
-                labels=optional.decoded(found, charset, place),
+                labels=optional.decode_labels(found, charset, place),
                 charset=charset or "ascii",
                 **shared,
             )
-        elif column.kind is Kind.TEXT and charset == "binary":
-            yield _with(column, kind=Kind.BINARY, padded=each.is_fixed_string, **shared)
-        elif column.kind is Kind.GEOMETRY:
+        elif column.kind is ColumnKind.TEXT and charset == "binary":
+            yield _with(column, kind=ColumnKind.BINARY, is_padded=each.is_fixed_string, **shared)
+        elif column.kind is ColumnKind.GEOMETRY:
             yield _with(column, geometry=next(geometries, 0), **shared)
         else:
             yield _with(column, charset=charset, **shared)
 
 
-def _with(column: Column, **changed: object) -> Column:
+def _with(column: TableColumn, **changed: object) -> TableColumn:
     return replace(column, **changed)  # type: ignore[arg-type]

@@ -23,19 +23,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.mysql.binlog.column import Kind
+from onceward.mysql.binlog.table_map import ColumnKind
 
-Ask = Callable[[str], Sequence[tuple[Any, ...]]]
+Query = Callable[[str], Sequence[tuple[Any, ...]]]
 """A statement to the rows that it gives, on a session of its own meaning (:mod:`sessions`)."""
-Place = list[str]
+KeyPlace = list[str]
 Mask = npt.NDArray[np.bool_]
 
 SORTED_HERE = frozenset(
-    {Kind.INTEGER, Kind.YEAR, Kind.DECIMAL, Kind.BINARY, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP}
+    {
+        ColumnKind.INTEGER,
+        ColumnKind.YEAR,
+        ColumnKind.DECIMAL,
+        ColumnKind.BINARY,
+        ColumnKind.DATE,
+        ColumnKind.DATETIME,
+        ColumnKind.TIMESTAMP,
+    }
 )
 """Dates and moments by their texts, which sort as they do."""
-SORTED_THERE = frozenset({Kind.TEXT, Kind.TIME})
-_DIGITS = frozenset({Kind.INTEGER, Kind.YEAR, Kind.DECIMAL})
+SORTED_THERE = frozenset({ColumnKind.TEXT, ColumnKind.TIME})
+_DIGITS = frozenset({ColumnKind.INTEGER, ColumnKind.YEAR, ColumnKind.DECIMAL})
 _AT_ONCE = 500
 """Keys in one question, some 100 bytes each."""
 
@@ -47,7 +55,7 @@ class KeyColumn:
     name: str
     type: str
     """As the server writes it. Where it has changed, places of before mean nothing."""
-    kind: Kind
+    kind: ColumnKind
     charset: str = ""
     collation: str = ""
 
@@ -55,19 +63,19 @@ class KeyColumn:
         return {**asdict(self), "kind": self.kind.value}
 
     @classmethod
-    def from_json(cls, said: dict[str, str]) -> KeyColumn:
-        return cls(**{**said, "kind": Kind(said["kind"])})  # type: ignore[arg-type]
+    def from_json(cls, expression: dict[str, str]) -> KeyColumn:
+        return cls(**{**expression, "kind": ColumnKind(expression["kind"])})  # type: ignore[arg-type]
 
     @property
     def quoted(self) -> str:
-        return quoted(self.name)
+        return quote(self.name)
 
     @property
-    def said(self) -> str:
+    def expression(self) -> str:
         """What a SELECT asks for to get a place."""
         return (
             f"HEX({self.quoted})"
-            if self.kind in (Kind.TEXT, Kind.BINARY)
+            if self.kind in (ColumnKind.TEXT, ColumnKind.BINARY)
             else f"CAST({self.quoted} AS CHAR)"
         )
 
@@ -82,9 +90,9 @@ class KeyColumn:
         """As SQL: beside the column the server takes the column's collation, not the literal's."""
         if self.kind in _DIGITS:
             return format(Decimal(place), "f")
-        if self.kind in (Kind.TEXT, Kind.BINARY):
+        if self.kind in (ColumnKind.TEXT, ColumnKind.BINARY):
             return f"_{self.charset or 'binary'} X'{bytes.fromhex(place).hex()}'"
-        return f"'{_plain(place)}'"
+        return f"'{_check_temporal(place)}'"
 
     def value(self, place: str, kind: pa.DataType) -> pa.Scalar:
         """As Arrow has it.
@@ -93,65 +101,71 @@ class KeyColumn:
         """
         if self.kind in _DIGITS:
             return pa.scalar(Decimal(place) if pa.types.is_decimal(kind) else int(place), kind)
-        return pa.scalar(bytes.fromhex(place) if self.kind is Kind.BINARY else place, kind)
+        return pa.scalar(bytes.fromhex(place) if self.kind is ColumnKind.BINARY else place, kind)
 
     def typed_literal(self, value: Any) -> str:
         """A value of Arrow's, standing alone: with a collation and a type of its own."""
-        if self.kind is Kind.TEXT:
+        if self.kind is ColumnKind.TEXT:
             text = f"_utf8mb4 X'{value.encode().hex()}'"
             text = text if self.charset == "utf8mb4" else f"CONVERT({text} USING {self.charset})"
             return f"{text} COLLATE {self.collation}"
-        if self.kind is Kind.BINARY:
+        if self.kind is ColumnKind.BINARY:
             return f"_binary X'{value.hex()}'"
-        if self.kind is Kind.TIME:
-            return f"CAST('{_plain(value)}' AS TIME(6))"
-        return format(Decimal(value), "f") if self.kind in _DIGITS else f"'{_plain(value)}'"
+        if self.kind is ColumnKind.TIME:
+            return f"CAST('{_check_temporal(value)}' AS TIME(6))"
+        return (
+            format(Decimal(value), "f") if self.kind in _DIGITS else f"'{_check_temporal(value)}'"
+        )
 
 
 Key = tuple[KeyColumn, ...]
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def within(key: Key, after: Place | None, up_to: Place | None) -> str:
+def range_condition(key: Key, after: KeyPlace | None, up_to: KeyPlace | None) -> str:
     """The condition that a row is behind ``after`` and not behind ``up_to``, either None for no
     limit.
     """
-    sides = [_behind(key, after)] if after else []
-    sides += [_not_behind(key, up_to)] if up_to else []
+    sides = [_behind_condition(key, after)] if after else []
+    sides += [_not_behind_condition(key, up_to)] if up_to else []
     return " AND ".join(sides) or "TRUE"
 
 
-def behind(key: Key, place: Place, columns: Sequence[pa.Array], ask: Ask) -> Mask:
+def is_behind(key: Key, place: KeyPlace, columns: Sequence[pa.Array], query: Query) -> Mask:
     """Which of the keys, one column of them each, are behind ``place``."""
     if all(column.kind in SORTED_HERE for column in key):
         found = np.zeros(len(columns[0]), np.bool_)
-        for column, said, values in reversed(list(zip(key, place, columns, strict=True))):
-            limit = column.value(said, values.type)
-            found = _mask(pc.greater(values, limit)) | (_mask(pc.equal(values, limit)) & found)
+        for column, expression, values in reversed(list(zip(key, place, columns, strict=True))):
+            limit = column.value(expression, values.type)
+            found = _to_mask(pc.greater(values, limit)) | (
+                _to_mask(pc.equal(values, limit)) & found
+            )
         return found
-    return _asked(key, place, columns, ask)
+    return _compare_on_server(key, place, columns, query)
 
 
-def _mask(found: pa.Array) -> Mask:
+def _to_mask(found: pa.Array) -> Mask:
     answer: Mask = found.to_numpy(zero_copy_only=False).astype(np.bool_)
     return answer
 
 
-def _asked(key: Key, place: Place, columns: Sequence[pa.Array], ask: Ask) -> Mask:
+def _compare_on_server(
+    key: Key, place: KeyPlace, columns: Sequence[pa.Array], query: Query
+) -> Mask:
     keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
     different = {each: number for number, each in enumerate(dict.fromkeys(keys))}
     found = np.zeros(len(different), np.bool_)
-    for statement in _questions(key, place, list(different)):
-        for (number,) in ask(statement):
+    for statement in _comparison_queries(key, place, list(different)):
+        for (number,) in query(statement):
             found[int(number)] = True
     return found[[different[each] for each in keys]] if keys else np.zeros(0, np.bool_)
 
 
-def _questions(key: Key, place: Place, keys: list[tuple[Any, ...]]) -> Iterator[str]:
-    condition = _behind(key, place)
+def _comparison_queries(key: Key, place: KeyPlace, keys: list[tuple[Any, ...]]) -> Iterator[str]:
+    condition = _behind_condition(key, place)
     for first in range(0, len(keys), _AT_ONCE):
         rows: list[str] = []
         for number, each in enumerate(keys[first : first + _AT_ONCE], first):
@@ -168,21 +182,27 @@ def _questions(key: Key, place: Place, keys: list[tuple[Any, ...]]) -> Iterator[
         )
 
 
-def _behind(key: Key, place: Place) -> str:
+def _behind_condition(key: Key, place: KeyPlace) -> str:
     first, literal = key[0].quoted, key[0].literal(place[0])
     if len(key) == 1:
         return f"{first} > {literal}"
-    return f"({first} > {literal} OR ({first} = {literal} AND {_behind(key[1:], place[1:])}))"
+    return (
+        f"({first} > {literal} OR ({first} = {literal} AND "
+        f"{_behind_condition(key[1:], place[1:])}))"
+    )
 
 
-def _not_behind(key: Key, place: Place) -> str:
+def _not_behind_condition(key: Key, place: KeyPlace) -> str:
     first, literal = key[0].quoted, key[0].literal(place[0])
     if len(key) == 1:
         return f"{first} <= {literal}"
-    return f"({first} < {literal} OR ({first} = {literal} AND {_not_behind(key[1:], place[1:])}))"
+    return (
+        f"({first} < {literal} OR ({first} = {literal} AND "
+        f"{_not_behind_condition(key[1:], place[1:])}))"
+    )
 
 
-def _plain(moment: str) -> str:
+def _check_temporal(moment: str) -> str:
     """A date, a time: nothing that could end a literal."""
     if not set(moment) <= set("0123456789-: ."):
         raise ValueError(f"{moment!r} is no moment")

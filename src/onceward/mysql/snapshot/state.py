@@ -19,11 +19,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from onceward.errors import ChangeUnreadable, OncewardError
-from onceward.mysql.binlog.kinds import Dialect
-from onceward.mysql.snapshot.catalogue import Described, described, quoted_table
-from onceward.mysql.snapshot.keys import Ask, Key, KeyColumn, Place, within
-from onceward.mysql.source.connection import said_number
+from onceward.errors import ChangeUnreadable, OncewardError, ServerUnfit
+from onceward.mysql.binlog.event import Dialect
+from onceward.mysql.snapshot.catalogue import (
+    TableDescription,
+    describe_table,
+    list_tables,
+    quote_table,
+)
+from onceward.mysql.snapshot.keys import Key, KeyColumn, KeyPlace, Query, range_condition
+from onceward.mysql.source.connection import Server, error_number
+from onceward.mysql.source.position import Position
+from onceward.mysql.source.settings import ChangesSettings
 
 State = dict[str, Any]
 Chunk = dict[str, Any]
@@ -38,7 +45,59 @@ _SMALL = 1 / 16
 MISSING = (1146, 1049)  # ER_NO_SUCH_TABLE, ER_BAD_DB_ERROR
 
 
-def begun(ask: Ask, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
+CHUNKS = 8
+"""In a batch: so many tasks have something to read."""
+
+
+def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -> State:
+    """Beside the driver, once ``start``, where the stream begins, is known: a table that is made
+    between the two is there twice, and one that is listed before would be nowhere. What is
+    returned becomes ``start.snapshot``.
+
+    :raises ServerUnfit: there can be no snapshot of a table that is wanted, or of this server.
+    :raises AccessDenied: a table may not be read, or not all columns of it.
+    """
+    if server.dialect == "mysql" and (
+        start.gtids is None or server.variables("gtid_mode")["gtid_mode"] != "ON"
+    ):
+        raise ServerUnfit(
+            f"{settings.where} has not given each transaction a GTID, so nobody can say which of "
+            f"them its tables have",
+            next_step="set gtid_mode=ON (by way of OFF_PERMISSIVE and ON_PERMISSIVE, without a "
+            "restart), and FLUSH "
+            "BINARY LOGS; or use another start than initial",
+        )
+    return new_state(server.query, server.dialect, list_tables(server.query, settings.selects))
+
+
+def advance_snapshot(
+    server: Server,
+    settings: ChangesSettings,
+    state: State,
+    *,
+    caught_up: bool,
+    chunks: int = CHUNKS,
+    rows: int | None = None,
+) -> State | None:
+    """Beside the driver, for each batch that starts with ``state``: the state of its end.
+
+    None: the snapshot is over, the batch is of the stream alone, and so are all that follow. May
+    take seconds.
+
+    :param caught_up: the batch's end is where the binlog ended just now.
+    :raises ChangeUnreadable, ServerUnfit: a table is not as it was, so that the snapshot cannot go
+        on.
+    """
+    if is_over(state):
+        return None
+    return (
+        next_state(server.query, server.dialect, state, chunks, rows)
+        if caught_up
+        else state_without_chunks(state)
+    )
+
+
+def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
     """Nothing is done yet.
 
     :param tables: all that are wanted and were there at some moment after the start of the stream.
@@ -46,8 +105,8 @@ def begun(ask: Ask, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
     :raises AccessDenied: of one not all columns may be read.
     """
     for database, table in tables:
-        described(ask, dialect, database, table)
-        ask(f"SELECT * FROM {quoted_table(database, table)} LIMIT 0")  # noqa: S608 — quoted; a right for all columns
+        describe_table(query, dialect, database, table)
+        query(f"SELECT * FROM {quote_table(database, table)} LIMIT 0")  # noqa: S608 — quoted; a right for all columns
     return {
         "left": [list(each) for each in tables],
         "table": None,
@@ -62,13 +121,13 @@ def is_over(state: State) -> bool:
     return not state["left"] and state["table"] is None
 
 
-def waiting(state: State) -> State:
+def state_without_chunks(state: State) -> State:
     """The same, of a batch without chunks."""
     return {**state, "chunks": []}
 
 
-def further(
-    ask: Ask, dialect: Dialect, state: State, chunks: int, rows: int | None = None
+def next_state(
+    query: Query, dialect: Dialect, state: State, chunks: int, rows: int | None = None
 ) -> State:
     """Behind the next ``chunks`` chunks, or so: the ends of tables count less.
 
@@ -78,17 +137,17 @@ def further(
     """
     left, table, key, after = list(state["left"]), state["table"], state["key"], state["after"]
     found: list[Chunk] = []
-    now, room, known = time.time_ns() // 1_000_000, float(chunks), None
+    now, room, table_now = time.time_ns() // 1_000_000, float(chunks), None
     while room > 0 and (table is not None or left):
         if table is None:
-            table, known, key, after = left.pop(0), None, None, None
-        if known is None:
-            known = _still_there(ask, dialect, table, key)
-            if known is None:  # its DROP or RENAME is in the stream, which stops there by name
+            table, table_now, key, after = left.pop(0), None, None, None
+        if table_now is None:
+            table_now = _describe_if_there(query, dialect, table, key)
+            if table_now is None:  # its DROP or RENAME is in the stream, which stops there by name
                 table = None
                 continue
-            key = [column.to_json() for column in known.key]
-        end = _end(ask, known, after, rows or _rows_of(known))
+            key = [column.to_json() for column in table_now.key]
+        end = _find_chunk_end(query, table_now, after, rows or _rows_per_chunk(table_now))
         found.append({"table": table, "key": key, "after": after, "up_to": end, "ts_ms": now})
         room -= _SMALL if end is None else 1
         if end is None:
@@ -97,18 +156,18 @@ def further(
     return {"left": left, "table": table, "key": key, "after": after, "chunks": found}
 
 
-def key_of(said: list[dict[str, str]]) -> Key:
+def parse_key(columns: list[dict[str, str]]) -> Key:
     """From a state or a chunk."""
-    return tuple(KeyColumn.from_json(each) for each in said)
+    return tuple(KeyColumn.from_json(each) for each in columns)
 
 
-def must_be_same(known: Key, now: Key, database: str, table: str) -> None:
+def check_same_key(table_now: Key, now: Key, database: str, table: str) -> None:
     """:raises ChangeUnreadable: the primary key was altered while the snapshot was under way."""
-    if known != now:
-        raise key_changed(database, table)
+    if table_now != now:
+        raise key_changed_error(database, table)
 
 
-def key_changed(database: str, table: str) -> OncewardError:
+def key_changed_error(database: str, table: str) -> OncewardError:
     return ChangeUnreadable(
         f"the primary key of {database}.{table} was altered while a snapshot of it was under way",
         next_step="start the query with a new checkpoint",
@@ -118,30 +177,34 @@ def key_changed(database: str, table: str) -> OncewardError:
 
 def is_missing(error: BaseException) -> bool:
     """Does the server say that there is no such table? Not that it may not be seen."""
-    return said_number(error) in MISSING
+    return error_number(error) in MISSING
 
 
-def _still_there(ask: Ask, dialect: Dialect, table: list[str], key: Any) -> Described | None:
-    name = quoted_table(*table)
+def _describe_if_there(
+    query: Query, dialect: Dialect, table: list[str], key: Any
+) -> TableDescription | None:
+    name = quote_table(*table)
     try:
-        ask(f"SELECT * FROM {name} LIMIT 0")  # noqa: S608 — quoted
+        query(f"SELECT * FROM {name} LIMIT 0")  # noqa: S608 — quoted
     except Exception as error:
         if is_missing(error):
             return None
         raise
-    found = described(ask, dialect, *table)
+    found = describe_table(query, dialect, *table)
     if key is not None:
-        must_be_same(key_of(key), found.key, *table)
+        check_same_key(parse_key(key), found.key, *table)
     return found
 
 
-def _end(ask: Ask, table: Described, after: Place | None, rows: int) -> Place | None:
+def _find_chunk_end(
+    query: Query, table: TableDescription, after: KeyPlace | None, rows: int
+) -> KeyPlace | None:
     """Of a chunk: the place of its last row; None where the table ends before."""
-    said = ", ".join(column.said for column in table.key)
+    columns = ", ".join(column.expression for column in table.key)
     order = ", ".join(column.quoted for column in table.key)
-    found = ask(
-        f"SELECT {said} FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "  # noqa: S608
-        f"{within(table.key, after, None)} "
+    found = query(
+        f"SELECT {columns} FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "  # noqa: S608
+        f"{range_condition(table.key, after, None)} "
         f"ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
     )
     return (
@@ -151,15 +214,9 @@ def _end(ask: Ask, table: Described, after: Place | None, rows: int) -> Place | 
     )
 
 
-def _rows_of(table: Described) -> int:
+def _rows_per_chunk(table: TableDescription) -> int:
     return (
         min(MOST, max(FEWEST, CHUNK_BYTES // table.row_bytes))
         if table.row_bytes
         else _ROWS_UNKNOWN
     )
-
-
-__all__ = [
-    "Chunk", "State", "begun", "further", "is_missing", "is_over", "key_changed", "key_of",
-    "must_be_same", "waiting",
-]  # fmt: skip

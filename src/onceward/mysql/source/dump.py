@@ -1,20 +1,5 @@
-"""The conversation in which a server sends its binlog: :class:`Dump`. Driver and tasks; called by
-:func:`onceward.mysql.source.connection.reading`, which asks the server what a refusal means.
-
-What is not obvious:
-
-* COM_BINLOG_DUMP has a position of 32 bits, and MySQL's COM_BINLOG_DUMP_GTID one of 64, also where
-  an empty set of GTIDs comes with the name of a file, which then decides. Servers whose
-  ``gtid_mode`` is not ON refuse that one.
-* Two readers with the same server id end each other; id 0 never does, and any number may read at
-  once.
-* Checksums are always asked for: without, the server strips them, and sizes no longer add up to
-  positions.
-* MariaDB withholds annotations (kind 160) unless asked for them, and rewrites events for a reader
-  that does not claim to be a MariaDB: either makes holes in the positions.
-
-PyMySQL has no word for any of this: its private ``_execute_command``, ``_sock``, ``_read_timeout``
-and ``_force_close`` are used in :class:`_Conversation`.
+"""A dump of a server's binlog: :class:`Dump`. Driver and tasks; called by
+:func:`onceward.mysql.source.connection.open_dump`, which finds out the reason of a refusal.
 
 Source: MySQL, ``sql/rpl_source.cc`` (``com_binlog_dump``, ``com_binlog_dump_gtid``) and
 ``sql/rpl_binlog_sender.cc``; MariaDB, ``sql/sql_repl.cc`` (``mysql_binlog_send``).
@@ -30,9 +15,8 @@ from typing import Any
 
 from onceward.errors import BinlogDamaged, ServerUnfit, ServerUnreachable
 from onceward.libraries import library
-from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.event import BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
-from onceward.mysql.binlog.kinds import Dialect
 
 _DUMP, _DUMP_GTID = 0x12, 0x1E
 _NON_BLOCK, _ANNOTATIONS = 1, 2  # flags of a dump
@@ -41,24 +25,22 @@ _MARIADB_CAPABILITY = 4  # MARIA_SLAVE_CAPABILITY_GTID: send all as it stands in
 _SECONDS = 60.0
 
 
-class Refused(Exception):
-    """The server's own words in the place of an event, or of an answer. What they mean is not read
-    off their text.
-    """
+class DumpRefused(Exception):
+    """The server answered with an error. Its meaning is not in its text."""
 
-    def __init__(self, said: ServerError) -> None:
-        super().__init__(f"{said.code}, {said.text}")
-        self.code, self.text = said.code, said.text.rstrip(".")
+    def __init__(self, answer: ServerError) -> None:
+        super().__init__(f"{answer.code}, {answer.text}")
+        self.code, self.text = answer.code, answer.text.rstrip(".")
 
 
 class Dump:
-    """Inside ``with``, the events of a server's binlog from ``position`` of ``file`` on. The
-    connection is the dump's from then on, and closed behind it.
+    """The events of a server's binlog from ``position`` of ``file`` on, inside ``with``. The
+    connection belongs to the dump from then on, and is closed behind it.
 
     :param connection: of PyMySQL, open, with nothing unread.
     :param verify: check each event's checksum.
-    :param seconds: how long the server may say nothing before it is called unreachable.
-    :raises ServerUnfit: ``position`` is beyond what this server can be asked for.
+    :param seconds: how long the server may be silent before it counts as unreachable.
+    :raises ServerUnfit: this server cannot be asked for ``position``.
     :raises ServerUnreachable: it does not answer.
     """
 
@@ -67,14 +49,14 @@ class Dump:
         verify: bool = True, seconds: float = _SECONDS, block_bytes: int = BLOCK_BYTES,
     ) -> None:  # fmt: skip
         self.reader = EventReader(dialect, file, position, verify=verify, block_bytes=block_bytes)
-        """Its ``file`` and ``position`` say where the next event is."""
-        self._conversation = _Conversation(connection, seconds)
+        """Its ``file`` and ``position`` are those of the next event."""
+        self._session = _DumpConnection(connection, seconds)
 
     def __enter__(self) -> Dump:
         try:
-            self._ask()
+            self._request()
         except BaseException:
-            self._conversation.close()
+            self._session.close()
             raise
         return self
 
@@ -84,23 +66,25 @@ class Dump:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._conversation.close()
+        self._session.close()
 
-    def until(self, file: str | None = None, position: int | None = None) -> Iterator[Event]:
-        """The events before ``position`` of ``file``; without, all that the server has at this
-        moment.
+    def until(self, file: str | None = None, position: int | None = None) -> Iterator[BinlogEvent]:
+        """Yield the events before ``position`` of ``file``; without it, all that the server has at
+        this moment.
 
         :raises BinlogDamaged: bytes are not what was written, or no event begins at that place.
-        :raises ServerUnreachable: the server ended the conversation. :raises Refused: with words
-            of its own.
+        :raises ServerUnreachable: the server closed the connection. :raises DumpRefused: with an
+            error.
         """
         for block in self.blocks(file, position):
             yield from block
 
     def blocks(
         self, file: str | None = None, position: int | None = None
-    ) -> Iterator[list[Event]]:
-        """The same, as many at a time as came at once: cheaper by a function call for each."""
+    ) -> Iterator[list[BinlogEvent]]:
+        """Yield the events of :meth:`until` as many at a time as came at once: cheaper by a call
+        for each.
+        """
         reader = self.reader
         until = None if file is None or position is None else (file, position)
         block = reader.events(0, until)
@@ -111,12 +95,12 @@ class Dump:
                 return
             if reader.end is not None:
                 break
-            received = self._conversation.receive(reader.space(), self._at())
-            block = reader.events(received, until)
+            count = self._session.receive(reader.space(), self._at())
+            block = reader.events(count, until)
         if isinstance(reader.end, BinlogDamaged):
             raise reader.end
         if isinstance(reader.end, ServerError):
-            raise Refused(reader.end)
+            raise DumpRefused(reader.end)
         if until is not None:
             raise BinlogDamaged(
                 f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} "
@@ -127,8 +111,8 @@ class Dump:
                 details={"at": self._at()},
             )
 
-    def _ask(self) -> None:
-        say, reader = self._conversation, self.reader
+    def _request(self) -> None:
+        say, reader = self._session, self.reader
         at = self._at()
         for variable in (
             "@master_binlog_checksum",
@@ -162,8 +146,11 @@ class Dump:
         return f"{self.reader.file}:{self.reader.position}"
 
 
-class _Conversation:
-    """PyMySQL's connection, and what is private of it."""
+class _DumpConnection:
+    """PyMySQL's connection, and its private parts: it has no public call for a dump, so its
+    ``_execute_command``, ``_sock``, ``_read_timeout`` and ``_force_close`` are used here, and
+    nowhere else for dumps.
+    """
 
     def __init__(self, connection: Any, seconds: float) -> None:
         self._connection = connection
@@ -173,50 +160,50 @@ class _Conversation:
         self._seconds = seconds
 
     def query(self, statement: str, at: str) -> tuple[Any, ...] | None:
-        with self._named(at), self._connection.cursor() as cursor:
+        with self._driver_errors(at), self._connection.cursor() as cursor:
             cursor.execute(statement)
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
 
     def send(self, command: int, body: bytes, at: str) -> None:
-        with self._named(at):
+        with self._driver_errors(at):
             self._connection._execute_command(command, body)
             self._connection._sock.settimeout(self._seconds)
 
     def receive(self, space: memoryview, at: str) -> int:
-        """What has come is in ``space``: at least a byte. The connection's own buffer is empty: a
-        server that was asked for nothing says nothing.
+        """Receive at least a byte into ``space``. The connection's own buffer is empty: the server
+        sends nothing unasked.
         """
-        with self._named(at):
-            received: int = self._connection._sock.recv_into(space)
-        if received == 0:
-            raise _unreachable("it closed the connection", at)
-        return received
+        with self._driver_errors(at):
+            count: int = self._connection._sock.recv_into(space)
+        if count == 0:
+            raise _unreachable_error("it closed the connection", at)
+        return count
 
     def close(self) -> None:
-        """Without a farewell: the server is in the middle of a sentence."""
+        """Close without COM_QUIT: the server is still streaming."""
         self._connection._force_close()
 
     @contextmanager
-    def _named(self, at: str) -> Iterator[None]:
+    def _driver_errors(self, at: str) -> Iterator[None]:
         errors = library("changes of a MySQL or MariaDB need PyMySQL", "mysql", "pymysql").err
         try:
             yield
         except TimeoutError:
-            raise _unreachable(f"nothing came for {self._seconds:g} seconds", at) from None
+            raise _unreachable_error(f"nothing came for {self._seconds:g} seconds", at) from None
         except OSError as error:
-            raise _unreachable(str(error), at) from error
+            raise _unreachable_error(str(error), at) from error
         except errors.InterfaceError as error:
-            raise _unreachable("the connection is closed", at) from error
+            raise _unreachable_error("the connection is closed", at) from error
         except errors.MySQLError as error:
             code, text = (*error.args, 0, "")[:2]
-            said = ServerError(int(code) if isinstance(code, int) else 0, str(text))
-            if not 1000 <= said.code < 2000:  # PyMySQL's own words
-                raise _unreachable(f"{said.code}, {said.text}", at) from error
-            raise Refused(said) from error
+            answer = ServerError(int(code) if isinstance(code, int) else 0, str(text))
+            if not 1000 <= answer.code < 2000:  # PyMySQL's own words
+                raise _unreachable_error(f"{answer.code}, {answer.text}", at) from error
+            raise DumpRefused(answer) from error
 
 
-def _unreachable(why: str, at: str) -> ServerUnreachable:
+def _unreachable_error(why: str, at: str) -> ServerUnreachable:
     return ServerUnreachable(
         f"the server did not go on sending its binlog at {at}: {why}",
         next_step="see whether it runs; the query goes on from there when it is started again",

@@ -1,10 +1,9 @@
-"""Where a query stands in a server's binlog: what Spark logs before each batch. Pure.
+"""A query's position in a server's binlog, which Spark logs before each batch. Pure.
 
-Runs wherever the source is read. A position lies between two transactions, never inside one.
-
-Version 1 had of MariaDB the last transaction of each domain alone, and nothing of prepared
-transactions. It is read as what it means (``..0-1-27``, see
-:class:`~onceward.mysql.binlog.gtid_sets.MariaState`), and is whole from the next binlog on.
+A position lies between two transactions, never inside one. Version 1 had the last transaction of
+each of MariaDB's domains alone, and no prepared transactions. It is read as
+:class:`~onceward.mysql.binlog.gtid_sets.GtidBinlogState` has it (``..0-1-27``), and is complete
+from the next binlog on.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from typing import Any, Literal, NamedTuple
 
 from onceward.errors import SourceBroken
 from onceward.mysql.binlog.framing import file_number
-from onceward.mysql.binlog.gtids import Gtids
+from onceward.mysql.binlog.gtid_sets import Gtids
 
 VERSION = 2
 FIRST_BYTE = 4
-"""Of the first event of a binlog: behind its magic number."""
+"""Offset of the first event of a binlog, behind its magic number."""
 
 
-class Place(NamedTuple):
-    """A byte of a server's binlogs. Files are compared by their numbers, as the server counts
-    them, as long as they have one base name: a server that is started with another ``--log-bin``
-    counts anew.
+class Coordinates(NamedTuple):
+    """File and position in a server's binlogs. Files are compared by their numbers, as the server
+    counts them, as long as they have one base name: a server that is started with another
+    ``--log-bin`` counts anew.
     """
 
     file: str
@@ -35,72 +34,73 @@ class Place(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Places of one server and one base name, in the order of its writing."""
-        return (number_of(self.file), self.pos)
+        """Sorts coordinates of one server and one base name."""
+        return (binlog_number(self.file), self.pos)
 
-    def is_at_or_behind(self, other: Place) -> bool:
-        """Under one base name. Of two base names nobody knows the order without the server's
-        index.
+    def is_at_or_behind(self, other: Coordinates) -> bool:
+        """Compare under one base name. The order of two base names is in the server's index
+        alone.
         """
-        return base_of(self.file) == base_of(other.file) and self.order >= other.order
+        return base_name(self.file) == base_name(other.file) and self.order >= other.order
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place, and what tells whether the server at hand still has the same transactions before
-    it.
-    """
+    """Coordinates, and what identifies the transactions before them."""
 
     dialect: Literal["mysql", "mariadb"]
     server: str
-    """Which server's binlogs ``file`` and ``pos`` are of: its ``server_uuid``, or what stands for
-    it on MariaDB.
-    """
+    """The server of ``file`` and ``pos``: its ``server_uuid``, or a substitute on MariaDB."""
     era: int
     """How often the query has gone on to another server, or to another base name of a server's
-    binlogs: places of a later era come later.
+    binlogs: coordinates of a later era come later.
     """
     file: str
     pos: int
     born: int | None
-    """When the server began to write ``file``, in seconds since 1970, by the file itself: after
-    RESET MASTER there is another file of that name. None: nothing of it was seen yet.
+    """When the server created ``file``, in seconds since 1970, by the file itself: after RESET
+    MASTER there is another file of that name. None: nothing of it was seen yet.
     """
     gtids: str | None
-    """Of all transactions before, as the server writes sets of them; by these the place is found
+    """All transactions before, as the server writes sets of them; by these the position is found
     on another server. None: some have no GTID.
     """
     snapshot: Any = None
-    """See :mod:`snapshot`. None once all rows that were there before have been read."""
+    """See :mod:`onceward.mysql.snapshot.state`. None once all rows that were there before
+    have been read.
+    """
     skips: str | None = None
     """MariaDB, behind a failover: transactions that were read on another server, and whose last
     ones have not come here. None: whatever comes is new, by whatever number.
     """
     unordered: bool = False
-    """MariaDB: numbers of a server came out of order, so that GTIDs do not tell a place on another
-    server.
+    """MariaDB: numbers of a server came out of order, so that GTIDs do not identify a position on
+    another server.
     """
     prepared: dict[str, bool] | None = None
-    """XA transactions that are prepared and not decided, by their names: do they have rows of
-    wanted tables?
+    """XA transactions that are prepared and not decided, by their XIDs: True for one with rows of
+    selected tables.
     """
 
     @property
-    def place(self) -> Place:
-        return Place(self.file, self.pos)
+    def place(self) -> Coordinates:
+        return Coordinates(self.file, self.pos)
 
     def _of_version_1(self) -> Position:
         if self.dialect == "mysql" or not self.gtids:
             return self
-        return replace(self, gtids=str(Gtids.parse("mariadb", self.gtids).given()))
+        return replace(self, gtids=str(Gtids.parse("mariadb", self.gtids).as_start()))
 
     def to_json(self) -> dict[str, Any]:
-        """The same position is the same text."""
+        """Return JSON: equal positions are equal texts."""
         return {"mysql": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, value: Any) -> Position:
-        """:raises SourceBroken: the checkpoint has something else, or a newer version's."""
+        """Parse JSON.
+
+        :raises SourceBroken: the checkpoint has something else, or a newer version's.
+        """
         if isinstance(value, dict) and value.get("mysql") in (1, VERSION):
             try:
                 found = cls(**{name: what for name, what in value.items() if name != "mysql"})
@@ -116,13 +116,13 @@ class Position:
         )
 
 
-def base_of(file: str) -> str:
-    """What stands before the number: ``binlog`` of ``binlog.000007``."""
+def base_name(file: str) -> str:
+    """Return the text before the number: ``binlog`` of ``binlog.000007``."""
     return file.rpartition(".")[0]
 
 
-def number_of(file: str) -> int:
-    """The server counts its binlogs behind the last dot: ``binlog.000007`` is 7.
+def binlog_number(file: str) -> int:
+    """Return a binlog's number, which is behind its last dot: 7 for ``binlog.000007``.
 
     :raises SourceBroken: it has no number.
     """

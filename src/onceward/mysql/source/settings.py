@@ -1,11 +1,9 @@
-"""What users say to ``ow.mysql_changes``, checked when the query is defined. Pure; pickled to
-where it is read.
+"""Settings of ``ow.mysql_changes``, checked when the query is defined. Pure; pickled to the tasks.
 
-Which tables: ``"shop.orders"``, ``"shop.*"``, ``"shop_*.orders"``: ``*`` is any text, in the
-database and in the table. Every other sign is itself, for names may have them all
-(```log[2024]```). A name is compared as it is written; with ``lower_case_table_names`` servers
-write small letters into their binlogs, or compare without them, and so do we
-(:meth:`Settings.for_server`).
+Tables: ``"shop.orders"``, ``"shop.*"``, ``"shop_*.orders"``: ``*`` is any text, in the database
+and in the table. Every other sign is itself, for names may have them all (```log[2024]```). A name
+is compared as it is written; with ``lower_case_table_names`` servers write lower case into their
+binlogs, or ignore it, and so does :meth:`ChangesSettings.for_server`.
 """
 
 from __future__ import annotations
@@ -17,10 +15,11 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any, Literal, cast, get_args
 
-from onceward.errors import ConfigurationError, ContradictoryOptions
-from onceward.mysql.binlog.stops import Passes
-from onceward.mysql.source.position import number_of
 from onceward.sql.ledger.mysql import said_in
+
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.mysql.binlog.errors import Skippable
+from onceward.mysql.source.position import binlog_number
 
 Values = Literal["text", "debezium"]
 Starting = Literal["initial", "earliest", "latest"] | Mapping[str, Any]
@@ -37,11 +36,11 @@ _CASCADE = re.compile(r"cascade:[^.]+\..+")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Of one source."""
+class ChangesSettings:
+    """Settings of one source."""
 
-    said: Mapping[str, Any] = field(repr=False)
-    """What PyMySQL needs to connect; it may hold a password."""
+    connect_args: Mapping[str, Any] = field(repr=False)
+    """PyMySQL's arguments; they may hold a password."""
     tables: tuple[tuple[str, str], ...]
     """Patterns: of a database, and of a table in it."""
     starting: Any = "initial"
@@ -49,88 +48,90 @@ class Settings:
     max_bytes: int = BATCH_BYTES
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     pass_over: tuple[str, ...] = ()
-    """What a person has dealt with: events and rows by their names
-    (:class:`~onceward.mysql.binlog.stops.Passes`), sets of GTIDs, ``cascade:database.table``.
+    """Names of events and rows (:class:`~onceward.mysql.binlog.errors.Skippable`), sets of GTIDs,
+    ``cascade:database.table``.
     """
     part_bytes: int = PART_BYTES
-    """A task reads so much of the binlog, at least."""
-    any_case: bool = False
-    """Does the server compare names of tables without regard to case? It says so."""
-    named: tuple[tuple[str, str], ...] = ()
-    """:attr:`tables` as the user wrote them, once a server has said how it compares names."""
+    """Least size of a task's part of the binlog."""
+    ignores_case: bool = False
+    """The server compares names of tables without regard to case."""
+    spelled: tuple[tuple[str, str], ...] = ()
+    """:attr:`tables` as the user wrote them, once a server is known."""
     cascades_are_logged: bool = False
-    """Does the server write what a foreign key changes into its binlog? It says so."""
+    """The server writes changes by foreign keys into its binlog."""
 
     @property
     def where(self) -> str:
-        """For messages."""
-        return f"{self.said['host']}:{self.said['port']}"
+        """Host and port, for messages."""
+        return f"{self.connect_args['host']}:{self.connect_args['port']}"
 
-    def wanted(self, database: str, table: str) -> bool:
-        """Are this table's changes read?"""
+    def selects(self, database: str, table: str) -> bool:
+        """Check whether a table's changes are read."""
         if database in SYSTEM:
             return False
         return any(self.fits(database, table, pattern) for pattern in self.tables)
 
     def fits(self, database: str, table: str, pattern: tuple[str, str]) -> bool:
-        """Does that table fit one of :attr:`tables`?"""
-        return all(map(_fits, self.as_compared(database, table), pattern))
+        """Check whether a table matches one of :attr:`tables`."""
+        return all(map(_matches, self.normalize(database, table), pattern))
 
-    def as_compared(self, database: str, table: str) -> tuple[str, str]:
-        """The name as it is equal to itself, however it is spelled."""
-        return (database.lower(), table.lower()) if self.any_case else (database, table)
+    def normalize(self, database: str, table: str) -> tuple[str, str]:
+        """Return the name in the form in which equal names are equal."""
+        return (database.lower(), table.lower()) if self.ignores_case else (database, table)
 
-    def passes_cascade(self, database: str, table: str) -> bool:
-        """May a foreign key change its rows?"""
+    def allows_cascade(self, database: str, table: str) -> bool:
+        """Check whether a foreign key may change the table's rows."""
         return (
             self.cascades_are_logged
-            or ".".join(self.as_compared(database, table)) in self.passed_cascades
+            or ".".join(self.normalize(database, table)) in self.allowed_cascades
         )
 
-    def wanted_database(self, database: str) -> bool:
-        """Is any table of it read?"""
-        database = database.lower() if self.any_case else database
-        return database not in SYSTEM and any(_fits(database, one) for one, _ in self.tables)
+    def selects_database(self, database: str) -> bool:
+        """Check whether any table of a database is read."""
+        database = database.lower() if self.ignores_case else database
+        return database not in SYSTEM and any(_matches(database, one) for one, _ in self.tables)
 
     def for_server(
         self, lower_case_table_names: int, *, cascades_are_logged: bool = False
-    ) -> Settings:
-        """As this server compares names."""
-        named = self.named or self.tables  # whatever another server had made of them
-        any_case = bool(lower_case_table_names)
+    ) -> ChangesSettings:
+        """Return the settings for a server that compares names like this."""
+        spelled = self.spelled or self.tables  # whatever another server had made of them
+        ignores_case = bool(lower_case_table_names)
         tables = (
-            tuple((database.lower(), table.lower()) for database, table in named)
-            if any_case
-            else named
+            tuple((database.lower(), table.lower()) for database, table in spelled)
+            if ignores_case
+            else spelled
         )
         return replace(
             self,
-            named=named,
+            spelled=spelled,
             tables=tables,
-            any_case=any_case,
+            ignores_case=ignores_case,
             cascades_are_logged=cascades_are_logged,
         )
 
     @cached_property
-    def passes(self) -> Passes:
-        """Events and rows that are left out if they cannot be read."""
-        return Passes(frozenset(one for one in self.pass_over if _PLACE.fullmatch(one)))
+    def skippable(self) -> Skippable:
+        """Events and rows that are skipped if they cannot be read."""
+        return Skippable(frozenset(one for one in self.pass_over if _PLACE.fullmatch(one)))
 
     @property
-    def passed_gtids(self) -> tuple[str, ...]:
-        """Of transactions that count as read."""
+    def skippable_gtids(self) -> tuple[str, ...]:
+        """GTIDs of transactions that count as read."""
         return tuple(one for one in self.pass_over if _GTID.fullmatch(one))
 
     @property
-    def passed_cascades(self) -> frozenset[str]:
-        """Tables whose rows may be changed by a cascade, which the binlog does not have; as the
-        server compares.
+    def allowed_cascades(self) -> frozenset[str]:
+        """Tables whose rows may be changed by a cascade, which the binlog does not have, in
+        normalized form.
         """
-        said = (one.removeprefix("cascade:") for one in self.pass_over if _CASCADE.fullmatch(one))
-        return frozenset(one.lower() if self.any_case else one for one in said)
+        connect_args = (
+            one.removeprefix("cascade:") for one in self.pass_over if _CASCADE.fullmatch(one)
+        )
+        return frozenset(one.lower() if self.ignores_case else one for one in connect_args)
 
 
-def settings_of(
+def make_settings(
     *,
     url: str,
     tables: str | Sequence[str],
@@ -139,11 +140,12 @@ def settings_of(
     heartbeat_seconds: float,
     pass_over: Sequence[str],
     values: str,
-) -> Settings:
+) -> ChangesSettings:
+    """Check the arguments of ``mysql_changes``.
+
+    :raises ConfigurationError: one of them is invalid.
     """
-    :raises ConfigurationError: one of them cannot be; the error says which.
-    """
-    said = said_in(
+    connect_args = said_in(
         url, "mysql_changes(url=…) is no address of a MySQL or MariaDB server", database=False
     )
     if (
@@ -151,56 +153,56 @@ def settings_of(
         or not isinstance(max_bytes_per_batch, int)
         or max_bytes_per_batch < 1
     ):
-        raise _no(
+        raise _invalid(
             "max_bytes_per_batch",
             max_bytes_per_batch,
             "use a whole number of bytes, for example 64 << 20",
         )
     if not isinstance(heartbeat_seconds, int | float) or not 0 < heartbeat_seconds <= 86_400:
-        raise _no(
+        raise _invalid(
             "heartbeat_seconds", heartbeat_seconds, "use seconds, more than 0 and at most a day"
         )
     if values not in get_args(Values):
-        raise _no("values", values, f"use one of {', '.join(get_args(Values))}")
-    return Settings(
-        said={name: what for name, what in said.items() if name != "database"},
-        tables=_patterns(tables),
-        starting=_starting(starting),
+        raise _invalid("values", values, f"use one of {', '.join(get_args(Values))}")
+    return ChangesSettings(
+        connect_args={name: what for name, what in connect_args.items() if name != "database"},
+        tables=_parse_patterns(tables),
+        starting=_parse_starting(starting),
         values=cast(Values, values),
         max_bytes=max_bytes_per_batch,
         heartbeat_seconds=float(heartbeat_seconds),
-        pass_over=_passed(pass_over, _patterns(tables)),
+        pass_over=_parse_pass_over(pass_over, _parse_patterns(tables)),
     )
 
 
 @lru_cache(1024)
-def _pattern(said: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, said.split("*"))), re.DOTALL)
+def _pattern(connect_args: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, connect_args.split("*"))), re.DOTALL)
 
 
-def _fits(name: str, said: str) -> bool:
-    return _pattern(said).fullmatch(name) is not None
+def _matches(name: str, connect_args: str) -> bool:
+    return _pattern(connect_args).fullmatch(name) is not None
 
 
-def _patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
-    said = [tables] if isinstance(tables, str) else list(tables)
-    for one in said:
+def _parse_patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
+    connect_args = [tables] if isinstance(tables, str) else list(tables)
+    for one in connect_args:
         if not isinstance(one, str) or not re.fullmatch(r"[^.]+\.[^.]+", one):
-            raise _no(
+            raise _invalid(
                 "tables", one, 'name each as "database.table"; * stands for any text: "shop.*"'
             )
         if one.split(".")[0] in SYSTEM:
-            raise _no(
+            raise _invalid(
                 "tables",
                 one,
                 "the server's own tables have no changes to read; name tables of yours",
             )
-    if not said:
-        raise _no("tables", tables, 'name one at least: "shop.orders"')
-    return tuple(cast("tuple[str, str]", tuple(one.split("."))) for one in said)
+    if not connect_args:
+        raise _invalid("tables", tables, 'name one at least: "shop.orders"')
+    return tuple(cast("tuple[str, str]", tuple(one.split("."))) for one in connect_args)
 
 
-def _starting(starting: Any) -> Any:
+def _parse_starting(starting: Any) -> Any:
     if isinstance(starting, str) and starting in _STARTS:
         return starting
     if isinstance(starting, Mapping):
@@ -211,9 +213,9 @@ def _starting(starting: Any) -> Any:
             return {"gtid": starting["gtid"]}
         place = names == ["file", "position"]
         if place and isinstance(starting["file"], str) and isinstance(starting["position"], int):
-            number_of(starting["file"])
+            binlog_number(starting["file"])
             return dict(starting)
-    raise _no(
+    raise _invalid(
         "starting",
         starting,
         'use "initial", "earliest", "latest", {"timestamp": a datetime with a time zone, or '
@@ -222,49 +224,53 @@ def _starting(starting: Any) -> Any:
     )
 
 
-def _milliseconds(said: Any) -> int:
-    if isinstance(said, datetime):
-        if said.tzinfo is None:
+def _milliseconds(connect_args: Any) -> int:
+    if isinstance(connect_args, datetime):
+        if connect_args.tzinfo is None:
             raise ContradictoryOptions(
-                f"starting at {said} says no time zone",
+                f"starting at {connect_args} says no time zone",
                 next_step="use datetime(…, tzinfo=timezone.utc), for example",
             )
-        return round(said.timestamp() * 1000)
-    if isinstance(said, int) and not isinstance(said, bool):
-        return said
-    raise _no(
+        return round(connect_args.timestamp() * 1000)
+    if isinstance(connect_args, int) and not isinstance(connect_args, bool):
+        return connect_args
+    raise _invalid(
         "starting",
-        {"timestamp": said},
+        {"timestamp": connect_args},
         "use a datetime with a time zone, or milliseconds since 1970",
     )
 
 
-def _passed(said: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    each = [said] if isinstance(said, str) else list(said)
+def _parse_pass_over(
+    connect_args: Sequence[str], tables: tuple[tuple[str, str], ...]
+) -> tuple[str, ...]:
+    each = [connect_args] if isinstance(connect_args, str) else list(connect_args)
     for one in each:
-        known = isinstance(one, str) and any(
+        is_valid = isinstance(one, str) and any(
             kind.fullmatch(one) for kind in (_PLACE, _GTID, _CASCADE)
         )
-        if not known:
-            raise _no(
+        if not is_valid:
+            raise _invalid(
                 "pass_over",
                 one,
                 "name single events and rows as the error did that stopped the query, "
                 '"binlog.000003:1234" or '
                 '"binlog.000003:1234/5"; transactions by their GTIDs; or "cascade:shop.items"',
             )
-        if _CASCADE.fullmatch(one) and not _may_be_wanted(one.removeprefix("cascade:"), tables):
-            raise _no("pass_over", one, "name a table that tables= names, as it is spelled there")
+        if _CASCADE.fullmatch(one) and not _may_match(one.removeprefix("cascade:"), tables):
+            raise _invalid(
+                "pass_over", one, "name a table that tables= names, as it is spelled there"
+            )
     return tuple(each)
 
 
-def _may_be_wanted(name: str, tables: tuple[tuple[str, str], ...]) -> bool:
-    """On any server: some compare names without regard to case."""
+def _may_match(name: str, tables: tuple[tuple[str, str], ...]) -> bool:
+    """Check whether a table may match on any server: some compare names without regard to case."""
     database, _, table = name.lower().partition(".")
     return any(
-        _fits(database, one.lower()) and _fits(table, other.lower()) for one, other in tables
+        _matches(database, one.lower()) and _matches(table, other.lower()) for one, other in tables
     )
 
 
-def _no(name: str, said: object, next_step: str) -> ConfigurationError:
-    return ConfigurationError(f"{name}={said!r}", next_step=next_step)
+def _invalid(name: str, connect_args: object, next_step: str) -> ConfigurationError:
+    return ConfigurationError(f"{name}={connect_args!r}", next_step=next_step)

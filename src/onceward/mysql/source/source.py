@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-
 from onceward.custom.resettable.offsets import text_of
 from onceward.custom.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
 from onceward.engine.ledger.chain import Ledger
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
 from onceward.errors import (
     AccessDenied,
     BinlogDamaged,
@@ -32,34 +32,35 @@ from onceward.errors import (
     OncewardError,
     ServerUnfit,
     SourceReplaced,
-)  # fmt: skip
+)
 from onceward.formats.debezium.changes import TABLES, VALUES
-from onceward.mysql import snapshot
-from onceward.mysql.binlog.gtids import Gtids
-from onceward.mysql.snapshot.state import is_over
-from onceward.mysql.source import parts as task_parts
-from onceward.mysql.source import starts
+from onceward.mysql.binlog.gtid_sets import Gtids
+from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, is_over
 from onceward.mysql.source.connection import Server, follow
-from onceward.mysql.source.cuts import IDLE_BYTES, Cutter, Range
-from onceward.mysql.source.failover import located, must_have, relocated, renamed
+from onceward.mysql.source.partitions import COLUMNS, join_pieces, read_partition
 from onceward.mysql.source.position import Position
-from onceward.mysql.source.requirements import Look
+from onceward.mysql.source.position_search import (
+    check_has_transactions,
+    find_after_purge,
+    find_position,
+    find_renamed_server,
+    starting_position,
+)
+from onceward.mysql.source.ranges import IDLE_BYTES, PlannedRange, RangePlanner
+from onceward.mysql.source.requirements import ServerCheck
 from onceward.mysql.source.settings import (
     BATCH_BYTES,
     HEARTBEAT_SECONDS,
-    Settings,
+    ChangesSettings,
     Starting,
     Values,
-    settings_of,
+    make_settings,
 )
 
 _NULLABLE = ("key", "before", "after", "gtid")
 _NUMBERS = {"ts_ms": LongType(), "pos": LongType(), "row": IntegerType(), "server_id": LongType()}
 SCHEMA = StructType(
-    [
-        StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE)
-        for name in task_parts.COLUMNS
-    ]
+    [StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE) for name in COLUMNS]
 )
 
 _NO_LIMIT = (1 << 31) - 1
@@ -112,7 +113,7 @@ def mysql_changes(
     :param poll_seconds: a server that had nothing new is asked again after so long.
     :raises ConfigurationError: a setting that cannot be.
     """
-    settings = settings_of(
+    settings = make_settings(
         url=url,
         tables=tables,
         starting=starting,
@@ -131,16 +132,16 @@ def mysql_changes(
     # What ``formats.debezium`` looks for: values in another form would be taken for what they are
     # not, and a table that is not read has no changes, ever.
     written = {VALUES: values}
-    named = {TABLES: [".".join(one) for one in settings.tables]}
+    patterns = {TABLES: [".".join(one) for one in settings.tables]}
     return (
         frame.withMetadata("before", written)
         .withMetadata("after", written)
-        .withMetadata("table", named)
+        .withMetadata("table", patterns)
     )
 
 
 @dataclass
-class _Ahead:
+class _Progress:
     """How far it is known that nothing comes which is wanted."""
 
     behind: str
@@ -155,7 +156,7 @@ class MySQLChanges(PartitionedSource):
 
     schema = SCHEMA
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ChangesSettings) -> None:
         self._settings = settings
         self._forget()
 
@@ -171,8 +172,8 @@ class MySQLChanges(PartitionedSource):
 
     def _forget(self) -> None:
         self._session: Server | None = None
-        self._look = Look()
-        self._ahead: _Ahead | None = None
+        self._server_check = ServerCheck()
+        self._ahead: _Progress | None = None
         self._without_chunks = 0
         self._plans: dict[str, list[Any]] = {}
         """By their two ends, as text."""
@@ -185,9 +186,9 @@ class MySQLChanges(PartitionedSource):
         :raises ServerUnfit: the server's settings would lose changes.
         """
         server = self._server(begins=True)
-        begins = starts.first(self._settings, server)
+        begins = starting_position(self._settings, server)
         if self._settings.starting == "initial":
-            begins = replace(begins, snapshot=snapshot.begin(server, self._settings, begins))
+            begins = replace(begins, snapshot=begin_snapshot(server, self._settings, begins))
         return begins.to_json()
 
     def advance(self, position: Any, limit: int) -> Any:
@@ -196,121 +197,127 @@ class MySQLChanges(PartitionedSource):
         :param limit: events with changes, at most, unless one transaction has more. Each has a row
             at least.
         """
-        known = Position.from_json(position)
+        current = Position.from_json(position)
         server = self._server()
-        begin = _without_what_is_over(self._found(server, self._beginning(position, known)))
+        begin = _drop_finished_snapshot(
+            self._find_current(server, self._beginning(position, current))
+        )
         if begin.place == server.end() and begin.snapshot is None:
-            return self._moved(position, begin, 0)
-        begin, cutter = self._read(
-            begin, lambda at: self._cutter(at, most_changes=limit, looked_at=self._look.tables)
+            return self._log_progress(position, begin, 0)
+        begin, planner = self._read(
+            begin, lambda at: self._planner(at, max_changes=limit,
+            checked_tables=self._server_check.tables)
         )  # fmt: skip
-        found = self._looked_at(begin, cutter)
+        found = self._check_new_tables(begin, planner)
         if begin.snapshot is not None:
             return self._with_chunks(position, begin, found)
         if found.changes:
-            return self._logged(position, found.end, self._parts(found, found.end))
-        if found.stop is not None:
-            raise found.stop
-        return self._moved(position, found.end, found.bytes)
+            return self._log(position, found.end, self._parts(found, found.end))
+        if found.error is not None:
+            raise found.error
+        return self._log_progress(position, found.end, found.bytes)
 
-    def _looked_at(self, begin: Position, cutter: Cutter) -> Range:
+    def _check_new_tables(self, begin: Position, planner: RangePlanner) -> PlannedRange:
         """What a cutter has found. Where it has met something new, the server is looked at before
         that is passed on: if it is not fit, the range ends before it.
         """
-        if cutter.news is None:
-            return cutter.range()
-        self._look.again()
+        if planner.unchecked_at is None:
+            return planner.range()
+        self._server_check.invalidate()
         try:
-            self._look.at(self._connected(), self._settings, unseen=cutter.unseen)
+            self._server_check.run(
+                self._connected(), self._settings, unchecked_tables=planner.unchecked_tables
+            )
         except (ServerUnfit, AccessDenied) as unfit:
-            news = cutter.news
-            _, before = self._read(begin, lambda at: self._cutter(at, upto=news))
-            before.stop = type(unfit)(
-                f"{unfit.message}; it was looked at again for what is in the binlog at {news}, "
-                f"and all changes before "
+            unchecked_at = planner.unchecked_at
+            _, before = self._read(begin, lambda at: self._planner(at, upto=unchecked_at))
+            before.error = type(unfit)(
+                f"{unfit.message}; it was looked at again for what is in the binlog at "
+                f"{unchecked_at}, and all changes before "
                 "are passed on",
                 next_step=unfit.next_step,
-                details={**unfit.details, "at": str(news)},
+                details={**unfit.details, "at": str(unchecked_at)},
             )
             return before.range()
-        return cutter.range()
+        return planner.range()
 
-    def _with_chunks(self, position: Any, begin: Position, found: Range) -> Any:
+    def _with_chunks(self, position: Any, begin: Position, found: PlannedRange) -> Any:
         """A batch of a snapshot that is under way: what the stream has, and chunks as of its end,
         unless that is far from where the binlog ends. But a server that is always ahead of us has
         its rows read, too.
         """
-        if found.stop is not None and not found.changes:
-            raise found.stop
+        if found.error is not None and not found.changes:
+            raise found.error
         is_turn = not found.is_full or self._without_chunks >= _MOST_WITHOUT_CHUNKS
-        state = snapshot.advance(
+        state = advance_snapshot(
             self._connected(),
             self._settings,
             begin.snapshot,
-            caught_up=found.stop is None and is_turn,
+            caught_up=found.error is None and is_turn,
         )
-        self._without_chunks = (
-            0 if state is None or snapshot.chunks_of(state) else self._without_chunks + 1
-        )
+        self._without_chunks = 0 if state is None or state["chunks"] else self._without_chunks + 1
         end = replace(found.end, snapshot=state)
-        return self._logged(position, end, self._parts(found, end, begin.snapshot))
+        return self._log(position, end, self._parts(found, end, begin.snapshot))
 
-    def _logged(self, position: Any, end: Position, parts: list[Any]) -> Any:
+    def _log(self, position: Any, end: Position, parts: list[Any]) -> Any:
         self._keep(position, end.to_json(), parts)
         return end.to_json()
 
     def partitions(self, start: Any, end: Any) -> list[Any]:
         """Ranges of bytes with changes, one a task."""
-        kept = self._plans.get(text_of([start, end]))
+        plan = self._plans.get(text_of([start, end]))
         return (
-            kept
-            if kept is not None
+            plan
+            if plan is not None
             else self._planned_again(Position.from_json(start), Position.from_json(end))
         )
 
-    def _beginning(self, position: Any, known: Position) -> Position:
+    def _beginning(self, position: Any, current: Position) -> Position:
         """What is read next: behind what is known to have nothing that is wanted."""
         ahead = self._ahead
-        return ahead.at if ahead is not None and ahead.behind == text_of(position) else known
+        return ahead.at if ahead is not None and ahead.behind == text_of(position) else current
 
-    def _found(self, server: Server, known: Position) -> Position:
+    def _find_current(self, server: Server, current: Position) -> Position:
         """``known`` on the server that is there."""
-        if known.server != server.identity:
-            return located(self._settings, server, known)
-        must_have(server, known)
-        return known
+        if current.server != server.identity:
+            return find_position(self._settings, server, current)
+        check_has_transactions(server, current)
+        return current
 
     def _read(
-        self, begin: Position, cutter_from: Callable[[Position], Cutter]
-    ) -> tuple[Position, Cutter]:
+        self, begin: Position, planner_for: Callable[[Position], RangePlanner]
+    ) -> tuple[Position, RangePlanner]:
         """From ``begin`` as far as it goes, and where that is now: if its binlog is gone, and all
         of it was read, the place is in another one. What cannot be read is told of when all before
         it has been.
         """
-        cutter = cutter_from(begin)
+        planner = planner_for(begin)
         try:
-            follow(self._settings, begin, cutter.feed)
+            follow(self._settings, begin, planner.feed)
         except BinlogPurged as gone:
-            if cutter.place == begin.place:
+            if planner.place == begin.place:
                 return self._read(
-                    relocated(self._settings, self._connected(), begin, gone), cutter_from
+                    find_after_purge(self._settings, self._connected(), begin, gone), planner_for
                 )
-            cutter.stop = gone
+            planner.error = gone
         except (BinlogDamaged, SourceReplaced) as error:
-            cutter.stop = error
-        return begin, cutter
+            planner.error = error
+        return begin, planner
 
-    def _cutter(self, at: Position, **said: Any) -> Cutter:
-        return Cutter(
-            self._settings, at, reaches_others=cache(self._connected().reaches_others), **said
+    def _planner(self, at: Position, **options: Any) -> RangePlanner:
+        return RangePlanner(
+            self._settings,
+            at,
+            is_view_or_has_triggers=cache(self._connected().is_view_or_has_triggers),
+            **options,
         )
 
-    def _moved(self, position: Any, at: Position, read: int) -> Any:
+    def _log_progress(self, position: Any, at: Position, read: int) -> Any:
         """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
         behind, now = text_of(position), time.monotonic()
         ahead = self._ahead
         if ahead is None or ahead.behind != behind:
-            ahead = self._ahead = _Ahead(behind, at, 0, now)
+            ahead = self._ahead = _Progress(behind, at, 0, now)
         ahead.at, ahead.bytes = at, ahead.bytes + read
         if at.to_json() == position:
             ahead.since = now
@@ -318,57 +325,59 @@ class MySQLChanges(PartitionedSource):
         due = now - ahead.since >= self._settings.heartbeat_seconds or ahead.bytes >= IDLE_BYTES
         if not due:
             return position
-        return self._logged(position, at, [])
+        return self._log(position, at, [])
 
     def _keep(self, start: Any, end: Any, parts: list[Any]) -> None:
         while len(self._plans) >= _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[text_of([start, end])] = parts
 
-    def _parts(self, found: Range, end: Position, state: Any = None) -> list[Any]:
+    def _parts(self, found: PlannedRange, end: Position, state: Any = None) -> list[Any]:
         """
         :param end: of the range, on the server that is there. :param state: of the snapshot at its
             start.
         """
         names = {"names": self._connected().lower_case_table_names}
-        said = {
+        options = {
             "server": end.server,
             **names,
             **({"snapshot": state} if state is not None else {}),
         }
-        ranges = [{**part, **said} for part in found.parts]
+        ranges = [{**part, **options} for part in found.parts]
         as_of = replace(end, snapshot=None).to_json()
-        chunks = snapshot.chunks_of(end.snapshot) if end.snapshot is not None else []
+        chunks = end.snapshot["chunks"] if end.snapshot is not None else []
         return ranges + [{"chunk": chunk, "as_of": as_of, **names} for chunk in chunks]
 
     def _planned_again(self, start: Position, end: Position) -> list[Any]:
         """Of a range that an earlier run has logged."""
         server = self._server()
-        begin = _without_what_is_over(self._found(server, start))
-        must_have(server, end)
-        end = renamed(self._settings, server, end)
+        begin = _drop_finished_snapshot(self._find_current(server, start))
+        check_has_transactions(server, end)
+        end = find_renamed_server(self._settings, server, end)
         is_here = end.server == server.identity and end.file in server.binlogs()
 
-        def cutter_from(at: Position) -> Cutter:
+        def planner_for(at: Position) -> RangePlanner:
             if is_here:
-                return self._cutter(at, upto=end.place)
-            return self._cutter(at, only=Gtids.parse(end.dialect, end.gtids or ""))
+                return self._planner(at, upto=end.place)
+            return self._planner(at, only=Gtids.parse(end.dialect, end.gtids or ""))
 
-        begin, cutter = self._read(begin, cutter_from)
-        found = cutter.range()
-        if not cutter.full or found.stop is not None:
-            raise found.stop or _ends_early(end, found.end)
-        has_chunks = end.snapshot is not None and bool(snapshot.chunks_of(end.snapshot))
+        begin, planner = self._read(begin, planner_for)
+        found = planner.range()
+        if not planner.is_done or found.error is not None:
+            raise found.error or _short_binlog_error(end, found.end)
+        has_chunks = end.snapshot is not None and bool(end.snapshot["chunks"])
         if end.server != server.identity:
-            end = located(self._settings, server, end, exactly=has_chunks)
+            end = find_position(self._settings, server, end, exactly=has_chunks)
         elif not is_here and has_chunks:
-            end = relocated(self._settings, server, end, _ends_early(end, found.end))
+            end = find_after_purge(
+                self._settings, server, end, _short_binlog_error(end, found.end)
+            )
         return self._parts(found, end, begin.snapshot)
 
     def _server(self, *, begins: bool = False) -> Server:
         """The session, and a look at the server where one is due."""
         session = self._connected()
-        self._look.at(session, self._settings, begins=begins)
+        self._server_check.run(session, self._settings, begins=begins)
         return session
 
     def _connected(self) -> Server:
@@ -381,29 +390,29 @@ class MySQLChanges(PartitionedSource):
                 self._session.lower_case_table_names,
                 cascades_are_logged=self._session.cascades_are_logged,
             )
-            self._look.again()
+            self._server_check.invalidate()
         return self._session
 
     # In tasks
 
     def read_partition(self, partition: Any) -> Any:
         """The changes of one part, as Arrow."""
-        return task_parts.joined(self.read_pieces(partition))
+        return join_pieces(self.read_pieces(partition))
 
     def read_pieces(self, partition: Any) -> Iterator[Any]:
         """The same, never more at a time than a piece: four MiB of a binlog may become gigabytes
         of text.
         """
-        return task_parts.read(self._settings, partition)
+        return read_partition(self._settings, partition)
 
 
-def _without_what_is_over(position: Position) -> Position:
+def _drop_finished_snapshot(position: Position) -> Position:
     """A snapshot whose last chunks came in the batch before lets everything through."""
     over = position.snapshot is not None and is_over(position.snapshot)
     return replace(position, snapshot=None) if over else position
 
 
-def _ends_early(end: Position, at: Position) -> OncewardError:
+def _short_binlog_error(end: Position, at: Position) -> OncewardError:
     return BinlogDamaged(
         f"the server's binlog ends at {at.place}, and a batch was read up to {end.place}",
         next_step="if the server lost what it had written (sync_binlog other than 1), start from "

@@ -34,7 +34,7 @@ BLOCK_BYTES = 4 << 20
 Offsets = npt.NDArray[np.int64]
 
 
-def rows_of(
+def fetch_columns(
     connection: Any, statement: str, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[list[pa.Array]]:
     """What ``statement`` gives: blocks of columns, each an array of bytes, null where the value
@@ -51,27 +51,27 @@ def rows_of(
     for _ in range(columns + 1):  # their definitions, and the packet that ends them
         connection._read_packet()
     # What its buffer holds comes first; behind it the socket is read without one.
-    packets = _Packets(
+    packets = _RowPackets(
         connection._rfile.read1(io.DEFAULT_BUFFER_SIZE), connection._sock, block_bytes
     )
     while (block := packets.block()) is not None:
         starts, stops = block
-        yield _cells(packets.buffer, starts, stops, columns)
+        yield _split_columns(packets.buffer, starts, stops, columns)
     if packets.refusal is not None:
         library(
             "a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql"
         ).err.raise_mysql_exception(packets.refusal)
 
 
-class _Packets:
+class _RowPackets:
     """Where rows lie in what was received. Each call of :meth:`block` is one buffer, read until it
     is full or the rows are over: as long as their end has not come, the server has more to say.
     """
 
-    def __init__(self, received: bytes, socket: Any, block_bytes: int) -> None:
+    def __init__(self, data: bytes, socket: Any, block_bytes: int) -> None:
         self._socket = socket
         self._block_bytes = block_bytes
-        self._rest = received
+        self._rest = data
         """Received, and no whole row."""
         self._over = False
         self.buffer = bytearray()
@@ -83,22 +83,22 @@ class _Packets:
         """Where the rows of the next block begin and end in :attr:`buffer`, one at least; None
         behind the last one.
         """
-        buffer, filled, at = bytearray(self._block_bytes), len(self._rest), 0
-        if filled > len(buffer) // 2:
-            buffer = bytearray(2 * filled)
-        buffer[:filled] = self._rest
+        buffer, fill, at = bytearray(self._block_bytes), len(self._rest), 0
+        if fill > len(buffer) // 2:
+            buffer = bytearray(2 * fill)
+        buffer[:fill] = self._rest
         starts: list[int] = []
         stops: list[int] = []
         while not self._over:
             begin, end = at + _HEADER, at + _HEADER
-            if begin <= filled:
+            if begin <= fill:
                 length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
                 if length == _FULL_PACKET:
                     if starts:
                         break  # a row of several packets is a block of its own
-                    return self._long_row(buffer[:filled])
+                    return self._long_row(buffer[:fill])
                 end += length
-                if end <= filled:
+                if end <= fill:
                     first = buffer[begin] if length else 0
                     if (first == _EIGHT and length < _MOST_IN_EOF) or first == _REFUSAL:
                         self._over = True
@@ -108,15 +108,15 @@ class _Packets:
                     stops.append(end)
                     at = end
                     continue
-            if filled == len(buffer) or end > len(buffer):
+            if fill == len(buffer) or end > len(buffer):
                 if starts:
                     break
                 buffer += bytes(max(end - len(buffer), 0) + self._block_bytes)
-            filled += self._received(memoryview(buffer)[filled:])
-        self._rest, self.buffer = bytes(memoryview(buffer)[at:filled]), buffer
+            fill += self._receive(memoryview(buffer)[fill:])
+        self._rest, self.buffer = bytes(memoryview(buffer)[at:fill]), buffer
         return (np.array(starts, np.int64), np.array(stops, np.int64)) if starts else None
 
-    def _received(self, space: memoryview) -> int:
+    def _receive(self, space: memoryview) -> int:
         try:
             count: int = self._socket.recv_into(space)
         except OSError as error:  # also a patience that is over
@@ -133,30 +133,32 @@ class _Packets:
             )
         return count
 
-    def _long_row(self, received: bytearray) -> tuple[Offsets, Offsets]:
+    def _long_row(self, data: bytearray) -> tuple[Offsets, Offsets]:
         """The first row, which is in several packets, without their headers."""
         row = bytearray()
         length = _FULL_PACKET
         while length == _FULL_PACKET:
-            for needed in (
+            for need in (
                 _HEADER,
                 _HEADER + _FULL_PACKET,
             ):  # the header says how much the second time
-                if needed > _HEADER:
-                    length = int.from_bytes(received[:3], "little")
-                    needed = _HEADER + length
-                if (have := len(received)) < needed:
-                    received += bytes(needed - have)
-                    while have < needed:
-                        with memoryview(received) as whole:
-                            have += self._received(whole[have:])
-            row += memoryview(received)[_HEADER : _HEADER + length]
-            received = received[_HEADER + length :]
-        self._rest, self.buffer = bytes(received), row
+                if need > _HEADER:
+                    length = int.from_bytes(data[:3], "little")
+                    need = _HEADER + length
+                if (have := len(data)) < need:
+                    data += bytes(need - have)
+                    while have < need:
+                        with memoryview(data) as whole:
+                            have += self._receive(whole[have:])
+            row += memoryview(data)[_HEADER : _HEADER + length]
+            data = data[_HEADER + length :]
+        self._rest, self.buffer = bytes(data), row
         return np.array([0], np.int64), np.array([len(row)], np.int64)
 
 
-def _cells(buffer: bytearray, starts: Offsets, stops: Offsets, columns: int) -> list[pa.Array]:
+def _split_columns(
+    buffer: bytearray, starts: Offsets, stops: Offsets, columns: int
+) -> list[pa.Array]:
     """The values of rows that lie in ``buffer``: cell k of all rows at once, then the next."""
     data = np.frombuffer(buffer, np.uint8)
     last = len(data) - 1

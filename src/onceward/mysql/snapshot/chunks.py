@@ -40,24 +40,29 @@ import pyarrow.compute as pc
 from onceward.errors import ServerUnfit, ServerUnreachable
 from onceward.libraries import library
 from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes
-from onceward.mysql.binlog.changes import Decoder, opened
-from onceward.mysql.binlog.event import Event
-from onceward.mysql.binlog.packed import PACKED
-from onceward.mysql.binlog.refusals import BadCell
-from onceward.mysql.binlog.texts import Values
-from onceward.mysql.binlog.values.from_text import columns_from_text
-from onceward.mysql.snapshot.catalogue import Described, described, quoted_table
-from onceward.mysql.snapshot.keys import Ask
-from onceward.mysql.snapshot.keys import within as within_sql
-from onceward.mysql.snapshot.passing import taken, within
-from onceward.mysql.snapshot.results import rows_of
-from onceward.mysql.snapshot.state import Chunk, is_missing, key_of, must_be_same
-from onceward.mysql.source.connection import Server, named, said_number
+from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
+from onceward.mysql.binlog.decoder import Decoder, inner_events
+from onceward.mysql.binlog.errors import InvalidCell
+from onceward.mysql.binlog.event import BinlogEvent
+from onceward.mysql.binlog.json_rows import ValueForm
+from onceward.mysql.binlog.values import columns_from_text
+from onceward.mysql.snapshot.catalogue import TableDescription, describe_table, quote_table
+from onceward.mysql.snapshot.filtering import range_filter, select_changes
+from onceward.mysql.snapshot.keys import Query, range_condition
+from onceward.mysql.snapshot.result_set import fetch_columns
+from onceward.mysql.snapshot.state import Chunk, check_same_key, is_missing, parse_key
+from onceward.mysql.source.connection import (
+    Server,
+    driver_errors,
+    error_number,
+    open_dump,
+    open_session,
+)
 from onceward.mysql.source.dump import Dump
-from onceward.mysql.source.position import Place, Position
-from onceward.mysql.source.settings import Settings
+from onceward.mysql.source.position import Coordinates, Position
+from onceward.mysql.source.settings import ChangesSettings
 
-PINNED = (
+SESSION_SETTINGS = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout "
     "= 240, "
     "transaction_isolation = 'REPEATABLE-READ'"
@@ -65,46 +70,50 @@ PINNED = (
 """What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at
 its end.
 """
-_OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
+_OLDER_MARIADB = SESSION_SETTINGS.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _PAUSE = 0.02
 _TRIES = 100
 _FLUSH_BYTES = 8 << 20
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
 
-Reading = Callable[[Place], AbstractContextManager[Dump]]
+Reading = Callable[[Coordinates], AbstractContextManager[Dump]]
 
 
-class View:
+class ConsistentView:
     """Step 1 and 2: the session's transaction, which sees E and is seen by H."""
 
     def __init__(self, server: Server, as_of: Position, seconds: float = _SECONDS) -> None:
         self._server = server
         self._as_of = as_of
         self._ends = time.monotonic() + seconds
-        server.ask(
-            PINNED if as_of.dialect == "mysql" or server.version >= (11, 1) else _OLDER_MARIADB
+        server.query(
+            SESSION_SETTINGS
+            if as_of.dialect == "mysql" or server.version >= (11, 1)
+            else _OLDER_MARIADB
         )
         if as_of.dialect == "mysql":
             self._wait()
 
-    def open(self) -> Place:
+    def open(self) -> Coordinates:
         """A new one. H."""
         while True:
-            self._server.ask("ROLLBACK")
-            self._server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            self._server.query("ROLLBACK")
+            self._server.query("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             high = self._high()
             if not self._as_of.place.is_at_or_behind(high) or high == self._as_of.place:
                 return high
-            self.must_not_be_late(f"its newest view is of {high}")
+            self.check_deadline(f"its newest view is of {high}")
             time.sleep(0.005)
 
-    def _high(self) -> Place:
+    def _high(self) -> Coordinates:
         if self._as_of.dialect == "mysql":
             return self._server.end()
-        said = self._server.ask("SHOW STATUS LIKE 'binlog_snapshot_%'")
-        status = {str(name).lower(): value for name, value in said}
-        return Place(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"]))
+        values = self._server.query("SHOW STATUS LIKE 'binlog_snapshot_%'")
+        status = {str(name).lower(): value for name, value in values}
+        return Coordinates(
+            str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])
+        )
 
     def _wait(self) -> None:
         gtids = self._as_of.gtids
@@ -118,14 +127,14 @@ class View:
                 "initial",
             )
         while gtids:
-            (done,) = self._server.ask(
-                f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', 1)"
+            (answer,) = self._server.query(
+                f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_check_literal(gtids)}', 1)"
             )
-            if done[0] == 0:
+            if answer[0] == 0:
                 return
-            self.must_not_be_late("it is not in gtid_executed")
+            self.check_deadline("it is not in gtid_executed")
 
-    def must_not_be_late(self, why: str) -> None:
+    def check_deadline(self, why: str) -> None:
         """
         :raises ServerUnreachable: there was no view that could be read for a minute.
         """
@@ -138,8 +147,8 @@ class View:
             )
 
 
-def chunk_as_of(
-    server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: Settings
+def read_chunk_as_of(
+    server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: ChangesSettings
 ) -> pa.Table:
     """:data:`CHANGES`, of rows with the op ``r``.
 
@@ -149,24 +158,26 @@ def chunk_as_of(
         read.
     :raises BinlogPurged: the binlog is gone back to E.
     """
-    ask = server.ask
-    view, tries = View(server, as_of), 0
+    query = server.query
+    view, tries = ConsistentView(server, as_of), 0
     while True:
         high = view.open()
-        table = _seen(ask, as_of, chunk)
-        first = _first_changes(ask, reading, chunk, as_of, high, settings)
+        table = _describe_in_view(query, as_of, chunk)
+        first = _rows_at_first_change(query, reading, chunk, as_of, high, settings)
         try:
             found = (
                 list(
-                    _untouched(server.connection, ask, table, chunk, as_of, settings.values, first)
+                    _read_untouched(
+                        server.connection, query, table, chunk, as_of, settings.values, first
+                    )
                 )
                 if table is not None
                 else []
             )
             break
         except _driver().MySQLError as error:
-            if said_number(error) != _DEFINITION_CHANGED:
-                with named(server.where):
+            if error_number(error) != _DEFINITION_CHANGED:
+                with driver_errors(server.where):
                     raise
             tries += 1
             if tries > _TRIES:
@@ -178,19 +189,21 @@ def chunk_as_of(
                 ) from error
             time.sleep(0.05)
     rows = {key: row for key, row in first.items() if row is not None}
-    return _numbered([*found, _rows_before(chunk, as_of, rows)])
+    return _number_rows([*found, _changed_rows(chunk, as_of, rows)])
 
 
-def _before(events: list[Event], high: Place) -> list[Event]:
+def _events_before(events: list[BinlogEvent], high: Coordinates) -> list[BinlogEvent]:
     """Those of a block that are before ``high``: mostly all."""
-    if not Place(events[-1].file, events[-1].position).is_at_or_behind(high):
+    if not Coordinates(events[-1].file, events[-1].position).is_at_or_behind(high):
         return events
     return [
-        event for event in events if not Place(event.file, event.position).is_at_or_behind(high)
+        event
+        for event in events
+        if not Coordinates(event.file, event.position).is_at_or_behind(high)
     ]
 
 
-def _numbered(tables: list[pa.Table]) -> pa.Table:
+def _number_rows(tables: list[pa.Table]) -> pa.Table:
     """All of them as one, in an order that does not hang on which of the rows were touched
     meanwhile.
     """
@@ -200,66 +213,73 @@ def _numbered(tables: list[pa.Table]) -> pa.Table:
     return rows.set_column(place, CHANGES.field(place), pa.array(range(rows.num_rows), pa.int32()))
 
 
-def _seen(ask: Ask, as_of: Position, chunk: Chunk) -> Described | None:
+def _describe_in_view(query: Query, as_of: Position, chunk: Chunk) -> TableDescription | None:
     """The table's definition, which the transaction holds from here on; None: there is no such
     table now.
     """
     database, name = chunk["table"]
-    ask("SET character_set_results = 'utf8mb4'")
+    query("SET character_set_results = 'utf8mb4'")
     try:
-        ask(f"SELECT * FROM {quoted_table(database, name)} LIMIT 0")  # noqa: S608 — quoted
+        query(f"SELECT * FROM {quote_table(database, name)} LIMIT 0")  # noqa: S608 — quoted
     except Exception as error:
         if is_missing(error):
             return None
         raise
-    found = described(ask, as_of.dialect, database, name)
-    must_be_same(key_of(chunk["key"]), found.key, database, name)
+    found = describe_table(query, as_of.dialect, database, name)
+    check_same_key(parse_key(chunk["key"]), found.key, database, name)
     return found
 
 
-def _first_changes(
-    ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, settings: Settings
+def _rows_at_first_change(
+    query: Query,
+    reading: Reading,
+    chunk: Chunk,
+    as_of: Position,
+    high: Coordinates,
+    settings: ChangesSettings,
 ) -> dict[str, str | None]:
     """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
     if as_of.place.is_at_or_behind(high):
         return {}
-    wanted, values, passes = tuple(chunk["table"]), settings.values, settings.passes
+    table_name, values, skippable = tuple(chunk["table"]), settings.values, settings.skippable
     found: dict[str, str | None] = {}
-    chosen = within(key_of(chunk["key"]), chunk["after"], chunk["up_to"], ask)
+    filter_range = range_filter(parse_key(chunk["key"]), chunk["after"], chunk["up_to"], query)
     decoder = Decoder(
-        as_of.dialect, lambda database, table: (database, table) == wanted, values=values,
-        passes=passes
+        as_of.dialect, lambda database, table: (database, table) == table_name, values=values,
+        skippable=skippable
     )  # fmt: skip
 
     def flush() -> None:
-        while decoder.holds:
-            changes = taken(decoder.blocks(), chosen, values)
+        while decoder.has_changes:
+            changes = select_changes(decoder.blocks(), filter_range, values)
             for key, op, before in zip(
                 *(changes[name].to_pylist() for name in ("key", "op", "before")), strict=True
             ):
                 if op != "t":
                     found.setdefault(key, None if op == "c" else before)
 
-    with closing(_blocks_up_to(reading, as_of.place, high)) as blocks:
-        held, file = 0, as_of.file
+    with closing(_read_blocks(reading, as_of.place, high)) as blocks:
+        fed_bytes, file = 0, as_of.file
         for events in blocks:
             for event in events:
                 if event.file != file:
                     flush()
-                    held, file = 0, event.file
-                for one in opened(event, passes) if event.kind in PACKED else (event,):
+                    fed_bytes, file = 0, event.file
+                for one in (
+                    inner_events(event, skippable) if event.kind in COMPRESSED_EVENTS else (event,)
+                ):
                     decoder.feed(one)
-                    held += one.stop - one.start
-                    if held >= _FLUSH_BYTES or decoder.is_full:
+                    fed_bytes += one.stop - one.start
+                    if fed_bytes >= _FLUSH_BYTES or decoder.is_full:
                         flush()
-                        held = 0
+                        fed_bytes = 0
         flush()
     return found
 
 
-def _blocks_up_to(
-    reading: Reading, place: Place, high: Place
-) -> Generator[list[Event], None, None]:
+def _read_blocks(
+    reading: Reading, place: Coordinates, high: Coordinates
+) -> Generator[list[BinlogEvent], None, None]:
     """The events between the two, all of them.
 
     A dump that is over before ``high`` goes on in another one: what is written may not be sent yet
@@ -271,15 +291,15 @@ def _blocks_up_to(
     """
     ends = time.monotonic() + _SECONDS
     while not place.is_at_or_behind(high):
-        begun = place
+        start = place
         with reading(place) as dump:
             for events in dump.blocks():
-                yield _before(events, high)
-                place = Place(dump.reader.file, dump.reader.position)
+                yield _events_before(events, high)
+                place = Coordinates(dump.reader.file, dump.reader.position)
                 if place.is_at_or_behind(high):
                     return
-            place = Place(dump.reader.file, dump.reader.position)
-        if place != begun:
+            place = Coordinates(dump.reader.file, dump.reader.position)
+        if place != start:
             ends = time.monotonic() + _SECONDS
         elif time.monotonic() > ends:
             raise ServerUnreachable(
@@ -293,27 +313,29 @@ def _blocks_up_to(
             time.sleep(_PAUSE)
 
 
-def _untouched(
+def _read_untouched(
     connection: Any,
-    ask: Ask,
-    table: Described,
+    query: Query,
+    table: TableDescription,
     chunk: Chunk,
     as_of: Position,
-    values: Values,
-    touched: dict[str, Any],
+    values: ValueForm,
+    changed: dict[str, Any],
 ) -> Iterator[pa.Table]:
     """Step 4."""
-    ask("SET character_set_results = NULL")  # texts in their own charsets, as the binlog has them
-    keys = pa.array(touched, pa.string())
+    query(
+        "SET character_set_results = NULL"
+    )  # texts in their own charsets, as the binlog has them
+    keys = pa.array(changed, pa.string())
     statement = (
         f"SELECT {', '.join(table.expressions)} "  # noqa: S608
         f"FROM {table.quoted} FORCE INDEX (PRIMARY) "
-        f"WHERE {within_sql(table.key, chunk['after'], chunk['up_to'])}"
+        f"WHERE {range_condition(table.key, chunk['after'], chunk['up_to'])}"
     )
-    for columns in rows_of(connection, statement):
+    for columns in fetch_columns(connection, statement):
         try:
             rows = columns_from_text(table.map, columns)
-        except BadCell as error:
+        except InvalidCell as error:
             raise error.error from None
         changes = snapshot_changes(
             table.map,
@@ -326,28 +348,29 @@ def _untouched(
         )
         yield (
             changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys)))
-            if touched
+            if changed
             else changes
         )
 
 
-def _rows_before(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
+def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
     """Step 5."""
     count = len(rows)
     database, name = chunk["table"]
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "op": "r", "db": database, "table": name, "before": None, "ts_ms": chunk["ts_ms"],
         "gtid": None,
         "file": as_of.file, "pos": as_of.pos, "inner": 0, "row": 0, "server_id": 0,
     }  # fmt: skip
     columns = {"key": pa.array(rows, pa.string()), "after": pa.array(rows.values(), pa.string())}
     arrays = [
-        columns.get(f.name, pa.repeat(pa.scalar(said.get(f.name), f.type), count)) for f in CHANGES
+        columns.get(f.name, pa.repeat(pa.scalar(values.get(f.name), f.type), count))
+        for f in CHANGES
     ]
     return pa.table(arrays, schema=CHANGES)
 
 
-def _checked(gtids: str) -> str:
+def _check_literal(gtids: str) -> str:
     """Digits and letters, nothing that could end a literal."""
     if "'" in gtids or "\\" in gtids:
         raise ValueError(f"{gtids!r} is no set of GTIDs")
@@ -356,3 +379,15 @@ def _checked(gtids: str) -> str:
 
 def _driver() -> Any:
     return library("a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql")
+
+
+def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> pa.Table:
+    """In a task: the rows of one chunk, as :data:`onceward.mysql.binlog.changes.CHANGES`.
+
+    :raises ServerUnreachable: it does not answer, or another one does now. :raises BinlogPurged:
+        it has not kept its binlog back to ``as_of``. :raises ChangeUnreadable: see :mod:`as_of`.
+    """
+    with open_session(settings, as_of.server) as server:
+        return read_chunk_as_of(
+            server, lambda place: open_dump(settings, as_of.server, place), chunk, as_of, settings
+        )

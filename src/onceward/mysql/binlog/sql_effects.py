@@ -1,0 +1,502 @@
+"""The effect of a statement on the selected tables, from its tokens: :class:`StatementClassifier`.
+Pure; called by :mod:`statements`.
+
+Every form is read to its end, and a statement that is not wholly understood is unsupported.
+
+Source: MySQL 9 and MariaDB 11 manuals, *Data Definition Statements*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from onceward.mysql.binlog.sql_tables import (
+    ROW_CHANGES,
+    TableNames,
+    Token,
+    TokenReader,
+    UnknownStatement,
+    dml_tables,
+)
+
+
+@dataclass(frozen=True)
+class NoEffect:
+    """It changes no row of a selected table."""
+
+    defines: tuple[str, str] | None = None
+    """The selected table that it creates or alters."""
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """It removes all rows of a selected table."""
+
+    database: str
+    table: str
+
+
+@dataclass(frozen=True)
+class OtherTables:
+    """It stands in the place of rows of tables that nobody reads: unless one of these is a view,
+    or has a trigger.
+    """
+
+    tables: TableNames
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """It may have changed rows without rows events."""
+
+    reason: str
+    """For ``ChangeUnreadable.details``: ``statement``, ``unknown_statement``, ``ddl``,
+    ``cascade``, ``system_versioned`` or ``xa``.
+    """
+    what: str
+    """Follows "there is"."""
+    next_step: str
+    table: tuple[str, str] | None = None
+    """Of ``cascade``."""
+
+
+_COMPARE = (
+    "see the statement with mysqlbinlog, and compare the tables that are read with what has come "
+    "of them, or start "
+    "from a new checkpoint with a snapshot"
+)
+
+
+def unknown_statement(what: str = "a statement that is not known") -> Unsupported:
+    """Return the effect of a statement that is not understood."""
+    return Unsupported("unknown_statement", what, _COMPARE)
+
+
+XA_DECISION = Unsupported(
+    "xa",
+    "the decision on an XA transaction that was prepared with rows of tables that are read, or "
+    "before the query began",
+    _COMPARE,
+)
+"""The caller may pass it if it knows that the transaction has no rows of selected tables."""
+
+Effect = NoEffect | Truncation | OtherTables | Unsupported
+NO_EFFECT = NoEffect()
+
+_DML = (*ROW_CHANGES, "CALL", "DO", "SELECT", "VALUES", "TABLE", "HANDLER", "MERGE")
+_ACCOUNT_VERBS = ("GRANT", "REVOKE", "FLUSH", "INSTALL", "UNINSTALL")
+_OBJECTS = (
+    "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER",
+    "TABLESPACE", "LOGFILE",
+    "RESOURCE", "SPATIAL", "SEQUENCE", "PACKAGE", "LIBRARY", "INSTANCE", "PREPARE",
+)  # fmt: skip
+"""Objects that can be created, altered and dropped, and are no tables."""
+_DATABASE = ("DATABASE", "SCHEMA")
+_TABLE = ("TABLE", "TABLES")
+_MODIFIERS = 24
+"""So many words may stand between CREATE and the object (``DEFINER = `a`@`b` SQL SECURITY DEFINER
+…``).
+"""
+_PARTITION_CHANGES = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
+"""Clauses of ALTER TABLE that take rows away with a partition, or bring some."""
+
+
+def classify_tokens(
+    tokens: Iterable[Token], database: str, selects: Callable[[str, str], bool],
+    selects_database: Callable[[str], bool], lower_case_names: bool,
+) -> Effect:  # fmt: skip
+    """Return the effect of one statement.
+
+    :param database: of names without one.
+    """
+    try:
+        return StatementClassifier(
+            TokenReader(tokens, database, lower_case_names), selects, selects_database
+        ).classify()
+    except UnknownStatement:
+        return unknown_statement()
+
+
+class StatementClassifier:
+    """One statement, read from the front. There is a method for each verb of ``_VERBS``."""
+
+    def __init__(
+        self,
+        tokens: TokenReader,
+        selects: Callable[[str, str], bool],
+        selects_database: Callable[[str], bool],
+    ) -> None:
+        self._tokens = tokens
+        self._selects = selects
+        self._selects_database = selects_database
+
+    def classify(self) -> Effect:
+        """Return the effect.
+
+        :raises UnknownStatement: it is not wholly understood.
+        """
+        word = self._tokens.next
+        if word is None:
+            return NO_EFFECT  # nothing but comments: MariaDB's dummy events
+        if word.kind != "word":
+            raise UnknownStatement
+        self._tokens.take()
+        verb = word.text.upper()
+        if verb in _DML:
+            return self._dml(verb)
+        if verb in _ACCOUNT_VERBS:
+            return NO_EFFECT
+        rule = getattr(self, f"_{verb.lower()}", None) if verb in _VERBS else None
+        if rule is None:
+            raise UnknownStatement
+        found: Effect = rule()
+        return found
+
+    def _dml(self, verb: str) -> Effect:
+        what = f"a statement ({verb} …) in the place of the rows that it changed"
+        try:
+            names = dml_tables(verb, self._tokens) if verb in ROW_CHANGES else ()
+        except UnknownStatement:
+            names = ()
+        affected_tables = [name for name in names if self._selects(*name)]
+        if names and not affected_tables:
+            return OtherTables(names)
+        return _unsupported_statement(
+            what
+            if not affected_tables
+            else f"{what}, which may be those of {'.'.join(affected_tables[0])}"
+        )
+
+    # ── transactions ──
+
+    def _begin(self) -> Effect:
+        self._tokens.skip("WORK")
+        return self._at_end(NO_EFFECT)
+
+    _commit = _begin
+
+    def _start(self) -> Effect:
+        return NO_EFFECT if self._tokens.skip("TRANSACTION") else self._unknown()
+
+    def _savepoint(self) -> Effect:
+        return NO_EFFECT
+
+    def _release(self) -> Effect:
+        return NO_EFFECT if self._tokens.skip("SAVEPOINT") else self._unknown()
+
+    def _rollback(self) -> Effect:
+        return Unsupported(
+            "statement",
+            "a ROLLBACK, by which rows that are written before it never came to be",
+            _COMPARE,
+        )
+
+    def _xa(self) -> Effect:
+        if self._tokens.skip("START", "BEGIN", "END"):
+            # what follows, or came before, are its rows; the end is an event of its own
+            return NO_EFFECT
+        return XA_DECISION
+
+    # ── accounts and settings ──
+
+    def _set(self) -> Effect:
+        if self._tokens.skip("STATEMENT"):  # MariaDB: SET STATEMENT a = b, c = d FOR …
+            while self._tokens.next is not None and not self._tokens.skip("FOR"):
+                self._tokens.take()
+            return self.classify() if self._tokens.next is not None else self._unknown()
+        return NO_EFFECT if self._tokens.skip("PASSWORD", "DEFAULT") else self._unknown()
+
+    # ── tables ──
+
+    def _analyze(self) -> Effect:
+        self._tokens.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+        if self._tokens.skip(*_TABLE):
+            return NO_EFFECT
+        return _unsupported_statement(
+            "an ANALYZE of a statement, which is carried out"
+        )  # MariaDB's
+
+    def _optimize(self) -> Effect:
+        self._tokens.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+        return (
+            NO_EFFECT if self._tokens.skip(*_TABLE, "VIEW") else self._unknown()
+        )  # MariaDB's REPAIR VIEW
+
+    _repair = _optimize
+
+    def _truncate(self) -> Effect:
+        self._tokens.skip("TABLE")
+        database, table = self._tokens.take_table()
+        self._tokens.skip_wait_clause()
+        return self._at_end(
+            Truncation(database, table) if self._selects(database, table) else NO_EFFECT
+        )
+
+    def _drop(self) -> Effect:
+        temporary = self._tokens.skip("TEMPORARY")
+        if self._tokens.skip(*_TABLE):
+            self._tokens.skip_if_exists()
+            tables = [name for name in self._tokens.take_tables() if self._selects(*name)]
+            self._tokens.skip("RESTRICT", "CASCADE")
+            self._tokens.skip_wait_clause()
+            return self._at_end(
+                _unsupported_ddl("a DROP TABLE", tables[0])
+                if tables and not temporary
+                else NO_EFFECT
+            )
+        return self._whole_database("DROP") if self._tokens.skip(*_DATABASE) else self._object()
+
+    def _rename(self) -> Effect:
+        if self._tokens.skip("USER"):
+            return NO_EFFECT
+        if not self._tokens.skip(*_TABLE):
+            return self._unknown()
+        self._tokens.skip_if_exists()
+        affected_tables = []
+        while True:
+            affected_tables.append(self._tokens.take_table())
+            self._tokens.skip_wait_clause()
+            if not self._tokens.skip("TO"):
+                return self._unknown()
+            affected_tables.append(self._tokens.take_table())
+            if not self._tokens.skip_sign(","):
+                break
+        tables = [name for name in affected_tables if self._selects(*name)]
+        return self._at_end(_unsupported_ddl("a RENAME TABLE", tables[0]) if tables else NO_EFFECT)
+
+    def _create(self) -> Effect:
+        replaces = False
+        for _ in range(_MODIFIERS):
+            if self._tokens.skip("TABLE"):
+                return self._create_table(replaces)
+            if self._tokens.skip(*_DATABASE):
+                return self._whole_database("CREATE OR REPLACE") if replaces else NO_EFFECT
+            if self._tokens.next is not None and self._tokens.next.is_keyword(*_OBJECTS):
+                return NO_EFFECT
+            if self._tokens.skip("TEMPORARY"):
+                return self._create_temporary()
+            replaces |= self._tokens.take().is_keyword("REPLACE")
+        return self._unknown()
+
+    def _create_table(self, replaces: bool) -> Effect:
+        self._tokens.skip_if_exists()
+        name = self._tokens.take_table()
+        if not self._selects(*name):
+            return NO_EFFECT
+        if replaces:
+            return _unsupported_ddl("a CREATE OR REPLACE TABLE", name)
+        cascades = False
+        while self._tokens.next is not None:
+            word = self._tokens.take()
+            cascades |= self._is_cascade(word)
+            if self._is_versioning(word):
+                return _unsupported_versioning(name)
+            values = word.is_keyword("VALUES") and not (
+                self._tokens.next is not None and self._tokens.next.is_keyword("LESS", "IN")
+            )
+            if word.is_keyword("SELECT", "TABLE") or values:
+                return _unsupported_statement(
+                    f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote"
+                )
+        return _unsupported_cascade(name) if cascades else NoEffect(name)
+
+    def _is_cascade(self, word: Token) -> bool:
+        """Check whether ``word`` begins a foreign key's rule that changes rows by itself."""
+        if not word.is_keyword("ON") or not self._tokens.skip("DELETE", "UPDATE"):
+            return False
+        if self._tokens.skip("CASCADE"):
+            return True
+        return (
+            self._tokens.skip("SET")
+            and self._tokens.next is not None
+            and self._tokens.next.is_keyword("NULL", "DEFAULT")
+        )
+
+    def _create_temporary(self) -> Effect:
+        if not self._tokens.skip("TABLE"):
+            return NO_EFFECT if self._tokens.skip("SEQUENCE") else self._unknown()
+        self._tokens.skip_if_exists()
+        name = self._tokens.take_table()
+        if not self._selects(*name):
+            return NO_EFFECT
+        # Only statements use it in the binlog, and nothing in those on that name says which of the
+        # two it means.
+        return _unsupported_statement(
+            f"a temporary table called {'.'.join(name)}, as one that is read is"
+        )
+
+    def _alter(self) -> Effect:
+        ignoring = False
+        for _ in range(_MODIFIERS):
+            if self._tokens.skip("TABLE"):
+                return self._alter_table(ignoring)
+            if self._tokens.next is not None and self._tokens.next.is_keyword(
+                *_OBJECTS, *_DATABASE
+            ):
+                return NO_EFFECT
+            ignoring |= self._tokens.take().is_keyword("IGNORE")
+        return self._unknown()
+
+    def _alter_table(self, ignoring: bool) -> Effect:
+        self._tokens.skip_if_exists()
+        name = self._tokens.take_table()
+        found: Effect = NO_EFFECT
+        depth, cascades = 0, False
+        while self._tokens.next is not None:
+            word = self._tokens.take()
+            cascades |= self._is_cascade(word)
+            depth += (word == _OPEN) - (word == _CLOSE)
+            if self._is_versioning(word) and self._selects(*name):
+                found = _unsupported_versioning(name)
+            elif depth == 0 and found == NO_EFFECT:
+                found = self._clause(word, name)
+        if depth:
+            return self._unknown()
+        if ignoring and self._selects(*name):
+            return _unsupported_ddl("an ALTER IGNORE TABLE", name)
+        if found != NO_EFFECT or not self._selects(*name):
+            return found
+        return _unsupported_cascade(name) if cascades else NoEffect(name)
+
+    def _clause(self, word: Token, name: tuple[str, str]) -> Effect:
+        """Return the effect of the clause that begins with ``word`` outside of brackets. In doubt
+        a word begins a clause: a column that is called like a keyword, without quotes, may cost an
+        error.
+        """
+        if word.is_keyword("RENAME") and not (
+            self._tokens.next is not None
+            and self._tokens.next.is_keyword("COLUMN", "INDEX", "KEY")
+        ):
+            if not self._tokens.skip("TO", "AS"):
+                self._tokens.skip_sign("=")
+            other = self._tokens.take_table()
+            tables = [one for one in (name, other) if self._selects(*one)]
+            return _unsupported_ddl("an ALTER TABLE … RENAME", tables[0]) if tables else NO_EFFECT
+        if word.is_keyword("WITH") and self._tokens.skip(
+            "TABLE"
+        ):  # EXCHANGE PARTITION a WITH TABLE b
+            other = self._tokens.take_table()
+            return (
+                _unsupported_ddl("an EXCHANGE PARTITION", other)
+                if self._selects(*other)
+                else NO_EFFECT
+            )
+        if not self._selects(*name) or self._tokens.next is None:
+            if (
+                word.is_keyword("CONVERT", "TO")
+                and self._tokens.next is not None
+                and self._tokens.skip("TABLE")
+            ):
+                other = (
+                    self._tokens.take_table()
+                )  # CONVERT TABLE b TO PARTITION, CONVERT PARTITION a TO TABLE b
+                return (
+                    _unsupported_ddl("a CONVERT of a partition", other)
+                    if self._selects(*other)
+                    else NO_EFFECT
+                )
+            return NO_EFFECT
+        if word.is_keyword(*_PARTITION_CHANGES) and self._tokens.next.is_keyword(
+            "PARTITION", "TABLESPACE", "TABLE"
+        ):
+            return _unsupported_ddl(
+                f"an ALTER TABLE … {word.text.upper()} {self._tokens.next.text.upper()}", name
+            )
+        if word.is_keyword("DROP") and self._tokens.skip("SYSTEM"):
+            versions = self._tokens.next is not None and self._tokens.next.is_keyword("VERSIONING")
+            return (
+                _unsupported_ddl("an ALTER TABLE … DROP SYSTEM VERSIONING", name)
+                if versions
+                else NO_EFFECT
+            )
+        if word.is_keyword("ENGINE"):
+            self._tokens.skip_sign("=")
+            if (
+                self._tokens.next is not None
+                and self._tokens.next.text.strip("'\"").upper() == "BLACKHOLE"
+            ):
+                return _unsupported_ddl("an ALTER TABLE … ENGINE = BLACKHOLE", name)
+        return NO_EFFECT
+
+    def _is_versioning(self, word: Token) -> bool:
+        """Check for MariaDB's WITH SYSTEM VERSIONING and ADD SYSTEM VERSIONING: from there on
+        deleted rows stay.
+        """
+        if not (word.is_keyword("WITH", "ADD") and self._tokens.skip("SYSTEM")):
+            return False
+        return self._tokens.next is not None and self._tokens.next.is_keyword("VERSIONING")
+
+    def _whole_database(self, verb: str) -> Effect:
+        self._tokens.skip_if_exists()
+        name = self._tokens.take_name()
+        return (
+            Unsupported("ddl", f"a {verb} DATABASE of {name}", _COMPARE)
+            if self._selects_database(name)
+            else NO_EFFECT
+        )
+
+    def _object(self) -> Effect:
+        """Skip words that may describe an object that is no table."""
+        for _ in range(_MODIFIERS):
+            if self._tokens.take().is_keyword(*_OBJECTS):
+                return NO_EFFECT
+        return self._unknown()
+
+    def _at_end(self, classify: Effect) -> Effect:
+        """Return ``effect`` if nothing follows."""
+        self._tokens.skip_sign(";")
+        return classify if self._tokens.next is None else self._unknown()
+
+    def _unknown(self) -> Effect:
+        raise UnknownStatement
+
+
+_VERBS = frozenset({
+    "BEGIN", "COMMIT", "START", "SAVEPOINT", "RELEASE", "ROLLBACK", "XA", "SET", "TRUNCATE",
+    "DROP", "RENAME", "CREATE",
+    "ALTER", "ANALYZE", "OPTIMIZE", "REPAIR",
+})  # fmt: skip
+
+_OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
+
+
+def _unsupported_ddl(what: str, name: tuple[str, str]) -> Unsupported:
+    return Unsupported(
+        "ddl",
+        f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of "
+        f"them",
+        _COMPARE,
+    )
+
+
+def _unsupported_cascade(name: tuple[str, str]) -> Unsupported:
+    table = ".".join(name)
+    return Unsupported(
+        "cascade",
+        f"a foreign key of {table} (CASCADE, SET NULL) by which the server changes rows, and "
+        f"writes no binlog of it",
+        "let the key RESTRICT, and the application change the rows; then compare the table with "
+        "what came of it. Or, "
+        f'if none of its rows is ever changed that way, pass_over=["cascade:{table}"]',
+        name,
+    )
+
+
+def _unsupported_versioning(name: tuple[str, str]) -> Unsupported:
+    return Unsupported(
+        "system_versioned",
+        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in the "
+        f"table as history, "
+        "and no change tells it from what is there",
+        f"ALTER TABLE {'.'.join(name)} DROP SYSTEM VERSIONING, or leave it out of the wanted "
+        f"tables",
+    )
+
+
+def _unsupported_statement(what: str) -> Unsupported:
+    return Unsupported(
+        "statement",
+        what,
+        f"set binlog_format=ROW for every session on the server, then {_COMPARE}",
+    )

@@ -1,0 +1,464 @@
+"""MariaDB's COMPRESSED columns. Pure; called by the modules beside it.
+
+A byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits are how many
+bytes of length follow, the greatest first; its bit 3 says that it is raw deflate, without zlib's
+header. Source: MariaDB ``sql/field_comp.cc``.
+
+CHAR, VARCHAR and TEXT by their charsets. Pure; called by :mod:`onceward.mysql.binlog.values`.
+
+BIT, BINARY, VARBINARY, BLOB, GEOMETRY and VECTOR. Pure; called by
+:mod:`onceward.mysql.binlog.values`.
+
+ENUM and SET: numbers of labels, and bits of them. Pure; called by
+:mod:`onceward.mysql.binlog.values`.
+
+JSON columns of MySQL. Pure; called by :mod:`onceward.mysql.binlog.values`.
+
+Cells to Arrow columns, a type at a time. Pure; called by :mod:`onceward.mysql.binlog.changes` and
+by what reads a snapshot.
+
+Which Arrow type each type of a column becomes (:func:`arrow_type`), chosen so that nothing that a
+server can hold is lost on the way, whether it comes from a binlog (:func:`columns_of`) or from a
+SELECT (:mod:`.from_text`):
+
+============================================  =====================================================================
+in MySQL or MariaDB                           in Arrow
+============================================  =====================================================================
+TINYINT … BIGINT, also UNSIGNED               int8, int16, int32 (also MEDIUMINT), int64; uint8 … uint64
+FLOAT, DOUBLE                                 float32, float64
+DECIMAL(p, s)                                 decimal128(p, s), from 39 digits on decimal256
+YEAR                                          uint16, 0 for 0000
+DATE, TIME, DATETIME, TIMESTAMP               string: MySQL's own text with all digits of its fraction, TIMESTAMP in
+                                              UTC. It has 0000-00-00, 2024-00-00 and -838:59:59,
+                                              which no type of Arrow's has, and sorts as they do
+                                              (TIME does not)
+CHAR, VARCHAR, TEXT, ENUM, SET                string; ENUM's error value is the empty text, a SET's labels have commas
+JSON of MySQL                                 string: the server's own text of it
+JSON of MariaDB                               string: it is a LONGTEXT
+BIT, BINARY, VARBINARY, BLOB                  binary; BINARY(n) with all its n bytes
+GEOMETRY                                      binary: four bytes SRID, little-endian, then WKB, as a client gets it
+VECTOR                                        binary: floats of 4 bytes, little-endian
+INET6, INET4, UUID of MariaDB                 binary: a binlog has them as a BINARY of 16 or 4
+============================================  =====================================================================
+
+What a client gets of a SELECT, as the same Arrow columns that a binlog's rows become: equal rows
+give equal texts. Pure.
+
+Called by what reads a snapshot, with the values as MySQL's text protocol sends them, in a session
+that has said :data:`SESSION`, each column asked for by :func:`select_expression`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onceward.errors import OncewardError
+from onceward.mysql.binlog.charsets import UTF8, decoder_for, single_byte_table
+from onceward.mysql.binlog.errors import InvalidCell, damaged_data, unreadable_change
+from onceward.mysql.binlog.fixed_width import (
+    CellBytes,
+    decimal_array,
+    number_array,
+    temporal_array,
+)
+from onceward.mysql.binlog.json_binary import InvalidJson, json_text
+from onceward.mysql.binlog.rows import Cells, Numbers, RowData
+from onceward.mysql.binlog.table_map import TEMPORAL, ColumnKind, TableColumn, TableMap
+
+_PLAIN, _ZLIB = 0, 8
+_RAW = 8
+_MOST = 1032
+"""What a byte of deflate becomes at most: a length that says more is none."""
+
+
+def decompressed_array(
+    table: TableMap, column: TableColumn, at: CellBytes, cells: Cells
+) -> pa.Array:
+    """The bytes as they were before.
+
+    :raises BadCell: they do not unpack to the length that they say, or are packed in another way.
+    """
+    found: list[bytes | None] = []
+    title = f"a value of the compressed column {column.name!r} of {table.name}"
+    try:
+        for value in at.slices(cells):
+            found.append(value and _decompress_value(value))  # noqa: PERF401  says where it stopped
+    except (zlib.error, ValueError) as error:
+        raise InvalidCell(
+            len(found), damaged_data(f"{title} cannot be unpacked: {error}")
+        ) from None
+    except NotImplementedError as error:
+        step = (
+            f"ALTER TABLE {table.name} to have it without COMPRESSED, and start from a "
+            f"position after that"
+        )
+        raise InvalidCell(
+            len(found), unreadable_change("column_type", f"{title} is packed by {error}", step)
+        ) from None
+    return pa.array(found, pa.binary())
+
+
+def _decompress_value(value: bytes) -> bytes:
+    method, width = value[0] >> 4, value[0] & 7
+    if method == _PLAIN:
+        return value[1:]
+    if method != _ZLIB:
+        raise NotImplementedError(f"method {method}, which is not known")
+    length = int.from_bytes(value[1 : 1 + width], "big")
+    data = value[1 + width :]
+    if length > _MOST * len(data):
+        raise ValueError(f"{len(data)} bytes cannot become {length}")
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS if value[0] & _RAW else zlib.MAX_WBITS)
+    found = inflate.decompress(data, length + 1)
+    if len(found) != length:
+        raise ValueError(f"they are {len(found)} bytes or more, and say {length}")
+    return found
+
+
+def text_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    """:raises BadCell: bytes that are no text of the column's charset, or a charset that there is
+    no codec of.
+    """
+    raw = (
+        decompressed_array(table, column, at, cells) if column.is_compressed else at.binary(cells)
+    )
+    return decode_texts(table, column, raw)
+
+
+def decode_texts(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
+    """The texts that ``raw`` are the bytes of."""
+    if column.charset in UTF8:
+        try:
+            return raw.cast(pa.string())  # looks at every byte
+        except pa.ArrowInvalid:
+            return _decode_one_by_one(table, column, raw)
+    if single_byte_table(column.charset) is not None and raw.null_count < len(raw):
+        return _decode_single_byte(table, column, raw)
+    return _decode_one_by_one(table, column, raw)
+
+
+def _decode_single_byte(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
+    """All texts of a column as one text: where each byte lies in it is a sum of the lengths of
+    those before.
+    """
+    decode = decoder_for(column.charset)
+    assert decode is not None  # noqa: S101  there is a table
+    valid, edges, data = raw.buffers()
+    places = np.frombuffer(edges, np.int32)[raw.offset : raw.offset + len(raw) + 1]
+    content = memoryview(data)[places[0] : places[-1]] if data is not None else memoryview(b"")
+    try:
+        text = decode(bytes(content)).encode()
+    except UnicodeDecodeError:
+        return _decode_one_by_one(table, column, raw)
+    if len(text) == len(content):
+        edges_out = places - places[0]
+    else:
+        lengths = _utf8_lengths(column.charset)[np.frombuffer(content, np.uint8)]
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        edges_out = ends[places - places[0]].astype(np.int32)
+    if raw.offset:
+        valid = None if not raw.null_count else pa.array(raw.is_valid()).buffers()[1]
+    return pa.Array.from_buffers(
+        pa.string(),
+        len(raw),
+        [valid, pa.py_buffer(np.ascontiguousarray(edges_out)), pa.py_buffer(text)],
+    )
+
+
+def _utf8_lengths(charset: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    return np.array(
+        [len(character.encode()) for character in single_byte_table(charset) or ""], np.uint8
+    )
+
+
+def _decode_one_by_one(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
+    decode = decoder_for(column.charset)
+    found: list[str | None] = []
+    for row, value in enumerate(raw.to_pylist()):
+        if value is None:
+            found.append(None)
+            continue
+        try:
+            if decode is None:
+                raise InvalidCell(row, _no_codec_error(table, column))
+            text = decode(value)
+            text.encode()
+            found.append(text)
+        except UnicodeError:
+            raise InvalidCell(row, _no_text_error(table, column, value)) from None
+    return pa.array(found, pa.string())
+
+
+def _no_codec_error(table: TableMap, column: TableColumn) -> OncewardError:
+    return unreadable_change(
+        "column_type",
+        f"column {column.name!r} of {table.name} has the charset "
+        f"{column.charset or 'of nobody knows which name'}, "
+        "which cannot be read here",
+        f"ALTER TABLE {table.name} CONVERT TO CHARACTER SET utf8mb4, and start from a position "
+        f"after that; or leave "
+        "the table out of the wanted ones",
+    )
+
+
+def _no_text_error(table: TableMap, column: TableColumn, value: bytes) -> OncewardError:
+    return unreadable_change(
+        "column_type",
+        f"column {column.name!r} of {table.name} has bytes that are no text of its charset "
+        f"{column.charset}, "
+        f"among them {value[:32]!r}",
+        "correct the value on the server, and read the row again from the table; a column "
+        "that holds such bytes for good should be a VARBINARY",
+    )
+
+
+_SRID_BYTES = 4
+_FLOAT_BYTES = 4
+
+
+def binary_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    """The bytes.
+
+    :raises BadCell: a server writes no such.
+    """
+    if column.kind is ColumnKind.BIT:
+        fixed = at.words(f"V{column.width}", cells.start)
+        raw = pa.Array.from_buffers(
+            pa.binary(column.width), len(fixed), [None, pa.py_buffer(fixed.tobytes())]
+        )
+        raw = raw.cast(pa.binary())
+        return (
+            raw
+            if cells.null is None
+            else pc.if_else(pa.array(cells.null), pa.scalar(None, pa.binary()), raw)
+        )
+    if column.is_compressed:
+        return decompressed_array(table, column, at, cells)
+    raw = at.binary(cells)
+    if column.is_padded:
+        return _pad(table, column, raw)
+    if column.kind is ColumnKind.GEOMETRY:
+        _check_bytes(table, column, pc.greater_equal(pc.binary_length(raw), _SRID_BYTES))
+    elif column.kind is ColumnKind.VECTOR:
+        lengths = pc.binary_length(raw)
+        _check_bytes(table, column, pc.equal(pc.bit_wise_and(lengths, _FLOAT_BYTES - 1), 0))
+        floats = [
+            None if each is None else np.isfinite(np.frombuffer(each, "<f4")).all()
+            for each in raw.to_pylist()
+        ]
+        _check_bytes(table, column, pa.array(floats, pa.bool_()))
+    return raw
+
+
+def _pad(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
+    """With the zeros at the end that are not in the binlog."""
+    missing = pc.subtract(column.size, pc.binary_length(raw))
+    _check_bytes(table, column, pc.greater_equal(missing, 0))
+    if not pc.any(pc.greater(missing, 0)).as_py():
+        return raw
+    zeros = pc.binary_repeat(pa.repeat(b"\0", len(raw)), missing)
+    return pc.binary_join_element_wise(raw, zeros, b"")
+
+
+def _check_bytes(table: TableMap, column: TableColumn, fits: pa.Array) -> None:
+    if pc.all(fits).as_py() is False:
+        what = (
+            f"a {column.kind.value} of column {column.name!r} of {table.name} has a length or "
+            f"a number that none has"
+        )
+        raise InvalidCell(pc.index(fits, False).as_py(), damaged_data(what))
+
+
+_WORDS = {1: "u1", 2: "<u2", 3: "<u4", 4: "<u4", 8: "<u8"}
+
+
+def label_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    """The labels.
+
+    :raises BadCell: a number that is no label's.
+    """
+    numbers = at.words(_WORDS.get(column.width, "<u8"), cells.start)
+    if column.kind is ColumnKind.ENUM:
+        # Number 0 is what a server that is not strict makes of a label that there is not.
+        numbers = numbers.astype(np.int64)
+        if cells.null is not None:
+            numbers[cells.null] = 0
+        _check_labels(table, column, numbers <= len(column.labels))
+        return _take_labels(["", *column.labels], numbers, cells)
+    bits = numbers.astype(np.uint64)
+    if column.width < 8:
+        bits &= np.uint64((1 << 8 * column.width) - 1)
+    if cells.null is not None:
+        bits[cells.null] = 0
+    _check_labels(table, column, bits <= np.uint64((1 << len(column.labels)) - 1))
+    different, which = np.unique(bits, return_inverse=True)
+    texts = [
+        ",".join(label for n, label in enumerate(column.labels) if each >> n & 1)
+        for each in different.tolist()
+    ]
+    return _take_labels(texts, which.reshape(-1), cells)
+
+
+def _take_labels(texts: list[str], numbers: Numbers, cells: Cells) -> pa.Array:
+    return pc.take(pa.array(texts, pa.string()), pa.array(numbers, mask=cells.null))
+
+
+def _check_labels(
+    table: TableMap, column: TableColumn, fits: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+) -> None:
+    if not fits.all():
+        what = f"column {column.name!r} of {table.name} has a label that its type has not"
+        raise InvalidCell(int(np.argmin(fits)), damaged_data(what))
+
+
+def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    """Their texts.
+
+    :raises BadCell: bytes that are no document.
+    """
+    documents = at.slices(cells)
+    found: list[str | None] = []
+    try:
+        for document in documents:
+            found.append(None if document is None else json_text(document))  # noqa: PERF401  says where it stopped
+    except InvalidJson as error:
+        what = (
+            f"column {column.name!r} of {table.name} has a document that cannot be read: {error}"
+        )
+        raise InvalidCell(len(found), damaged_data(what)) from None
+    return pa.array(found, pa.string())
+
+
+_BINARY_KINDS = frozenset(
+    {ColumnKind.BIT, ColumnKind.BINARY, ColumnKind.GEOMETRY, ColumnKind.VECTOR}
+)
+_MOST_DIGITS_128 = 38
+_INTEGERS = {
+    1: (pa.int8(), pa.uint8()),
+    2: (pa.int16(), pa.uint16()),
+    8: (pa.int64(), pa.uint64()),
+}
+_OTHER_INTEGERS = (pa.int32(), pa.uint32())
+
+
+def arrow_type(column: TableColumn) -> pa.DataType:
+    """See the table above."""
+    if column.kind is ColumnKind.INTEGER:
+        return _INTEGERS.get(column.width, _OTHER_INTEGERS)[column.unsigned]
+    if column.kind is ColumnKind.FLOAT:
+        return pa.float32() if column.width == 4 else pa.float64()
+    if column.kind is ColumnKind.DECIMAL:
+        wide = column.precision > _MOST_DIGITS_128
+        return (pa.decimal256 if wide else pa.decimal128)(column.precision, column.scale)
+    if column.kind is ColumnKind.YEAR:
+        return pa.uint16()
+    return pa.binary() if column.kind in _BINARY_KINDS else pa.string()
+
+
+def decode_columns(table: TableMap, block: RowData, cells: list[Cells]) -> pa.RecordBatch:
+    """All columns of the rows that ``cells`` are of.
+
+    :raises BadCell: a value is not one of its column's type, or none that can be held.
+    """
+    at = CellBytes(block)
+    arrays = [
+        _array(table, column, at, each) for column, each in zip(table.columns, cells, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in table.columns])
+
+
+def _array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    kind = column.kind
+    if kind in (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.YEAR):
+        return number_array(table, column, at, cells)
+    if kind is ColumnKind.DECIMAL:
+        return decimal_array(table, column, at, cells)
+    if kind in TEMPORAL:
+        return temporal_array(table, column, at, cells)
+    if kind is ColumnKind.TEXT:
+        return text_array(table, column, at, cells)
+    if kind is ColumnKind.JSON:
+        return json_array(table, column, at, cells)
+    if kind in (ColumnKind.ENUM, ColumnKind.SET):
+        return label_array(table, column, at, cells)
+    return binary_array(table, column, at, cells)
+
+
+SESSION = "SET time_zone = '+00:00', character_set_results = NULL, sql_mode = ''"
+"""Moments in UTC, texts in their columns' own charsets, as they are in a binlog, and without the
+spaces of a CHAR.
+"""
+
+_FLOAT_BYTES = 4
+_ADDRESS_BYTES = {4, 16}
+_CHARACTERS = frozenset({ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET})
+
+
+def select_expression(column: TableColumn) -> str:
+    """A column as it has to be selected: what a client is shown of a FLOAT has six digits, and of
+    MariaDB's UUID and INET types, which a binlog has as a BINARY of their size, a text.
+    """
+    name = "`" + column.name.replace("`", "``") + "`"
+    if column.kind is ColumnKind.FLOAT and column.width == _FLOAT_BYTES:
+        return (
+            f"{name} * 1e0"  # a double, with all the digits that it needs, and the sign of a zero
+        )
+    if column.is_padded and column.size in _ADDRESS_BYTES:
+        return f"CAST({name} AS BINARY({column.size}))"
+    return name
+
+
+def columns_from_text(
+    table: TableMap, columns: Sequence[pa.Array | Sequence[bytes | None]]
+) -> pa.RecordBatch:
+    """:param columns: the bytes of each of ``table``'s columns, in its order, null for NULL.
+
+    :raises BadCell: a value is none of its column's type: the table was altered meanwhile.
+    """
+    arrays = [
+        array_from_text(table, column, raw)
+        for column, raw in zip(table.columns, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in table.columns])
+
+
+def array_from_text(
+    table: TableMap, column: TableColumn, raw: pa.Array | Sequence[bytes | None]
+) -> pa.Array:
+    """Of one column.
+
+    :raises BadCell: see :func:`columns_from_text`.
+    """
+    arrow = arrow_type(column)
+    if not isinstance(raw, pa.Array):
+        raw = pa.array(raw, pa.binary())
+    if arrow == pa.binary():
+        return raw.cast(arrow)
+    if column.kind in _CHARACTERS:
+        return decode_texts(table, column, raw)
+    try:
+        text = raw.cast(pa.string())
+        if column.kind is ColumnKind.JSON:
+            return pc.replace_substring(
+                text, "\n", ""
+            )  # the server breaks lines in long base64, and nowhere else
+        if column.kind is ColumnKind.FLOAT:
+            return text.cast(pa.float64()).cast(arrow)
+        # A ZEROFILL has zeros in front.
+        return text.cast(arrow)
+    except pa.ArrowInvalid as error:
+        what = (
+            f"column {column.name!r} of {table.name} gave a value that is no "
+            f"{column.kind.value}: {error}"
+        )
+        raise InvalidCell(
+            0,
+            unreadable_change(
+                "column_type", what, "read the snapshot again: the table was altered"
+            ),
+        ) from None

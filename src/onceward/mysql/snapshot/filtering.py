@@ -1,0 +1,165 @@
+"""Which changes of the stream are let through while a snapshot is under way: those of rows whose
+chunk has come. Tasks.
+
+What if an update moves a row from where the snapshot was to where it was not, or back? It is two
+changes anyway, and each is let through, or not, by its own key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from onceward.mysql.binlog.blocks import RowBlock, merge_changes
+from onceward.mysql.binlog.decoder import Decoder
+from onceward.mysql.binlog.json_rows import ValueForm
+from onceward.mysql.binlog.table_map import TableMap
+from onceward.mysql.snapshot.keys import Key, Mask, Query, is_behind
+from onceward.mysql.snapshot.state import State, key_changed_error, parse_key
+from onceward.mysql.source.connection import Server
+from onceward.mysql.source.settings import ChangesSettings
+
+KeyFilter = Callable[[TableMap, Sequence[pa.Array]], Mask]
+"""Of keys, one column of them each, those that are taken."""
+
+
+class SnapshotFilter:
+    """Of the state at which a batch starts.
+
+    :param ask: whom to ask for the order of texts; called only if a key has one.
+    """
+
+    def __init__(self, state: State, query: Query) -> None:
+        self._left = {tuple(each) for each in state["left"]}
+        self._under_way = None if state["table"] is None else tuple(state["table"])
+        self._key: Key = parse_key(state["key"] or [])
+        self._after = state["after"]
+        self._query = query
+
+    def changes(self, blocks: Iterable[RowBlock], values: ValueForm) -> pa.Table:
+        """What passes of ``blocks``, all of which are of one file, in its order: :data:`CHANGES`.
+
+        :raises ChangeUnreadable: the primary key of the table under way is another one, or see
+            ``in_order``.
+        """
+        whole_blocks: list[RowBlock] = []
+        filtered_blocks: list[RowBlock] = []
+        for block in blocks:
+            name = (block.map.db, block.map.table)
+            if name in self._left:
+                continue
+            if name != self._under_way or block.kind == "truncate":
+                whole_blocks.append(block)
+            else:
+                filtered_blocks.append(block)
+        return select_changes(filtered_blocks, self._is_done, values, whole_blocks)
+
+    def _is_done(self, table: TableMap, keys: Sequence[pa.Array]) -> Mask:
+        check_binlog_key(table, self._key)
+        return ~_compare(self._key, self._after, table, keys, self._query)
+
+
+def range_filter(
+    key: Key, after: list[str] | None, up_to: list[str] | None, query: Query
+) -> KeyFilter:
+    """The keys behind ``after`` and not behind ``up_to``."""
+
+    def choice(table: TableMap, keys: Sequence[pa.Array]) -> Mask:
+        check_binlog_key(table, key)
+        found = np.ones(len(keys[0]), np.bool_)
+        if after is not None:
+            found &= _compare(key, after, table, keys, query)
+        if up_to is not None:
+            found &= ~_compare(key, up_to, table, keys, query)
+        return found
+
+    return choice
+
+
+def check_binlog_key(table: TableMap, key: Key) -> None:
+    """:raises ChangeUnreadable: the binlog says that the table's primary key is another one."""
+    columns = [table.columns[place] for place in table.key]
+    if [(column.name, column.kind) for column in columns] != [
+        (column.name, column.kind) for column in key
+    ]:
+        raise key_changed_error(table.db, table.table)
+
+
+def select_changes(
+    blocks: Iterable[RowBlock],
+    choice: KeyFilter,
+    values: ValueForm,
+    others: Sequence[RowBlock] = (),
+) -> pa.Table:
+    """The changes of those rows of ``blocks`` that ``choice`` takes by their keys, and all of
+    ``others``; of one file, in its order.
+    """
+    parts = [part for block in blocks for part in _split_block(block, choice)]
+    changes = merge_changes([*parts, *others], values)
+    # Blocks are put in order by events, and the two halves of an update here are in different
+    # ones.
+    return (
+        changes.sort_by([(name, "ascending") for name in ("pos", "inner", "row")])
+        if parts
+        else changes
+    )
+
+
+def _split_block(block: RowBlock, choice: KeyFilter) -> list[RowBlock]:
+    if not block.images.num_rows:
+        return []
+    mask = choice(block.map, [block.images.column(place) for place in block.map.key])
+    if block.kind != "update":
+        return _select_rows(block, block.kind, mask)
+    old, new = mask[0::2], mask[1::2]
+    both = np.repeat(old & new, 2)
+    deleted, inserted = np.zeros(len(mask), np.bool_), np.zeros(len(mask), np.bool_)
+    deleted[0::2], inserted[1::2] = old & ~new, new & ~old
+    return [
+        *_select_rows(block, "update", both),
+        *_select_rows(block, "delete", deleted),
+        *_select_rows(block, "insert", inserted),
+    ]
+
+
+def _select_rows(block: RowBlock, kind: str, rows: Mask) -> list[RowBlock]:
+    if not rows.any():
+        return []
+    return [replace(block if rows.all() else block.select(rows), kind=kind)]  # type: ignore[arg-type]
+
+
+def _compare(
+    key: Key, place: list[str], table: TableMap, keys: Sequence[pa.Array], query: Query
+) -> Mask:
+    try:
+        return is_behind(key, place, keys, query)
+    except pa.ArrowException:  # a place that the column's type does not have any more
+        raise key_changed_error(table.db, table.table) from None
+
+
+@contextmanager
+def snapshot_filter(
+    settings: ChangesSettings, state: State
+) -> Iterator[Callable[[Decoder], pa.Table]]:
+    """In a task, in the place of ``Decoder.flush``, for a batch that starts with ``state``: only
+    changes of rows that are done. What a decoder was fed between two calls must be of one file.
+    """
+    sessions: list[Server] = []
+
+    def query(statement: str) -> Sequence[tuple[Any, ...]]:
+        """Only where a key's order is the server's to say."""
+        if not sessions:
+            sessions.append(Server(settings))
+        return sessions[0].query(statement)
+
+    snapshot_changes = SnapshotFilter(state, query)
+    try:
+        yield lambda decoder: snapshot_changes.changes(decoder.blocks(), settings.values)
+    finally:
+        for server in sessions:
+            server.close()

@@ -1,0 +1,393 @@
+"""Plans the range of a batch, and its partitions: :class:`RangePlanner`. Pure: events in, a range
+out. Driver.
+
+A batch ends at the end of a transaction: as soon as it has the bytes or the changes that it may
+have, where the server has no more, or before an event that cannot be passed on. Its partitions are
+ranges of bytes that begin and end anywhere, also inside a transaction: each names the tables of
+the rows in it, and its transaction. Stretches without a change of a selected table are in no
+partition.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
+from onceward.mysql.binlog.decoder import inner_events
+from onceward.mysql.binlog.errors import add_event, unreadable_event
+from onceward.mysql.binlog.event import (
+    COMPRESSED_ROWS_EVENTS,
+    EXECUTE_LOAD_QUERY,
+    HEADER_BYTES,
+    PARTIAL_UPDATE_ROWS,
+    QUERY,
+    ROWS_EVENTS,
+    TABLE_MAP,
+    UNSUPPORTED,
+    XA_PREPARE,
+    BinlogEvent,
+    unsupported_reason,
+)
+from onceward.mysql.binlog.gtid_sets import Gtids
+from onceward.mysql.binlog.rows import describe_rows
+from onceward.mysql.binlog.sql_effects import (
+    NO_EFFECT,
+    XA_DECISION,
+    NoEffect,
+    OtherTables,
+    Truncation,
+    Unsupported,
+)
+from onceward.mysql.binlog.statements import classify, decided_xid
+from onceward.mysql.binlog.table_map import TableMap
+from onceward.mysql.source.position import FIRST_BYTE, Coordinates, Position
+from onceward.mysql.source.settings import SYSTEM, ChangesSettings
+from onceward.mysql.source.transactions import OUTSIDE, TransactionWalk, statement_begins_with
+
+IDLE_BYTES = 1 << 30
+"""Without selected changes, the position moves after so many bytes."""
+
+_COMPARE = "compare these tables with what was read"
+_MOST_TABLES = 10_000  # table maps whose answer is remembered
+
+
+@dataclass
+class PlannedRange:
+    """The stretch between two positions."""
+
+    end: Position
+    parts: list[dict[str, Any]]
+    """One a task; see :mod:`partitions`."""
+    changes: int
+    """Events with selected changes: each has one at least."""
+    bytes: int
+    is_full: bool
+    """There may be more behind it at this moment."""
+    error: OncewardError | None
+    """Why it ends here, if an event behind it cannot be passed on."""
+
+
+@dataclass
+class _PartitionBuilder:
+    """The partitions of a range under construction."""
+
+    least: int
+    file: str
+    begin: int
+    partitions: list[dict[str, Any]] = field(default_factory=list)
+    maps: tuple[bytes, ...] = ()
+    gtid: str | None = None
+    changes: int = 0
+    """In the open partition."""
+    born: int | None = None
+    era: int = 0
+    """See :class:`~onceward.mysql.source.position.Position`."""
+
+    def cut(
+        self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None
+    ) -> None:
+        """End the open partition here, and begin another one."""
+        if self.changes:
+            part: dict[str, Any] = {
+                "file": self.file, "born": self.born, "era": self.era, "from": self.begin,
+                "to": pos,
+            }  # fmt: skip
+            if self.maps:
+                part["maps"] = [base64.b64encode(one).decode() for one in self.maps]
+            if self.gtid is not None:
+                part["gtid"] = self.gtid
+            self.partitions.append(part)
+        self.begins(file, pos, maps, gtid)
+
+    def begins(
+        self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None
+    ) -> None:
+        """Drop the open partition's content, and begin here."""
+        self.file, self.begin, self.maps, self.gtid, self.changes = file, pos, maps, gtid, 0
+
+    def between(self, place: Coordinates) -> None:
+        """Handle the end of a transaction."""
+        if not self.changes:
+            self.begins(*place)
+        elif place.pos - self.begin >= self.least:
+            self.cut(*place)
+
+    def mark(self) -> tuple[Any, ...]:
+        """Return the state, for :meth:`back_to`."""
+        return (len(self.partitions), self.file, self.begin, self.maps, self.gtid, self.changes)
+
+    def back_to(self, mark: tuple[Any, ...], place: Coordinates) -> None:
+        """Drop everything since ``mark``, which was made at ``place``."""
+        count, self.file, self.begin, self.maps, self.gtid, self.changes = mark
+        del self.partitions[count:]
+        self.cut(*place)
+
+
+class RangePlanner(TransactionWalk):
+    """Plans one range, from ``start`` on.
+
+    :param start: on the server that sends the events.
+    :param max_changes: events with changes, at most; but a transaction is never cut.
+    :param upto: the range ends there, and nowhere else: it was logged before.
+    :param only: of a range that was logged on another server: these transactions, and no others.
+    :param checked_tables: the selected tables that were there when the server was checked.
+    :param is_view_or_has_triggers: asked of a table that a statement changes and nobody reads.
+    """
+
+    def __init__(
+        self,
+        settings: ChangesSettings,
+        start: Position,
+        *,
+        max_changes: int = 1 << 62,
+        upto: Coordinates | None = None,
+        only: Gtids | None = None,
+        checked_tables: Container[tuple[str, str]] | None = None,
+        is_view_or_has_triggers: Callable[[str, str], bool] = lambda *_: False,
+    ) -> None:
+        super().__init__(start, upto=upto, selects=settings.selects)
+        self._again = upto is not None or only is not None
+        self._only = only
+        self._is_view_or_has_triggers = is_view_or_has_triggers
+        self._settings = settings
+        self._most_bytes, self._max_changes = settings.max_bytes, max_changes
+        self._skippable = settings.skippable
+        self._checked_tables = checked_tables
+        self.unchecked_at: Coordinates | None = None
+        """Before the first transaction that defines a selected table, or has changes of one that
+        was not checked.
+        """
+        self.unchecked_tables: set[tuple[str, str]] = set()
+        """Those tables."""
+        self._parts = _PartitionBuilder(settings.part_bytes, start.file, start.pos, era=start.era)
+        self._mark = self._parts.mark()
+        self._maps: dict[bytes, bytes] = {}
+        self._wanted_ids: dict[bytes, bool] = {}
+        self._known_maps: dict[bytes, bool] = {}
+        self._changes = 0
+        """Of whole transactions."""
+        self._here = 0
+        """Of the transaction under way."""
+        self._handlers |= {
+            EXECUTE_LOAD_QUERY: self._load,
+            **dict.fromkeys(
+                (*ROWS_EVENTS, *COMPRESSED_ROWS_EVENTS, PARTIAL_UPDATE_ROWS), self._rows
+            ),
+        }
+        if only is not None and self.gtids is not None and self.gtids.covers(only):
+            self.is_done = True
+
+    def range(self) -> PlannedRange:
+        """Return the range."""
+        if self._state != OUTSIDE:  # the last transaction is not whole
+            self._on_incomplete()
+        else:
+            self._parts.cut(*self.place)
+        return PlannedRange(
+            self.position(),
+            self._parts.partitions,
+            self._changes,
+            self.bytes,
+            self.is_done,
+            self.error,
+        )
+
+    # Transactions
+
+    def _on_begin(self, event: BinlogEvent) -> None:
+        if self._only is not None and (self.gtid is None or self.gtid not in self._only):
+            self._is_skipping = True  # of a later range
+        self._here = 0
+        self._maps.clear()
+        self._wanted_ids.clear()
+        self._mark = self._parts.mark()
+
+    def _on_end(self, event: BinlogEvent) -> None:
+        self._changes += self._here
+        self._here = 0
+        self._parts.between(self.place)
+        if self._only is not None:
+            self.is_done = self.gtids is not None and self.gtids.covers(self._only)
+        elif not self._again:
+            most = self._most_bytes if self._changes else IDLE_BYTES
+            self.is_done = self.bytes >= most or self._changes >= self._max_changes
+
+    def _on_skipped(self, event: BinlogEvent) -> None:
+        super()._on_skipped(event)
+        self._parts.cut(*self._transaction_at)
+        self._parts.begins(*self.place)
+
+    def _on_incomplete(self) -> None:
+        self._parts.back_to(self._mark, self._transaction_at)
+        self._here = 0
+
+    def _next_file(self, event: BinlogEvent) -> None:
+        super()._next_file(event)
+        self._parts.cut(*self.place)
+        self._parts.era = self.era
+        self._parts.begins(event.file, FIRST_BYTE)
+
+    def _format(self, event: BinlogEvent) -> None:
+        super()._format(event)
+        self._parts.born = event.timestamp
+
+    # What is in them
+
+    def _table_map(self, event: BinlogEvent) -> None:
+        if self._is_skipping:
+            return
+        self._cut_inside(event)
+        body = bytes(event.body)
+        is_selected = self._known_maps.get(body)
+        if is_selected is None:
+            if len(self._known_maps) >= _MOST_TABLES:
+                self._known_maps.clear()
+            name = _table_name(event, body)
+            is_selected = self._known_maps[body] = self._selects(*name)
+            if (
+                is_selected
+                and self._checked_tables is not None
+                and self._settings.normalize(*name) not in self._checked_tables
+            ):
+                self._is_news(name)
+        self._maps[body[:6]] = body
+        self._wanted_ids[body[:6]] = is_selected
+
+    def _rows(self, event: BinlogEvent) -> None:
+        if self._is_skipping:
+            return
+        self._cut_inside(event)
+        start = event.start + HEADER_BYTES
+        if self._wanted_ids.get(bytes(event.buffer[start : start + 6])):
+            if event.kind == PARTIAL_UPDATE_ROWS:
+                map = self._maps[bytes(event.buffer[start : start + 6])]
+                self._refuse_kind(event, "partial_json", describe_rows(event, map))
+            self._count()
+
+    def _count(self) -> None:
+        self._has_selected_rows = True
+        self._here += 1
+        self._parts.changes += 1
+
+    def _cut_inside(self, event: BinlogEvent) -> None:
+        if event.position - self._parts.begin >= self._parts.least and not event.inner:
+            self._parts.cut(event.file, event.position, tuple(self._maps.values()), self.gtid)
+
+    def _on_statement(self, event: BinlogEvent) -> None:
+        settings = self._settings
+        found = classify(
+            event, settings.selects, settings.selects_database,
+            lower_case_names=settings.ignores_case
+        )  # fmt: skip
+        if isinstance(found, OtherTables):
+            indirect = [
+                name
+                for name in found.tables
+                if name[0] not in SYSTEM and self._is_view_or_has_triggers(*name)
+            ]
+            found = _view_or_trigger(indirect[0]) if indirect else NO_EFFECT
+        if found == XA_DECISION and self.prepared.get(decided_xid(event) or "", True) is False:
+            return  # on a transaction without rows that are wanted
+        if (
+            isinstance(found, Unsupported)
+            and found.table is not None
+            and settings.allows_cascade(*found.table)
+        ):
+            found = NoEffect(found.table)
+        if isinstance(found, NoEffect) and found.defines is not None:
+            self._is_news(found.defines)
+        elif isinstance(found, Unsupported) and not (
+            self._here == 0 and statement_begins_with(event, "ROLLBACK")
+        ):
+            self._refuse(
+                event,
+                unreadable_event(event, found.reason, found.what, found.next_step, gtid=self.gtid),
+            )
+        elif isinstance(found, Truncation):
+            self._count()
+
+    def _is_news(self, name: tuple[str, str]) -> None:
+        self.unchecked_at = self.unchecked_at or self._transaction_at
+        self.unchecked_tables.add(name)
+
+    def _load(self, event: BinlogEvent) -> None:
+        """Handle LOAD DATA as a statement."""
+        if not self._is_skipping:
+            self._on_statement(event)
+
+    def _on_payload(self, event: BinlogEvent) -> None:
+        for inner in inner_events(event, self._skippable):
+            if inner.kind in ROWS_EVENTS or inner.kind == PARTIAL_UPDATE_ROWS:
+                self._rows(inner)
+            elif inner.kind == TABLE_MAP:
+                self._table_map(inner)
+            elif inner.kind == QUERY:
+                self._on_statement(inner)
+            elif inner.kind == XA_PREPARE and unsupported_reason(
+                inner.kind, 0, self.dialect, inner.body
+            ):
+                self._on_xa_prepare(inner)
+            else:
+                self._must_pass(inner)
+
+    def _on_rollback(self, event: BinlogEvent) -> None:
+        if self._here:
+            what = (
+                "a ROLLBACK of a transaction with changes of tables that are read, some of "
+                "which may have none"
+            )
+            self._refuse(
+                event, unreadable_event(event, "statement", what, _COMPARE, gtid=self.gtid)
+            )
+
+    def _on_xa_prepare(self, event: BinlogEvent) -> None:
+        if self._has_selected_rows:
+            self._refuse_kind(event, "xa")
+        super()._on_xa_prepare(event)
+
+    def _on_other(self, event: BinlogEvent) -> None:
+        if not event.artificial and not self._is_skipping:
+            self._must_pass(event)
+        super()._on_other(event)
+
+    # Stops
+
+    def _must_pass(self, event: BinlogEvent) -> None:
+        reason = unsupported_reason(event.kind, event.flags, self.dialect, event.body)
+        if reason is not None:
+            self._refuse_kind(event, reason)
+
+    def _refuse_kind(self, event: BinlogEvent, reason: str, lost: str = "this one event") -> None:
+        what, next_step = UNSUPPORTED[reason]
+        what = what.format(kind=event.kind)
+        self._refuse(
+            event,
+            unreadable_event(event, reason, what, next_step, gtid=self.gtid, lost=lost),
+        )
+
+    def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
+        if not self._skippable.has_event(event):
+            raise error
+
+
+def _view_or_trigger(name: tuple[str, str]) -> Unsupported:
+    what = (
+        f"a statement in the place of the rows that it changed: {'.'.join(name)} is a view, or "
+        f"has a trigger"
+    )
+    return Unsupported(
+        "statement",
+        what,
+        f"set binlog_format=ROW for every session on the server, then {_COMPARE}",
+    )
+
+
+def _table_name(event: BinlogEvent, body: bytes) -> tuple[str, str]:
+    """Return database and table of a table map."""
+    try:
+        return TableMap.parse_names(body)
+    except BinlogDamaged as error:
+        raise add_event(error, event, None) from None
