@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from onceward.cli.doctor.finding import Finding
-
 from onceward.cli.doctor.mysql_lines import SETTINGS, Missing, lines
 from onceward.errors import OncewardError
 from onceward.mysql.snapshot.keys import quote

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from onceward.sql.ledger.mysql import MySQLSession, connected
-
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -28,6 +26,7 @@ from onceward.mysql.binlog.event import BinlogEvent, Dialect
 from onceward.mysql.source.dump import Dump, DumpRefused
 from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.settings import ChangesSettings
+from onceward.sql.ledger.mysql import MySQLSession, connected
 
 _NAME = "onceward mysql_changes"
 _LOGIN = (1045, 1698, 1524, 1862, 3118, 2059, 2061)

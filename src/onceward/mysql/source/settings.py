@@ -15,11 +15,10 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any, Literal, cast, get_args
 
-from onceward.sql.ledger.mysql import said_in
-
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.mysql.binlog.errors import Skippable
 from onceward.mysql.source.position import binlog_number
+from onceward.sql.ledger.mysql import said_in
 
 Values = Literal["text", "debezium"]
 Starting = Literal["initial", "earliest", "latest"] | Mapping[str, Any]

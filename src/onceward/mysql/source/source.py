@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from onceward.custom.resettable.offsets import text_of
-from onceward.custom.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
-from onceward.engine.ledger.chain import Ledger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from onceward.custom.resettable.offsets import text_of
+from onceward.custom.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
+from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
     AccessDenied,
     BinlogDamaged,
