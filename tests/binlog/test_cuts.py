@@ -197,14 +197,14 @@ def test_golden_stops(name: str, reason: str):
         assert stop.details["reason"] in (reason, "ddl")
         assert stop.details["at"] not in passed
         passed.append(stop.details["at"])
-        stop = cut(events, begin, settings(pass_over=passed)).stop
+        stop = cut(events, begin, settings(pass_over=passed)).error
     assert stop is None
     assert passed
 
 
 def test_stops_of_tables_that_are_not_read_are_none():
     for name in ("mysql-8.0.33-partial-json",):
-        assert cut(golden(name), start(), settings(tables="other.*")).stop is None
+        assert cut(golden(name), start(), settings(tables="other.*")).error is None
 
 
 def test_a_half_transaction_at_the_end_is_waited_for():
@@ -358,7 +358,7 @@ def loaded(table: str) -> Log:
 def test_load_data_as_a_statement_stops_where_its_table_is_read():
     mine = settings(tables="shop.t")
     assert cut(loaded("other").events, start(), mine).changes == 1
-    stop = cut(loaded("t").events, start(), mine).stop
+    stop = cut(loaded("t").events, start(), mine).error
     assert isinstance(stop, ChangeUnreadable)
     assert stop.details["reason"] == "statement"
 
@@ -381,12 +381,12 @@ def test_a_statement_on_a_view_or_a_table_with_triggers_stops():
         .query("DELETE FROM other.t")
     )
     log.query("INSERT INTO other.v VALUES (1)").put(XID, bytes(8))
-    stop = cut(log.events, start(), mine, is_view_or_has_triggers=reaches_others).stop
+    stop = cut(log.events, start(), mine, is_view_or_has_triggers=reaches_others).error
     assert isinstance(stop, ChangeUnreadable)
     assert "other.v" in stop.message
     assert asked == [("other", "t"), ("other", "v")]
     assert (
-        cut(log.events, start(), settings(tables="shop.t", pass_over=[stop.details["at"]])).stop
+        cut(log.events, start(), settings(tables="shop.t", pass_over=[stop.details["at"]])).error
         is None
     )
 
@@ -404,14 +404,14 @@ def test_the_decision_on_an_xa_transaction_of_other_tables_passes(decision: str)
     log = prepared(Log(), 1, "other").transaction(2)
     mine = settings(tables="shop.t")
     first = cut(log.events, start(), mine)
-    assert (first.changes, first.stop, first.end.prepared) == (1, None, {"1:78:": False})
+    assert (first.changes, first.error, first.end.prepared) == (1, None, {"1:78:": False})
     log.gtid(3).query(f"XA {decision} X'78',X'',1").transaction(4)
     rest = [event for event in log.events if event.position >= first.end.pos]
     found = cut(rest, Position.from_json(first.end.to_json()), mine)
     assert (found.changes, found.error, found.end.prepared) == (1, None, None)
     unknown = cut(rest, start(), mine)
-    assert isinstance(unknown.stop, ChangeUnreadable)
-    assert unknown.stop.details["reason"] == "xa"
+    assert isinstance(unknown.error, ChangeUnreadable)
+    assert unknown.error.details["reason"] == "xa"
 
 
 def test_an_xa_transaction_of_wanted_rows_stops_where_it_is_prepared_and_where_it_is_decided():
@@ -423,7 +423,7 @@ def test_an_xa_transaction_of_wanted_rows_stops_where_it_is_prepared_and_where_i
     log.gtid(4).query("XA ROLLBACK X'62',X'',1").transaction(5)
     places, passed = [], list[str]()
     while (
-        stop := cut(log.events, start(), settings(tables="shop.t", pass_over=passed)).stop
+        stop := cut(log.events, start(), settings(tables="shop.t", pass_over=passed)).error
     ) is not None:
         assert stop.details["reason"] == "xa"
         passed.append(stop.details["at"])
@@ -471,14 +471,14 @@ def test_a_statement_that_ends_like_a_transaction_is_a_stop(end: str):
         .put(XID, bytes(8))
         .transaction(2)
     )
-    stop = cut(log.events, start()).stop
+    stop = cut(log.events, start()).error
     assert isinstance(stop, ChangeUnreadable)
     assert stop.details["reason"] == "statement"
 
 
 def test_a_rollback_of_rows_is_a_stop():
     log = Log().gtid(1).query("BEGIN").row().query("ROLLBACK")
-    stop = cut(log.events, start()).stop
+    stop = cut(log.events, start()).error
     assert isinstance(stop, ChangeUnreadable)
     assert "ROLLBACK" in stop.message
     nothing = Log().gtid(1).query("BEGIN").query("ROLLBACK").transaction(2)
@@ -500,11 +500,11 @@ def test_a_set_of_transactions_with_more_than_was_seen():
 
 def test_a_transaction_without_an_end_is_damage():
     log = Log().gtid(1).query("BEGIN").row().gtid(2)
-    assert isinstance(cut(log.events, start()).stop, BinlogDamaged)
+    assert isinstance(cut(log.events, start()).error, BinlogDamaged)
 
 
 def test_another_file_of_the_name():
-    assert isinstance(cut(Log().transaction(1).events, start(born=1)).stop, SourceReplaced)
+    assert isinstance(cut(Log().transaction(1).events, start(born=1)).error, SourceReplaced)
 
 
 def test_a_logged_end_that_is_none():
@@ -596,7 +596,7 @@ def test_files_of_another_base_name_are_an_era_of_their_own():
     ]
     assert (found.end.place, found.end.era) == (Coordinates("other.000001", new.at), 1)
     assert cut([*old.events, *new.events], begin, upto=found.end.place).end == found.end
-    earlier = cut([*old.events, *Log("binlog.000003").transaction(2).events], begin).stop
+    earlier = cut([*old.events, *Log("binlog.000003").transaction(2).events], begin).error
     assert isinstance(earlier, BinlogDamaged)
     assert "not a later one" in earlier.message
 

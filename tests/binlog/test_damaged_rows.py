@@ -87,7 +87,7 @@ def attacked(seed: int) -> str:
         assert place in (f"{rows.file}:{rows.position}", f"{table.file}:{table.position}"), seed
         assert refused.next_step, seed
         return type(refused).__name__
-    found.validate(is_done=True)
+    found.validate(full=True)
     if not _COMPRESSED & set(bytes(table.body)):
         assert found.nbytes < _BYTES_EACH * (many * len(rows.body) + len(table.body)) + 50_000, (
             seed

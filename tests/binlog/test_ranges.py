@@ -263,7 +263,7 @@ def touched(log: Log, dumps: Iterator[int]) -> list[str]:
         return log.dump(place, next(dumps))
 
     return list(
-        chunks._first_changes(
+        chunks._rows_at_first_change(
             lambda _: [], reading, CHUNK, begin, high, ChangesSettings({}, (("*", "*"),))
         )
     )

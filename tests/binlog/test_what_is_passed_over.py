@@ -57,7 +57,9 @@ def orders(*zero: int, count: int = 100) -> list[bytes]:
 def changes(
     events: Iterable[BinlogEvent], passes: Skippable = NOTHING_SKIPPABLE, **said: Any
 ) -> list[dict[str, Any]]:
-    decoder = Decoder("mysql", lambda *_: True, **{"values": "debezium", "passes": passes, **said})
+    decoder = Decoder(
+        "mysql", lambda *_: True, **{"values": "debezium", "skippable": passes, **said}
+    )
     for each in events:
         decoder.feed(each)
     found = []

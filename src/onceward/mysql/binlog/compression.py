@@ -67,6 +67,8 @@ def _payload_events(event: BinlogEvent) -> Iterator[BinlogEvent]:
         value = EventFields(event, fields.take(length))
         if kind in (_SIZE, _COMPRESSION, _UNCOMPRESSED_SIZE):
             values[kind] = value.lenenc_int()
+    # ``uncompressed_size`` is for information only, and need not be the last field: newer servers may
+    # add others, each with its length.
     if values.get(_SIZE) != fields.remaining:
         raise damaged_event(event, f"a payload of {values.get(_SIZE)} bytes in {fields.remaining}")
     compression = values.get(_COMPRESSION)
@@ -142,6 +144,8 @@ def _size_at(outer: BinlogEvent, number: int, buffer: bytes, at: int) -> int:
 def _inner_event(
     outer: BinlogEvent, number: int, buffer: bytes, at: int, size: int
 ) -> BinlogEvent:
+    # An inner event has no checksum, and no position: a payload is one event of the file. Together
+    # they may be larger than any one event could be.
     timestamp, kind, server_id, _, _, flags = _HEADER.unpack_from(buffer, at)
     if kind == TRANSACTION_PAYLOAD:
         raise damaged_event(outer, "a payload in a payload")

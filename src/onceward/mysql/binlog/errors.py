@@ -103,16 +103,14 @@ def unreadable_event(
 AnyError = TypeVar("AnyError", bound=OncewardError)
 
 SET_FULL_METADATA = (
-    "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "
-    "line in its "
-    "configuration), then start from a position after that: what was written before has no names "
-    "of columns"
+    "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the "
+    "same line in its configuration), then start from a position after that: what was written "
+    "before has no names of columns"
 )
 SET_FULL_IMAGE = (
     "SET PERSIST binlog_row_image = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "
-    "line in its "
-    "configuration), take care that no session sets it otherwise, and start from a position after "
-    "that"
+    "line in its configuration), take care that no session sets it otherwise, and start from a "
+    "position after that"
 )
 
 

@@ -176,6 +176,7 @@ class EventReader:
             BinlogEvent,
         )
         special, least = _OFTEN_MADE_UP, HEADER_BYTES + checksum
+        # MariaDB writes 0 as the position of events inside a transaction.
         zero_is_right = self.dialect == "mariadb"
         while write_at - read >= 24 and position < until:
             length, status, timestamp, kind, server_id, size, log_pos, flags = unpack(buffer, read)
@@ -185,6 +186,8 @@ class EventReader:
                 break
             if kind in special or flags & ARTIFICIAL_FLAG:
                 break
+            # A position in an event has 32 bits, and binlogs may be longer: it is counted by sizes,
+            # and checked modulo 2³².
             following = position + size
             if following & _POSITION_MASK != log_pos and not (zero_is_right and log_pos == 0):
                 break
@@ -259,6 +262,7 @@ class EventReader:
         """Append one more packet to an event of several."""
         partial = self._partial
         assert partial is not None  # noqa: S101 — for the type checker; the caller has looked
+        # Only the event's own size can check the lengths of its packets.
         size = int.from_bytes(partial[9:13], "little")
         if length != min(size - len(partial), _FULL):
             raise self._damage(
@@ -288,6 +292,8 @@ class EventReader:
             raise self._damage(f"an event of {size} bytes in {stop - start}")
         if kind == FORMAT_DESCRIPTION:
             self._checksum = self._parse_checksum_bytes(buffer, start, stop)
+        # Events that the server makes up for a dump take no room in the file: the rotation at its
+        # beginning, the format description unless the dump begins at the file's, heartbeats.
         artificial = kind in (HEARTBEAT, HEARTBEAT_V2) or bool(flags & ARTIFICIAL_FLAG)
         artificial = artificial or (kind == FORMAT_DESCRIPTION and self.position > FIRST_POSITION)
         artificial = artificial or (kind == ROTATE and log_pos == 0)
@@ -328,6 +334,8 @@ class EventReader:
         """Continue in another file, or check the first rotation, which repeats what was
         requested.
         """
+        # It comes before the format description, which says whether there are checksums: it has one
+        # if its last bytes are one.
         if stop - start > HEADER_BYTES + 8 + _CHECKSUM and _has_valid_checksum(
             buffer, start, stop
         ):

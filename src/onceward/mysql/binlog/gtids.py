@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import uuid
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onceward.mysql.binlog.errors import damaged_event, unreadable_event
 from onceward.mysql.binlog.event import (
@@ -41,6 +41,12 @@ _TWO_TIMES = 1 << 55
 _SERIAL_VERSION = 1
 _SERIAL_FIELDS = 12
 """Number of fields of a GTID_TAGGED event, as MySQL 8.3 to 9.7 write it."""
+
+
+_FLAGS, _SOURCE, _NUMBER, _TAG, _LAST_COMMITTED, _SEQUENCE, _COMMIT, _ORIGINAL_COMMIT, _LENGTH = (
+    range(9)
+)
+_SIGNED_FIELDS = (_NUMBER, _LAST_COMMITTED, _SEQUENCE)
 
 
 class Gtid(NamedTuple):
@@ -138,53 +144,48 @@ def _source_text(octets: bytes) -> str:
 def _parse_tagged(event: BinlogEvent) -> Gtid:
     """Parse a GTID with a tag. Source: ``Gtid_event::define_fields``; checked on MySQL 9.7.4."""
     fields = EventFields(event)
-    version, size = fields.varlen_int(), fields.varlen_int()
-    least_field = fields.varlen_int()
+    version, size, least_field = (fields.varlen_int() for _ in range(3))
     if version != _SERIAL_VERSION or least_field > _SERIAL_FIELDS:
+        form = f"a form that is not known (version {version}, up to field {least_field})"
         raise unreadable_event(
-            event, "unknown_event", f"a transaction's name in a form that is not known (version "
-                                    f"{version}, up to field "
-            f"{least_field})", "look for a newer Onceward",
-        )  # fmt: skip
+            event, "unknown_event", f"a transaction's name in {form}", "look for a newer Onceward"
+        )
     if not fields.at <= size <= fields.at + fields.remaining:
         raise damaged_event(event, f"a transaction's name of {size} bytes")
-    fields = EventFields(event, event.body[fields.at : size])
-    flags, source, number, tag = _MAY_HAVE_STATEMENTS, b"", 0, ""
-    committed: int | None = None
-    length: int | None = None
-    last_field = -1
-    while fields.remaining and (field := fields.varlen_int()) < _SERIAL_FIELDS:
-        if field <= last_field:
-            raise damaged_event(
-                event, f"a transaction's name with field {field} behind field {last_field}"
-            )
-        last_field = field
-        if field == 0:
-            flags = fields.varlen_int()
-        elif field == 1:
-            octets = [fields.varlen_int() for _ in range(16)]
-            if max(octets) > 255:
-                raise damaged_event(event, "a transaction's source that is no UUID")
-            source = bytes(octets)
-        elif field == 3:
-            tag = bytes(fields.take(fields.varlen_int())).decode("ascii", "replace")
-        elif field in (2, 4, 5):
-            value = fields.signed_varlen_int()
-            number = value if field == 2 else number
-        else:
-            value = fields.varlen_int()
-            committed = (
-                value if field in (6, 7) else committed
-            )  # the original one follows, if it is another
-            length = value if field == 8 else length
+    values = _tagged_fields(event, EventFields(event, event.body[fields.at : size]))
+    source, number, tag = values.get(_SOURCE), values.get(_NUMBER, 0), values.get(_TAG, "")
     if not source or not 1 <= number < END or not (tag == "" or TAG.fullmatch(tag)):
         raise damaged_event(event, f"a transaction named {tag!r}, {number}")
     text = (
-        f"{uuid.UUID(bytes=source)}:{tag}:{number}"
-        if tag
-        else f"{uuid.UUID(bytes=source)}:{number}"
+        f"{uuid.UUID(bytes=source)}:{tag}:{number}" if tag else f"{_source_text(source)}:{number}"
     )
-    return Gtid(text, not flags & _MAY_HAVE_STATEMENTS, length, committed or None)
+    rows_only = not values.get(_FLAGS, _MAY_HAVE_STATEMENTS) & _MAY_HAVE_STATEMENTS
+    committed = values.get(_ORIGINAL_COMMIT, values.get(_COMMIT))
+    return Gtid(text, rows_only, values.get(_LENGTH), committed or None)
+
+
+def _tagged_fields(event: BinlogEvent, fields: EventFields) -> dict[int, Any]:
+    """Read the fields of a tagged GTID, by their numbers, which grow."""
+    values: dict[int, Any] = {}
+    last = -1
+    while fields.remaining and (field := fields.varlen_int()) < _SERIAL_FIELDS:
+        if field <= last:
+            raise damaged_event(
+                event, f"a transaction's name with field {field} behind field {last}"
+            )
+        last = field
+        if field == _SOURCE:
+            octets = [fields.varlen_int() for _ in range(16)]
+            if max(octets) > 255:
+                raise damaged_event(event, "a transaction's source that is no UUID")
+            values[field] = bytes(octets)
+        elif field == _TAG:
+            values[field] = bytes(fields.take(fields.varlen_int())).decode("ascii", "replace")
+        elif field in _SIGNED_FIELDS:
+            values[field] = fields.signed_varlen_int()
+        else:
+            values[field] = fields.varlen_int()
+    return values
 
 
 def _parse_gtid_set(event: BinlogEvent) -> GtidSet:

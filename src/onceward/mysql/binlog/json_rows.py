@@ -1,23 +1,17 @@
-"""The values that Debezium writes to JSON in another form than MySQL does. Pure; called by
-:mod:`texts`.
+"""Arrow columns of a table's rows to one JSON text a row, a column at a time. Pure; called by
+:mod:`blocks`: rows of equal content give the same bytes, from a binlog or a snapshot.
 
-With ``time.precision.mode=adaptive_time_microseconds``, ``decimal.handling.mode=string`` and
-``binary.handling.mode=base64``: a DATE is days since 1970, a DATETIME milliseconds or, from four
-digits of its fraction on, microseconds, as if it were in UTC, a TIME microseconds, a TIMESTAMP a
-text in UTC with a ``T`` and a ``Z``, bits are turned around. A date that no calendar has is an
-error here, where Debezium writes null or 1970: neither can be told from a value.
+In the form ``"text"`` a value is as MySQL itself writes it: numbers by their digits, times such as
+``"2024-01-31 10:00:00.123"`` (a TIMESTAMP in UTC), texts, labels; ``BIT(1)`` is true or false,
+bytes are in base64, MySQL's JSON stands in the row as it is, geometry is ``{"srid":…,"wkb":…}``, a
+vector a list of numbers.
 
-Source: Debezium's documentation of its MySQL connector, "Data type mappings".
-
-Arrow columns of a table's rows to one JSON text a row, a column at a time. Pure; called by
-:mod:`changes` and by what reads a snapshot: rows of equal content give the same bytes, whichever
-way they came.
-
-In the form ``"text"`` a value is as MySQL itself writes it: numbers by their digits, moments such
-as ``"2024-01-31 10:00:00.123"`` (a TIMESTAMP in UTC), texts, labels; ``BIT(1)`` is true or false,
-what is binary is in base64, MySQL's JSON stands in the row as it is, geometry is
-``{"srid":…,"wkb":…}``, a vector a list of numbers. The form ``"debezium"`` is in
-:mod:`texts_debezium`.
+The form ``"debezium"`` is Debezium's with ``time.precision.mode=adaptive_time_microseconds``,
+``decimal.handling.mode=string`` and ``binary.handling.mode=base64``: a DATE is days since 1970, a
+DATETIME milliseconds or, from four digits of its fraction on, microseconds, as if it were in UTC,
+a TIME microseconds, a TIMESTAMP a text in UTC with a ``T`` and a ``Z``, bits are in reverse order.
+A date that no calendar has is an error here, where Debezium writes null or 1970: neither can be
+told from a value. Source: Debezium's documentation of its MySQL connector, "Data type mappings".
 """
 
 from __future__ import annotations
@@ -47,9 +41,9 @@ _HOURS_DIGITS = 3
 def debezium_temporals(
     table: TableMap, column: TableColumn, array: pa.Array
 ) -> tuple[pa.Array, bool]:
-    """The texts of a column of moments, and whether they go between quotes.
+    """Return the texts of a temporal column, and whether they are quoted.
 
-    :raises BadCell: one that is none.
+    :raises InvalidCell: a date is in no calendar.
     """
     null = None if not array.null_count else array.is_null().to_numpy(zero_copy_only=False)
     if column.kind is ColumnKind.TIME:
@@ -79,14 +73,14 @@ def debezium_temporals(
 
 
 def debezium_geometry(value: bytes) -> str:
-    """Its ``io.debezium.data.geometry.Geometry``."""
+    """Return ``io.debezium.data.geometry.Geometry``."""
     srid = int.from_bytes(value[:4], "little")
     wkb = binascii.b2a_base64(value[4:], newline=False).decode()
     return f'{{"wkb":"{wkb}","srid":{srid or "null"}}}'
 
 
 def debezium_bits(value: bytes) -> str:
-    """Its ``io.debezium.data.Bits``: the least byte first."""
+    """Return ``io.debezium.data.Bits``: the least byte first."""
     return binascii.b2a_base64(value[::-1], newline=False).decode()
 
 
@@ -97,7 +91,9 @@ def _width(column: TableColumn) -> int:
 
 
 def _digit_table(array: pa.Array, instead: str) -> Numbers:
-    """A line of digits for each text, all of which are as long. ``instead`` stands for a null."""
+    """Return a row of digits for each text, all of which are as long. ``instead`` stands for a
+    null.
+    """
     if array.null_count:
         array = pc.fill_null(array, instead)
     _, edges, data = array.buffers()
@@ -139,7 +135,9 @@ def _days(table: TableMap, column: TableColumn, digits: Numbers) -> Numbers:
 
 
 def _microseconds(column: TableColumn, array: pa.Array) -> Numbers:
-    """Sign and hours have no fixed width: the rest is counted from the end."""
+    """Return a TIME in microseconds. Sign and hours have no fixed width: the rest is counted from
+    the end.
+    """
     texts = pc.fill_null(array, "00:00:00") if array.null_count else array
     negative = pc.starts_with(texts, "-").to_numpy(zero_copy_only=False)
     width = _HOURS_DIGITS + 6 + (column.fsp and column.fsp + 1)
@@ -160,8 +158,7 @@ def _no_day_error(table: TableMap, column: TableColumn, text: str) -> OncewardEr
     return unreadable_change(
         "column_type",
         f"column {column.name!r} of {table.name} has {text!r}, which is no day of the calendar "
-        f"and has no place in "
-        "Debezium's form",
+        "and has no place in Debezium's form",
         'read the changes with values="text", which has such dates as MySQL writes them; or '
         "correct the value on the "
         "server",
@@ -171,10 +168,10 @@ def _no_day_error(table: TableMap, column: TableColumn, text: str) -> OncewardEr
 ValueForm = Literal["text", "debezium"]
 
 _PLAIN_SCALE = 6
-"""Arrow writes a decimal with more digits behind its point with an exponent, where it is small."""
+"""Arrow writes a small decimal with more digits behind its point with an exponent."""
 _FIRST_PRINTABLE = 0x20
 _LONGEST_ESCAPE = 5
-"""More bytes than before."""
+"""Additional bytes."""
 MOST_BYTES = (1 << 31) - 2
 """Of all texts of a column: Arrow's offsets have 32 bits."""
 _ESCAPED = [*range(_FIRST_PRINTABLE), ord('"'), ord("\\")]
@@ -182,18 +179,18 @@ _IS_ESCAPED = np.isin(np.arange(256), _ESCAPED)
 
 
 def row_json(table: TableMap, rows: pa.RecordBatch, values: ValueForm = "text") -> pa.Array:
-    """Each row as a JSON object of all its columns, in the table's order.
+    """Return each row as a JSON object of all its columns, in the table's order.
 
     :param rows: with a column for each of ``table``'s, of the types of
         :func:`onceward.mysql.binlog.values.arrow_type`.
-    :raises BadCell: a value has no place in the form (a zero date in Debezium's).
+    :raises InvalidCell: a value has no place in the form (a zero date in Debezium's).
     """
     return _objects(table, range(len(table.columns)), rows, values)
 
 
 def key_json(table: TableMap, rows: pa.RecordBatch, values: ValueForm = "text") -> pa.Array:
-    """Each row's primary key as a JSON object of its columns, in the key's order; null if the
-    table has none.
+    """Return each row's primary key as a JSON object of its columns, in the key's order; null if
+    the table has none.
     """
     if not table.key:
         return pa.nulls(rows.num_rows, pa.string())
@@ -203,7 +200,7 @@ def key_json(table: TableMap, rows: pa.RecordBatch, values: ValueForm = "text") 
 def _objects(
     table: TableMap, places: Sequence[int], rows: pa.RecordBatch, values: ValueForm
 ) -> pa.Array:
-    """One join of all columns' texts with what stands between them."""
+    """Join all columns' texts with what stands between them, in one call of Arrow's."""
     parts: list[pa.Array | pa.Scalar] = []
     between = "{"
     for place in places:
@@ -236,7 +233,7 @@ def _objects(
 def _value_texts(
     table: TableMap, column: TableColumn, array: pa.Array, values: ValueForm
 ) -> tuple[pa.Array, bool]:
-    """Of one column, and whether they go between quotes."""
+    """Return the texts of one column, and whether they are quoted."""
     kind, debezium = column.kind, values == "debezium"
     if debezium and kind in CONVERTED:
         return debezium_temporals(table, column, array)
@@ -264,11 +261,11 @@ def _value_texts(
 
 
 def escape(array: pa.Array, table: TableMap) -> pa.Array:
-    """What may not stand in a JSON text as it is, by a pass over the column for each such byte
-    that is in it. Most columns have none, and are looked at once.
+    """Escape texts, by a pass over the column for each special byte that is in it. Most columns
+    have none, and are scanned once.
 
-    :raises BadCell: it would be more than a column of Arrow's can hold, where replacing corrupts
-        it without a word.
+    :raises InvalidCell: the result exceeds a column of Arrow's, where replacing corrupts it
+        silently.
     """
     _, edges, data = array.buffers()
     if data is None or not len(array):
@@ -313,8 +310,8 @@ def _plain_decimals(array: pa.Array) -> pa.Array:
 
 
 def _float_texts(array: pa.Array) -> pa.Array:
-    """By the fewest digits that mean the same number: of a FLOAT more than a client is shown,
-    which is six.
+    """Return the fewest digits that mean the same number: more than the six of a FLOAT that a
+    client is sent.
     """
     texts = array.cast(pa.string())
     odd = pc.match_substring(texts, "e")
@@ -338,8 +335,8 @@ def _base64(value: bytes) -> str:
 
 
 def _too_long_error(table: TableMap, columns: Sequence[pa.Array]) -> InvalidCell:
-    """Of the longest row: what is decoded at once is bounded, so it takes one that is too long by
-    itself.
+    """Return the error of the longest row: what is decoded at once is bounded, so one row alone is
+    too long.
     """
     texts = [
         each for each in columns if pa.types.is_string(each.type) or pa.types.is_binary(each.type)

@@ -63,8 +63,7 @@ class Unsupported:
 
 _COMPARE = (
     "see the statement with mysqlbinlog, and compare the tables that are read with what has come "
-    "of them, or start "
-    "from a new checkpoint with a snapshot"
+    "of them, or start from a new checkpoint with a snapshot"
 )
 
 
@@ -186,6 +185,8 @@ class StatementClassifier:
         return NO_EFFECT if self._tokens.skip("SAVEPOINT") else self._unknown()
 
     def _rollback(self) -> Effect:
+        # ROLLBACK, and ROLLBACK TO, are in a binlog only behind rows that they undo (in a transaction
+        # that has changed a table without transactions, too). Those rows must not be passed on.
         return Unsupported(
             "statement",
             "a ROLLBACK, by which rows that are written before it never came to be",
@@ -486,9 +487,8 @@ def _unsupported_cascade(name: tuple[str, str]) -> Unsupported:
 def _unsupported_versioning(name: tuple[str, str]) -> Unsupported:
     return Unsupported(
         "system_versioned",
-        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in the "
-        f"table as history, "
-        "and no change tells it from what is there",
+        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in "
+        "the table as history, and no change tells it from what is there",
         f"ALTER TABLE {'.'.join(name)} DROP SYSTEM VERSIONING, or leave it out of the wanted "
         f"tables",
     )

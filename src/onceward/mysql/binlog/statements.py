@@ -126,6 +126,8 @@ def parse_statement(event: BinlogEvent) -> Statement:
     database = bytes(fields.take(length)).decode("utf-8", "replace")
     fields.take(1)
     raw = bytes(fields.take_rest())
+    # Statements that the server itself writes have names in UTF-8, whatever the client's character
+    # set in the event: a text that can be read in two ways is classified in both.
     codecs = ["ascii"] if raw.isascii() else dict.fromkeys([_CODEC.get(collation, ""), "utf-8"])
     texts = [text for codec in codecs if codec and (text := _decode(raw, codec)) is not None]
     return Statement(

@@ -104,8 +104,7 @@ LABEL_TYPES = frozenset({247, 248})
 
 _INTEGER_BYTES = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}
 _TYPE_NAMES = {
-    0: "DECIMAL of "
-       "before MySQL 5.0", 7: "TIMESTAMP of before MySQL 5.6", 11: "TIME of before MySQL 5.6",
+    0: "DECIMAL of before MySQL 5.0", 7: "TIMESTAMP of before MySQL 5.6", 11: "TIME of before MySQL 5.6",
     12: "DATETIME of before MySQL 5.6", 6: "NULL", 20: "an array", 243: "an invalid type",
 }  # fmt: skip
 _OLD_TEMPORALS = {7, 11, 12}
@@ -480,11 +479,9 @@ class _OptionalMetadata:
             raise unreadable_change(
                 "row_metadata",
                 f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, "
-                f"and this server does "
-                "not say in which charset",
-                "use a newer server (MySQL 8.0.33 does say so), leave the table out of the wanted "
-                "ones, or make the "
-                "column a VARCHAR and start from a position after that",
+                "and this server does not say in which charset",
+                "use a newer server (MySQL 8.0.33 does say so), leave the table out of the "
+                "wanted ones, or make the column a VARCHAR and start from a position after that",
             )
         return tuple(decode_name(label, charset or "ascii") for label in labels)
 

@@ -1,51 +1,32 @@
-"""MariaDB's COMPRESSED columns. Pure; called by the modules beside it.
+"""Cells to Arrow columns, a type at a time, and the values of a SELECT to the same columns. Pure;
+called by the decoder and by the snapshot.
 
-A byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits are how many
-bytes of length follow, the greatest first; its bit 3 says that it is raw deflate, without zlib's
-header. Source: MariaDB ``sql/field_comp.cc``.
+The Arrow type of each column (:func:`arrow_type`) holds everything that a server can hold, whether
+it comes from a binlog (:func:`decode_columns`) or from a SELECT (:func:`columns_from_text`):
 
-CHAR, VARCHAR and TEXT by their charsets. Pure; called by :mod:`onceward.mysql.binlog.values`.
+===============================  ======================================================
+in MySQL or MariaDB              in Arrow
+===============================  ======================================================
+TINYINT … BIGINT, UNSIGNED       int8, int16, int32 (also MEDIUMINT), int64; uint8 …
+FLOAT, DOUBLE                    float32, float64
+DECIMAL(p, s)                    decimal128(p, s), from 39 digits on decimal256
+YEAR                             uint16, 0 for 0000
+DATE, TIME, DATETIME, TIMESTAMP  string: MySQL's own text with all digits of its
+                                 fraction, TIMESTAMP in UTC. It can be 0000-00-00,
+                                 2024-00-00 and -838:59:59, unlike Arrow's types
+CHAR, VARCHAR, TEXT, ENUM, SET   string; ENUM's error value is the empty text, a SET's
+                                 labels have commas
+JSON of MySQL                    string: the server's own text of it
+JSON of MariaDB                  string: it is a LONGTEXT
+BIT, BINARY, VARBINARY, BLOB     binary; BINARY(n) with all its n bytes
+GEOMETRY                         binary: four bytes SRID, little-endian, then WKB
+VECTOR                           binary: floats of 4 bytes, little-endian
+INET6, INET4, UUID of MariaDB    binary: a binlog has a BINARY of 16 or 4
+===============================  ======================================================
 
-BIT, BINARY, VARBINARY, BLOB, GEOMETRY and VECTOR. Pure; called by
-:mod:`onceward.mysql.binlog.values`.
-
-ENUM and SET: numbers of labels, and bits of them. Pure; called by
-:mod:`onceward.mysql.binlog.values`.
-
-JSON columns of MySQL. Pure; called by :mod:`onceward.mysql.binlog.values`.
-
-Cells to Arrow columns, a type at a time. Pure; called by :mod:`onceward.mysql.binlog.changes` and
-by what reads a snapshot.
-
-Which Arrow type each type of a column becomes (:func:`arrow_type`), chosen so that nothing that a
-server can hold is lost on the way, whether it comes from a binlog (:func:`columns_of`) or from a
-SELECT (:mod:`.from_text`):
-
-============================================  =====================================================================
-in MySQL or MariaDB                           in Arrow
-============================================  =====================================================================
-TINYINT … BIGINT, also UNSIGNED               int8, int16, int32 (also MEDIUMINT), int64; uint8 … uint64
-FLOAT, DOUBLE                                 float32, float64
-DECIMAL(p, s)                                 decimal128(p, s), from 39 digits on decimal256
-YEAR                                          uint16, 0 for 0000
-DATE, TIME, DATETIME, TIMESTAMP               string: MySQL's own text with all digits of its fraction, TIMESTAMP in
-                                              UTC. It has 0000-00-00, 2024-00-00 and -838:59:59,
-                                              which no type of Arrow's has, and sorts as they do
-                                              (TIME does not)
-CHAR, VARCHAR, TEXT, ENUM, SET                string; ENUM's error value is the empty text, a SET's labels have commas
-JSON of MySQL                                 string: the server's own text of it
-JSON of MariaDB                               string: it is a LONGTEXT
-BIT, BINARY, VARBINARY, BLOB                  binary; BINARY(n) with all its n bytes
-GEOMETRY                                      binary: four bytes SRID, little-endian, then WKB, as a client gets it
-VECTOR                                        binary: floats of 4 bytes, little-endian
-INET6, INET4, UUID of MariaDB                 binary: a binlog has them as a BINARY of 16 or 4
-============================================  =====================================================================
-
-What a client gets of a SELECT, as the same Arrow columns that a binlog's rows become: equal rows
-give equal texts. Pure.
-
-Called by what reads a snapshot, with the values as MySQL's text protocol sends them, in a session
-that has said :data:`SESSION`, each column asked for by :func:`select_expression`.
+MariaDB's COMPRESSED columns begin with a byte whose upper half is the method (0: none, 8: zlib)
+and whose lower three bits are how many bytes of length follow, the greatest first; its bit 3 means
+raw deflate, without zlib's header (MariaDB ``sql/field_comp.cc``).
 """
 
 from __future__ import annotations
@@ -73,15 +54,15 @@ from onceward.mysql.binlog.table_map import TEMPORAL, ColumnKind, TableColumn, T
 _PLAIN, _ZLIB = 0, 8
 _RAW = 8
 _MOST = 1032
-"""What a byte of deflate becomes at most: a length that says more is none."""
+"""Bytes that one of deflate becomes at most: a greater length is wrong."""
 
 
 def decompressed_array(
     table: TableMap, column: TableColumn, at: CellBytes, cells: Cells
 ) -> pa.Array:
-    """The bytes as they were before.
+    """Return the bytes of a COMPRESSED column.
 
-    :raises BadCell: they do not unpack to the length that they say, or are packed in another way.
+    :raises InvalidCell: they do not decompress to their length, or the method is unknown.
     """
     found: list[bytes | None] = []
     title = f"a value of the compressed column {column.name!r} of {table.name}"
@@ -121,8 +102,9 @@ def _decompress_value(value: bytes) -> bytes:
 
 
 def text_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """:raises BadCell: bytes that are no text of the column's charset, or a charset that there is
-    no codec of.
+    """Decode CHAR, VARCHAR or TEXT.
+
+    :raises InvalidCell: bytes are no text of the column's charset, or the charset has no codec.
     """
     raw = (
         decompressed_array(table, column, at, cells) if column.is_compressed else at.binary(cells)
@@ -131,7 +113,7 @@ def text_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells
 
 
 def decode_texts(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
-    """The texts that ``raw`` are the bytes of."""
+    """Decode the bytes of ``raw`` by the column's charset."""
     if column.charset in UTF8:
         try:
             return raw.cast(pa.string())  # looks at every byte
@@ -143,9 +125,7 @@ def decode_texts(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Arra
 
 
 def _decode_single_byte(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
-    """All texts of a column as one text: where each byte lies in it is a sum of the lengths of
-    those before.
-    """
+    """Decode all texts of a column as one text: each begins where the lengths before it add up to."""
     decode = decoder_for(column.charset)
     assert decode is not None  # noqa: S101  there is a table
     valid, edges, data = raw.buffers()
@@ -198,11 +178,9 @@ def _no_codec_error(table: TableMap, column: TableColumn) -> OncewardError:
     return unreadable_change(
         "column_type",
         f"column {column.name!r} of {table.name} has the charset "
-        f"{column.charset or 'of nobody knows which name'}, "
-        "which cannot be read here",
+        f"{column.charset or 'of nobody knows which name'}, which cannot be read here",
         f"ALTER TABLE {table.name} CONVERT TO CHARACTER SET utf8mb4, and start from a position "
-        f"after that; or leave "
-        "the table out of the wanted ones",
+        "after that; or leave the table out of the wanted ones",
     )
 
 
@@ -210,8 +188,7 @@ def _no_text_error(table: TableMap, column: TableColumn, value: bytes) -> Oncewa
     return unreadable_change(
         "column_type",
         f"column {column.name!r} of {table.name} has bytes that are no text of its charset "
-        f"{column.charset}, "
-        f"among them {value[:32]!r}",
+        f"{column.charset}, among them {value[:32]!r}",
         "correct the value on the server, and read the row again from the table; a column "
         "that holds such bytes for good should be a VARBINARY",
     )
@@ -222,9 +199,9 @@ _FLOAT_BYTES = 4
 
 
 def binary_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """The bytes.
+    """Return BIT, BINARY, VARBINARY, BLOB, GEOMETRY or VECTOR as bytes.
 
-    :raises BadCell: a server writes no such.
+    :raises InvalidCell: no server writes such a value.
     """
     if column.kind is ColumnKind.BIT:
         fixed = at.words(f"V{column.width}", cells.start)
@@ -256,7 +233,7 @@ def binary_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cel
 
 
 def _pad(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
-    """With the zeros at the end that are not in the binlog."""
+    """Append the zeros at the end that are not in the binlog."""
     missing = pc.subtract(column.size, pc.binary_length(raw))
     _check_bytes(table, column, pc.greater_equal(missing, 0))
     if not pc.any(pc.greater(missing, 0)).as_py():
@@ -278,9 +255,9 @@ _WORDS = {1: "u1", 2: "<u2", 3: "<u4", 4: "<u4", 8: "<u8"}
 
 
 def label_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """The labels.
+    """Decode ENUM, a number of a label, or SET, a bit for each.
 
-    :raises BadCell: a number that is no label's.
+    :raises InvalidCell: a number that is no label's.
     """
     numbers = at.words(_WORDS.get(column.width, "<u8"), cells.start)
     if column.kind is ColumnKind.ENUM:
@@ -317,9 +294,9 @@ def _check_labels(
 
 
 def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """Their texts.
+    """Decode MySQL's JSON to texts.
 
-    :raises BadCell: bytes that are no document.
+    :raises InvalidCell: bytes are no document.
     """
     documents = at.slices(cells)
     found: list[str | None] = []
@@ -347,7 +324,7 @@ _OTHER_INTEGERS = (pa.int32(), pa.uint32())
 
 
 def arrow_type(column: TableColumn) -> pa.DataType:
-    """See the table above."""
+    """Return a column's Arrow type, by the table above."""
     if column.kind is ColumnKind.INTEGER:
         return _INTEGERS.get(column.width, _OTHER_INTEGERS)[column.unsigned]
     if column.kind is ColumnKind.FLOAT:
@@ -361,9 +338,9 @@ def arrow_type(column: TableColumn) -> pa.DataType:
 
 
 def decode_columns(table: TableMap, block: RowData, cells: list[Cells]) -> pa.RecordBatch:
-    """All columns of the rows that ``cells`` are of.
+    """Decode all columns of the rows of ``cells``.
 
-    :raises BadCell: a value is not one of its column's type, or none that can be held.
+    :raises InvalidCell: a value does not fit its column's type, or cannot be held.
     """
     at = CellBytes(block)
     arrays = [
@@ -390,7 +367,7 @@ def _array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) ->
 
 
 SESSION = "SET time_zone = '+00:00', character_set_results = NULL, sql_mode = ''"
-"""Moments in UTC, texts in their columns' own charsets, as they are in a binlog, and without the
+"""Times in UTC, texts in their columns' own charsets, as they are in a binlog, and without the
 spaces of a CHAR.
 """
 
@@ -400,8 +377,8 @@ _CHARACTERS = frozenset({ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET})
 
 
 def select_expression(column: TableColumn) -> str:
-    """A column as it has to be selected: what a client is shown of a FLOAT has six digits, and of
-    MariaDB's UUID and INET types, which a binlog has as a BINARY of their size, a text.
+    """Return the expression that selects a column. A client is sent six digits of a FLOAT, and
+    texts of MariaDB's UUID and INET types, which a binlog has as a BINARY of their size.
     """
     name = "`" + column.name.replace("`", "``") + "`"
     if column.kind is ColumnKind.FLOAT and column.width == _FLOAT_BYTES:
@@ -416,9 +393,12 @@ def select_expression(column: TableColumn) -> str:
 def columns_from_text(
     table: TableMap, columns: Sequence[pa.Array | Sequence[bytes | None]]
 ) -> pa.RecordBatch:
-    """:param columns: the bytes of each of ``table``'s columns, in its order, null for NULL.
+    """Return the values of MySQL's text protocol as the columns that a binlog's rows become: equal
+    rows give equal JSON. The session has set :data:`SESSION`, and selects by
+    :func:`select_expression`.
 
-    :raises BadCell: a value is none of its column's type: the table was altered meanwhile.
+    :param columns: the bytes of each of ``table``'s columns, in its order, null for NULL.
+    :raises InvalidCell: a value does not fit its column's type: the table was altered meanwhile.
     """
     arrays = [
         array_from_text(table, column, raw)
@@ -430,9 +410,9 @@ def columns_from_text(
 def array_from_text(
     table: TableMap, column: TableColumn, raw: pa.Array | Sequence[bytes | None]
 ) -> pa.Array:
-    """Of one column.
+    """Return one column.
 
-    :raises BadCell: see :func:`columns_from_text`.
+    :raises InvalidCell: as :func:`columns_from_text`.
     """
     arrow = arrow_type(column)
     if not isinstance(raw, pa.Array):

@@ -1,8 +1,8 @@
-"""What a table looks like to a SELECT, in the words of the binlog, and whether there can be a
-snapshot of it. Driver and tasks.
+"""A table's definition as a table map would have it, and whether there can be a snapshot of it.
+Driver and tasks.
 
 A row must come out of a SELECT as it comes out of the binlog. So each column is described as a
-table map describes it (:class:`onceward.mysql.binlog.column.Column`), and asked for by an
+table map describes it (:class:`onceward.mysql.binlog.table_map.TableColumn`), and selected by an
 expression that the server answers without rounding.
 """
 
@@ -40,7 +40,7 @@ _SHAPES = (
 )  # fmt: skip
 _LABELS = {"enum": ColumnKind.ENUM, "set": ColumnKind.SET}
 _ADDRESSES = {"inet4": 4, "inet6": 16, "uuid": 16}
-"""MariaDB's, which are bytes in the binlog."""
+"""MariaDB's types that are bytes in the binlog."""
 
 _ROWS_UNKNOWN = 0
 
@@ -53,9 +53,9 @@ class TableDescription:
     """As the binlog would describe it."""
     key: Key
     row_bytes: int
-    """On average, by the server's statistics; 0: it does not know."""
+    """On average, by the server's statistics; 0 if they are not known."""
     expressions: tuple[str, ...]
-    """What a SELECT asks for, one for each column."""
+    """Of a SELECT, one for each column."""
 
     @property
     def quoted(self) -> str:
@@ -67,10 +67,10 @@ def quote_table(database: str, table: str) -> str:
 
 
 def describe_table(query: Query, dialect: Dialect, database: str, table: str) -> TableDescription:
-    """What ``information_schema`` says of a table that is there.
+    """Describe a table that is there, by ``information_schema``.
 
-    :raises ServerUnfit: there can be no snapshot of it; the error names the table, and what would
-        help.
+    :raises ServerUnfit: there can be no snapshot of it; the error names the table, and the next
+        step.
     """
     where = f"TABLE_SCHEMA = {_literal(database)} AND TABLE_NAME = {_literal(table)}"
     columns = query(
@@ -215,12 +215,11 @@ def _column_fields(
 
 
 def list_tables(query: Query, selects: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """The tables that there are, of those that are wanted."""
+    """Return the selected tables that are there."""
     rows: Sequence[tuple[Any, ...]] = query(
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE NOT IN "
-        "('VIEW', "
-        "'SYSTEM VIEW', 'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY') ORDER BY TABLE_SCHEMA, "
-        "TABLE_NAME"
+        "('VIEW', 'SYSTEM VIEW', 'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY') ORDER BY "
+        "TABLE_SCHEMA, TABLE_NAME"
     )
     return [
         (str(database), str(table))

@@ -2,25 +2,25 @@
 Tasks.
 
 1. A view: one transaction that sees all that was committed before E, and maybe more. MySQL commits
-   a transaction to its tables after it is in the binlog, and says so in ``gtid_executed`` only
-   then: so we wait until E's set is in there. MariaDB says of a view itself which place of the
-   binlog it is of, so views are taken until one is of E or later.
+   a transaction to its tables after it is in the binlog, and adds it to ``gtid_executed`` only
+   then: so the view is opened when E's set is in there. MariaDB returns the binlog place of a
+   view, so views are opened until one is at E or later.
 2. H, a place at which all that the view sees is in the binlog: asked for after the view is there
    (on MariaDB: its own).
-3. The binlog from E to H, of this table and of the chunk's keys: what was the row with that key at
-   E? What the *first* change of it says it was before; if that made the row, there was none.
-4. The rows, a block at a time: those that nothing of 3 is about are what they were at E. The
-   others are left out.
-5. And at last, the rows that 3 knows.
+3. The binlog from E to H, of this table and of the chunk's keys. The before-image of a key's
+   *first* change is the row at E; if that change inserted the row, there was none.
+4. The rows, a block at a time: those that 3 has no change of are as they were at E. The others are
+   left out.
+5. At last, the rows of 3.
 
 So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3
 whether the view sees it or not, and either is right.
 
-What if the definition changes between E and H? Rows come in the columns that they have when they
-are read, and those of 5 in the columns of their change: each as its next change in the stream will
-say it was. After a TRUNCATE, or a DROP, the rows that nobody had touched before are gone, and only
-5 comes; the truncation, or the stop at the DROP, follows in the stream. A row that is read again
-after a change of the definition may so be another one than the first time.
+If the definition changes between E and H, rows come in the columns that they have when they are
+read, and those of 5 in the columns of their change: each as its next change in the stream has it
+before. After a TRUNCATE, or a DROP, the rows without changes are gone, and only 5 comes; the
+truncation, or the error of the DROP, follows in the stream. A row that is read again after a
+change of the definition may so be another one than the first time.
 
 Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queue``: engines
 commit, then ``Gtid_state::update_commit_group``); MariaDB, *Enhancements for START TRANSACTION
@@ -63,13 +63,10 @@ from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.settings import ChangesSettings
 
 SESSION_SETTINGS = (
-    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout "
-    "= 240, "
-    "transaction_isolation = 'REPEATABLE-READ'"
+    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, "
+    "lock_wait_timeout = 240, transaction_isolation = 'REPEATABLE-READ'"
 )
-"""What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at
-its end.
-"""
+"""Meaning of values, timeout of a slow reader, and of an ALTER TABLE at its end."""
 _OLDER_MARIADB = SESSION_SETTINGS.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _PAUSE = 0.02
@@ -81,7 +78,7 @@ Reading = Callable[[Coordinates], AbstractContextManager[Dump]]
 
 
 class ConsistentView:
-    """Step 1 and 2: the session's transaction, which sees E and is seen by H."""
+    """Step 1 and 2: the session's transaction, which sees E and lies before H."""
 
     def __init__(self, server: Server, as_of: Position, seconds: float = _SECONDS) -> None:
         self._server = server
@@ -96,7 +93,7 @@ class ConsistentView:
             self._wait()
 
     def open(self) -> Coordinates:
-        """A new one. H."""
+        """Open a new view, and return H."""
         while True:
             self._server.query("ROLLBACK")
             self._server.query("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
@@ -119,12 +116,10 @@ class ConsistentView:
         gtids = self._as_of.gtids
         if gtids is None:
             raise ServerUnfit(
-                f"before {self._as_of.place} there are transactions without a GTID, so nobody can "
-                f"say when all of them "
-                "are committed",
+                f"before {self._as_of.place} there are transactions without a GTID, so nobody "
+                "can say when all of them are committed",
                 next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or "
-                "use another start than "
-                "initial",
+                "use another start than initial",
             )
         while gtids:
             (answer,) = self._server.query(
@@ -135,9 +130,7 @@ class ConsistentView:
             self.check_deadline("it is not in gtid_executed")
 
     def check_deadline(self, why: str) -> None:
-        """
-        :raises ServerUnreachable: there was no view that could be read for a minute.
-        """
+        """Raise :class:`ServerUnreachable` if no view could be opened for a minute."""
         if time.monotonic() > self._ends:
             raise ServerUnreachable(
                 f"the server did not show for a minute what its binlog has before "
@@ -150,10 +143,10 @@ class ConsistentView:
 def read_chunk_as_of(
     server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: ChangesSettings
 ) -> pa.Table:
-    """:data:`CHANGES`, of rows with the op ``r``.
+    """Return :data:`CHANGES`, of rows with the op ``r``.
 
-    :param server: a session for this alone. :param reading: a dump, on another session of the same
-        server.
+    :param server: a session for this alone. :param reading: opens a dump, on another session of
+        the same server.
     :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be
         read.
     :raises BinlogPurged: the binlog is gone back to E.
@@ -193,7 +186,7 @@ def read_chunk_as_of(
 
 
 def _events_before(events: list[BinlogEvent], high: Coordinates) -> list[BinlogEvent]:
-    """Those of a block that are before ``high``: mostly all."""
+    """Return those of a block that are before ``high``: mostly all."""
     if not Coordinates(events[-1].file, events[-1].position).is_at_or_behind(high):
         return events
     return [
@@ -204,7 +197,7 @@ def _events_before(events: list[BinlogEvent], high: Coordinates) -> list[BinlogE
 
 
 def _number_rows(tables: list[pa.Table]) -> pa.Table:
-    """All of them as one, in an order that does not hang on which of the rows were touched
+    """Return all rows as one table, in an order that does not depend on which of them had changes
     meanwhile.
     """
     rows = pa.concat_tables(tables).combine_chunks()
@@ -214,8 +207,8 @@ def _number_rows(tables: list[pa.Table]) -> pa.Table:
 
 
 def _describe_in_view(query: Query, as_of: Position, chunk: Chunk) -> TableDescription | None:
-    """The table's definition, which the transaction holds from here on; None: there is no such
-    table now.
+    """Return the table's definition, which the transaction holds from here on; None if there is no
+    such table now.
     """
     database, name = chunk["table"]
     query("SET character_set_results = 'utf8mb4'")
@@ -238,7 +231,7 @@ def _rows_at_first_change(
     high: Coordinates,
     settings: ChangesSettings,
 ) -> dict[str, str | None]:
-    """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
+    """Return, for step 3, the row at E by its key, both as JSON; None where there was none."""
     if as_of.place.is_at_or_behind(high):
         return {}
     table_name, values, skippable = tuple(chunk["table"]), settings.values, settings.skippable
@@ -280,11 +273,10 @@ def _rows_at_first_change(
 def _read_blocks(
     reading: Reading, place: Coordinates, high: Coordinates
 ) -> Generator[list[BinlogEvent], None, None]:
-    """The events between the two, all of them.
+    """Yield all events between the two places.
 
-    A dump that is over before ``high`` goes on in another one: what is written may not be sent yet
-    (``sync_binlog``), and one that somebody ends with KILL QUERY says, in the middle, that there
-    is no more.
+    A dump that is over before ``high`` continues in another one: the newest events may not be sent
+    yet (``sync_binlog``), and a dump that is ended by KILL QUERY sends EOF in the middle.
 
     Source: MySQL, ``sql/rpl_binlog_sender.cc`` (``Binlog_sender::run``: EOF once the thread is
     killed); MariaDB, ``sql/sql_repl.cc`` (``should_stop``).
@@ -322,7 +314,7 @@ def _read_untouched(
     values: ValueForm,
     changed: dict[str, Any],
 ) -> Iterator[pa.Table]:
-    """Step 4."""
+    """Yield the rows of step 4."""
     query(
         "SET character_set_results = NULL"
     )  # texts in their own charsets, as the binlog has them
@@ -354,7 +346,7 @@ def _read_untouched(
 
 
 def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
-    """Step 5."""
+    """Return the rows of step 5."""
     count = len(rows)
     database, name = chunk["table"]
     values: dict[str, Any] = {
@@ -371,7 +363,7 @@ def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Tab
 
 
 def _check_literal(gtids: str) -> str:
-    """Digits and letters, nothing that could end a literal."""
+    """Check that nothing in a set of GTIDs could end a literal."""
     if "'" in gtids or "\\" in gtids:
         raise ValueError(f"{gtids!r} is no set of GTIDs")
     return gtids
@@ -382,10 +374,11 @@ def _driver() -> Any:
 
 
 def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> pa.Table:
-    """In a task: the rows of one chunk, as :data:`onceward.mysql.binlog.changes.CHANGES`.
+    """Read the rows of one chunk, in a task, as :data:`onceward.mysql.binlog.blocks.CHANGES`.
 
     :raises ServerUnreachable: it does not answer, or another one does now. :raises BinlogPurged:
-        it has not kept its binlog back to ``as_of``. :raises ChangeUnreadable: see :mod:`as_of`.
+        it has not kept its binlog back to ``as_of``. :raises ChangeUnreadable: as
+        :func:`read_chunk_as_of`.
     """
     with open_session(settings, as_of.server) as server:
         return read_chunk_as_of(

@@ -1,8 +1,8 @@
-"""Which changes of the stream are let through while a snapshot is under way: those of rows whose
-chunk has come. Tasks.
+"""Filters the stream's changes while a snapshot is under way: only rows whose chunk has come pass.
+Tasks.
 
-What if an update moves a row from where the snapshot was to where it was not, or back? It is two
-changes anyway, and each is let through, or not, by its own key.
+An update that moves a row from the read part of a table to the unread one, or back, is two changes
+anyway, and each passes, or does not, by its own key.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from onceward.mysql.source.connection import Server
 from onceward.mysql.source.settings import ChangesSettings
 
 KeyFilter = Callable[[TableMap, Sequence[pa.Array]], Mask]
-"""Of keys, one column of them each, those that are taken."""
+"""Returns a mask of keys, one column of them each."""
 
 
 class SnapshotFilter:
-    """Of the state at which a batch starts.
+    """The filter at the state with which a batch starts.
 
-    :param ask: whom to ask for the order of texts; called only if a key has one.
+    :param query: compares texts on the server; called only if a key has one.
     """
 
     def __init__(self, state: State, query: Query) -> None:
@@ -42,10 +42,11 @@ class SnapshotFilter:
         self._query = query
 
     def changes(self, blocks: Iterable[RowBlock], values: ValueForm) -> pa.Table:
-        """What passes of ``blocks``, all of which are of one file, in its order: :data:`CHANGES`.
+        """Return the changes of ``blocks`` that pass, all of which are of one file, in its order:
+        :data:`CHANGES`.
 
-        :raises ChangeUnreadable: the primary key of the table under way is another one, or see
-            ``in_order``.
+        :raises ChangeUnreadable: the primary key of the table under way is another one, or as
+            ``merge_changes``.
         """
         whole_blocks: list[RowBlock] = []
         filtered_blocks: list[RowBlock] = []
@@ -67,7 +68,7 @@ class SnapshotFilter:
 def range_filter(
     key: Key, after: list[str] | None, up_to: list[str] | None, query: Query
 ) -> KeyFilter:
-    """The keys behind ``after`` and not behind ``up_to``."""
+    """Return the filter of keys behind ``after`` and not behind ``up_to``."""
 
     def choice(table: TableMap, keys: Sequence[pa.Array]) -> Mask:
         check_binlog_key(table, key)
@@ -82,7 +83,10 @@ def range_filter(
 
 
 def check_binlog_key(table: TableMap, key: Key) -> None:
-    """:raises ChangeUnreadable: the binlog says that the table's primary key is another one."""
+    """Check the primary key.
+
+    :raises ChangeUnreadable: the binlog says that the table has another one.
+    """
     columns = [table.columns[place] for place in table.key]
     if [(column.name, column.kind) for column in columns] != [
         (column.name, column.kind) for column in key
@@ -96,8 +100,8 @@ def select_changes(
     values: ValueForm,
     others: Sequence[RowBlock] = (),
 ) -> pa.Table:
-    """The changes of those rows of ``blocks`` that ``choice`` takes by their keys, and all of
-    ``others``; of one file, in its order.
+    """Return the changes of those rows of ``blocks`` that ``choice`` takes by their keys, and all
+    of ``others``; of one file, in its order.
     """
     parts = [part for block in blocks for part in _split_block(block, choice)]
     changes = merge_changes([*parts, *others], values)
@@ -146,13 +150,13 @@ def _compare(
 def snapshot_filter(
     settings: ChangesSettings, state: State
 ) -> Iterator[Callable[[Decoder], pa.Table]]:
-    """In a task, in the place of ``Decoder.flush``, for a batch that starts with ``state``: only
-    changes of rows that are done. What a decoder was fed between two calls must be of one file.
+    """Return, for a task's ``with`` block, a function in the place of ``Decoder.flush`` for a
+    batch that starts with ``state``: it returns only changes of rows whose chunk has come.
+    Everything that a decoder was fed between two calls must be of one file.
     """
     sessions: list[Server] = []
 
     def query(statement: str) -> Sequence[tuple[Any, ...]]:
-        """Only where a key's order is the server's to say."""
         if not sessions:
             sessions.append(Server(settings))
         return sessions[0].query(statement)

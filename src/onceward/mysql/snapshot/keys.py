@@ -1,14 +1,12 @@
 """A place in the order of a table's primary key: as JSON, as SQL, and compared with keys in Arrow.
 Driver and tasks.
 
-The order is the server's, and exactly that. Numbers, bytes, dates and moments are compared here,
-all keys of a column at once; texts by the server, for what comes first among them, and what is
-equal, is a matter of collations and of padding.
+The order is exactly the server's. Numbers, bytes, dates and timestamps are compared here, all keys
+of a column at once; texts by the server, because their order and equality are a matter of
+collations and of padding.
 
-A place is a list of texts, one for each column of the key: digits, a moment as the server writes
-it, or the bytes of a text in its own charset, in hexadecimal. Row constructors, ``(a, b) > (1,
-2)``, mean what is said here with OR, but no server looks them up in an index (MySQL manual, "Range
-Optimization of Row Constructor Expressions", is about equality).
+A place is a list of texts, one for each column of the key: digits, a time as the server writes it,
+or the bytes of a text in its own charset, in hexadecimal.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import pyarrow.compute as pc
 from onceward.mysql.binlog.table_map import ColumnKind
 
 Query = Callable[[str], Sequence[tuple[Any, ...]]]
-"""A statement to the rows that it gives, on a session of its own meaning (:mod:`sessions`)."""
+"""Runs a statement and returns its rows."""
 KeyPlace = list[str]
 Mask = npt.NDArray[np.bool_]
 
@@ -41,20 +39,20 @@ SORTED_HERE = frozenset(
         ColumnKind.TIMESTAMP,
     }
 )
-"""Dates and moments by their texts, which sort as they do."""
+"""Dates and timestamps by their texts, which sort as they do."""
 SORTED_THERE = frozenset({ColumnKind.TEXT, ColumnKind.TIME})
 _DIGITS = frozenset({ColumnKind.INTEGER, ColumnKind.YEAR, ColumnKind.DECIMAL})
 _AT_ONCE = 500
-"""Keys in one question, some 100 bytes each."""
+"""Keys in one query, some 100 bytes each."""
 
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """One of the columns of a primary key, in the key's order."""
+    """A column of a primary key, in the key's order."""
 
     name: str
     type: str
-    """As the server writes it. Where it has changed, places of before mean nothing."""
+    """As the server writes it. Places of before a change of it mean nothing."""
     kind: ColumnKind
     charset: str = ""
     collation: str = ""
@@ -72,7 +70,7 @@ class KeyColumn:
 
     @property
     def expression(self) -> str:
-        """What a SELECT asks for to get a place."""
+        """The expression that selects a place."""
         return (
             f"HEX({self.quoted})"
             if self.kind in (ColumnKind.TEXT, ColumnKind.BINARY)
@@ -80,14 +78,16 @@ class KeyColumn:
         )
 
     def place(self, answer: Any) -> str:
-        """Of the answer to :attr:`said`."""
+        """Return the place from the answer to :attr:`expression`."""
         text = answer.decode() if isinstance(answer, bytes) else str(answer)
         return (
             str(Decimal(text)) if self.kind in _DIGITS else text
         )  # without the zeros of ZEROFILL
 
     def literal(self, place: str) -> str:
-        """As SQL: beside the column the server takes the column's collation, not the literal's."""
+        """Return SQL: beside the column the server takes the column's collation, not the
+        literal's.
+        """
         if self.kind in _DIGITS:
             return format(Decimal(place), "f")
         if self.kind in (ColumnKind.TEXT, ColumnKind.BINARY):
@@ -95,7 +95,7 @@ class KeyColumn:
         return f"'{_check_temporal(place)}'"
 
     def value(self, place: str, kind: pa.DataType) -> pa.Scalar:
-        """As Arrow has it.
+        """Return Arrow's value.
 
         :raises pa.ArrowException: the column has another type now.
         """
@@ -104,7 +104,7 @@ class KeyColumn:
         return pa.scalar(bytes.fromhex(place) if self.kind is ColumnKind.BINARY else place, kind)
 
     def typed_literal(self, value: Any) -> str:
-        """A value of Arrow's, standing alone: with a collation and a type of its own."""
+        """Return SQL of Arrow's value that stands alone, with a collation and a type of its own."""
         if self.kind is ColumnKind.TEXT:
             text = f"_utf8mb4 X'{value.encode().hex()}'"
             text = text if self.charset == "utf8mb4" else f"CONVERT({text} USING {self.charset})"
@@ -126,7 +126,7 @@ def quote(name: str) -> str:
 
 
 def range_condition(key: Key, after: KeyPlace | None, up_to: KeyPlace | None) -> str:
-    """The condition that a row is behind ``after`` and not behind ``up_to``, either None for no
+    """Return the condition that a row is behind ``after`` and not behind ``up_to``; None is no
     limit.
     """
     sides = [_behind_condition(key, after)] if after else []
@@ -135,7 +135,7 @@ def range_condition(key: Key, after: KeyPlace | None, up_to: KeyPlace | None) ->
 
 
 def is_behind(key: Key, place: KeyPlace, columns: Sequence[pa.Array], query: Query) -> Mask:
-    """Which of the keys, one column of them each, are behind ``place``."""
+    """Return a mask of the keys, one column of them each, that are behind ``place``."""
     if all(column.kind in SORTED_HERE for column in key):
         found = np.zeros(len(columns[0]), np.bool_)
         for column, expression, values in reversed(list(zip(key, place, columns, strict=True))):
@@ -182,6 +182,8 @@ def _comparison_queries(key: Key, place: KeyPlace, keys: list[tuple[Any, ...]]) 
         )
 
 
+# Row constructors, ``(a, b) > (1, 2)``, mean the same as these OR conditions, but no server looks them
+# up in an index (MySQL manual, "Range Optimization of Row Constructor Expressions").
 def _behind_condition(key: Key, place: KeyPlace) -> str:
     first, literal = key[0].quoted, key[0].literal(place[0])
     if len(key) == 1:
@@ -203,7 +205,7 @@ def _not_behind_condition(key: Key, place: KeyPlace) -> str:
 
 
 def _check_temporal(moment: str) -> str:
-    """A date, a time: nothing that could end a literal."""
+    """Check that nothing in a date or time could end a literal."""
     if not set(moment) <= set("0123456789-: ."):
         raise ValueError(f"{moment!r} is no moment")
     return moment

@@ -1,12 +1,12 @@
 """The rows of a query as the server sends them, as Arrow columns of bytes, a block at a time.
-Tasks; called by :mod:`as_of`.
+Tasks; called by :mod:`chunks`.
 
 PyMySQL makes a Python object of each value, a microsecond each. Here Python looks at each row's
 length only; the cells of a block are found column by column, for all rows at once. The server
 sends as fast as it is read, and no faster, so that memory is a block, however many rows there are.
 
-PyMySQL has no word for that: its private ``_execute_command``, ``_read_packet``, ``_rfile`` and
-``_sock`` are used here.
+PyMySQL has no public call for that: its private ``_execute_command``, ``_read_packet``, ``_rfile``
+and ``_sock`` are used here.
 
 Source: MySQL, *Client/Server Protocol*, "Text Resultset" and "Protocol::LengthEncodedInteger".
 """
@@ -37,11 +37,11 @@ Offsets = npt.NDArray[np.int64]
 def fetch_columns(
     connection: Any, statement: str, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[list[pa.Array]]:
-    """What ``statement`` gives: blocks of columns, each an array of bytes, null where the value
-    is.
+    """Yield the rows of ``statement``: blocks of columns, each an array of bytes, null where the
+    value is.
 
-    The connection must not be used for anything else before the last block has come; whoever stops
-    earlier closes it.
+    The connection must not be used for anything else before the last block has come; a caller that
+    stops earlier closes it.
 
     :raises pymysql.err.MySQLError: the server refuses it, or breaks off.
     :raises ServerUnreachable: it ended the connection.
@@ -64,8 +64,8 @@ def fetch_columns(
 
 
 class _RowPackets:
-    """Where rows lie in what was received. Each call of :meth:`block` is one buffer, read until it
-    is full or the rows are over: as long as their end has not come, the server has more to say.
+    """Finds rows in packets. Each call of :meth:`block` fills one buffer; the server has more to say
+    until the end of the rows has come.
     """
 
     def __init__(self, data: bytes, socket: Any, block_bytes: int) -> None:
@@ -73,48 +73,78 @@ class _RowPackets:
         self._block_bytes = block_bytes
         self._rest = data
         """Received, and no whole row."""
-        self._over = False
+        self._is_over = False
         self.buffer = bytearray()
         """Of the newest block."""
+        self._end = 0
+        """Of the received bytes in it."""
         self.refusal: bytes | None = None
-        """The server's, in the place of the next row."""
+        """The server's error packet in the place of the next row."""
 
     def block(self) -> tuple[Offsets, Offsets] | None:
-        """Where the rows of the next block begin and end in :attr:`buffer`, one at least; None
-        behind the last one.
-        """
-        buffer, fill, at = bytearray(self._block_bytes), len(self._rest), 0
-        if fill > len(buffer) // 2:
-            buffer = bytearray(2 * fill)
-        buffer[:fill] = self._rest
+        """Return the ends of the next rows in :attr:`buffer`, one at least; None behind the last."""
+        self._end = len(self._rest)
+        is_large = self._end > self._block_bytes // 2
+        self.buffer = bytearray(2 * self._end if is_large else self._block_bytes)
+        self.buffer[: self._end] = self._rest
         starts: list[int] = []
         stops: list[int] = []
-        while not self._over:
-            begin, end = at + _HEADER, at + _HEADER
-            if begin <= fill:
-                length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
-                if length == _FULL_PACKET:
-                    if starts:
-                        break  # a row of several packets is a block of its own
-                    return self._long_row(buffer[:fill])
-                end += length
-                if end <= fill:
-                    first = buffer[begin] if length else 0
-                    if (first == _EIGHT and length < _MOST_IN_EOF) or first == _REFUSAL:
-                        self._over = True
-                        self.refusal = bytes(buffer[begin:end]) if first == _REFUSAL else None
-                        break
-                    starts.append(begin)
-                    stops.append(end)
-                    at = end
-                    continue
-            if fill == len(buffer) or end > len(buffer):
+        at = 0
+        while not self._is_over:
+            at = self._take_rows(at, starts, stops)
+            begin, length = at + _HEADER, self._packet_length(at)
+            if length == _FULL_PACKET:
                 if starts:
+                    break  # a row of several packets is a block of its own
+                return self._long_row(self.buffer[: self._end])
+            stop = begin + (length or 0)
+            if length is None or stop > self._end:
+                if not self._receive_up_to(stop, may_grow=not starts):
                     break
-                buffer += bytes(max(end - len(buffer), 0) + self._block_bytes)
-            fill += self._receive(memoryview(buffer)[fill:])
-        self._rest, self.buffer = bytes(memoryview(buffer)[at:fill]), buffer
+            elif not self._ends_rows(begin, stop):
+                starts.append(begin)
+                stops.append(stop)
+                at = stop
+        self._rest = bytes(memoryview(self.buffer)[at : self._end])
         return (np.array(starts, np.int64), np.array(stops, np.int64)) if starts else None
+
+    def _take_rows(self, at: int, starts: list[int], stops: list[int]) -> int:
+        """Append whole rows, the hot loop; return where something else begins."""
+        buffer, received = self.buffer, self._end
+        while (begin := at + _HEADER) < received:
+            length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+            stop = begin + length
+            if stop > received or not 0 < length < _FULL_PACKET or buffer[begin] >= _EIGHT:
+                break
+            starts.append(begin)
+            stops.append(stop)
+            at = stop
+        return at
+
+    def _packet_length(self, at: int) -> int | None:
+        """Return the length in a packet's header; None if that has not come."""
+        if at + _HEADER > self._end:
+            return None
+        buffer = self.buffer
+        return buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+
+    def _ends_rows(self, begin: int, stop: int) -> bool:
+        """Check for an EOF or ERR packet."""
+        first = self.buffer[begin] if stop > begin else 0
+        if first == _REFUSAL:
+            self.refusal = bytes(self.buffer[begin:stop])
+        self._is_over = first == _REFUSAL or (first == _EIGHT and stop - begin < _MOST_IN_EOF)
+        return self._is_over
+
+    def _receive_up_to(self, stop: int, *, may_grow: bool) -> bool:
+        """Receive some bytes; return False if the buffer has no room up to ``stop``."""
+        size = len(self.buffer)
+        if self._end == size or stop > size:
+            if not may_grow:
+                return False
+            self.buffer += bytes(max(stop - size, 0) + self._block_bytes)
+        self._end += self._receive(memoryview(self.buffer)[self._end :])
+        return True
 
     def _receive(self, space: memoryview) -> int:
         try:
@@ -134,57 +164,41 @@ class _RowPackets:
         return count
 
     def _long_row(self, data: bytearray) -> tuple[Offsets, Offsets]:
-        """The first row, which is in several packets, without their headers."""
+        """Return the first row, which is in several packets, without their headers."""
         row = bytearray()
         length = _FULL_PACKET
         while length == _FULL_PACKET:
-            for need in (
-                _HEADER,
-                _HEADER + _FULL_PACKET,
-            ):  # the header says how much the second time
-                if need > _HEADER:
-                    length = int.from_bytes(data[:3], "little")
-                    need = _HEADER + length
-                if (have := len(data)) < need:
-                    data += bytes(need - have)
-                    while have < need:
-                        with memoryview(data) as whole:
-                            have += self._receive(whole[have:])
+            self._extend(data, _HEADER)
+            length = int.from_bytes(data[:3], "little")
+            self._extend(data, _HEADER + length)
             row += memoryview(data)[_HEADER : _HEADER + length]
             data = data[_HEADER + length :]
         self._rest, self.buffer = bytes(data), row
         return np.array([0], np.int64), np.array([len(row)], np.int64)
 
+    def _extend(self, data: bytearray, size: int) -> None:
+        """Receive until ``data`` has ``size`` bytes."""
+        have = len(data)
+        data += bytes(max(size - have, 0))
+        while have < size:
+            with memoryview(data) as whole:
+                have += self._receive(whole[have:])
+
 
 def _split_columns(
     buffer: bytearray, starts: Offsets, stops: Offsets, columns: int
 ) -> list[pa.Array]:
-    """The values of rows that lie in ``buffer``: cell k of all rows at once, then the next."""
+    """Return the columns of rows in ``buffer``: cell k of all rows at once, then the next."""
     data = np.frombuffer(buffer, np.uint8)
-    last = len(data) - 1
     at = starts
     # Cells and the gaps between them are one array of bytes over the buffer, of which each column
     # takes its own.
     edges = np.empty((len(starts), 2 * columns), np.int64)
     nulls: list[npt.NDArray[np.bool_]] = []
     for column in range(columns):
-        lead = data[np.minimum(at, last)]
-        length, behind = lead.astype(np.int64), at + 1
-        null = lead == _NULL
-        wide = lead > _NULL
-        if wide.any():
-            for mark, width in ((_TWO, 2), (_THREE, 3), (_EIGHT, 8)):
-                of = lead == mark
-                if of.any():
-                    where = at[of] + 1
-                    number = np.zeros(len(where), np.int64)
-                    for byte in range(width):
-                        number |= data[np.minimum(where + byte, last)].astype(np.int64) << 8 * byte
-                    length[of] = number
-                    behind[of] = where + width
-        length[null] = 0
-        at = behind + length
-        edges[:, 2 * column], edges[:, 2 * column + 1] = behind, at
+        begin, length, null = _cell_lengths(data, at)
+        at = begin + length
+        edges[:, 2 * column], edges[:, 2 * column + 1] = begin, at
         nulls.append(null)
     if (at != stops).any():
         raise ServerUnreachable(
@@ -192,14 +206,37 @@ def _split_columns(
             next_step="the next attempt reads it again; if that fails too, see what is between "
             "here and the server",
         )
+    flat = pa.py_buffer(np.ascontiguousarray(edges).reshape(-1))
     whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(),
-        edges.size - 1,
-        [None, pa.py_buffer(np.ascontiguousarray(edges).reshape(-1)), pa.py_buffer(buffer)],
+        pa.large_binary(), edges.size - 1, [None, flat, pa.py_buffer(buffer)]
     )
     first = np.arange(len(starts), dtype=np.int64) * 2 * columns
     found = []
-    for column in range(columns):
-        places = pa.array(first + 2 * column, mask=nulls[column] if nulls[column].any() else None)
+    for column, null in enumerate(nulls):
+        places = pa.array(first + 2 * column, mask=null if null.any() else None)
         found.append(whole.take(places).cast(pa.binary()))
     return found
+
+
+def _cell_lengths(
+    data: npt.NDArray[np.uint8], at: Offsets
+) -> tuple[Offsets, Offsets, npt.NDArray[np.bool_]]:
+    """Read the length-encoded lengths at ``at``: return where each cell begins, its length, and
+    whether it is null.
+    """
+    last = len(data) - 1
+    lead = data[np.minimum(at, last)]
+    length, begin = lead.astype(np.int64), at + 1
+    null = lead == _NULL
+    if (lead > _NULL).any():
+        for mark, width in ((_TWO, 2), (_THREE, 3), (_EIGHT, 8)):
+            wide = lead == mark
+            if wide.any():
+                where = at[wide] + 1
+                number = np.zeros(len(where), np.int64)
+                for byte in range(width):
+                    number |= data[np.minimum(where + byte, last)].astype(np.int64) << 8 * byte
+                length[wide] = number
+                begin[wide] = where + width
+    length[null] = 0
+    return begin, length, null

@@ -1,17 +1,16 @@
-"""What of a snapshot is done, under way and left, and which chunks come next. JSON values; beside
-the driver.
+"""The state of a snapshot, and its next chunks. JSON values; beside the driver.
 
 ::
 
     {"left": [[database, table], …],    # not begun
      "table": [database, table],        # under way, or null
-     "key": […], "after": […],          # of that: its primary key, and the place behind which rows are left
-     "chunks": [                        # what the batch brings at whose end this state is
+     "key": […], "after": […],          # its primary key, and the place behind which rows are left
+     "chunks": [                        # what the batch brings that ends with this state
         {"table": …, "key": …, "after": … or null, "up_to": … or null, "ts_ms": …}, …]}
 
 A chunk is the rows behind ``after`` and not behind ``up_to``. The last one of a table has no end:
 rows that come there later are the stream's. A table that is neither left nor under way is done,
-also one that was made later: its first row comes from the stream.
+also one that was created later: its first row comes from the stream.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ State = dict[str, Any]
 Chunk = dict[str, Any]
 
 CHUNK_BYTES = 16 << 20
-"""As the server counts them; as texts of JSON a few times as many."""
+"""As the server counts them; as JSON a few times as many."""
 FEWEST, MOST = 1_000, 200_000
 """Rows of a chunk."""
 _ROWS_UNKNOWN = 20_000
 _SMALL = 1 / 16
-"""Of a whole chunk, what the last one of a table counts: most tables are small."""
+"""Part of a whole chunk that the last one of a table counts: most tables are small."""
 MISSING = (1146, 1049)  # ER_NO_SUCH_TABLE, ER_BAD_DB_ERROR
 
 
@@ -50,11 +49,11 @@ CHUNKS = 8
 
 
 def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -> State:
-    """Beside the driver, once ``start``, where the stream begins, is known: a table that is made
-    between the two is there twice, and one that is listed before would be nowhere. What is
-    returned becomes ``start.snapshot``.
+    """Return the state for ``start.snapshot``. Called beside the driver, once ``start``, the
+    beginning of the stream, is known: a table that is created between the two is in both, and one
+    that is listed before would be in neither.
 
-    :raises ServerUnfit: there can be no snapshot of a table that is wanted, or of this server.
+    :raises ServerUnfit: there can be no snapshot of a selected table, or of this server.
     :raises AccessDenied: a table may not be read, or not all columns of it.
     """
     if server.dialect == "mysql" and (
@@ -64,8 +63,7 @@ def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -
             f"{settings.where} has not given each transaction a GTID, so nobody can say which of "
             f"them its tables have",
             next_step="set gtid_mode=ON (by way of OFF_PERMISSIVE and ON_PERMISSIVE, without a "
-            "restart), and FLUSH "
-            "BINARY LOGS; or use another start than initial",
+            "restart), and FLUSH BINARY LOGS; or use another start than initial",
         )
     return new_state(server.query, server.dialect, list_tables(server.query, settings.selects))
 
@@ -79,14 +77,12 @@ def advance_snapshot(
     chunks: int = CHUNKS,
     rows: int | None = None,
 ) -> State | None:
-    """Beside the driver, for each batch that starts with ``state``: the state of its end.
-
-    None: the snapshot is over, the batch is of the stream alone, and so are all that follow. May
-    take seconds.
+    """Return the state of the end of a batch that starts with ``state``, or None if the snapshot
+    is over, and this batch and all that follow are of the stream alone. Called beside the driver;
+    may take seconds.
 
     :param caught_up: the batch's end is where the binlog ended just now.
-    :raises ChangeUnreadable, ServerUnfit: a table is not as it was, so that the snapshot cannot go
-        on.
+    :raises ChangeUnreadable, ServerUnfit: a table has changed, so that the snapshot cannot go on.
     """
     if is_over(state):
         return None
@@ -98,9 +94,9 @@ def advance_snapshot(
 
 
 def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
-    """Nothing is done yet.
+    """Return a state in which nothing is done yet.
 
-    :param tables: all that are wanted and were there at some moment after the start of the stream.
+    :param tables: all selected ones that were there at some moment after the start of the stream.
     :raises ServerUnfit: there can be no snapshot of one of them.
     :raises AccessDenied: of one not all columns may be read.
     """
@@ -117,22 +113,22 @@ def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> 
 
 
 def is_over(state: State) -> bool:
-    """There are no more chunks than those in it."""
+    """Check whether there are no more chunks than those in the state."""
     return not state["left"] and state["table"] is None
 
 
 def state_without_chunks(state: State) -> State:
-    """The same, of a batch without chunks."""
+    """Return the state of a batch without chunks."""
     return {**state, "chunks": []}
 
 
 def next_state(
     query: Query, dialect: Dialect, state: State, chunks: int, rows: int | None = None
 ) -> State:
-    """Behind the next ``chunks`` chunks, or so: the ends of tables count less.
+    """Return the state behind the next ``chunks`` chunks, or so: the ends of tables count less.
 
     :param rows: of a chunk; None: by the size of a table's rows.
-    :raises ServerUnfit: a table is not as it was, so that there can be no snapshot of it.
+    :raises ServerUnfit: a table has changed, so that there can be no snapshot of it.
     :raises ChangeUnreadable: the primary key of the table under way is another one.
     """
     left, table, key, after = list(state["left"]), state["table"], state["key"], state["after"]
@@ -157,12 +153,15 @@ def next_state(
 
 
 def parse_key(columns: list[dict[str, str]]) -> Key:
-    """From a state or a chunk."""
+    """Parse the key of a state or a chunk."""
     return tuple(KeyColumn.from_json(each) for each in columns)
 
 
 def check_same_key(table_now: Key, now: Key, database: str, table: str) -> None:
-    """:raises ChangeUnreadable: the primary key was altered while the snapshot was under way."""
+    """Check the primary key.
+
+    :raises ChangeUnreadable: it was altered while the snapshot was under way.
+    """
     if table_now != now:
         raise key_changed_error(database, table)
 
@@ -176,7 +175,7 @@ def key_changed_error(database: str, table: str) -> OncewardError:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Does the server say that there is no such table? Not that it may not be seen."""
+    """Check whether the server says that there is no such table; not that it may not be seen."""
     return error_number(error) in MISSING
 
 
@@ -199,7 +198,7 @@ def _describe_if_there(
 def _find_chunk_end(
     query: Query, table: TableDescription, after: KeyPlace | None, rows: int
 ) -> KeyPlace | None:
-    """Of a chunk: the place of its last row; None where the table ends before."""
+    """Return the place of a chunk's last row; None where the table ends before."""
     columns = ", ".join(column.expression for column in table.key)
     order = ", ".join(column.quoted for column in table.key)
     found = query(

@@ -77,6 +77,8 @@ class Server:
         except BaseException:
             self.close()
             raise
+        # MariaDB has no server_uuid. The substitute may change while the data stay (a container with
+        # another name): then the position is found again by its GTIDs, as after a failover.
         self.identity = variables.get("server_uuid") or "{hostname}:{port}/{server_id}".format(
             **variables
         )
@@ -137,9 +139,8 @@ class Server:
         """
         rows = self.query(
             "SELECT 1 FROM information_schema.VIEWS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
-            "UNION ALL "
-            "SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND "
-            "EVENT_OBJECT_TABLE = %s",
+            "UNION ALL SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s "
+            "AND EVENT_OBJECT_TABLE = %s",
             (database, table) * 2,
         )
         return bool(rows)
@@ -227,6 +228,7 @@ def connect(settings: ChangesSettings) -> MySQLSession:
             _NAME,
             patient=False,
         )
+        # PyMySQL cannot change a timeout once it has connected: this one is private.
         session.connection._read_timeout = ANSWER_SECONDS
         session.connection.autocommit(True)
         session.execute(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
@@ -239,6 +241,8 @@ def open_session(settings: ChangesSettings, server: str) -> Iterator[Server]:
 
     :raises ServerUnreachable: it does not answer, or the address leads to another server now.
     """
+    # An address may lead to another server from one connection to the next (a proxy, a name that was
+    # moved), so each session is checked before anything is concluded from it.
     session = Server(settings)
     try:
         if session.identity != server:
@@ -284,14 +288,15 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
     what = f"{server.where} says, asked for its binlog at {at}: {refusal.code}, {refusal.text}"
     if refusal.code != _REFUSED:
         return _driver_error(refusal.code, what, server.where)
+    # The server refuses by one number, whatever the reason, with texts that differ by version: the
+    # reason is in its state.
     size = server.binlogs().get(at.file, 0)
     details = {"at": str(at), "code": refusal.code}
     if not size:
         return BinlogPurged(
             f"{what}; the file is not there any more",
-            next_step=f"{server.anew_advice}; and let the server keep its binlogs for longer than "
-            f"a query may stand still "
-            "(binlog_expire_logs_seconds)",
+            next_step=f"{server.anew_advice}; and let the server keep its binlogs for longer "
+            "than a query may stand still (binlog_expire_logs_seconds)",
             details=details,
         )
     if at.pos > size:
@@ -305,8 +310,7 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
     return BinlogDamaged(
         what,
         next_step="the query tries again by itself; if that fails at the same place, run "
-        "mysqlbinlog "
-        f"--verify-binlog-checksum on the file, and {server.anew_advice}",
+        f"mysqlbinlog --verify-binlog-checksum on the file, and {server.anew_advice}",
         details=details,
     )
 
@@ -361,8 +365,7 @@ def _driver_error(number: int, text: str, where: str) -> OncewardError:
         return AccessDenied(
             text,
             next_step="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the login, and "
-            "SELECT on the tables; then "
-            "start the query again",
+            "SELECT on the tables; then start the query again",
         )
     if number == _NOT_LOGGING:
         return _no_binlog_error(where)

@@ -106,24 +106,27 @@ class Dump:
                 f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} "
                 f"before",
                 next_step="if the server lost what it had written (sync_binlog other than 1), "
-                "start from a new "
-                "checkpoint, with a snapshot",
+                "start from a new checkpoint, with a snapshot",
                 details={"at": self._at()},
             )
 
     def _request(self) -> None:
         say, reader = self._session, self.reader
         at = self._at()
-        for variable in (
-            "@master_binlog_checksum",
-            "@source_binlog_checksum",
-        ):  # one name is an older server's
+        # Without checksums the server strips them, and sizes no longer add up to positions. One of
+        # the names is an older server's.
+        for variable in ("@master_binlog_checksum", "@source_binlog_checksum"):
             say.query(f"SET {variable} = 'CRC32'", at)
         flags, name = _NON_BLOCK, reader.file.encode()
         if reader.dialect == "mariadb":
+            # MariaDB withholds annotations unless asked for them, and rewrites events for a reader that
+            # does not claim to be a MariaDB: either makes holes in the positions.
             say.query(f"SET @mariadb_slave_capability = {_MARIADB_CAPABILITY}", at)
             flags |= _ANNOTATIONS
         elif say.query("SELECT @@GLOBAL.gtid_mode", at) == ("ON",):
+            # COM_BINLOG_DUMP has a position of 32 bits, this command one of 64: with an empty set of
+            # GTIDs the file and position decide. Servers refuse it unless gtid_mode is ON. Id 0 of a
+            # reader never ends another one's dump.
             start = struct.pack("<HII", flags, 0, len(name)) + name
             say.send(_DUMP_GTID, start + struct.pack("<QIQ", reader.position, 8, 0), at)
             return
@@ -131,13 +134,11 @@ class Dump:
             raise ServerUnfit(
                 f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
                 f"for",
-                next_step="set gtid_mode=ON, or let no transaction be that large; then start from "
-                "a new checkpoint, "
-                "with a snapshot"
+                next_step="set gtid_mode=ON, or let no transaction be that large; then start "
+                "from a new checkpoint, with a snapshot"
                 if reader.dialect == "mysql"
                 else "MariaDB's protocol has no word for it: let no transaction be that large, "
-                "then start from a new "
-                "checkpoint, with a snapshot",
+                "then start from a new checkpoint, with a snapshot",
                 details={"at": at},
             )
         say.send(_DUMP, struct.pack("<IHI", reader.position, flags, 0) + name, at)
@@ -154,9 +155,7 @@ class _DumpConnection:
 
     def __init__(self, connection: Any, seconds: float) -> None:
         self._connection = connection
-        self._connection._read_timeout = (
-            seconds  # of its own reading, which may have been without an end
-        )
+        self._connection._read_timeout = seconds
         self._seconds = seconds
 
     def query(self, statement: str, at: str) -> tuple[Any, ...] | None:

@@ -123,9 +123,8 @@ def _flush_function(
 def _check_file_creation_time(event: BinlogEvent, born: int) -> None:
     if event.timestamp != born:
         raise ServerUnreachable(
-            f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the batch was "
-            f"planned with a file "
-            f"of that name that was begun at {born}",
+            f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the batch "
+            f"was planned with a file of that name that was begun at {born}",
             next_step="start the query again: it looks at once whether the server's binlogs were "
             "reset",
             details={"known": born, "found": event.timestamp},

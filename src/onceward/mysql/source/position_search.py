@@ -1,24 +1,22 @@
-"""The same place in the binlogs of another server, found by what was read: its GTIDs. Driver. So
-is a place whose file is gone from its own server, because it was removed, or the server writes to
-files of another name.
+"""Finds positions: where a new query starts, and a known position on another server, by its GTIDs.
+Driver.
 
-What if the other server lacks a transaction that was read? Then there is no such place: it has
-diverged, or has not caught up. What if it has thrown away binlogs with transactions that were not
-read? Then they are lost. What if it has the same transactions in another order (a replica with
-several appliers)? The place is before the first that was not read, and those behind it that were
-are passed over: per row the order is the same, for a replica only puts transactions in another
-order that have no row in common.
+A position whose file is gone from its own server, because it was removed, or the server writes to
+files of another name, is found in the same way. It does not exist if the other server lacks a
+transaction that was read: it has diverged, or has not caught up. If it has thrown away binlogs
+with transactions that were not read, they are lost. If it has the same transactions in another
+order (a replica with several appliers), the position is before the first that was not read, and
+those behind it that were are skipped: per row the order is the same, for a replica only reorders
+transactions that have no row in common.
 
-What if numbers of MariaDB's do not grow (gtid_strict_mode is off, and somebody reset a counter, or
-set one)? Then a GTID names two transactions, and no place can be found by it: that is said, and
-the query stops.
+Where MariaDB's numbers do not grow (gtid_strict_mode is off, and somebody reset a counter, or set
+one), a GTID names two transactions, and no position can be found by it: the query stops with an
+error.
 
-Where a query with a new checkpoint begins. Driver.
-
-Each start is a place between two transactions, with the set of all transactions before it, counted
-from the beginning of its binlog: what a server says of both at once may be of two moments. What is
-in none of its binlogs (they were removed, or it was made of a dump) lies before it, too: else
-another server's old binlogs would be read as new.
+Each start is a position between two transactions, with the set of all transactions before it,
+counted from the beginning of its binlog: the server's answers on both may be of two moments.
+Transactions that are in none of its binlogs (they were removed, or it was made of a dump) lie
+before it, too: else another server's old binlogs would be read as new.
 """
 
 from __future__ import annotations
@@ -58,17 +56,16 @@ _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 def find_position(
     settings: ChangesSettings, server: Server, position: Position, *, exactly: bool = False
 ) -> Position:
-    """``known``, which is of another server, on ``server``; an era later.
+    """Return ``position``, which is of another server, on ``server``; an era later.
 
-    :param exactly: before the place there must be all transactions that are before ``known``.
-    :raises SourceReplaced: there is no such place.
+    :param exactly: before the result there must be all transactions that are before ``position``.
+    :raises SourceReplaced: there is no such position.
     :raises BinlogPurged: binlogs are gone that were not read.
     """
     if position.gtids is None or position.dialect != server.dialect:
         raise SourceReplaced(
             f"{server.where} is the server {server.identity} now, and the query has read "
-            f"{position.server} up to "
-            f"{position.place}: "
+            f"{position.server} up to {position.place}: "
             + (
                 "a server of another kind"
                 if position.gtids is not None
@@ -89,10 +86,10 @@ def find_position(
 def find_after_purge(
     settings: ChangesSettings, server: Server, position: Position, error: OncewardError
 ) -> Position:
-    """``known``, whose binlog is gone from its own server.
+    """Return ``position``, whose binlog is gone from its own server, in another file.
 
-    :param gone: what was said of it. :raises OncewardError: that, or what :func:`located` raises,
-        for there is no such place.
+    :param error: raised when the file was asked for. :raises OncewardError: that, or as
+        :func:`find_position`, for there is no such position.
     """
     if position.gtids is None:
         raise type(error)(
@@ -108,10 +105,9 @@ def find_after_purge(
     if removed is None or not removed.covers(Gtids.parse(server.dialect, position.gtids)):
         raise SourceReplaced(
             f"{server.where} (the server {server.identity}) has no {position.file} any more, "
-            f"which the query has read "
-            f"up to {position.pos}, and has not removed all transactions that were read before: "
-            f"removed are "
-            f"{removed or 'none'}, and read {position.gtids}. Its binlogs were reset",
+            f"which the query has read up to {position.pos}, and has not removed all "
+            f"transactions that were read before: removed are {removed or 'none'}, and read "
+            f"{position.gtids}. Its binlogs were reset",
             next_step=f"{START_ANEW}: what was in the old binlogs is gone",
             details={"read": position.gtids, "purged": str(removed)},
         )
@@ -124,7 +120,7 @@ def find_after_purge(
 def _purged_transactions(
     settings: ChangesSettings, server: Server, files: list[str]
 ) -> Gtids | None:
-    """All transactions that the server has, and that are in none of its binlogs."""
+    """Return all transactions that the server has, and that are in none of its binlogs."""
     if server.dialect == "mysql":
         return Gtids.parse("mysql", server.purged_gtids())
     return read_file_header(settings, server.identity, files[0])[1]
@@ -152,8 +148,9 @@ def _find(
 
 
 def check_has_transactions(server: Server, position: Position) -> None:
-    """
-    :raises SourceReplaced: the server lacks a transaction that lies before ``known``.
+    """Check that the server has all transactions before ``position``.
+
+    :raises SourceReplaced: it lacks one.
     :raises ServerUnreachable: so does another server, which is a replica, and may only have to
         catch up.
     """
@@ -174,9 +171,8 @@ def check_has_transactions(server: Server, position: Position) -> None:
     if server.identity != position.server and _may_catch_up(server):
         raise ServerUnreachable(
             f"{what}. It is a replica, which may not have caught up yet",
-            next_step="see in SHOW REPLICA STATUS (SHOW SLAVE STATUS) whether it replicates; once "
-            "it has these, the "
-            "query goes on when it is started again",
+            next_step="see in SHOW REPLICA STATUS (SHOW SLAVE STATUS) whether it replicates; "
+            "once it has these, the query goes on when it is started again",
             details=details,
         )
     raise SourceReplaced(
@@ -186,9 +182,8 @@ def check_has_transactions(server: Server, position: Position) -> None:
             if server.identity == position.server
             else "It has diverged from the server that was read before, and replicates no other"
         ),
-        next_step=f"bring back a server that has them; or {START_ANEW}: what was read and written "
-        f"may be more than this "
-        "server has",
+        next_step=f"bring back a server that has them; or {START_ANEW}: what was read and "
+        "written may be more than this server has",
         details=details,
     )
 
@@ -203,7 +198,7 @@ def _may_catch_up(server: Server) -> bool:
 def read_file_header(
     settings: ChangesSettings, server: str, file: str
 ) -> tuple[int | None, Gtids | None]:
-    """When a binlog was begun, and all transactions before it."""
+    """Return when a binlog was created, and all transactions before it."""
     born = None
     with open_dump(settings, server, Coordinates(file, FIRST_BYTE)) as dump:
         for events in dump.blocks():
@@ -217,9 +212,9 @@ def read_file_header(
 
 
 def _is_in_binlogs(server: Server, position: Position) -> bool:
-    """Is the place in this server's binlogs? A MariaDB without gtid_strict_mode may have counted
-    back since, and the numbers say nothing then; that it is another file of the name is seen when
-    it is read.
+    """Check whether the position is in this server's binlogs. A MariaDB without gtid_strict_mode
+    may have counted back since, and the numbers mean nothing then; another file of the name is
+    noticed when it is read.
     """
     if server.dialect == "mysql" or server.identity != position.server or _is_gtid_strict(server):
         return False
@@ -235,8 +230,8 @@ def _is_gtid_strict(server: Server) -> bool:
 
 
 def find_renamed_server(settings: ChangesSettings, server: Server, position: Position) -> Position:
-    """``known`` as this server's, if its binlogs are those of before: MariaDB has no name of its
-    own, and what stands for it may change.
+    """Return ``position`` as this server's, if its binlogs are those of before: MariaDB has no
+    server_uuid, and the substitute may change.
     """
     if server.dialect == "mysql" or position.born is None or position.file not in server.binlogs():
         return position
@@ -255,8 +250,9 @@ def find_renamed_server(settings: ChangesSettings, server: Server, position: Pos
 
 
 def _check_order(server: Server, position: Position) -> None:
-    """
-    :raises SourceReplaced: the numbers of MariaDB's transactions do not tell which were read.
+    """Check that numbers identify transactions.
+
+    :raises SourceReplaced: MariaDB's numbers do not tell which were read.
     """
     if server.dialect == "mysql" or position.era < 0:  # a person has named the place
         return
@@ -280,7 +276,9 @@ def _missing_mysql(server: Server, gtids: str) -> str:
 
 
 def _missing_mariadb(server: Server, gtids: str) -> str:
-    """Of each domain and server the binlog's last is known; all before it are there."""
+    """Return missing transactions. Of each domain and server the binlog's last is known; all
+    before it are there.
+    """
     last: dict[tuple[str, str], int] = {}
     for domain, source, number in _MARIADB_GTID.findall(server.executed_gtids()):
         last[domain, source] = max(int(number), last.get((domain, source), -1))
@@ -293,7 +291,9 @@ def _missing_mariadb(server: Server, gtids: str) -> str:
 
 
 def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> str:
-    """The newest binlog all of whose predecessors were read: what is not, begins in there."""
+    """Return the newest binlog all of whose predecessors were read: the first unread transaction
+    is in it.
+    """
     files = list(server.binlogs())
     if server.dialect == "mysql" or _is_gtid_strict(server):
         unread = (
@@ -313,14 +313,12 @@ def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> st
     removed = Gtids.parse("mysql", server.purged_gtids()) if server.dialect == "mysql" else None
     if unread < 0 or (removed is not None and not read_set.covers(removed)):
         raise BinlogPurged(
-            f"{server.where} (the server {server.identity}) has removed binlogs with transactions "
-            f"that the query has "
-            f"not read: removed are "
+            f"{server.where} (the server {server.identity}) has removed binlogs with "
+            "transactions that the query has not read: removed are "
             f"{removed if removed is not None else f'those before {files[0]}'}, and read "
             f"{read_set}",
             next_step=f"{START_ANEW}; or, if you know that those missing changed none of the "
-            f"tables that are read, add them "
-            "to pass_over, as a set of GTIDs",
+            "tables that are read, add them to pass_over, as a set of GTIDs",
             details={"read": str(read_set), "purged": str(removed)},
         )
     return files[unread]
@@ -335,7 +333,8 @@ def _can_start(read_set: Gtids, before: Gtids | None) -> bool:
 
 
 def _newest_start(server: Server, read_set: Gtids, begins: list[Gtids | None]) -> int:
-    """Of MariaDB's binlogs, each of which may begin with smaller numbers than the one before.
+    """Return the newest of MariaDB's binlogs to start in, each of which may begin with smaller
+    numbers than the one before.
 
     :raises SourceReplaced: one does.
     """
@@ -353,8 +352,8 @@ def _newest_start(server: Server, read_set: Gtids, begins: list[Gtids | None]) -
 def walk_until(
     settings: ChangesSettings, at: Position, ends: Callable[[BinlogEvent, Gtid], bool]
 ) -> TransactionWalk:
-    """From ``at`` to before the first transaction of which ``ends`` says so, or to the end of
-    all.
+    """Walk from ``at`` to before the first transaction of which ``ends`` returns True, or to the
+    end of all.
     """
     walk = TransactionWalk(at, before=ends, selects=settings.selects)
     follow(settings, at, walk.feed)
@@ -377,8 +376,7 @@ def _first_unread(settings: ChangesSettings, at: Position, read_set: Gtids | Non
     if read_set is not None and not walk.skipped_gtids.covers(read_set):
         raise SourceReplaced(
             f"{settings.where} (the server {at.server}) has transactions in another order than "
-            f"{read_set}: of which "
-            "moment a snapshot's rows would be cannot be told",
+            f"{read_set}: of which moment a snapshot's rows would be cannot be told",
             next_step=f"bring the old server back; or {START_ANEW}",
             details={"read": str(read_set), "found": str(walk.skipped_gtids)},
         )
@@ -387,17 +385,17 @@ def _first_unread(settings: ChangesSettings, at: Position, read_set: Gtids | Non
 
 def _no_gtid_error(at: Position, event: BinlogEvent) -> OncewardError:
     return SourceReplaced(
-        f"the transaction at {event.file}:{event.position} on the server {at.server} has no GTID: "
-        f"whether it was read "
-        "on the server before cannot be told",
+        f"the transaction at {event.file}:{event.position} on the server {at.server} has no "
+        "GTID: whether it was read on the server before cannot be told",
         next_step=f"{START_ANEW}; with gtid_mode=ON on all servers a query goes on by itself",
     )
 
 
 def starting_position(settings: ChangesSettings, server: Server) -> Position:
-    """Where ``settings.starting`` is on ``server``; for ``"initial"`` the end of its binlog.
+    """Return the position of ``settings.starting`` on ``server``; for ``"initial"`` the end of its
+    binlog.
 
-    :raises ConfigurationError: there is no such place.
+    :raises ConfigurationError: there is no such position.
     """
     before = _transactions_without_binlog(settings, server)
     found = _find_start(settings, server)
@@ -409,10 +407,11 @@ def starting_position(settings: ChangesSettings, server: Server) -> Position:
 
 
 def _transactions_without_binlog(settings: ChangesSettings, server: Server) -> str:
-    """Asked before the place is chosen: what is removed later may lie behind it.
+    """Return transactions that are in no binlog. Asked before the position is chosen: one that is
+    removed later may lie behind it.
 
-    MariaDB says of a replica's transactions the last ones, in its binlogs or not: all of them lie
-    before its end, and before another place those alone that are in none.
+    MariaDB has the last ones of a replica, in its binlogs or not: all of them lie before its end,
+    and before another position those alone that are in none.
     """
     if server.dialect == "mysql":
         return server.purged_gtids()
@@ -436,9 +435,9 @@ def _find_start(settings: ChangesSettings, server: Server) -> Position:
 
 
 def _find_timestamp(settings: ChangesSettings, server: Server, milliseconds: int) -> Position:
-    """Before the first transaction that was committed at that time, or later.
-
-    All that is in a binlog was committed after it was begun, and before the next one was.
+    """Return the position before the first transaction that was committed at that time, or later.
+    All transactions of a binlog were committed after its creation, and before that of the next
+    one.
     """
     files = list(server.binlogs())
     while len(files) > 1:
@@ -479,7 +478,7 @@ def _find_coordinates(settings: ChangesSettings, server: Server, place: Coordina
 def _walk_file(
     settings: ChangesSettings, server: Server, file: str, ends: Callable[[BinlogEvent, Gtid], bool]
 ) -> Position:
-    """From the beginning of ``file``."""
+    """Walk from the beginning of ``file``."""
     return walk_until(settings, _file_start(server, file, None), ends).position()
 
 
@@ -494,7 +493,6 @@ def _coordinates(event: BinlogEvent) -> Coordinates:
 def _no_start_error(server: Server, place: Coordinates, what: Any) -> ConfigurationError:
     return ConfigurationError(
         f"starting at {place}, where {server.where} has no transaction that begins: {what}",
-        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at which "
-        "a transaction "
-        "begins; or a GTID, or a time",
+        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at "
+        "which a transaction begins; or a GTID, or a time",
     )

@@ -221,6 +221,7 @@ class RangePlanner(TransactionWalk):
         self._parts.begins(*self.place)
 
     def _on_incomplete(self) -> None:
+        # The partitions of a transaction stay revocable until it has ended.
         self._parts.back_to(self._mark, self._transaction_at)
         self._here = 0
 

@@ -27,6 +27,7 @@ _REQUIRED = {
     "binlog_row_metadata": "FULL",
     "binlog_row_value_options": "",
 }
+# ``binlog_row_metadata`` is MINIMAL by default.
 _WHY = {
     "binlog_format": "without ROW the binlog has statements in the place of rows",
     "binlog_row_image": "without FULL a change has only some of its columns",
@@ -231,8 +232,7 @@ def _set_statement(server: Server, name: str, value: str) -> str:
         return f"SET PERSIST {name} = {actual}, and let sessions that are open connect anew"
     return (
         f"SET GLOBAL {name} = {actual}, the same in the server's configuration file, and let "
-        f"sessions that are open "
-        "connect anew"
+        "sessions that are open connect anew"
     )
 
 
@@ -392,8 +392,7 @@ def _check_select(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator
         refused = _refusal(server, f"SELECT 1 FROM {quote(database)}.{quote(table)} LIMIT 0")  # noqa: S608 — quoted
         if refused:
             yield Requirement(
-                f"SELECT on "
-                f"{database}.{table}", refused, is_met=False, why="its rows may not be read",
+                f"SELECT on {database}.{table}", refused, is_met=False, why="its rows may not be read",
                 fix=f"GRANT SELECT ON {grant_target(database, table)} TO the login",
             )  # fmt: skip
 
@@ -412,6 +411,7 @@ def _refusal(server: Server, statement: str) -> str | None:
 def _check_cascades(
     server: Server, settings: ChangesSettings, tables: Iterable[tuple[str, str]]
 ) -> Iterator[Requirement]:
+    # InnoDB carries foreign keys out below the part of the server that writes the binlog.
     if server.cascades_are_logged:
         return
     rows = server.query(

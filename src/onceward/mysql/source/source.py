@@ -1,14 +1,13 @@
 """``ow.mysql_changes``: the public function, and the source behind it.
 
 :class:`MySQLChanges` is a :class:`~onceward.PartitionedSource`: :meth:`~MySQLChanges.advance` and
-:meth:`~MySQLChanges.partitions` run in the process that Spark keeps beside the driver, with one
-session to the server; :meth:`~MySQLChanges.read_partition` in tasks. It is pickled to both,
-without its session.
+    :meth:`~MySQLChanges.partitions` run in the process that Spark keeps beside the driver, with
+    one session to the server; :meth:`~MySQLChanges.read_partition` in tasks. It is pickled to
+    both, without its session.
 
-What if the process dies? Between two of Spark's log entries nothing is kept anywhere but in the
+If the process dies: between two of Spark's log entries nothing is kept anywhere but in the
 position. A range that was logged and not committed is planned again from its two ends: on the same
-server by their places, on another one by their transactions. What if the server becomes another
-one meanwhile? Each conversation begins with a look at which one it is.
+server by their coordinates, on another one by their transactions.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ def mysql_changes(
     pipeline_id: str | None = None,
     poll_seconds: float = DEFAULT_POLL_SECONDS,
 ) -> DataFrame:
-    """A streaming DataFrame of the changes of a MySQL or MariaDB server's tables, each row once,
-    from its binlog.
+    """Return a streaming DataFrame of the changes of a MySQL or MariaDB server's tables, each row
+    once, from its binlog.
 
     Its columns: ``op`` (c, u, d, r: created, updated, deleted, read by the snapshot; t: the table
     was emptied by TRUNCATE), ``db``, ``table``, ``key``, ``before``, ``after`` (JSON objects;
@@ -95,23 +94,23 @@ def mysql_changes(
 
     :param url: ``mysql://user:password@host:port`` or ``mariadb://…``.
     :param tables: ``"shop.orders"``, or several; ``*`` stands for any text: ``"shop.*"``. Tables
-        that are made later and fit are read, too.
+        that are created later and match are read, too.
     :param starting: where a query with a new checkpoint begins: ``"initial"`` (all rows that are
         there, then all changes), ``"earliest"``, ``"latest"``, ``{"timestamp": …}`` (a datetime
         with a time zone, or ms since 1970), ``{"gtid": …}`` (behind these transactions),
         ``{"file": …, "position": …}``.
     :param max_bytes_per_batch: of the binlog; a larger transaction is a batch of its own.
-    :param heartbeat_seconds: while nothing comes that is wanted, the position moves so often, with
-        an empty batch: a server may remove what lies behind it.
-    :param pass_over: what a person has seen to: events and rows, as the error named them that
-        stopped the query; GTIDs that count as read after a failover; ``"cascade:shop.items"`` for
-        a table that a foreign key changes unseen.
+    :param heartbeat_seconds: while no selected change comes, the position moves so often, with an
+        empty batch: a server may remove what lies behind it.
+    :param pass_over: exceptions that the user has checked: events and rows, as the error named
+        them that stopped the query; GTIDs that count as read after a failover;
+        ``"cascade:shop.items"`` for a table that a foreign key changes unseen.
     :param values: how values are written in JSON: ``"text"``, as MySQL does, or ``"debezium"``, as
         Debezium does.
     :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of
         that pipeline ends.
     :param poll_seconds: a server that had nothing new is asked again after so long.
-    :raises ConfigurationError: a setting that cannot be.
+    :raises ConfigurationError: a setting is invalid.
     """
     settings = make_settings(
         url=url,
@@ -142,7 +141,7 @@ def mysql_changes(
 
 @dataclass
 class _Progress:
-    """How far it is known that nothing comes which is wanted."""
+    """How far the binlog was read without a selected change."""
 
     behind: str
     """The position, as text, that Spark knows."""
@@ -152,7 +151,7 @@ class _Progress:
 
 
 class MySQLChanges(PartitionedSource):
-    """See the module. Positions are :class:`~onceward.mysql.source.position.Position`."""
+    """The source. Positions are :class:`~onceward.mysql.source.position.Position`."""
 
     schema = SCHEMA
 
@@ -181,7 +180,7 @@ class MySQLChanges(PartitionedSource):
     # Beside the driver
 
     def start(self) -> Any:
-        """Where ``starting`` says.
+        """Return the position of ``starting``.
 
         :raises ServerUnfit: the server's settings would lose changes.
         """
@@ -192,7 +191,7 @@ class MySQLChanges(PartitionedSource):
         return begins.to_json()
 
     def advance(self, position: Any, limit: int) -> Any:
-        """The end of the next batch, a place between two transactions.
+        """Return the end of the next batch, between two transactions.
 
         :param limit: events with changes, at most, unless one transaction has more. Each has a row
             at least.
@@ -218,8 +217,8 @@ class MySQLChanges(PartitionedSource):
         return self._log_progress(position, found.end, found.bytes)
 
     def _check_new_tables(self, begin: Position, planner: RangePlanner) -> PlannedRange:
-        """What a cutter has found. Where it has met something new, the server is looked at before
-        that is passed on: if it is not fit, the range ends before it.
+        """Return the planned range. Where it has met a table that was not checked, the server is
+        checked before that is passed on: if it is not fit, the range ends before the table.
         """
         if planner.unchecked_at is None:
             return planner.range()
@@ -233,8 +232,7 @@ class MySQLChanges(PartitionedSource):
             _, before = self._read(begin, lambda at: self._planner(at, upto=unchecked_at))
             before.error = type(unfit)(
                 f"{unfit.message}; it was looked at again for what is in the binlog at "
-                f"{unchecked_at}, and all changes before "
-                "are passed on",
+                f"{unchecked_at}, and all changes before are passed on",
                 next_step=unfit.next_step,
                 details={**unfit.details, "at": str(unchecked_at)},
             )
@@ -242,9 +240,9 @@ class MySQLChanges(PartitionedSource):
         return planner.range()
 
     def _with_chunks(self, position: Any, begin: Position, found: PlannedRange) -> Any:
-        """A batch of a snapshot that is under way: what the stream has, and chunks as of its end,
-        unless that is far from where the binlog ends. But a server that is always ahead of us has
-        its rows read, too.
+        """Return the end of a batch of a snapshot under way: the stream's changes, and chunks as
+        of its end, unless that is far from where the binlog ends. But the snapshot of a server
+        that is always ahead goes on, too.
         """
         if found.error is not None and not found.changes:
             raise found.error
@@ -264,7 +262,7 @@ class MySQLChanges(PartitionedSource):
         return end.to_json()
 
     def partitions(self, start: Any, end: Any) -> list[Any]:
-        """Ranges of bytes with changes, one a task."""
+        """Return ranges of bytes with changes, one a task."""
         plan = self._plans.get(text_of([start, end]))
         return (
             plan
@@ -273,12 +271,12 @@ class MySQLChanges(PartitionedSource):
         )
 
     def _beginning(self, position: Any, current: Position) -> Position:
-        """What is read next: behind what is known to have nothing that is wanted."""
+        """Return the position behind what is known to have no selected change."""
         ahead = self._ahead
         return ahead.at if ahead is not None and ahead.behind == text_of(position) else current
 
     def _find_current(self, server: Server, current: Position) -> Position:
-        """``known`` on the server that is there."""
+        """Return ``current`` on the server that is there."""
         if current.server != server.identity:
             return find_position(self._settings, server, current)
         check_has_transactions(server, current)
@@ -287,9 +285,9 @@ class MySQLChanges(PartitionedSource):
     def _read(
         self, begin: Position, planner_for: Callable[[Position], RangePlanner]
     ) -> tuple[Position, RangePlanner]:
-        """From ``begin`` as far as it goes, and where that is now: if its binlog is gone, and all
-        of it was read, the place is in another one. What cannot be read is told of when all before
-        it has been.
+        """Plan from ``begin`` as far as it goes; return the planner, and ``begin``, which is in
+        another binlog if its own is gone and all of it was read. An error behind changes is raised
+        when they have been passed on.
         """
         planner = planner_for(begin)
         try:
@@ -313,7 +311,7 @@ class MySQLChanges(PartitionedSource):
         )
 
     def _log_progress(self, position: Any, at: Position, read: int) -> Any:
-        """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
+        """Return the position to log when no selected change lies before ``at``."""
         behind, now = text_of(position), time.monotonic()
         ahead = self._ahead
         if ahead is None or ahead.behind != behind:
@@ -333,7 +331,8 @@ class MySQLChanges(PartitionedSource):
         self._plans[text_of([start, end])] = parts
 
     def _parts(self, found: PlannedRange, end: Position, state: Any = None) -> list[Any]:
-        """
+        """Return the partitions of a range.
+
         :param end: of the range, on the server that is there. :param state: of the snapshot at its
             start.
         """
@@ -349,7 +348,7 @@ class MySQLChanges(PartitionedSource):
         return ranges + [{"chunk": chunk, "as_of": as_of, **names} for chunk in chunks]
 
     def _planned_again(self, start: Position, end: Position) -> list[Any]:
-        """Of a range that an earlier run has logged."""
+        """Plan a range again that an earlier run has logged."""
         server = self._server()
         begin = _drop_finished_snapshot(self._find_current(server, start))
         check_has_transactions(server, end)
@@ -375,7 +374,7 @@ class MySQLChanges(PartitionedSource):
         return self._parts(found, end, begin.snapshot)
 
     def _server(self, *, begins: bool = False) -> Server:
-        """The session, and a look at the server where one is due."""
+        """Return the session, after a check of the server where one is due."""
         session = self._connected()
         self._server_check.run(session, self._settings, begins=begins)
         return session
@@ -396,18 +395,18 @@ class MySQLChanges(PartitionedSource):
     # In tasks
 
     def read_partition(self, partition: Any) -> Any:
-        """The changes of one part, as Arrow."""
+        """Return the changes of one partition, as Arrow."""
         return join_pieces(self.read_pieces(partition))
 
     def read_pieces(self, partition: Any) -> Iterator[Any]:
-        """The same, never more at a time than a piece: four MiB of a binlog may become gigabytes
+        """Yield the changes of one partition in pieces: four MiB of a binlog may become gigabytes
         of text.
         """
         return read_partition(self._settings, partition)
 
 
 def _drop_finished_snapshot(position: Position) -> Position:
-    """A snapshot whose last chunks came in the batch before lets everything through."""
+    """Return the position without a snapshot whose last chunks came in the batch before."""
     over = position.snapshot is not None and is_over(position.snapshot)
     return replace(position, snapshot=None) if over else position
 
@@ -416,7 +415,6 @@ def _short_binlog_error(end: Position, at: Position) -> OncewardError:
     return BinlogDamaged(
         f"the server's binlog ends at {at.place}, and a batch was read up to {end.place}",
         next_step="if the server lost what it had written (sync_binlog other than 1), start from "
-        "a new checkpoint, "
-        "with a snapshot",
+        "a new checkpoint, with a snapshot",
         details={"at": str(at.place)},
     )

@@ -169,6 +169,7 @@ class TransactionWalk:
 
     def _on_xa_prepare(self, event: BinlogEvent) -> None:
         """Handle XA_PREPARE of two phases."""
+        # Its rows are here. The decision, which may come much later, has only the XID.
         while len(self.prepared) >= _MOST_PREPARED:
             del self.prepared[next(iter(self.prepared))]
         self.prepared[prepared_xid(event)] = self._has_selected_rows
@@ -196,6 +197,7 @@ class TransactionWalk:
             return
         self.gtid, self._transaction_at = gtid.text, Coordinates(event.file, event.position)
         self._state = BEGUN
+        # MariaDB's GTID event stands for the BEGIN, unless it says that one statement follows.
         if self.dialect == "mariadb" and not event.body[12] & _STANDALONE:
             self._state = OPEN
         if not self._is_skipping:
@@ -204,6 +206,9 @@ class TransactionWalk:
     def _was_read(self, gtid: str | None) -> bool:
         if gtid is None:
             return False
+        # On the same server the place decides what was read. On another one, where transactions may
+        # stand in another order, GTIDs do. MySQL's sets are exact, and asked always. MariaDB's numbers
+        # may come out of order: they are asked until the last one that was read elsewhere has come.
         if self.dialect == "mariadb":
             if (
                 self._skips is not None
@@ -300,6 +305,7 @@ class TransactionWalk:
 
     def _next_file(self, event: BinlogEvent) -> None:
         if self._state != OUTSIDE:
+            # A server that died may have left half a transaction at the end of a file, and given it up.
             was_skipping, self._is_skipping, self._state = self._is_skipping, False, OUTSIDE
             if not was_skipping:
                 self._on_incomplete()
@@ -315,10 +321,9 @@ class TransactionWalk:
         created_at = self.at.born if event.file == self.at.file else None
         if created_at is not None and event.timestamp != created_at:
             raise SourceReplaced(
-                f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the query "
-                f"has read a file of "
-                f"that name that was begun at {created_at}: the server's binlogs were reset, or "
-                f"it is another server",
+                f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the "
+                f"query has read a file of that name that was begun at {created_at}: the "
+                "server's binlogs were reset, or it is another server",
                 next_step="start from a new checkpoint, with a snapshot: what was in the old "
                 "binlogs is gone",
                 details={"known": created_at, "found": event.timestamp},
@@ -363,9 +368,8 @@ def gap_error(at: Position, what: str) -> SourceReplaced:
     """
     return SourceReplaced(
         f"the binlogs of the server {at.server} have {what}, and not the last transactions that "
-        f"the query has read "
-        f"({at.gtids}), nor the next ones: it was made of a dump, or its binlogs were removed, "
-        f"behind that place",
+        f"the query has read ({at.gtids}), nor the next ones: it was made of a dump, or its "
+        "binlogs were removed, behind that place",
         next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
         details={"found": at.server, "read": at.gtids},
     )
@@ -375,9 +379,8 @@ def unordered_error(at: Position, what: str) -> SourceReplaced:
     """Return the error of numbers that do not identify what was read on another server."""
     return SourceReplaced(
         f"the query went on to the server {at.server}, and which of its transactions it has read "
-        f"before cannot be "
-        f"told: numbers of one server do not grow in its binlogs ({what}), as they do with "
-        f"gtid_strict_mode=ON",
+        f"before cannot be told: numbers of one server do not grow in its binlogs ({what}), as "
+        "they do with gtid_strict_mode=ON",
         next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
         details={"found": at.server},
     )
