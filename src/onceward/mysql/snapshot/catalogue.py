@@ -15,14 +15,7 @@ from typing import Any
 from onceward.errors import ServerUnfit
 from onceward.mysql.binlog.table_map import ColumnKind, Dialect, TableColumn, TableMap
 from onceward.mysql.binlog.values import select_expression
-from onceward.mysql.snapshot.keys import (
-    SORTED_HERE,
-    SORTED_THERE,
-    Key,
-    KeyColumn,
-    Query,
-    quote,
-)
+from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Key, KeyColumn, Query, quote
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")

@@ -365,8 +365,7 @@ class RangePlanner(TransactionWalk):
         what, next_step = UNSUPPORTED[reason]
         what = what.format(kind=event.kind)
         self._refuse(
-            event,
-            unreadable_event(event, reason, what, next_step, gtid=self.gtid, lost=lost),
+            event, unreadable_event(event, reason, what, next_step, gtid=self.gtid, lost=lost)
         )
 
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
