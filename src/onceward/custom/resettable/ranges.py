@@ -119,6 +119,10 @@ class Ranges:
         # Asked behind the rows: identities never come back, so what is the same now was the same
         # while they were read.
         identity = self.same_source(at)
+        # The beginning is in it, because Spark logs the end of a query's first batch only:
+        # 1. a source that starts at *now* gives the first batch, and Spark logs its end;
+        # 2. the driver dies, and the next start asks `start()` again;
+        # 3. *now* is later: the range would begin behind rows that the first one had.
         end = Offset(reached, at.position, total, checksum_of(table), identity, first=False)
         self._ahead = (text_of(reached), position)
         return end, table
@@ -135,6 +139,8 @@ class Ranges:
         total, calls = 0, 0
         kept, until = position, 1
         while not (total == wanted and same(position, end.position)):
+            # As many rows as the range had, not as a batch may have: rows may have come since, and
+            # one read up to the batch's limit would run past the end of the range.
             # When all rows are there, the rest of the way may have none: a source that leaves rows
             # out has such ranges.
             rows, after = self._read(position, max(wanted - total, 1))
