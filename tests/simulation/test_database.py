@@ -135,8 +135,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         "prepared",
         changed(
             prepared.PreparedTransactions, "commit",
-            "if self._is_marked(session, "
-            "name) else CommitResult.LOST", "if True else CommitResult.LOST",
+            "if self._is_marked(session, name)", "if True",
         ),
         {"db:ended by hand": 8},
         {},

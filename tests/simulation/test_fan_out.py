@@ -43,7 +43,7 @@ _ONE = "in [*self._must_be_ours(record)][:1]:"
             "{**record.outputs, self.output: output}",
             "{self.output: output}",
         ),
-        (None, "store mail", Branch, "__init__", "if target.chain is not chain:", "if target:"),
+        (None, "store mail", Branch, "__init__", "target.chain is not chain", "target"),
     ],
     ids=["193", "others are forgotten", "the chain is closed"],
 )

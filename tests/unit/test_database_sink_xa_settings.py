@@ -70,7 +70,7 @@ def test_it_is_decided_by_the_ledger(tmp_path: Path) -> None:
     assert "decided by topic" in repr(both)
     target = sink(ledger=elsewhere)._new_target(sink()._policy)
     assert isinstance(target, TwoPhaseTarget)
-    assert type(target.chain).__module__.endswith("folder")
+    assert type(target.chain).__module__.endswith("files.ledger")
     target.close()
 
 

@@ -96,7 +96,7 @@ def test_a_harmless_mutant_survives_and_a_patch_that_does_not_fit_is_invalid(
     patches = tmp_path / "patches"
     patches.mkdir()
     (patches / "harmless.patch").write_text("\n".join(HARMLESS))
-    (patches / "misfit.patch").write_text("\n".join(HARMLESS).replace('-"""The', '-"""A'))
+    (patches / "misfit.patch").write_text("\n".join(HARMLESS).replace('-"""', '-"""Another: '))
     harmless, misfit = run.mutants(patches)
     workshop = run.Workshop(tmp_path / "work")
     workshop.control({"unit": [KILLER]})

@@ -28,7 +28,9 @@ SECRET = surroundings.random_bytes(16).hex()
 # Base64, because a Java stack trace indents lines, cuts at none, and may quote; it has no
 # character that JSON would escape. And only where an exception is named, as Python and Spark do at
 # the beginning of a line: behind another name it is quoted.
-_NAMED = r"^\s*(?:onceward\.spark\.carried\.Carried:|\[USER_RAISED_EXCEPTION\] RowRefused:) "
+_NAMED = (
+    r"^\s*(?:onceward\.spark\.batch\.carried\.Carried:|\[USER_RAISED_EXCEPTION\] RowRefused:) "
+)
 _CARRIED = re.compile(rf"{_NAMED}.*\[onceward:{SECRET}:([A-Za-z0-9+/=]+)\]", re.MULTILINE)
 
 
