@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check servers dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check figures servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ types: $(INSTALLED) ## mypy, strict
 
 contracts: $(INSTALLED) ## import-linter: who may import whom
 	$(BIN)/lint-imports
+
+figures: $(INSTALLED) ## measure the code: sizes, words, imports, beside their goals (ARGS="--before REF", "--list verbs", "--all")
+	$(BIN)/python tools/code_figures.py $(ARGS)
 
 dist: $(INSTALLED) ## build wheel and source archive, and import the package from the wheel
 	rm -rf dist build
