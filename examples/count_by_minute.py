@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — the name that PySpark's own documentation uses
 from pyspark.sql.streaming.query import StreamingQuery
@@ -51,7 +50,4 @@ if __name__ == "__main__":
     given = arguments.parse_args()
     session = SparkSession.builder.config(map=ow.spark_conf()).getOrCreate()
     query = start(session, given.bootstrap_servers, given.checkpoint)
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as failure:
-        raise (ow.error_of(query) or failure) from None
+    ow.wait(query)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -66,7 +65,4 @@ if __name__ == "__main__":
     given = arguments.parse_args()
     session = SparkSession.builder.config(map=ow.spark_conf()).getOrCreate()
     query = start(session, given.mysql, given.table, given.bootstrap_servers, given.checkpoint)
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as failure:
-        raise (ow.error_of(query) or failure) from None
+    ow.wait(query)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onceward import errors as errors
+    from onceward import events as events
     from onceward.custom.fan_out import FanOut as FanOut
     from onceward.custom.resettable.source import PartitionedSource as PartitionedSource
     from onceward.custom.resettable.source import ResettableSource as ResettableSource
@@ -42,11 +43,9 @@ if TYPE_CHECKING:
     from onceward.lake.sinks import DeltaSink as DeltaSink
     from onceward.lake.sinks import IcebergSink as IcebergSink
     from onceward.mysql.source.source import mysql_changes as mysql_changes
-    from onceward.operate.restart import ExponentialDelay as ExponentialDelay
-    from onceward.operate.restart import FailureRate as FailureRate
-    from onceward.operate.restart import FixedDelay as FixedDelay
-    from onceward.operate.restart import NoRestart as NoRestart
+    from onceward.operate import restart as restart
     from onceward.operate.supervise import supervise as supervise
+    from onceward.operate.waiting import wait as wait
     from onceward.spark.session.settings import spark_conf as spark_conf
     from onceward.sql.ledger.table import DatabaseLedger as DatabaseLedger
     from onceward.sql.sink.sink import DatabaseSink as DatabaseSink
@@ -57,16 +56,12 @@ _HOME = {
     "DatabaseLedger": "onceward.sql.ledger.table",
     "DatabaseSink": "onceward.sql.sink.sink",
     "DeltaSink": "onceward.lake.sinks",
-    "ExponentialDelay": "onceward.operate.restart",
-    "FailureRate": "onceward.operate.restart",
     "FanOut": "onceward.custom.fan_out",
     "FileSink": "onceward.files.sink",
-    "FixedDelay": "onceward.operate.restart",
     "FolderLedger": "onceward.files.ledger",
     "IcebergSink": "onceward.lake.sinks",
     "KafkaLedger": "onceward.kafka.ledger.chain",
     "KafkaSink": "onceward.kafka.sink.sink",
-    "NoRestart": "onceward.operate.restart",
     "OncewardError": "onceward.errors",
     "PartitionedSource": "onceward.custom.resettable.source",
     "ResettableSource": "onceward.custom.resettable.source",
@@ -84,13 +79,16 @@ _HOME = {
     "read_files": "onceward.files.reading",
     "spark_conf": "onceward.spark.session.settings",
     "supervise": "onceward.operate.supervise",
+    "wait": "onceward.operate.waiting",
 }
 
 _MODULES = {
     "avro": "onceward.formats.avro",
     "debezium": "onceward.formats.debezium",
     "errors": "onceward.errors",
+    "events": "onceward.events",
     "json": "onceward.formats.json",
+    "restart": "onceward.operate.restart",
 }
 
 __all__ = [
@@ -99,16 +97,12 @@ __all__ = [
     "DatabaseLedger",
     "DatabaseSink",
     "DeltaSink",
-    "ExponentialDelay",
-    "FailureRate",
     "FanOut",
     "FileSink",
-    "FixedDelay",
     "FolderLedger",
     "IcebergSink",
     "KafkaLedger",
     "KafkaSink",
-    "NoRestart",
     "OncewardError",
     "PartitionedSource",
     "ResettableSource",
@@ -123,13 +117,16 @@ __all__ = [
     "debezium",
     "error_of",
     "errors",
+    "events",
     "json",
     "kafka_source",
     "lineage",
     "mysql_changes",
     "read_files",
+    "restart",
     "spark_conf",
     "supervise",
+    "wait",
 ]
 
 

@@ -60,7 +60,7 @@ def main(folder: Path, said: dict[str, Any]) -> None:
 
     threading.Thread(target=end_when_complete, daemon=True).start()
     ow.supervise(
-        start, ow.FixedDelay(attempts=30, delay_s=2), stop=ended
+        start, ow.restart.FixedDelay(attempts=30, delay_s=2), stop=ended
     )  # the server is killed as well
 
 

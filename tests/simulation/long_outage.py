@@ -231,7 +231,7 @@ class LongOutage(World):
             return Supervised(self, process, begun.query, through_others)
 
         try:
-            ow.supervise(begin, ow.FixedDelay())
+            ow.supervise(begin, ow.restart.FixedDelay())
             self.starts[-1].caught_up = True
         except Killed:
             raise

@@ -23,7 +23,7 @@ from support.avro_codec import read, write
 from support.memory_registry import MemoryRegistry
 from support.verify_process import verify_at
 
-NO_PAUSE = ow.FixedDelay(attempts=1, delay_s=0)
+NO_PAUSE = ow.restart.FixedDelay(attempts=1, delay_s=0)
 
 
 def person(*more: dict[str, Any], name: str = "Person") -> dict[str, Any]:
@@ -105,13 +105,13 @@ def test_records_of_every_kind_end_in_one_of_two_topics(
         framed(one, first, id=3, name=b"\xff"), framed(2_000_000_000, first, id=4, name="Cy"),
     )  # fmt: skip
     job = Job(pipeline, schemas, subject)
-    ow.supervise(job.start, ow.NoRestart())
+    ow.supervise(job.start, ow.restart.NoRestart())
     assert job.starts == 2  # the first met an id that it could not know
     assert job.letters() == {"BadFraming": 1, "DoesNotFit": 3, "UnknownSchemaId": 1}
     third = person(AGE, name=name)
     three = schemas.register(f"elsewhere-{uuid.uuid4().hex}", json.dumps(third))
     feed(pipeline, framed(three, third, id=5, name="Di", age=9), b"")
-    ow.supervise(job.start, ow.NoRestart())
+    ow.supervise(job.start, ow.restart.NoRestart())
     assert job.starts == 4
     values = [
         json.loads(message.value())
@@ -185,7 +185,7 @@ def test_thousands_of_ids_that_nobody_knows_cost_one_restart(
     feed(pipeline, *[framed(n, person(), id=n, name="x") for n in range(1, 3001)])
     job = Job(pipeline, memory, "people")
     job.pipeline.frame = lambda **_: Pipeline.frame(pipeline, max_offsets_per_trigger=10_000)  # type: ignore[method-assign]
-    ow.supervise(job.start, ow.NoRestart())
+    ow.supervise(job.start, ow.restart.NoRestart())
     assert job.starts == 2
     assert job.letters() == {"UnknownSchemaId": 2999}
     assert len(job.written()) == 1
@@ -211,7 +211,7 @@ def test_a_registry_that_is_away_loses_nothing(pipeline: Pipeline, memory: Memor
     assert len(job.written()) == 1
     assert not job.letters()
     memory.away = None
-    ow.supervise(job.start, ow.NoRestart())
+    ow.supervise(job.start, ow.restart.NoRestart())
     assert [row["id"] for row in job.written()] == [1, 2]
     assert not job.letters()
 
@@ -237,7 +237,7 @@ def test_an_id_that_is_new_under_adaptive_execution(pipeline: Pipeline, memory: 
     feed(pipeline, *[framed(9, person(AGE), id=n, name="y", age=1) for n in range(10)])
     job = Job(pipeline, memory, "people")
     job.transform = lambda frame: frame.repartition(2, "value")
-    ow.supervise(job.start, ow.NoRestart())
+    ow.supervise(job.start, ow.restart.NoRestart())
     assert sorted(row["id"] for row in job.written()) == list(range(10))
     assert job.starts == 2
 

@@ -67,9 +67,13 @@ class Starts:
 @pytest.mark.parametrize(
     ("strategy", "times", "pauses"),
     [
-        (ow.FixedDelay(attempts=3, delay_s=SHORT), 3, [SHORT, SHORT, SHORT]),
-        (ow.ExponentialDelay(initial_s=SHORT, multiplier=3, jitter=0), 2, [SHORT, 3 * SHORT]),
-        (ow.FailureRate(max_failures=2, interval_s=600, delay_s=SHORT), 2, [SHORT, SHORT]),
+        (ow.restart.FixedDelay(attempts=3, delay_s=SHORT), 3, [SHORT, SHORT, SHORT]),
+        (
+            ow.restart.ExponentialDelay(initial_s=SHORT, multiplier=3, jitter=0),
+            2,
+            [SHORT, 3 * SHORT],
+        ),
+        (ow.restart.FailureRate(max_failures=2, interval_s=600, delay_s=SHORT), 2, [SHORT, SHORT]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -90,10 +94,10 @@ def test_a_fault_that_returns_costs_restarts_and_no_record(
 @pytest.mark.parametrize(
     ("strategy", "times"),
     [
-        (ow.NoRestart(), 1),
-        (ow.FixedDelay(attempts=1, delay_s=SHORT), 2),
-        (ow.ExponentialDelay(initial_s=SHORT, attempts=1), 2),
-        (ow.FailureRate(max_failures=1, interval_s=600, delay_s=SHORT), 2),
+        (ow.restart.NoRestart(), 1),
+        (ow.restart.FixedDelay(attempts=1, delay_s=SHORT), 2),
+        (ow.restart.ExponentialDelay(initial_s=SHORT, attempts=1), 2),
+        (ow.restart.FailureRate(max_failures=1, interval_s=600, delay_s=SHORT), 2),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -119,7 +123,7 @@ def test_data_that_cannot_be_written_is_not_tried_again(pipeline: Pipeline):
         return pipeline.start(lambda frame: frame.selectExpr("key AS no_such_column"))
 
     with pytest.raises(BadColumn):
-        ow.supervise(start, ow.FixedDelay(delay_s=SHORT))
+        ow.supervise(start, ow.restart.FixedDelay(delay_s=SHORT))
     assert len(started) == 1
     pipeline.run()
     pipeline.assert_exactly_once(ledger_records=2)
@@ -134,12 +138,12 @@ def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other
     starts = Starts(pipeline)
     pipeline.feed(80)
     with failing(1, AuthenticationFailed), pytest.raises(AuthenticationFailed):
-        ow.supervise(starts, ow.FixedDelay(delay_s=SHORT))
+        ow.supervise(starts, ow.restart.FixedDelay(delay_s=SHORT))
     assert len(starts.at) == 1
     pipeline.run()
     pipeline.feed(80)
     with failing(2, AuthenticationFailed):
-        ow.supervise(starts, ow.FixedDelay(delay_s=SHORT))
+        ow.supervise(starts, ow.restart.FixedDelay(delay_s=SHORT))
     assert len(starts.at) == 1 + 3
     pipeline.assert_exactly_once()
 
@@ -153,10 +157,10 @@ def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other
     with pytest.raises(RegistryRefused):
         ow.supervise(
             start,
-            ow.FixedDelay(delay_s=SHORT),
+            ow.restart.FixedDelay(delay_s=SHORT),
             checkpoint=pipeline.checkpoint.with_name("nowhere"),
         )
-    ow.supervise(start, ow.FixedDelay(delay_s=SHORT), checkpoint=pipeline.checkpoint)
+    ow.supervise(start, ow.restart.FixedDelay(delay_s=SHORT), checkpoint=pipeline.checkpoint)
 
 
 def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_available_now(
@@ -195,7 +199,7 @@ def test_a_missing_file_of_the_checkpoint_is_mended_by_the_ledger(pipeline: Pipe
         file.unlink()
     (pipeline.checkpoint / "offsets" / ".1.crc").unlink(missing_ok=True)
     with pytest.raises(CheckpointDamaged, match="batch 1 doesn't exist") as damaged:
-        ow.supervise(starts, ow.FixedDelay(delay_s=0))
+        ow.supervise(starts, ow.restart.FixedDelay(delay_s=0))
     assert len(starts.at) == 1
     assert 'resume="ledger"' in damaged.value.next_step
     frame = pipeline.frame(

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from onceward_testing.topic_reader import end_offsets
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, copy, source_position, source_records
 from topic_operations import add_partitions, create, delete, expire, produce, set_config, until
@@ -21,7 +22,6 @@ from onceward.errors import (
     SourceTopicReplaced,
     TopicMissing,
 )
-from onceward_testing.topic_reader import end_offsets
 
 
 @pytest.mark.fault("source-partitions-added", "sink-partitions-added")
@@ -206,7 +206,7 @@ def test_a_limit_that_was_lowered_is_asked_for_again_without_a_transaction(pipel
     pipeline.run(sink=sink)
     set_config(pipeline, pipeline.output, "max.message.bytes", 5_000)
     pipeline.feed([(b"l%d" % n, b"y" * 1000) for n in range(80)])
-    ow.supervise(lambda: pipeline.start(sink=sink), ow.FixedDelay(attempts=1, delay_s=0))
+    ow.supervise(lambda: pipeline.start(sink=sink), ow.restart.FixedDelay(attempts=1, delay_s=0))
     assert set(source_records(pipeline.visible())) == set(pipeline.fed)
 
 
@@ -230,7 +230,7 @@ def test_a_limit_below_the_size_of_a_record_stops_the_query_until_it_is_raised(
         met.extend(filter(None, [ow.error_of(query)]))
         return query
 
-    ow.supervise(start, ow.FixedDelay(delay_s=0))
+    ow.supervise(start, ow.restart.FixedDelay(delay_s=0))
     assert [type(error) for error in met] == [LimitLowered]
     pipeline.assert_exactly_once(ledger_records=2)
 

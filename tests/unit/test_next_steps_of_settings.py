@@ -113,7 +113,10 @@ def as_told(step: str) -> Iterator[tuple[str, Any]]:
         if allowed.endswith("or None"):
             yield setting, None
     else:
-        yield setting, 0.1 if allowed.startswith("more") else ow.ExponentialDelay().initial_s
+        yield (
+            setting,
+            0.1 if allowed.startswith("more") else ow.restart.ExponentialDelay().initial_s,
+        )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def as_told(step: str) -> Iterator[tuple[str, Any]]:
     ids=str,
 )
 def test_a_setting_of_a_strategy_as_it_is_asked_for(strategy: str, wrong: dict[str, Any]):
-    kind = getattr(ow, strategy)
+    kind = getattr(ow.restart, strategy)
     for setting, value in as_told(advice(lambda: kind(**wrong))):
         assert setting in wrong
         assert kind(**{setting: value}).delay([Failure(0, 1)]) is not None
@@ -139,9 +142,9 @@ def test_a_strategy_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
             return True
 
     monkeypatch.setattr(supervising, "newest_committed", lambda query: None)
-    step = advice(lambda: ow.supervise(lambda: None, ow.ExponentialDelay))  # type: ignore[arg-type, return-value]
+    step = advice(lambda: ow.supervise(lambda: None, ow.restart.ExponentialDelay))  # type: ignore[arg-type, return-value]
     assert step == "pass ExponentialDelay()"
-    strategy = ow.ExponentialDelay()
+    strategy = ow.restart.ExponentialDelay()
     assert "DataStreamWriter.start()" in advice(lambda: ow.supervise(lambda: None, strategy))  # type: ignore[arg-type, return-value]
     query: Any = Ended()
 

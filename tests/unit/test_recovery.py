@@ -18,6 +18,7 @@ import onceward as ow
 from onceward import errors, surroundings
 from onceward.errors import OncewardError, Recovery
 from onceward.operate import supervise as supervising
+from onceward.operate import waiting
 
 WILL_NEVER_PASS = {
     # a setting that is wrong now
@@ -94,7 +95,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``supervised(error, committed=…)``: how often a query was started that fails twice with
     ``error``.
     """
-    monkeypatch.setattr(supervising, "error_of", lambda query: query.error)
+    monkeypatch.setattr(waiting, "error_of", lambda query: query.error)
     monkeypatch.setattr(surroundings, "Event", lambda: Instant())
 
     def play(error: OncewardError, *, committed: int | None) -> int:

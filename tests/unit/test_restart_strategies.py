@@ -28,6 +28,7 @@ from onceward.errors import (
     SendFailed,
 )
 from onceward.operate import supervise as supervising
+from onceward.operate import waiting
 from onceward.operate.restart import Failure, RestartStrategy, least_pause
 
 
@@ -46,22 +47,22 @@ def delays(strategy: RestartStrategy, failures: list[Failure]) -> list[float | N
 
 
 def test_no_restart_is_none():
-    assert delays(ow.NoRestart(), row(1, 1)) == [None, None]
+    assert delays(ow.restart.NoRestart(), row(1, 1)) == [None, None]
 
 
 def test_a_fixed_delay_is_the_same_until_it_is_used_up():
-    assert delays(ow.FixedDelay(attempts=2, delay_s=3), row(1, 1000, 1)) == [3, 3, None]
-    assert delays(ow.FixedDelay(delay_s=3), row(*[1] * 50))[-1] == 3
+    assert delays(ow.restart.FixedDelay(attempts=2, delay_s=3), row(1, 1000, 1)) == [3, 3, None]
+    assert delays(ow.restart.FixedDelay(delay_s=3), row(*[1] * 50))[-1] == 3
 
 
 def test_an_exponential_delay_grows_to_its_maximum():
-    strategy = ow.ExponentialDelay(initial_s=1, max_s=5, multiplier=2, jitter=0)
+    strategy = ow.restart.ExponentialDelay(initial_s=1, max_s=5, multiplier=2, jitter=0)
     assert delays(strategy, row(*[0] * 5)) == [1, 2, 4, 5, 5]
     assert strategy.delay(row(*[0] * 5000)) == 5, "no overflow"
 
 
 def test_a_stable_time_begins_the_row_anew():
-    strategy = ow.ExponentialDelay(
+    strategy = ow.restart.ExponentialDelay(
         initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100, attempts=2
     )
     assert delays(strategy, row(5, 5, 100, 5, 99.9)) == [1, 2, 1, 2, None]
@@ -69,7 +70,7 @@ def test_a_stable_time_begins_the_row_anew():
 
 def test_a_pause_is_no_stable_time():
     """Only a query that runs proves anything."""
-    strategy = ow.ExponentialDelay(
+    strategy = ow.restart.ExponentialDelay(
         initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100
     )
     assert delays(strategy, row(5, 5, 5, pause=200)) == [1, 2, 4]
@@ -79,15 +80,15 @@ def test_a_pause_is_no_stable_time():
 def test_jitter_spreads_a_pause_by_its_part_and_never_beyond_the_maximum(
     count: int, chance: float, jitter: float
 ):
-    plain = ow.ExponentialDelay(jitter=0).delay(row(*[0] * count))
-    spread = ow.ExponentialDelay(jitter=jitter).delay(row(*[0] * count, chance=chance))
+    plain = ow.restart.ExponentialDelay(jitter=0).delay(row(*[0] * count))
+    spread = ow.restart.ExponentialDelay(jitter=jitter).delay(row(*[0] * count, chance=chance))
     assert plain is not None
     assert spread is not None
     assert plain * (1 - jitter) <= spread <= min(60.0, plain * (1 + jitter))
 
 
 def test_a_failure_rate_looks_at_an_interval_only():
-    strategy = ow.FailureRate(max_failures=2, interval_s=10, delay_s=0.5)
+    strategy = ow.restart.FailureRate(max_failures=2, interval_s=10, delay_s=0.5)
     assert delays(strategy, row(1, 1, 20, 1)) == [0.5, 0.5, 0.5, 0.5]
     assert delays(strategy, row(1, 1, 1)) == [0.5, 0.5, None]
 
@@ -121,15 +122,15 @@ def test_without_progress_pauses_grow_to_minutes():
 @pytest.mark.parametrize(
     ("make", "setting"),
     [
-        (lambda: ow.FixedDelay(attempts=0), "attempts"),
-        (lambda: ow.FixedDelay(delay_s=-1), "delay_s"),
-        (lambda: ow.ExponentialDelay(initial_s=0), "initial_s"),
-        (lambda: ow.ExponentialDelay(initial_s=10, max_s=5), "max_s"),
-        (lambda: ow.ExponentialDelay(multiplier=0.5), "multiplier"),
-        (lambda: ow.ExponentialDelay(jitter=1.5), "jitter"),
-        (lambda: ow.ExponentialDelay(reset_after_s=math.nan), "reset_after_s"),
-        (lambda: ow.FailureRate(max_failures=0), "max_failures"),
-        (lambda: ow.FailureRate(interval_s=0), "interval_s"),
+        (lambda: ow.restart.FixedDelay(attempts=0), "attempts"),
+        (lambda: ow.restart.FixedDelay(delay_s=-1), "delay_s"),
+        (lambda: ow.restart.ExponentialDelay(initial_s=0), "initial_s"),
+        (lambda: ow.restart.ExponentialDelay(initial_s=10, max_s=5), "max_s"),
+        (lambda: ow.restart.ExponentialDelay(multiplier=0.5), "multiplier"),
+        (lambda: ow.restart.ExponentialDelay(jitter=1.5), "jitter"),
+        (lambda: ow.restart.ExponentialDelay(reset_after_s=math.nan), "reset_after_s"),
+        (lambda: ow.restart.FailureRate(max_failures=0), "max_failures"),
+        (lambda: ow.restart.FailureRate(interval_s=0), "interval_s"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, setting: str):
@@ -192,7 +193,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def lives(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> Any:
     committed: list[int] = []
-    monkeypatch.setattr(supervising, "error_of", lambda life: life.error)
+    ours = OncewardError
+    monkeypatch.setattr(
+        waiting, "error_of", lambda life: life.error if isinstance(life.error, ours) else None
+    )
 
     def newest_committed(life: Life) -> int | None:
         """The first look of a life comes before its batches, and the last one after them."""
@@ -217,7 +221,7 @@ def lives(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> Any:
             return life
 
         try:
-            end: Any = ow.supervise(start, strategy or ow.FixedDelay(delay_s=0), **more)
+            end: Any = ow.supervise(start, strategy or ow.restart.FixedDelay(delay_s=0), **more)
         except Exception as error:  # noqa: BLE001 — whatever it is, the test looks at it
             end = error
         return len(given) - len(left), end
@@ -245,12 +249,14 @@ def test_an_error_that_says_stop_is_the_end(lives: Any):
 
 def test_the_strategys_word_is_the_end(lives: Any):
     failing = [Life(SendFailed(str(number))) for number in range(4)]
-    started, error = lives(*failing, strategy=ow.FixedDelay(attempts=2, delay_s=0))
+    started, error = lives(*failing, strategy=ow.restart.FixedDelay(attempts=2, delay_s=0))
     assert (started, str(error)) == (3, "2")
 
 
 @pytest.mark.parametrize(
-    "strategy", [ow.FixedDelay(delay_s=0.5), ow.FailureRate(1_000, 1, 0.5)], ids=["fixed", "rate"]
+    "strategy",
+    [ow.restart.FixedDelay(delay_s=0.5), ow.restart.FailureRate(1_000, 1, 0.5)],
+    ids=["fixed", "rate"],
 )
 def test_restarts_without_progress_wait_longer_each_time_whatever_the_strategy(
     lives: Any, pauses: list[float], strategy: RestartStrategy
@@ -271,7 +277,7 @@ def test_a_strategy_may_wait_longer(lives: Any, pauses: list[float]):
     lives(
         *[Life(SendFailed(str(number))) for number in range(4)],
         Life(),
-        strategy=ow.FixedDelay(delay_s=1000),
+        strategy=ow.restart.FixedDelay(delay_s=1000),
     )
     assert pauses == [1000] * 4
 
@@ -302,7 +308,7 @@ def test_what_was_learnt_is_no_failure(lives: Any):
         Life(SendFailed("a")),
         learnt(4),
         Life(),
-        strategy=ow.FixedDelay(1, 0),
+        strategy=ow.restart.FixedDelay(1, 0),
     )
     assert isinstance(last, Life)
     assert last.error is None
@@ -313,7 +319,7 @@ def test_what_was_learnt_is_no_failure(lives: Any):
     "again", [learnt(1), learnt(), learnt(1, 2)], ids=["again", "nothing", "known"]
 )
 def test_what_was_learnt_twice_is_a_failure(lives: Any, again: Life):
-    started, error = lives(learnt(1, 2), again, Life(), strategy=ow.NoRestart())
+    started, error = lives(learnt(1, 2), again, Life(), strategy=ow.restart.NoRestart())
     assert isinstance(error, SchemaIdUnseen)
     assert started == 2
 
@@ -324,7 +330,9 @@ def test_a_plan_that_was_built_once_is_told_to_be_built_inside(
     """It says the same at each start, which helps nothing: the pauses grow, and the log says
     why.
     """
-    started, _ = lives(*[learnt(1) for _ in range(6)], Life(), strategy=ow.FixedDelay(delay_s=0))
+    started, _ = lives(
+        *[learnt(1) for _ in range(6)], Life(), strategy=ow.restart.FixedDelay(delay_s=0)
+    )
     assert started == 7
     assert pauses == pytest.approx([0, 1, 2, 4, 8], rel=0.1), "and none before the first restart"
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -344,7 +352,7 @@ def test_a_failure_of_sparks_own_that_repeats_says_what_may_be_the_reason(
 
 
 def test_learning_waits_for_no_pause(lives: Any):
-    started, last = lives(learnt(1), Life(), strategy=ow.FixedDelay(delay_s=1e6))
+    started, last = lives(learnt(1), Life(), strategy=ow.restart.FixedDelay(delay_s=1e6))
     assert isinstance(last, Life)
     assert started == 2
 
@@ -382,7 +390,7 @@ def test_stop_ends_a_query_and_a_wait(lives: Any):
     stop.set()
     assert isinstance(lives(Life(endless=True), stop=stop)[1], Life)
     assert isinstance(
-        lives(Life(SendFailed("a")), strategy=ow.FixedDelay(delay_s=3600), stop=stop)[1],
+        lives(Life(SendFailed("a")), strategy=ow.restart.FixedDelay(delay_s=3600), stop=stop)[1],
         SendFailed,
     )
 
@@ -397,7 +405,7 @@ def test_what_sparks_own_start_meets_later_is_a_failure_like_any(lives: Any):
     assert started == 3
 
 
-@pytest.mark.parametrize("strategy", [ow.NoRestart, ow.ExponentialDelay])
+@pytest.mark.parametrize("strategy", [ow.restart.NoRestart, ow.restart.ExponentialDelay])
 def test_a_class_in_place_of_a_strategy_is_refused_before_anything_starts(
     lives: Any, strategy: Any
 ):
@@ -432,7 +440,7 @@ def test_a_start_that_waits_for_a_broker_ends_when_the_supervisor_is_told_to_sto
 
     def supervised() -> None:
         try:
-            ow.supervise(start, ow.FixedDelay(delay_s=0), stop=stop)
+            ow.supervise(start, ow.restart.FixedDelay(delay_s=0), stop=stop)
         except OncewardError as error:
             ended.append(error)
 
@@ -450,7 +458,7 @@ def test_a_query_that_does_not_stop_is_not_waited_for_without_end(
     """A call of its function that waits for somebody else, say: Spark would wait for it without
     end.
     """
-    monkeypatch.setattr(supervising, "_STOP_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "_STOP_SECONDS", 0.05)
     for_ever, stop = threading.Event(), threading.Event()
     stop.set()
 

@@ -28,14 +28,13 @@ import logging
 import threading
 from collections.abc import Callable
 from os import PathLike, fspath
-from typing import TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import patience, surroundings
-from onceward.engine.calls.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
+from onceward.operate import waiting
 from onceward.operate.restart import (
     ExponentialDelay,
     Failure,
@@ -43,19 +42,15 @@ from onceward.operate.restart import (
     least_pause,
     without_progress,
 )
-from onceward.spark.batch import callbacks
+from onceward.operate.waiting import LOOK_SECONDS, Ending, within
 from onceward.spark.batch.query import newest_committed, newest_committed_at
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1
-_STOP_SECONDS = 30.0
 _ASK_SECONDS = 10.0
 _PROGRESS_SECONDS = 60.0
 _SAID = 1_000
 _OFTEN = 3
-
-T = TypeVar("T")
 
 
 def supervise(
@@ -73,7 +68,7 @@ def supervise(
             source = ow.kafka_source(spark, topic="orders", …)
             return transform(source).writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
 
-        ow.supervise(start, ow.ExponentialDelay(initial_s=1, max_s=60))
+        ow.supervise(start, ow.restart.ExponentialDelay(initial_s=1, max_s=60))
 
     :param start: defines and starts the query; called again for each restart, on the same
         checkpoint. Build the sink once, outside of it. What it raises counts as a failure, but for
@@ -232,11 +227,10 @@ class _Life:
         self.query: StreamingQuery | None = None
         self._began = surroundings.monotonic()
         self._progressed = False
-        self._stuck = False
 
     @property
     def name(self) -> str:
-        return "(not started)" if self.query is None else str(self.query.name or self.query.id)
+        return "(not started)" if self.query is None else waiting.name(self.query)
 
     def failure(self) -> Failure:
         return Failure(
@@ -264,47 +258,23 @@ class _Life:
         self.query = query
         before = self.committed if self.committed is not None else self._look(query)
         looked = self._began
-        failures: list[Exception] = []
-        waiter = surroundings.Thread(
-            target=self._wait_for_the_end,
-            args=(query, failures),
-            name="onceward-supervise",
-            daemon=True,
-        )
-        waiter.start()
+        ending = Ending(query)
         try:
-            while waiter.is_alive():
-                waiter.join(_LOOK_SECONDS)
-                if self._ended.is_set():
-                    self._stop(query)
-                    if self._stuck:
-                        break
+            while not ending.join(LOOK_SECONDS):
+                if self._ended.is_set() and not ending.stop():
+                    break
                 if (
                     surroundings.monotonic() - looked > _PROGRESS_SECONDS
                 ):  # the checkpoint may be away in the end
                     looked = surroundings.monotonic()
                     self._look(query)
-            for failure in failures:
-                raise failure
-        except StreamingQueryException as failed:
+        except (OncewardError, StreamingQueryException) as failed:
             after = self._look(query)
             self._progressed = after is not None and (before is None or after > before)
-            return error_of(query) or failed
+            return failed
         finally:
-            self._stop(query)
-            if not waiter.is_alive():
-                callbacks.close(str(getattr(query, "runId", "")))
+            ending.stop()
         return None
-
-    def _wait_for_the_end(self, query: StreamingQuery, failures: list[Exception]) -> None:
-        """In a thread, not in the user's own: to Ctrl-C PySpark answers there with a question to
-        the JVM, and in the middle of another one that ends in pages of py4j.
-        """
-        try:
-            while not self._stuck and not query.awaitTermination(_LOOK_SECONDS):
-                pass
-        except Exception as failed:  # noqa: BLE001 — for who waits for this thread
-            failures.append(failed)
 
     def _still_wanted(self) -> None:
         """Asked by whatever waits while the query is defined, for a broker most likely."""
@@ -320,7 +290,7 @@ class _Life:
         now.
         """
         try:
-            found = _within(_ASK_SECONDS, lambda: self._newest(query))
+            found = within(_ASK_SECONDS, lambda: self._newest(query))
         except Exception as error:  # noqa: BLE001 — a checkpoint that is away is for the query to say
             log.debug("query %s: which batches are committed is not known: %r", self.name, error)
             found = None
@@ -331,42 +301,3 @@ class _Life:
         if query is not None:
             return newest_committed(query)
         return None if self._checkpoint is None else newest_committed_at(self._checkpoint)
-
-    def _stop(self, query: StreamingQuery) -> None:
-        try:
-            if query.isActive and not self._stuck:
-                _within(_STOP_SECONDS, query.stop)
-        except TimeoutError:
-            self._stuck = True
-            log.error(
-                "query %s was asked to stop, and has not after %.0f s: a call of its function "
-                "goes on",
-                self.name,
-                _STOP_SECONDS,
-            )
-        except Exception as error:  # noqa: BLE001 — how the query ended matters more
-            log.warning("query %s could not be stopped: %s", self.name, error)
-
-
-def _within(seconds: float, act: Callable[[], T]) -> T:
-    """What ``act`` returns or raises. It goes on in a thread of its own if that takes longer.
-
-    :raises TimeoutError: it has taken longer.
-    """
-    outcome: list[tuple[T | None, BaseException | None]] = []
-
-    def run() -> None:
-        try:
-            outcome.append((act(), None))
-        except BaseException as error:  # noqa: BLE001 — for whoever waits for it
-            outcome.append((None, error))
-
-    thread = surroundings.Thread(target=run, name="onceward-supervise", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
-        raise TimeoutError
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # None is what it returned

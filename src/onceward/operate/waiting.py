@@ -1,0 +1,157 @@
+"""Wait until a query ends, in a thread of its own. Driver only; :mod:`supervise` waits by it,
+too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onceward import surroundings
+from onceward.engine.calls.foreach_batch import error_of
+from onceward.errors import ConfigurationError
+from onceward.spark.batch import callbacks
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1
+_STOP_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
+    """Block until every query has ended, and raise the typed error of the first that fails.
+
+    ::
+
+        query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
+        ow.wait(query)
+
+    Where one of several fails, the others go on. A KeyboardInterrupt stops them all on its way
+    out.
+
+    :param timeout_s: block no longer than that; None: without end.
+    :returns: True once all have ended without an error; False after ``timeout_s``, when one still
+        runs.
+    :raises OncewardError: what ended a query.
+    :raises StreamingQueryException: a query failed, and its error is Spark's or your function's
+        own.
+    """
+    if not queries:
+        raise ConfigurationError(
+            "ow.wait() waits for nothing", next_step="pass what DataStreamWriter.start() returned"
+        )
+    deadline = surroundings.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    endings = [Ending(query) for query in queries]
+    try:
+        while running := [ending for ending in endings if not ending.join(0)]:
+            left = deadline - surroundings.monotonic()
+            if left <= 0:
+                return False
+            running[0].join(min(left, LOOK_SECONDS))
+    except (KeyboardInterrupt, SystemExit):
+        for ending in endings:
+            ending.stop()
+        raise
+    finally:
+        for ending in endings:
+            ending.leave()
+    return True
+
+
+class Ending:
+    """The end of one query.
+
+    It is awaited in a thread of its own: PySpark answers Ctrl-C in the main thread with a question
+    to the JVM, and in the middle of another one, ``awaitTermination``, that ends in pages of py4j.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._failure: Exception | None = None
+        self._over = False
+        self._stuck = False
+        self._thread = surroundings.Thread(target=self._await, name="onceward-wait", daemon=True)
+        self._thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for ``seconds`` at most, and return whether the query has ended.
+
+        :raises Exception: the query failed: its typed error, or else Spark's.
+        """
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            return False
+        if isinstance(self._failure, StreamingQueryException):
+            raise error_of(self._query) or self._failure from None
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def stop(self) -> bool:
+        """Stop the query if it runs; return False where a call of its function goes on, 30 seconds
+        later.
+        """
+        try:
+            if self._query.isActive and not self._stuck:
+                within(_STOP_SECONDS, self._query.stop)
+        except TimeoutError:
+            self._stuck = True
+            log.error(
+                "query %s was asked to stop, and has not after %.0f s: a call of its function "
+                "goes on",
+                name(self._query),
+                _STOP_SECONDS,
+            )
+        except Exception as error:  # noqa: BLE001 — how the query ended matters more
+            log.warning("query %s could not be stopped: %s", name(self._query), error)
+        if not self._thread.is_alive():
+            callbacks.close(str(getattr(self._query, "runId", "")))
+        return not self._stuck
+
+    def leave(self) -> None:
+        """Wait no more; the query goes on."""
+        self._over = True
+
+    def _await(self) -> None:
+        try:
+            while not (self._over or self._stuck or self._query.awaitTermination(LOOK_SECONDS)):
+                pass
+        except Exception as failure:  # noqa: BLE001 — join() raises it
+            self._failure = failure
+
+
+def name(query: StreamingQuery) -> str:
+    """Return the query's name, or else its id."""
+    return str(query.name or query.id)
+
+
+def within(seconds: float, act: Callable[[], T]) -> T:
+    """Return what ``act`` returns, or raise what it raises. If it takes longer, it goes on in a
+    thread of its own.
+
+    :raises TimeoutError: it has taken longer.
+    """
+    outcome: list[tuple[T | None, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            outcome.append((act(), None))
+        except BaseException as error:  # noqa: BLE001 — raised below, in the caller's thread
+            outcome.append((None, error))
+
+    thread = surroundings.Thread(target=run, name="onceward-within", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise TimeoutError
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # None is what it returned

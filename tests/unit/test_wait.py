@@ -1,0 +1,109 @@
+"""``ow.wait``: it blocks until a query ends, and raises the typed error."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import onceward as ow
+from onceward.errors import ConfigurationError, SendFailed
+from onceward.operate import waiting
+
+
+class Query:
+    """A query as far as a waiter knows it: it ends with ``error``, or well, once it is told to."""
+
+    id = name = "query"
+
+    def __init__(self, error: Exception | None = None, *, over: bool = True) -> None:
+        self.error = error
+        self.over = threading.Event()
+        self.asked_by: set[threading.Thread] = set()
+        if over:
+            self.over.set()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 — Spark's name
+        return not self.over.is_set()
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 — Spark's name
+        self.asked_by.add(threading.current_thread())
+        ended = self.over.wait(timeout)
+        if ended and self.error is not None:
+            raise StreamingQueryException("text only")
+        return ended
+
+    def stop(self) -> None:
+        self.over.set()
+
+
+@pytest.fixture(autouse=True)
+def _errors_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.05)
+    ours = ow.OncewardError
+    monkeypatch.setattr(
+        waiting, "error_of", lambda query: query.error if isinstance(query.error, ours) else None
+    )
+
+
+def wait(*queries: Any, **options: Any) -> bool:
+    return ow.wait(*queries, **options)
+
+
+def test_it_returns_when_all_have_ended():
+    queries = [Query(), Query(over=False)]
+    threading.Timer(0.2, queries[1].over.set).start()
+    assert wait(*queries) is True
+
+
+def test_it_raises_the_typed_error():
+    with pytest.raises(SendFailed) as raised:
+        wait(Query(SendFailed("the broker is away")))
+    assert raised.value.__suppress_context__
+
+
+def test_it_raises_sparks_error_where_there_is_no_other():
+    with pytest.raises(StreamingQueryException, match="text only"):
+        wait(Query(ZeroDivisionError()))
+
+
+def test_the_first_of_several_that_fails_ends_the_wait_and_the_others_go_on():
+    going_on, failing = Query(over=False), Query(SendFailed("away"), over=False)
+    threading.Timer(0.2, failing.over.set).start()
+    with pytest.raises(SendFailed):
+        wait(going_on, failing)
+    assert going_on.isActive
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_it_blocks_no_longer_than_its_timeout(seconds: float):
+    query = Query(over=False)
+    began = time.monotonic()
+    assert wait(query, timeout_s=seconds) is False
+    assert seconds <= time.monotonic() - began < 30
+    assert query.isActive
+
+
+def test_an_interrupt_stops_the_queries_and_meets_no_question_to_the_jvm():
+    """PySpark answers Ctrl-C in the main thread with a question to the JVM, which must not be in
+    the middle of one.
+    """
+    queries = [Query(over=False), Query(over=False)]
+    main = threading.main_thread().ident
+    assert main == threading.get_ident()
+    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        wait(*queries)
+    assert not any(query.isActive for query in queries)
+    assert all(query.asked_by for query in queries)
+    assert threading.main_thread() not in queries[0].asked_by | queries[1].asked_by
+
+
+def test_a_wait_for_nothing_is_refused():
+    with pytest.raises(ConfigurationError, match="nothing"):
+        wait()
