@@ -118,13 +118,13 @@ VERBS = _words(
 )
 AMBIGUOUS = _words(
     """
-    block book buffer cache call cast change check claim clean close commit contract control
+    block book buffer cache call cast change claim clean close commit contract control
     copy count cover cut deal delay demand display drop dump empty end estimate exchange
     export fall filter flag force fork format go group guard hash hold import issue join judge
     kill label lay lead limit link list load lock log look map mark mask match measure mirror
-    name note number offer open order pack pair part partition pass patch pause place plan
+    name number offer open order pack pair part partition pass patch pause place plan
     plot point present process produce profile project promise query queue quote read record
-    release report request reserve reset return reverse review round route run sample save
+    release report request reserve reset reverse review round route run sample save
     scale scan schedule search separate set shift show sign signal sleep slice sort split
     stage stand start state stop store stream strip sum supply support switch test time touch
     trace track transfer trigger trust turn type update upgrade use view visit vote wait walk
@@ -133,9 +133,7 @@ AMBIGUOUS = _words(
 )
 NOUN_FOLLOWS = _words(
     """
-    after against and are as at before beside but by can for from had has have if in is may
-    must never not of on or over per since so than that to under until was were when where
-    which who whose will with within without
+    and are can had has have is may must of or that was were which who whose will
     """
 )
 PARTICIPLES = _words(

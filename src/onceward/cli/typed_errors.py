@@ -30,10 +30,12 @@ class TypedErrors(TyperGroup):
     """
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
+        """Parse the command line; wrong options exit with :data:`USAGE`."""
         with _usage_errors_exit_with_their_own_status():
             return super().make_context(*arguments, **more)
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command, and print an error of ours as a message."""
         try:
             with _usage_errors_exit_with_their_own_status():
                 return super().invoke(ctx)
@@ -46,8 +48,9 @@ class TypedErrors(TyperGroup):
 
 @contextmanager
 def _usage_errors_exit_with_their_own_status() -> Iterator[None]:
-    """Click's own is 2. Its class is not asked for: Typer brings a Click of its own, or takes the
-    installed one.
+    """Replace Click's exit status 2 by ours.
+
+    Click's class cannot be named: Typer brings a Click of its own, or takes the installed one.
     """
     try:
         yield

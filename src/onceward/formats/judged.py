@@ -42,12 +42,12 @@ _FROM_THE_SOURCE: tuple[tuple[str, str, DataType], ...] = (
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark reads it, dots and all."""
+    """Quote a column's name as Spark reads it, dots and all."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
-    """What any ``decode(frame, column=…, on_error=…)`` refuses.
+    """Check the arguments of ``decode(frame, column=…, on_error=…)``.
 
     :raises BadColumn: there is no such column, it is not binary, or the records are not as they
         came any more.
@@ -74,9 +74,8 @@ def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
 
 
 def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
-    """A dead letter is the source's record as it came, and a sink of ours must be there to write
-    it.
-    """
+    """Check that the frame still has the source's records as they came, and is a stream, whose
+    sink writes them."""
     if not frame.isStreaming:
         raise UnsupportedQuery(
             'on_error="dead_letter" of a frame that is no stream: there is no batch whose '
@@ -97,8 +96,8 @@ def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
 
 
 def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:
-    """``rows`` and ``value``, which is evaluated once a row, whatever is done with it and with the
-    other columns.
+    """Add ``value``, which is evaluated once a row, whatever is done with it and with the other
+    columns.
 
     Spark pushes a predicate below a projection, with a copy of what is projected, and leaves out
     what nobody looks at. With a *generator* it does neither, so the value comes out of
@@ -108,7 +107,7 @@ def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:
 
 
 def raised(tag: str, kind: str, *more: Column) -> Column:
-    """The text that :mod:`onceward.spark.batch.failures` makes an error of."""
+    """Return the text of which :mod:`onceward.spark.batch.failures` makes an error."""
     said = F.struct(F.lit(kind).alias("raised"), F.lit(tag).alias("tag"), *more)
     return F.concat(F.lit(RAISED), F.to_json(said))
 
@@ -116,7 +115,7 @@ def raised(tag: str, kind: str, *more: Column) -> Column:
 def poison(
     tag: str, rows: DataFrame, error_class: Column, message: Column, *more: Column
 ) -> Column:
-    """The same for a record that cannot be read; where it stood is said as far as ``rows`` has
+    """Return the text for a record that cannot be read, with its place as far as ``rows`` has
     it.
     """
     places = [F.col(quoted(name)).alias(name) for name in _PLACE if name in rows.columns]
@@ -126,9 +125,8 @@ def poison(
 
 
 def as_dead_letters(bad: DataFrame) -> DataFrame:
-    """Rows as they came, with ``error_class`` and ``error_message``: the columns ``DEAD_LETTER``
-    of the engine.
-    """
+    """Select the columns ``DEAD_LETTER`` of the engine: rows as they came, ``error_class`` and
+    ``error_message``."""
     columns = [_if_there(bad, name, kind).alias(alias) for name, alias, kind in _FROM_THE_SOURCE]
     return bad.select(*columns, "error_class", "error_message")
 
@@ -145,17 +143,15 @@ class Verdicts(Protocol):
     """What a format tells Spark: each record is good or bad, the same each time it is asked."""
 
     def good(self, rows: DataFrame) -> DataFrame:
-        """The rows that can be read, with the column decoded."""
+        """Return the rows that can be read, with the column decoded."""
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        """All rows, with the column decoded; a record that cannot be read fails the job that meets
-        it.
-        """
+        """Return all rows, with the column decoded; a record that cannot be read fails the job
+        that meets it."""
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message``
-        added.
-        """
+        """Return the rows that :meth:`good` leaves out, with ``error_class`` and ``error_message``
+        added."""
 
 
 P = TypeVar("P", bound=Verdicts)
@@ -174,7 +170,7 @@ class JudgedStep(DecodingStep, Generic[P]):
         return as_dead_letters(self.plan.bad(rows))
 
     def decoded(self, frame: DataFrame) -> DataFrame:
-        """``frame`` with the column decoded; from now on the engine knows the step."""
+        """Register the step with the engine, and return ``frame`` with the column decoded."""
         register(self)
         tagged = frame.alias(self.tag)
         return self.plan.good(tagged) if self.sets_aside else self.plan.good_or_raise(tagged)

@@ -36,7 +36,7 @@ class Failure:
 
 
 def without_progress(failures: Sequence[Failure]) -> int:
-    """How many failures there were since a batch was committed."""
+    """Count the failures since a batch was committed."""
     count = 0
     for failure in reversed(failures):
         if failure.progressed:
@@ -46,8 +46,8 @@ def without_progress(failures: Sequence[Failure]) -> int:
 
 
 def least_pause(failures: Sequence[Failure]) -> float:
-    """How long to wait at least, whatever the strategy: longer each time while no batch is
-    committed in between.
+    """Return the least pause, whatever the strategy: it grows while no batch is committed in
+    between.
 
     Nothing after the first such failure, then a second, and twice as long each time, up to five
     minutes; by chance longer or shorter by up to a tenth, so that pipelines that failed together
@@ -64,8 +64,8 @@ class RestartStrategy(Protocol):
     """What is asked after each failure. Yours needs this one method, and no state."""
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
-        """How long to wait after the last of ``failures`` until the query is started again, and
-        not less than :func:`least_pause`; None: it stays stopped.
+        """Return the pause after the last of ``failures``, at least :func:`least_pause`; None: it
+        stays stopped.
 
         :param failures: all of this supervisor's, oldest first; never empty.
         """
@@ -77,7 +77,7 @@ class NoRestart:
     """A query that failed stays stopped (Flink's ``none``)."""
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
-        """None."""
+        """Return None."""
         return None
 
 
@@ -101,7 +101,7 @@ class FixedDelay:
         _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
-        """``delay_s``, until the restarts are used up."""
+        """Return ``delay_s``, until the restarts are used up."""
         return (
             None if self.attempts is not None and len(failures) > self.attempts else self.delay_s
         )
@@ -161,7 +161,7 @@ class ExponentialDelay:
         )
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
-        """The next pause of the row, or None when the attempts are used up."""
+        """Return the next pause of the row, or None when the attempts are used up."""
         in_a_row = 0
         for failure in failures:
             stable = failure.failed - failure.started >= self.reset_after_s
@@ -199,7 +199,7 @@ class FailureRate:
         _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
-        """``delay_s``, or None when the last ``interval_s`` had too many failures."""
+        """Return ``delay_s``, or None when the last ``interval_s`` had too many failures."""
         now = failures[-1].failed
         recent = sum(now - failure.failed < self.interval_s for failure in failures)
         return None if recent > self.max_failures else self.delay_s

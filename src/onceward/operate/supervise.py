@@ -134,7 +134,8 @@ def supervise(
 
 
 def may_pass(error: BaseException, *, worked_before: bool = True) -> bool:
-    """Whether the query may be started again after ``error``. What is not ours to judge may.
+    """Return whether the query may be started again after ``error``; errors that are not ours may
+    always pass.
 
     :param worked_before: whether the pipeline has ever committed a batch.
     """
@@ -148,7 +149,7 @@ def may_pass(error: BaseException, *, worked_before: bool = True) -> bool:
 def _pause(
     strategy: RestartStrategy, failures: list[Failure], error: Exception, *, worked_before: bool
 ) -> float | str:
-    """Seconds until the query is started again, or why it is not."""
+    """Return the seconds until the query is started again, or the reason why it is not."""
     if not may_pass(error):
         return "is not started again, because this error does not pass by itself"
     if not may_pass(error, worked_before=worked_before):
@@ -162,9 +163,8 @@ def _pause(
 
 
 def _said_before(error: Exception) -> Exception:
-    """A query that has to be defined anew, and says so once more, was not: its plan is the one of
-    before.
-    """
+    """Advise to build the frame inside ``start``: the query was restarted for news, and reports
+    the same news."""
     if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
         error.next_step = (
             "build the frame inside the function that you give to ow.supervise: the query has "
@@ -175,8 +175,8 @@ def _said_before(error: Exception) -> Exception:
 
 
 def _in_a_row(failures: list[Failure], error: Exception) -> str:
-    """How often it failed since the last batch was committed; and what may be the reason that it
-    repeats.
+    """Describe how often it failed since the last batch was committed, and what may be the
+    reason.
     """
     count = without_progress(failures)
     if count < _OFTEN:
@@ -190,15 +190,16 @@ def _in_a_row(failures: list[Failure], error: Exception) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """Kind and text of an error in one paragraph; of Spark's own the beginning, which may have the
-    plan behind it.
-    """
+    """Return kind and text of an error in one paragraph; of Spark's own the beginning, which may
+    have the plan behind it."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text if isinstance(error, OncewardError) else text[:_SAID]}"
 
 
 def _is_news(error: BaseException, learnt: set[str]) -> bool:
-    """Has the query learnt something that it had not said yet? It is added to ``learnt``."""
+    """Return whether the error reports news that no earlier one did, and add them to
+    ``learnt``.
+    """
     if not isinstance(error, OncewardError) or error.recovery is not Recovery.RESTART_AT_ONCE:
         return False
     new = set(map(str, error.details.get("news", ()))) - learnt
@@ -277,7 +278,8 @@ class _Life:
         return None
 
     def _still_wanted(self) -> None:
-        """Asked by whatever waits while the query is defined, for a broker most likely."""
+        """Raise if the supervisor was told to stop; called by pauses while the query is being
+        defined."""
         if self._ended.is_set():
             raise OncewardError(
                 "the query was being started, and waited for somebody, when the supervisor was "
@@ -286,9 +288,8 @@ class _Life:
             )
 
     def _look(self, query: StreamingQuery | None) -> int | None:
-        """The newest batch in the checkpoint's log of commits; as before, if it cannot be read
-        now.
-        """
+        """Return the newest batch in the checkpoint's log of commits; if it cannot be read now,
+        the one known before."""
         try:
             found = within(_ASK_SECONDS, lambda: self._newest(query))
         except Exception as error:  # noqa: BLE001 — a checkpoint that is away is for the query to say

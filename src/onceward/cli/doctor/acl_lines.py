@@ -27,9 +27,8 @@ _TRUST = (
 
 
 def as_commands(lines: Sequence[Acl], principal: str, bootstrap_servers: str | None) -> str:
-    """Lines for a shell. What is optional is commented out; without servers, ``$BOOTSTRAP`` stands
-    for them.
-    """
+    """Format ACLs as lines for a shell: optional ones are commented out, without servers
+    ``$BOOTSTRAP`` stands for them."""
     servers = shlex.quote(bootstrap_servers) if bootstrap_servers else '"$BOOTSTRAP"'
     connection = f"--bootstrap-server {servers}"
     text = [
@@ -47,7 +46,7 @@ def as_commands(lines: Sequence[Acl], principal: str, bootstrap_servers: str | N
 
 
 def as_table(lines: Sequence[Acl], principal: str) -> str:
-    """Columns: operation, type of resource, name, when it is needed, why."""
+    """Format ACLs as a table: operation, type of resource, name, when it is needed, why."""
     rows = [("OPERATION", "RESOURCE", "NAME", "PATTERN", "NEEDED", "WHY")]
     rows += [
         (line.operation, line.kind.value, line.name, line.pattern_type, line.need.value, line.why)
@@ -62,7 +61,7 @@ def as_table(lines: Sequence[Acl], principal: str) -> str:
 
 
 def as_json(lines: Sequence[Acl], principal: str) -> str:
-    """A list with one object a line, for tools."""
+    """Format ACLs as a list with one object a line."""
     return json.dumps(
         [
             {

@@ -11,10 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onceward.cli.doctor.finding import Finding
-from onceward.cli.doctor.slowest_batch import check_slowest_batch
-from onceward.cli.doctor.worker_python import check_worker_python
-from onceward.errors import AccessDenied, OncewardError, TopicMissing
-from onceward.ids import pipeline_id
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.properties_file import read_properties
 from onceward.kafka.wire.options.settings import (
@@ -26,6 +22,11 @@ from onceward.spark.session.connector import spark_connector
 from onceward.spark.session.java import java_found, must_have_modules
 from onceward.spark.session.versions import installed_spark, must_have_been_run, must_start_on
 
+from onceward.cli.doctor.slowest_batch import check_slowest_batch
+from onceward.cli.doctor.worker_python import check_worker_python
+from onceward.errors import AccessDenied, OncewardError, TopicMissing
+from onceward.ids import pipeline_id
+
 _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
 """Somebody waits in front of a screen; a pipeline that starts beside its brokers is more
 patient.
@@ -33,9 +34,8 @@ patient.
 
 
 def check_machine() -> list[Finding]:
-    """Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver here
-    would find them.
-    """
+    """Check Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver
+    here would find them."""
     return [
         tried(_java),
         tried(_pyspark),
@@ -45,7 +45,7 @@ def check_machine() -> list[Finding]:
 
 
 def _jars() -> list[Finding]:
-    """Those of Spark's Kafka source, and a line for every part that is not of the PySpark
+    """Check the jars of Spark's Kafka source, and every part that is not of the PySpark
     installed.
     """
     try:
@@ -60,7 +60,7 @@ def _jars() -> list[Finding]:
 
 
 def tried(check: Callable[[], Finding]) -> Finding:
-    """What ``check`` finds; what it may not look at is a warning, and any other error of ours a
+    """Return what ``check`` finds; a denied look is a warning, any other error of ours a
     failure.
     """
     try:
@@ -95,7 +95,7 @@ def check_brokers(
     ledger_topic: str,
     pipeline: str | None = None,
 ) -> list[Finding]:
-    """Whether the brokers answer, what they are, and whether topics are as a pipeline wants them.
+    """Check that brokers answer, which version they have, and that topics suit a pipeline.
 
     :param pipeline: whose last batches to look at, too.
 
@@ -131,9 +131,8 @@ def check_brokers(
 
 
 def connected(servers: str, command_config: Path | None) -> tuple[KafkaClient, ProducerSettings]:
-    """A client for whoever waits in front of a screen. :raises ConfigurationError: the settings
-    are wrong.
-    """
+    """Return a client with the patience of somebody in front of a screen. :raises
+    ConfigurationError: wrong settings."""
     options = _QUICK if command_config is None else _QUICK | read_properties(command_config)
     settings, producer = settings_from_options(servers, options, client_id="onceward-doctor")
     return KafkaClient(settings), producer

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onceward.cli.doctor.checks import connected, tried
 from onceward.cli.doctor.finding import Finding
-from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.wire.admin import describe_config
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.groups import (
@@ -28,6 +26,9 @@ from onceward.kafka.wire.groups import (
 )
 from onceward.kafka.wire.reads.aborted import is_inside_an_aborted_batch
 from onceward.kafka.wire.reads.offsets import LATEST, committed_offsets, list_offsets
+
+from onceward.cli.doctor.checks import connected, tried
+from onceward.ids import TopicPartition, topic_name
 
 _SET_IT = "set isolation.level=read_committed in its consumers"
 _BY_HAND = (
@@ -51,7 +52,7 @@ class Reader:
     members: Sequence[Member]
 
     def reads(self, topic: str) -> bool:
-        """Has it offsets of ``topic``, or a member with a partition of it?"""
+        """Return whether it has offsets of ``topic``, or a member with a partition of it."""
         return any(p.topic == topic for p in self.offsets) or any(
             topic in member.topics for member in self.members
         )
@@ -60,7 +61,8 @@ class Reader:
 def check_consumers(
     servers: str, command_config: Path | None, topics: Sequence[str]
 ) -> list[Finding]:
-    """A finding for each group that reads one of ``topics``, and for what could not be looked at.
+    """Return a finding for each group that reads one of ``topics``, and for what could not be
+    looked at.
 
     Fails only where reading of uncommitted records is proved. Needs Describe on the cluster or on
     each group, and Describe and Read on the topics; what is denied becomes a warning.
@@ -129,9 +131,8 @@ def _reader(client: KafkaClient, group: ListedGroup, readers: list[Reader]) -> F
 
 
 def judged(client: KafkaClient, reader: Reader, topic: str) -> Finding:
-    """What ``reader``'s offsets prove; they were asked for before, and the last stable offset only
-    grows.
-    """
+    """Return what ``reader``'s offsets prove; they were asked for before, and the last stable
+    offset only grows."""
     here = {
         partition: offset
         for partition, offset in reader.offsets.items()
@@ -186,9 +187,8 @@ def _who(reader: Reader, topic: str, here: Mapping[TopicPartition, int]) -> str:
 
 
 def _share_group(client: KafkaClient, group: ListedGroup) -> Finding:
-    """Which topics a share group reads is not looked at; with which level, brokers keep for it
-    (KIP-932).
-    """
+    """Report a share group: brokers keep its isolation level for it (KIP-932), and its topics are
+    not looked at."""
     level = describe_config(client, "group", group.name).get(_SHARE_LEVEL) or "read_uncommitted"
     text = (
         f"share group {group.name} has {_SHARE_LEVEL}={level}; which topics it reads is not "

@@ -51,7 +51,7 @@ class Missing:
 
 
 def lines(missing: Missing, dialect: Literal["mysql", "mariadb"], account: str) -> list[str]:
-    """What to run, in its order; nothing if nothing is missing.
+    """Return the statements to run, in their order; nothing if nothing is missing.
 
     :param account: as ``CURRENT_USER()`` says it: ``user@host``.
     """
@@ -61,7 +61,9 @@ def lines(missing: Missing, dialect: Literal["mysql", "mariadb"], account: str) 
 
 
 def _file(dialect: str) -> list[str]:
-    """A binlog cannot be had without a restart: so everything at once."""
+    """Return the lines of ``my.cnf``: a binlog needs a restart, so all settings go there at
+    once.
+    """
     wanted = {
         "log_bin": "binlog",
         **{name: value.strip("'") for name, value in SETTINGS.items() if value != "''"},

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from onceward.cli.doctor.finding import Finding
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import OncewardError
-from onceward.ids import PipelineId
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.conversation import Refused, Unanswered
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
+
+from onceward.errors import OncewardError
+from onceward.ids import PipelineId
 
 _NARROW = 0.5
 """From this share of the timeout on a batch twice as large, or brokers half as fast, would not get
@@ -33,18 +34,19 @@ _LARGER = (
 def check_slowest_batch(
     client: KafkaClient, pipeline: PipelineId, ledger_topic: str, most_ms: int | None
 ) -> Finding:
-    """:param most_ms: the brokers' ``transaction.max.timeout.ms``; None: it may not be read.
+    """Compare the pipeline's slowest recent batch with the transaction's timeout.
 
-    :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
+    :param most_ms: the brokers' ``transaction.max.timeout.ms``; None: it may not be read.
+
+    :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: the ledger cannot be read.
     """
     recent = LedgerTopic(client, ledger_topic, pipeline).recent()
     return judged(pipeline, recent, _timeout_ms(client, pipeline), most_ms, ledger_topic)
 
 
 def _timeout_ms(client: KafkaClient, pipeline: PipelineId) -> int | None:
-    """What the pipeline's newest run has asked for (up to 1 % less than it is set to); None:
-    nobody tells.
-    """
+    """Return the timeout of the pipeline's newest run (up to 1 % less than it is set to); None: it
+    is not known."""
     coordinator = TransactionCoordinator(client, pipeline)
     try:
         return coordinator.describe(Deadline(client.settings.request_timeout_ms)).timeout_ms
@@ -59,7 +61,7 @@ def judged(
     most_ms: int | None,
     ledger_topic: str,
 ) -> Finding:
-    """Of the ``recent`` batches the slowest, and what is left of the timeout. Pure."""
+    """Compare the slowest of the ``recent`` batches with the timeout. Pure."""
     if not recent:
         return Finding(
             "ok", f"pipeline {pipeline} has no batch in ledger topic {ledger_topic} yet"

@@ -25,8 +25,8 @@ _INSTALL = "install onceward (and the driver's version of Python) there"
 
 
 def check_worker_python(environment: Mapping[str, str] | None = None) -> Finding:
-    """The interpreter of :data:`_VARIABLE`; without it, what a cluster would take and what local
-    mode takes.
+    """Check the interpreter of :data:`_VARIABLE`; without it, report what a cluster and what local
+    mode would take.
 
     :param environment: the variables to look into; None: this process's own.
     """
@@ -55,7 +55,7 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> Finding
 
 
 def _amiss(python: str, environment: Mapping[str, str]) -> str | None:
-    """Why ``python`` cannot be a worker's; None: it can."""
+    """Return why ``python`` cannot be a worker's; None: it can."""
     found = shutil.which(python, path=environment.get("PATH"))
     if found is None:
         return "is not there"

@@ -46,8 +46,8 @@ def decode(
     refresh_s: float = 30.0,
     unknown_id_wait_s: float = 10.0,
 ) -> DataFrame:
-    """``frame`` with ``column``, records in the frame of a schema registry, decoded: a struct
-    where they are records.
+    """Decode ``column``, records in the frame of a schema registry: to a struct where they are
+    records.
 
     ::
 
@@ -161,7 +161,7 @@ def _ids_of(registry: Registry, subject: str | None, reader_schema: str | int | 
 
 
 def _reader(registry: Registry, subject: str | None, given: str | int | None) -> tuple[str, str]:
-    """The reader's schema, and what to call it."""
+    """Return the reader's schema, and how to call it."""
     if isinstance(given, str):
         return given, "reader_schema="
     assert subject is not None  # noqa: S101 — it is required then

@@ -36,8 +36,7 @@ def encode(
     schema: str | int | None = None,
     auto_register_schemas: bool = False,
 ) -> DataFrame:
-    """``frame`` with ``column`` as Avro in the frame of a schema registry: binary, ready for a
-    sink.
+    """Encode ``column`` as Avro in the frame of a schema registry: binary, ready for a sink.
 
     ::
 
@@ -105,11 +104,12 @@ class _Encoding(DecodingStep):
         self._witness = Witness(registry, [schema_id], _REFRESH_S)
 
     def before_batch(self) -> None:
-        """:raises RegistryReplaced: the id has another schema now."""
+        """Check that the registry still has this schema under the id. :raises RegistryReplaced: it
+        has another one."""
         self._witness.look()
 
     def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """There are none, and nobody asks."""
+        """Raise: encoding sets no rows aside."""
         raise NotImplementedError
 
 
@@ -121,7 +121,7 @@ def _schema(
     given: str | int | None,
     register_it: bool,
 ) -> tuple[int, str]:
-    """The id, and self-contained Avro."""
+    """Return the schema's id, and its text as self-contained Avro."""
     if isinstance(given, str):
         _must_be_avro(frame, given)
     if register_it and not isinstance(given, int):
@@ -148,7 +148,7 @@ def _schema(
 
 
 def _record_name(subject: str) -> tuple[str, str]:
-    """A name and a namespace that Avro takes, for a schema that Spark makes."""
+    """Return a name and a namespace that Avro takes, for a schema that Spark makes."""
     stem = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in subject)
     return f"r_{stem}" if not stem[:1].isalpha() else stem, "onceward"
 
@@ -161,7 +161,7 @@ def _must_be_avro(frame: DataFrame, text: str) -> None:
 
 
 def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
-    """:raises BadColumn: the column is not what the schema says."""
+    """Compare the column with the schema. :raises BadColumn: they differ."""
     why = "; ".join(_differences(kind, linked(text), column)) or why_not_writable(
         frame.sparkSession, kind, text
     )
@@ -175,7 +175,8 @@ def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) 
 
 
 def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
-    """Fields that only one of the two has. Spark would write nulls for those that may be null."""
+    """List the fields that only one of the two has. Spark would write nulls for those that may be
+    null."""
     if schema.kind == "union":
         others = [member for member in schema.inside if member.kind != "null"]
         return _differences(kind, others[0], where) if len(others) == 1 else []

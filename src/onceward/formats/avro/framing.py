@@ -12,12 +12,13 @@ MAGIC = b"\x00"
 
 
 def prefix(schema_id: int) -> bytes:
-    """What a record written with schema ``schema_id`` begins with."""
+    """Return the five bytes with which a record of schema ``schema_id`` begins."""
     return MAGIC + schema_id.to_bytes(4, "big")
 
 
 def schema_id(framed: bytes) -> int | None:
-    """The id that ``framed`` (a record, or its first five bytes) names; None: it is not framed."""
+    """Return the id that ``framed`` (a record, or its first five bytes) names; None: it is not
+    framed."""
     if len(framed) < PREFIX_BYTES or framed[:1] != MAGIC:
         return None
     return int.from_bytes(framed[1:PREFIX_BYTES], "big")

@@ -42,28 +42,29 @@ class Registry(Protocol):
     """
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """:raises SchemaUnknown: there is none."""
+        """Return a schema by its id. :raises SchemaUnknown: there is none."""
 
     def resolved_text(self, schema_id: int) -> str:
-        """Self-contained Avro. :raises SchemaUnfit: it is no Avro."""
+        """Return a schema as self-contained Avro. :raises SchemaUnfit: it is no Avro."""
 
     def versions(self, subject: str) -> list[Version]:
-        """:raises SchemaUnknown: there is no such subject."""
+        """Return all versions of a subject. :raises SchemaUnknown: there is no such subject."""
 
     def latest(self, subject: str) -> Version:
-        """The same."""
+        """Return the newest version. :raises SchemaUnknown: there is no such subject."""
 
     def version(self, subject: str, number: int) -> Version:
-        """The same."""
+        """Return one version. :raises SchemaUnknown: there is no such subject or version."""
 
     def lookup(self, subject: str, schema_text: str) -> int:
-        """The id of a schema. :raises SchemaUnknown: it is not registered there."""
+        """Return the id of a schema. :raises SchemaUnknown: it is not registered there."""
 
     def register(self, subject: str, schema_text: str) -> int:
-        """The id of a schema that is registered, now at the latest."""
+        """Register a schema unless it is, and return its id."""
 
     def still_the_same(self, known: Iterable[int]) -> None:
-        """:raises RegistryReplaced: an id has another schema now."""
+        """Compare ids with what they meant before. :raises RegistryReplaced: one has another
+        schema now."""
 
 
 def registry_of(given: Registry | str) -> Registry:
@@ -107,8 +108,8 @@ class Known:
         self._missing: dict[int, None] = {}  # in the order in which they were met
 
     def schemas(self, registry: Registry, ids: Collection[int]) -> Schemas:
-        """Of ``ids``, of all that were met before, and of those that the registry did not have
-        then: asked again.
+        """Return the schemas of ``ids`` and of all ids met before; ask again for those that were
+        missing.
 
         :raises OncewardError: the registry cannot be asked, or is another one.
         """
@@ -144,12 +145,12 @@ class Known:
             open_ids = self._look(registry, open_ids)
 
     def missing(self) -> frozenset[int]:
-        """The ids that the registry did not have when it was asked last."""
+        """Return the ids that the registry did not have when it was asked last."""
         with self._lock:
             return frozenset(self._missing)
 
     def _look(self, registry: Registry, ids: Collection[int]) -> list[int]:
-        """Those of ``ids`` that the registry does not have."""
+        """Ask for ``ids``, and return those that the registry does not have."""
         with ThreadPoolExecutor(
             min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
         ) as threads:
@@ -183,7 +184,7 @@ class Known:
 
 
 def _text_of(registry: Registry, schema_id: int) -> tuple[str, str | None]:
-    """Self-contained Avro, or why there is none."""
+    """Return self-contained Avro, or why there is none."""
     try:
         return registry.resolved_text(schema_id), None
     except SchemaUnfit as error:

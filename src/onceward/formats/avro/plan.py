@@ -92,14 +92,10 @@ class Plan:
         return sorted({*self._schemas.texts, *self._schemas.unreadable})
 
     def good(self, rows: DataFrame) -> DataFrame:
-        """The rows that can be read, with the column decoded."""
         read = self._decoded(rows)
         return self._with_value(rows, read.where(self._is_good(read)), DECODED)
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        """All rows, with the column decoded; a record that cannot be read fails the job that meets
-        it.
-        """
         read = self._decoded(rows)
         poison = F.raise_error(self._poison(read))
         # In a second generator, not in a filter: Spark infers `IS NOT NULL` from the user's own
@@ -113,9 +109,6 @@ class Plan:
         )
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message``
-        added.
-        """
         read = self._decoded(rows)
         return read.where(~self._is_good(read)).select(
             *(F.col(quoted(name)) for name in rows.columns),
@@ -124,7 +117,8 @@ class Plan:
         )
 
     def unseen(self, rows: DataFrame, most: int) -> list[int]:
-        """The ids in ``rows`` that the plan does not know, ``most`` at most: a Spark job."""
+        """Run a Spark job for the ids in ``rows`` that the plan does not know, and return ``most``
+        of them at most."""
         known = self._begins_with_one_of([*self._schemas.texts, *self._settled()])
         first = F.substring(self._value, 1, PREFIX_BYTES).alias("first")
         found = (
@@ -135,9 +129,8 @@ class Plan:
     # below
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        """``rows`` and :data:`DECODED`: the record and its end, or nulls. A schema id that is not
-        known raises.
-        """
+        """Add :data:`DECODED`: the record and its end, or nulls. A schema id that is not known
+        raises."""
         nothing = F.lit(None) if self._schemas.texts else F.lit(None).cast(self._nothing())
         # Known ids first: what comes behind them costs them nothing.
         branches = [
@@ -151,14 +144,13 @@ class Plan:
         return rows.select("*", F.explode(F.array(decoded)).alias(DECODED))
 
     def _nothing(self) -> StructType:
-        """The type of :data:`DECODED` where no schema says it: the reader's, with ours around
-        it.
-        """
+        """Return the type of :data:`DECODED` where no schema says it: the reader's, with ours
+        around it."""
         ours = [StructField(name, DoubleType()) for name in (FIRST, SECOND)]
         return StructType([StructField(VALUE, self._kind), *ours])
 
     def _settled(self) -> list[int]:
-        """Ids whose records cannot be read, whatever is in them."""
+        """List the ids whose records cannot be read, whatever is in them."""
         return sorted({*self._schemas.missing, *self._schemas.unreadable})
 
     def _read_by(self, writer: str) -> Column:
@@ -180,8 +172,9 @@ class Plan:
         )  # which copies nothing, unlike a comparison of substrings
 
     def _begins_with_one_of(self, ids: list[int]) -> Column:
-        """As one text of SQL, however many there are: in Python each would be a call into the
-        JVM.
+        """Compare the prefix with those of ``ids``.
+
+        As one text of SQL, however many there are: in Python each would be a call into the JVM.
         """
         prefixes = ", ".join(f"X'{prefix(number).hex()}'" for number in ids)
         column = quoted(self._column)
@@ -192,8 +185,9 @@ class Plan:
         )
 
     def _is_good(self, read: DataFrame) -> Column:
-        """True or false, never null; the one verdict that everything goes by. A null value is no
-        record at all (a deletion, in Kafka), and passes.
+        """Return the one verdict that everything goes by: true or false, never null.
+
+        A null value is no record at all (a deletion, in Kafka), and passes.
         """
         return self._value.isNull() | F.coalesce(
             self._ends() & self._texts_are_valid(read) & self._decimals_fit(read), F.lit(False)
@@ -210,8 +204,10 @@ class Plan:
         return F.col(f"{DECODED}.{self._beside.second if self._beside else SECOND}")
 
     def _record(self, read: DataFrame, decoded: str) -> tuple[Column, DataType | None]:
-        """Where in ``decoded`` the fields of the record are, or what it is if it is none; and its
-        type, without ours. No type: no schema is known, so nothing is decoded.
+        """Return the column in ``decoded`` with the record's fields, or with its value if it is no
+        record; and its type.
+
+        No type: no schema is known, so nothing is decoded.
         """
         kind = read.schema[decoded].dataType
         if not isinstance(kind, StructType):
@@ -236,17 +232,18 @@ class Plan:
         return F.lit(True) if fit is None else fit
 
     def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
-        """The columns of ``rows``, in their order, with the record itself in the place of its
-        bytes.
-        """
+        """Return the columns of ``rows``, in their order, with the record in the place of its
+        bytes."""
         value = self._as_texts(*self._record(read, decoded)).alias(self._column)
         return read.select(
             *(value if name == self._column else F.col(quoted(name)) for name in rows.columns)
         )
 
     def _as_texts(self, value: Column, record: DataType | None) -> Column:
-        """The record with its texts, which were read as bytes (a text is its bytes, so nothing is
-        copied), and with the decimals of its schema.
+        """Cast the record's texts back, which were read as bytes, and its decimals to those of its
+        schema.
+
+        A text is its bytes, so nothing is copied.
         """
         if record is None:
             return value
@@ -278,7 +275,7 @@ class Plan:
         return F.when(~self._is_framed(), F.lit(BAD_FRAMING)).otherwise(otherwise)
 
     def _message(self, read: DataFrame) -> Column:
-        """Why a record that is no good is none, as far as can be told."""
+        """Return why a record cannot be read, as far as can be told."""
         size = F.octet_length(self._value)
         by_id = F.concat(F.lit("by schema id "), self._id())
         short = F.concat(
@@ -346,7 +343,7 @@ class Plan:
 
 
 def _new_mark() -> tuple[bytes, tuple[float, float]]:
-    """Sixteen random bytes, and the two numbers as which Avro reads them.
+    """Draw sixteen random bytes, and return them with the two numbers as which Avro reads them.
 
     As numbers they are compared without a copy. Numbers that are equal to none, or to one with
     other bytes, are left out: NaN, and zero.

@@ -31,7 +31,7 @@ _MARK = [{"name": FIRST, "type": "double"}, {"name": SECOND, "type": "double"}]
 
 
 def around_writer(text: str) -> str:
-    """The schema of ``prefix + body + mark``, where ``body`` was written with ``text``.
+    """Return the schema of ``prefix + body + mark``, where ``body`` was written with ``text``.
 
     Whatever the top of ``text`` is, a record of three fields is written as its fields, one behind
     the other.
@@ -42,17 +42,16 @@ def around_writer(text: str) -> str:
 
 
 def around_reader(text: str, writer: str) -> str:
-    """The schema as which a record of :func:`around_writer` of ``writer`` is read: the value, and
-    what came then.
-    """
+    """Return the schema as which a record of :func:`around_writer` of ``writer`` is read: the
+    value, then its end."""
     # Named like the writer's: Avro matches records, and fixed types, by name.
     record, _ = _names(writer)
     return _record(record, {"name": VALUE, "type": parsed(text)}, *_MARK)
 
 
 def names_beside(reader: str, writers: Iterable[str]) -> Beside | None:
-    """Names for fields of ours beside those of ``reader`` and ``writers``; None: they cannot be
-    there.
+    """Choose names for fields of ours beside those of ``reader`` and ``writers``; None: they
+    cannot be there.
 
     Spark makes a new row for a record within a record, and one row for all records at the top:
     where all are records, our fields cost a third less beside theirs than around them. They are
@@ -83,9 +82,7 @@ class Beside:
     second: str
 
     def writer(self, text: str) -> str:
-        """As :func:`around_writer`, with the fields of ``text``, a record, in the place of one
-        that has them.
-        """
+        """Extend ``text``, a record, by our fields, as :func:`around_writer` does around it."""
         frame = {
             "name": self.frame,
             "type": {"type": "fixed", "name": self.frame, "size": PREFIX_BYTES},
@@ -93,9 +90,8 @@ class Beside:
         return self._with([frame], parsed(text))
 
     def reader(self, text: str) -> str:
-        """The schema as which a record of :meth:`writer` is read: the fields of ``text``, and what
-        came then.
-        """
+        """Return the schema as which a record of :meth:`writer` is read: the fields of ``text``,
+        then its end."""
         return self._with([], parsed(text))
 
     def _with(self, before: list[dict[str, Any]], record: dict[str, Any]) -> str:
@@ -106,8 +102,8 @@ class Beside:
 
 
 def texts_as_bytes(reader: str) -> tuple[str, frozenset[str]]:
-    """``reader`` with bytes in the place of the texts that are fields of it, and these fields'
-    names.
+    """Replace the texts among the fields of ``reader`` by bytes, and return these fields' names,
+    too.
 
     What is written is the same. But for each text Avro's library looks up as what class of Java it
     shall come, in a map that all threads share, which costs a quarter of the time of reading a
@@ -121,7 +117,7 @@ def texts_as_bytes(reader: str) -> tuple[str, frozenset[str]]:
 
 
 def same_with_bytes(writer: str, names: frozenset[str]) -> str:
-    """``writer``, whose fields of these names are bytes if they are texts."""
+    """Replace the texts among the fields ``names`` of ``writer`` by bytes."""
     return json.dumps(_with_bytes(parsed(writer), names))
 
 
@@ -135,7 +131,8 @@ def _fields(schema: Any) -> list[dict[str, Any]]:
 
 
 def _is_text(field: dict[str, Any]) -> bool:
-    """Nothing but a text, or null. A default is the same for bytes as long as it is ASCII."""
+    """Return whether it is a text, or a text or null. A default is the same for bytes as long as
+    it is ASCII."""
     default = field.get("default")
     if isinstance(default, str) and not default.isascii():
         return False
@@ -191,8 +188,8 @@ def _without_times(schema: Any) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """``text`` as JSON; a bare word is a primitive type, as registries have it without quotes at
-    times.
+    """Parse ``text`` as JSON; a bare word is a primitive type, as registries have it without
+    quotes at times.
 
     :raises SchemaUnfit: it is no JSON.
     """
@@ -208,7 +205,7 @@ def parsed(text: str) -> Any:
 
 
 def _names(writer: str) -> list[str]:
-    """Names for our types that nothing in ``writer`` has."""
+    """Choose names for our types that nothing in ``writer`` has."""
     names = list(_OURS)
     while any(name in writer for name in names):
         names = [f"{name}_" for name in names]

@@ -49,7 +49,8 @@ class AvroDecoding(JudgedStep[Plan]):
         self._witness = Witness(registry, ids, refresh_s)
 
     def before_batch(self) -> None:
-        """:raises RegistryReplaced: an id of the plan has another schema now."""
+        """Check that the registry is still the same. :raises RegistryReplaced: an id of the plan
+        has another schema now."""
         self._witness.look()
 
     def explain(
@@ -95,7 +96,8 @@ class Witness:
         self._asked: Future[None] | None = None
 
     def look(self) -> None:
-        """:raises RegistryReplaced: an id has another schema now, or is gone."""
+        """Ask the registry, and compare. :raises RegistryReplaced: an id has another schema now,
+        or is gone."""
         if self._asked is None:
             if not self._ids or time.monotonic() < self._due:
                 return

@@ -44,14 +44,16 @@ class Field:
 
 
 def linked(text: str) -> Type:
-    """:raises SchemaUnfit: it is no JSON. What else is wrong with a schema is for Avro's own
-    library to say.
+    """Parse a schema, and link the names in it to their types. What else is wrong with it, Avro's
+    own library says.
+
+    :raises SchemaUnfit: it is no JSON.
     """
     return _link(parsed(text), "", {})
 
 
 def why_spark_cannot_read(text: str) -> str | None:
-    """What is in the way of reading records of a schema; None: nothing.
+    """Return what is in the way of reading records of a schema; None: nothing.
 
     Two kinds of schemas are refused that Avro allows. A record that is a part of itself has no
     column, and a damaged one could be nested until the stack of an executor ends. Items of no
@@ -199,7 +201,7 @@ def _members(found: Type) -> list[Type]:
 
 
 def _matches(writer: Type, readers: list[Type]) -> list[Type]:
-    """Of a reader's types those as which ``writer`` may be read."""
+    """Return those of a reader's types as which ``writer`` may be read."""
     alike = [one for one in readers if one.kind == writer.kind]
     by_name = [one for one in alike if one.name == writer.name] or [
         one for one in alike if _same_name(writer, one)
@@ -219,9 +221,8 @@ def _last_part(name: str) -> str:
 
 
 def _written(ours: Field, writer: Type) -> Field | None:
-    """The field of ``writer`` that is read as ``ours``; a name of its own goes before its
-    aliases.
-    """
+    """Return the field of ``writer`` that is read as ``ours``; a name of its own goes before its
+    aliases."""
     by_name = {one.names[0]: one for one in writer.fields}
     return next((by_name[name] for name in ours.names if name in by_name), None)
 

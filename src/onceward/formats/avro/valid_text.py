@@ -21,7 +21,7 @@ _SEPARATOR = (
 def texts_are_valid(
     value: Column, kind: DataType, as_bytes: frozenset[str] = frozenset()
 ) -> Column | None:
-    """A condition that is false where a text in ``value`` is no UTF-8, and else true or null.
+    """Return a condition that is false where a text in ``value`` is no UTF-8, else true or null;
     None: it has no texts.
 
     :param as_bytes: fields of a struct that are texts, too, though they are binary.

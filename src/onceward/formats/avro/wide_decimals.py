@@ -29,9 +29,8 @@ _FEW = 4
 
 
 def widened(schema: Any) -> Any:
-    """A reader's schema, as JSON, in which every decimal that could be cut down has as many digits
-    as can be.
-    """
+    """Give every decimal that could be cut down as many digits as can be, in a reader's schema as
+    JSON."""
     if isinstance(schema, list):
         return [widened(member) for member in schema]
     if not isinstance(schema, dict):
@@ -63,17 +62,17 @@ def _could_be_cut(schema: dict[str, Any]) -> bool:
 
 
 def _most_digits(schema: dict[str, Any]) -> int:
-    """Of a fixed type no more than its bytes hold: with more, Avro would take it for no
-    decimal.
-    """
+    """Return the most digits: of a fixed type no more than its bytes hold, or Avro would take it
+    for no decimal."""
     size = schema["size"] if schema["type"] == "fixed" else _MOST_BYTES
     return min(_MOST_DIGITS, len(str(1 << (8 * min(size, _MOST_BYTES) - 1))) - 1)
 
 
 def narrow_enough(value: Column, read: DataType, wanted: DataType) -> Column | None:
-    """A condition that is false where a decimal in ``value``, of type ``read``, does not fit into
-    ``wanted``, and else true. None: they are the same. Fields of ``read`` behind those of
-    ``wanted`` may be anything.
+    """Return a condition that is false where a decimal in ``value``, of type ``read``, does not
+    fit into ``wanted``.
+
+    None: the types are the same. Fields of ``read`` behind those of ``wanted`` may be anything.
     """
     conditions = list(_conditions(value, read, wanted))
     if len(conditions) > _FEW and not _has_maps(read):
@@ -131,7 +130,7 @@ def _or_true(condition: Column) -> Column:
 
 
 def _has_maps(kind: DataType) -> bool:
-    """Spark compares none."""
+    """Return whether there are maps in it, which Spark does not compare."""
     if isinstance(kind, StructType):
         return any(_has_maps(field.dataType) for field in kind.fields)
     return isinstance(kind, MapType) or (
@@ -140,7 +139,7 @@ def _has_maps(kind: DataType) -> bool:
 
 
 def _narrow(read: DataType, wanted: DataType) -> DataType:
-    """``read`` with the decimals of ``wanted``."""
+    """Return ``read`` with the decimals of ``wanted``."""
     if isinstance(read, StructType) and isinstance(wanted, StructType):
         both = zip(read.fields, wanted.fields, strict=False)
         fields = [
@@ -154,7 +153,7 @@ def _narrow(read: DataType, wanted: DataType) -> DataType:
 
 
 def narrowed(value: Column, read: DataType, wanted: DataType) -> Column:
-    """``value``, of type ``read``, as ``wanted``, where it is :func:`narrow_enough`.
+    """Cast ``value``, of type ``read``, to ``wanted``, where it is :func:`narrow_enough`.
 
     By one cast, which Spark compiles field by field; a struct put together of its fields would be
     one method, and one of more than 8,000 bytes is interpreted.
@@ -163,7 +162,7 @@ def narrowed(value: Column, read: DataType, wanted: DataType) -> Column:
 
 
 def differ(read: DataType, wanted: DataType) -> bool:
-    """Is there a decimal in ``read`` that is another one in ``wanted``?"""
+    """Return whether a decimal in ``read`` is another one in ``wanted``."""
     if isinstance(read, StructType) and isinstance(wanted, StructType):
         return any(
             differ(a.dataType, b.dataType)

@@ -32,7 +32,8 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 
 def must_be_changes(frame: DataFrame, called: str) -> None:
-    """:raises BadColumn: the frame lacks a column of changes, or has another type there."""
+    """Check the frame's columns. :raises BadColumn: it lacks a column of changes, or has another
+    type there."""
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     for name, wanted in _COLUMNS.items():
         if not isinstance(kinds.get(name), wanted):
@@ -51,7 +52,8 @@ def must_be_changes(frame: DataFrame, called: str) -> None:
 
 
 def must_have_values(frame: DataFrame, wanted: str, called: str) -> None:
-    """:raises ConfigurationError: the source says that it writes values in another way."""
+    """Check how the source writes values. :raises ConfigurationError: it writes them in another
+    way."""
     values = frame.schema["after"].metadata.get(VALUES)
     if values not in (None, wanted):
         raise ConfigurationError(
@@ -63,7 +65,7 @@ def must_have_values(frame: DataFrame, wanted: str, called: str) -> None:
 
 
 def of_table(frame: DataFrame, table: str, tag: str, called: str) -> DataFrame:
-    """The changes of one table, ``database.table``.
+    """Select the changes of one table, ``database.table``.
 
     Whether ``Shop.Orders`` is ``shop.orders`` is for the server to say
     (``lower_case_table_names``), and the source asks it. So where the source was given this very
@@ -123,9 +125,8 @@ def _misspelled(tag: str, table: str, called: str) -> Column:
 
 
 def with_their_rows(tag: str) -> Column:
-    """What a change has to have, or the text of the error: a known ``op``, and the rows that it
-    speaks of.
-    """
+    """Check that a change has a known ``op``, and the rows that it is about; else return the text
+    of the error."""
     op = F.col("op")
     there = F.col("db").isNotNull() & F.col("table").isNotNull() & F.col("position").isNotNull()
     before, after = F.col("before").isNotNull(), F.col("after").isNotNull()
@@ -141,7 +142,9 @@ def with_their_rows(tag: str) -> Column:
 
 
 def stop(tag: str, reason: str, why: Column, next_step: str | Column) -> Column:
-    """The text of the error that names a change by its table and its place in the binlog."""
+    """Return the text of the error that names a change by its table and its place in the
+    binlog.
+    """
     table = F.concat(
         F.lit("a change of table "),
         F.concat_ws(".", "db", "table"),
@@ -162,5 +165,5 @@ def stop(tag: str, reason: str, why: Column, next_step: str | Column) -> Column:
 
 
 def _place() -> Column:
-    """Where a change stands in the binlog: ``file:position``."""
+    """Return where a change stands in the binlog: ``file:position``."""
     return F.concat_ws(":", "file", F.col("pos").cast("string"))

@@ -41,8 +41,8 @@ def decode(
     column: str = "value",
     on_error: Literal["stop", "dead_letter"] = "stop",
 ) -> DataFrame:
-    """``frame``, records of a topic that Debezium writes, with ``op``, ``before``, ``after``,
-    ``source`` and ``ts_ms`` in the place of ``column``.
+    """Decode ``column``, records of Debezium's, to ``op``, ``before``, ``after``, ``source`` and
+    ``ts_ms``.
 
     ::
 

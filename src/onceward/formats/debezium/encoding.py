@@ -41,7 +41,8 @@ VERSION = "onceward"
 def encode(
     changes: DataFrame, *, prefix: str, tombstones: bool = True, connector: Connector = "mysql"
 ) -> DataFrame:
-    """``changes`` as records in Debezium's envelope: ``topic``, ``key``, ``value``, ``position``.
+    """Encode ``changes`` as records in Debezium's envelope: ``topic``, ``key``, ``value``,
+    ``position``.
 
     ::
 
@@ -90,7 +91,7 @@ def structs(
     tombstones: bool = True,
     connector: Connector = "mysql",
 ) -> DataFrame:
-    """The changes of one table as :func:`encode`'s records, with key and value as structs: for
+    """Convert the changes of one table to records with key and value as structs, for
     ``ow.avro.encode``.
 
     ::

@@ -34,7 +34,7 @@ and ``ts_ns``, which a binlog has not.
 
 
 def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> StructType:
-    """The type of Debezium's envelope of a table with the columns of ``schema``.
+    """Return the type of Debezium's envelope of a table with the columns of ``schema``.
 
     ::
 

@@ -44,8 +44,9 @@ class Images:
         self._read_as = StructType([*read.fields, StructField(self._bad, StringType())])
 
     def added(self, changes: DataFrame, text: Column, name: str) -> DataFrame:
-        """``changes`` and a column ``name``: the struct of the row that is ``text``, null where
-        that is null. A row that is none of this table fails the job that meets it.
+        """Add a column ``name``: the struct of the row that is ``text``, null where that is null.
+
+        A row that is none of this table fails the job that meets it.
         """
         beside = f"{name}_read"
         how = {**STRICTLY, "columnNameOfCorruptRecord": self._bad}
@@ -78,7 +79,8 @@ class Images:
         return F.array(*(F.lit(name) for name in self._schema.names))
 
     def _is_older_or_later(self, keys: Column) -> Column:
-        """A row of the table before a column was added, or after it was dropped."""
+        """Return whether it is a row of the table before a column was added, or after it was
+        dropped."""
         known = F.size(F.array_except(keys, self._names())) == 0
         enough = F.size(F.array_except(self._required(), keys)) == 0
         return known & enough & (F.size(keys) == F.size(F.array_distinct(keys)))

@@ -33,7 +33,7 @@ def rows(
     position_column: str = "position",
     emptied_at: str | None = None,
 ) -> DataFrame:
-    """The changes of one table: ``op``, the table's columns, ``position``.
+    """Select the changes of one table: ``op``, the table's columns, ``position``.
 
     ::
 
@@ -97,7 +97,7 @@ def rows(
 
 
 def _op(tag: str) -> Column:
-    """Of a change with a row; the others stop the query."""
+    """Return the ``op`` of a change with a row; the others stop the query."""
     passed = F.concat(
         F.lit("empty the target's table (all changes before this batch are in it), and pass "
               "emptied_at=\""),

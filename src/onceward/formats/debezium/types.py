@@ -52,8 +52,9 @@ class TableTypes(Types):
         self._decimals = decimals
 
     def value_of(self, read: Column, kind: DataType) -> Column:
-        """A null of JSON is one of SQL: a column of JSON is far more often null than it holds the
-        text ``null``.
+        """Convert a value, and a null of JSON to one of SQL.
+
+        A column of JSON is far more often null than it holds the text ``null``.
         """
         if isinstance(kind, VariantType):
             return F.when(~F.is_variant_null(read), read)
@@ -93,7 +94,8 @@ class TableTypes(Types):
         return super()._of_variant(read, kind)
 
     def _decimal(self, read: Column, kind: DecimalType) -> Column:
-        """By its digits: a cast would round. A double is none, not even one that looks like it."""
+        """Convert by the number's digits: a cast would round. A double is refused, even one that
+        looks like a decimal."""
         exact = F.schema_of_variant(read).rlike(_EXACT_OR_TEXT if self._decimals else _EXACT)
         whole, part = kind.precision - kind.scale, kind.scale
         digits = F.when(exact, F.try_variant_get(read, "$", "string"))

@@ -26,8 +26,7 @@ def decode(
     column: str = "value",
     on_error: Literal["stop", "dead_letter"] = "stop",
 ) -> DataFrame:
-    """``frame`` with ``column``, texts of JSON as bytes, decoded: a struct of the fields of
-    ``schema``.
+    """Decode ``column``, texts of JSON as bytes, to a struct of the fields of ``schema``.
 
     ::
 
@@ -60,7 +59,7 @@ def decode(
 def decoded(
     frame: DataFrame, schema: StructType, column: str, on_error: str, types: Types = JSON
 ) -> DataFrame:
-    """The same for a schema whose fields are read in a way of their own.
+    """Decode with ``types``, for a schema whose fields are read in a way of their own.
 
     :raises OncewardError: as :func:`decode`.
     """
@@ -80,7 +79,7 @@ def decoded(
 
 
 def struct_of(schema: object, called: str = "json.decode(…)") -> StructType:
-    """:raises SchemaUnfit: it is no struct, and no columns in DDL."""
+    """Parse a schema. :raises SchemaUnfit: it is no struct, and no columns in DDL."""
     step = (
         f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as "
         f"schema= of {called}"

@@ -76,22 +76,15 @@ class Plan:
         self._record = F.get(self._items, F.lit(0))
 
     def good(self, rows: DataFrame) -> DataFrame:
-        """The rows that can be read, with the column decoded."""
         return self._with_value(rows, self._decoded(rows).where(self._is_good()), self._record)
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        """All rows, with the column decoded; a record that cannot be read fails the job that meets
-        it.
-        """
         read = self._decoded(rows)
         raising = F.raise_error(poison(self._tag, rows, F.lit(DOES_NOT_FIT), self._message()))
         checked = F.when(self._is_good(), self._record).otherwise(raising)
         return self._with_value(rows, with_one(read, checked, _CHECKED), F.col(_CHECKED))
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message``
-        added.
-        """
         return (
             self._decoded(rows)
             .where(~self._is_good())
@@ -105,9 +98,7 @@ class Plan:
     # below
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        """``rows`` and :data:`DECODED`: the list of the record and our mark, and Spark's note on
-        it.
-        """
+        """Add :data:`DECODED`: the list of the record and our mark, and Spark's note on it."""
         record = self._types.read_as(self._schema)
         assert isinstance(record, StructType)  # noqa: S101 — it was one
         item = StructType([*record.fields, StructField(self._mark, BooleanType())])
@@ -119,8 +110,9 @@ class Plan:
         return with_one(rows, F.from_json(text, schema, STRICTLY), DECODED)
 
     def _is_good(self) -> Column:
-        """True or false, never null; the one verdict that everything goes by. A null value is no
-        record at all (a deletion, in Kafka), and passes.
+        """Return the one verdict that everything goes by: true or false, never null.
+
+        A null value is no record at all (a deletion, in Kafka), and passes.
         """
         judged = (
             self._is_one_object(),
@@ -137,9 +129,8 @@ class Plan:
         return noted.isNull() & (F.size(self._items) == 2) & ours & self._record.isNotNull()
 
     def _has_whole_characters(self) -> Column:
-        """An escaped half of a character needs the other half. The expressions are slow, and
-        hardly ever needed.
-        """
+        """Check escaped halves of characters, which need the other half. These expressions are
+        slow, and hardly ever needed."""
         none = ~(F.contains(self._text, F.lit("\\ud")) | F.contains(self._text, F.lit("\\uD")))
         return none | ~F.regexp_replace(self._text, _WHOLE_CHARACTERS, " ").rlike(
             _HALF_A_CHARACTER
@@ -149,9 +140,10 @@ class Plan:
         return [condition for _, condition in self._fields()]
 
     def _finite(self) -> list[Column]:
-        """A number in a VARIANT is infinite where it is too large for a double. Written as JSON,
-        it is a word: without quotes, and since Spark 4.1 within. So the text is read once more
-        with no strings in it but keys.
+        """Check that numbers in VARIANTs are finite: one too large for a double is infinite.
+
+        Written as JSON, it is a word: without quotes, and since Spark 4.1 within. So the text is
+        read once more with no strings in it but keys.
         """
         if not has_variants(self._schema):
             return []
@@ -171,8 +163,8 @@ class Plan:
         ]
 
     def _fields(self) -> list[tuple[str, Column]]:
-        """The fields of the schema that may not fit though Spark has noted nothing, and whether
-        they do.
+        """Return the fields that may not fit though Spark has noted nothing, and whether they
+        do.
         """
         all_fields = (
             (
@@ -186,9 +178,8 @@ class Plan:
         return [(name, condition) for name, condition in all_fields if condition is not None]
 
     def _with_value(self, rows: DataFrame, read: DataFrame, record: Column) -> DataFrame:
-        """The columns of ``rows``, in their order, with the record itself in the place of its
-        bytes.
-        """
+        """Return the columns of ``rows``, in their order, with the record in the place of its
+        bytes."""
         value = F.when(
             record.isNotNull(), F.struct(*self._types.fields_of(record, self._schema))
         ).alias(self._column)
@@ -197,7 +188,7 @@ class Plan:
         )
 
     def _message(self) -> Column:
-        """Why a record that is no good is none, as far as can be told."""
+        """Return why a record cannot be read, as far as can be told."""
         listed = F.from_json(
             F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", STRICTLY
         )

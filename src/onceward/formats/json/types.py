@@ -62,7 +62,7 @@ class Types:
     """
 
     def why_not(self, kind: DataType, at: str = "") -> str | None:
-        """Why JSON cannot be read as ``kind``; None: it can."""
+        """Return why JSON cannot be read as ``kind``; None: it can."""
         if isinstance(kind, StructType):
             twice = [
                 name
@@ -91,7 +91,7 @@ class Types:
         return f"{at} is {kind.simpleString()}: {self._refused(kind)}"
 
     def read_as(self, kind: DataType) -> DataType:
-        """The type that ``from_json`` is told."""
+        """Return the type that ``from_json`` is told."""
         if isinstance(kind, StructType):
             return StructType(
                 [StructField(field.name, self.read_as(field.dataType)) for field in kind.fields]
@@ -103,7 +103,7 @@ class Types:
         return VariantType() if self._is_told_by_text(kind) else kind
 
     def value_of(self, read: Column, kind: DataType) -> Column:
-        """``read``, of type :meth:`read_as`, as ``kind``."""
+        """Convert ``read``, of type :meth:`read_as`, to ``kind``."""
         if self.read_as(kind) == _nullable(kind):
             return read
         if isinstance(kind, StructType):
@@ -115,14 +115,15 @@ class Types:
         return self._of_variant(read, kind)
 
     def fields_of(self, read: Column, kind: StructType) -> list[Column]:
-        """The fields of a struct, by their names."""
+        """Convert the fields of a struct."""
         return [
             self.value_of(read.getField(field.name), field.dataType).alias(field.name)
             for field in kind.fields
         ]
 
     def fits(self, read: Column, kind: DataType, nullable: bool) -> Column | None:
-        """Is what was read what the schema says? True or false, never null. None: it always is."""
+        """Return whether what was read is what the schema says: true or false, never null. None:
+        it always is."""
         if isinstance(kind, VariantType):
             return None if nullable else read.isNotNull() & ~F.is_variant_null(read)
         if self.read_as(kind) == VariantType():
@@ -136,15 +137,15 @@ class Types:
     # what a subclass may read otherwise
 
     def _refused(self, kind: DataType) -> str:
-        """Why a type that is none of those is not read, and what to take in its place."""
+        """Return why a type is not read, and what to take in its place."""
         return _INSTEAD.get(kind.simpleString().partition("(")[0], "this type is not read")
 
     def _is_told_by_text(self, kind: DataType) -> bool:
-        """It is read as VARIANT, and :meth:`_of_variant` makes it of that."""
+        """Return whether it is read as VARIANT, of which :meth:`_of_variant` makes it."""
         return is_text(kind) or type(kind) in _FORMS
 
     def _of_variant(self, read: Column, kind: DataType) -> Column:
-        """``kind``, or null where it is none."""
+        """Convert a VARIANT to ``kind``; null where it is none."""
         text = text_of(read)
         if is_text(kind):
             return text
@@ -153,7 +154,7 @@ class Types:
     # below
 
     def _fits_inside(self, read: Column, kind: DataType) -> Column | None:
-        """The same of what is not null."""
+        """Return whether what is not null is what the schema says."""
         if isinstance(kind, FloatType | DoubleType):
             return F.abs(read) < float("inf")  # for Spark, NaN is larger than all others
         if isinstance(kind, StructType):
@@ -180,12 +181,12 @@ JSON = Types()
 
 
 def is_text(kind: DataType) -> bool:
-    """A string without a collation."""
+    """Return whether it is a string without a collation."""
     return type(kind) is StringType and kind.simpleString() == "string"
 
 
 def text_of(read: Column) -> Column:
-    """The text that a variant is; null if it is something else."""
+    """Return the text that a variant is; null if it is something else."""
     return F.try_variant_get(read, "$", "binary").cast("string")
 
 
@@ -199,7 +200,7 @@ def _all(conditions: object) -> Column | None:
 
 
 def has_variants(kind: DataType) -> bool:
-    """Is there a VARIANT in the schema ``kind``?"""
+    """Return whether there is a VARIANT in the schema ``kind``."""
     if isinstance(kind, StructType):
         return any(has_variants(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):

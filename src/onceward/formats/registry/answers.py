@@ -79,7 +79,7 @@ class Version:
 
 
 def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
-    """Of ``GET /schemas/ids/{id}``. :raises NotFit: that is not one, or one with another id."""
+    """Read ``GET /schemas/ids/{id}``. :raises NotFit: it is no schema, or one with another id."""
     said = _object(answer)
     if said.get("id", schema_id) != schema_id:  # Confluent's newer lines repeat it
         raise NotFit(f"the schema of another id, {said['id']!r}")
@@ -87,10 +87,10 @@ def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
 
 
 def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) -> Version:
-    """Of ``GET /subjects/{subject}/versions/{version}``.
+    """Read ``GET /subjects/{subject}/versions/{version}``.
 
     :param version: None: the latest.
-    :raises NotFit: that is not one, or one of another subject or number.
+    :raises NotFit: it is no version, or one of another subject or number.
     """
     said = _object(answer)
     if said.get("subject") != subject:
@@ -102,14 +102,13 @@ def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) 
 
 
 def id_in(answer: Any) -> int:
-    """Of a registration or a look-up. :raises NotFit: there is none."""
+    """Read the id of a registration or a look-up. :raises NotFit: there is none."""
     return _whole(_object(answer), "id")
 
 
 def numbers_in(answer: Any) -> list[int]:
-    """Of ``GET /subjects/{subject}/versions``, sorted. :raises NotFit: it is no list of different
-    numbers from 1.
-    """
+    """Read ``GET /subjects/{subject}/versions``, sorted. :raises NotFit: it is no list of
+    different numbers from 1."""
     if not isinstance(answer, list) or not all(
         type(number) is int and 0 < number <= LARGEST_ID for number in answer
     ):
@@ -120,7 +119,7 @@ def numbers_in(answer: Any) -> list[int]:
 
 
 def names_in(answer: Any) -> list[str]:
-    """Of ``GET /subjects``, sorted. :raises NotFit: it is no list of texts."""
+    """Read ``GET /subjects``, sorted. :raises NotFit: it is no list of texts."""
     if not isinstance(answer, list) or not all(
         isinstance(name, str) and _is_text(name) for name in answer
     ):
@@ -177,7 +176,8 @@ def _whole(said: dict[str, Any], name: str) -> int:
 
 
 def _is_text(text: str) -> bool:
-    """JSON can say half of a pair of surrogates, which no file and no JVM takes as a text."""
+    """Return whether it is Unicode: JSON can say half of a surrogate pair, which no file and no
+    JVM takes."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -132,7 +132,7 @@ class SchemaRegistry:
     # schemas by their ids
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """The schema of ``schema_id``, which never changes: asked for once.
+        """Return the schema of ``schema_id``, which never changes: asked for once.
 
         :raises SchemaUnknown: there is none. That is not remembered: it may be registered later.
         :raises RegistryReplaced: two answers differ.
@@ -143,8 +143,10 @@ class SchemaRegistry:
         return known if known is not None else self._remembered(self._asked_for(schema_id))
 
     def resolved_text(self, schema_id: int) -> str:
-        """One self-contained Avro schema as JSON text: named types of other subjects are defined
-        where they are first used. Without references it is the registered text itself.
+        """Return one self-contained Avro schema as JSON text: named types of other subjects are
+        defined where they are first used.
+
+        Without references it is the registered text itself.
 
         :raises SchemaUnfit: it is no Avro schema, or its references go in circles, are too many,
             too deep or too large.
@@ -161,9 +163,10 @@ class SchemaRegistry:
             return self._texts.setdefault(schema_id, text)
 
     def still_the_same(self, known: Iterable[int] | Mapping[int, str]) -> None:
-        """The witness: asks for these ids again, and compares. An in-memory registry that was
-        started again counts from 1, so that records which were written before would be read by
-        other schemas.
+        """Ask for these ids again, and compare the schemas.
+
+        An in-memory registry that was started again counts from 1, so that records which were
+        written before would be read by other schemas.
 
         :param known: ids; of those that were never asked for there is nothing to compare with, and
             they are remembered now. Or ids with the ``fingerprint`` that each schema had, in an
@@ -201,11 +204,11 @@ class SchemaRegistry:
     # subjects
 
     def subjects(self) -> list[str]:
-        """All that there are, sorted."""
+        """List all subjects, sorted."""
         return self._ask("GET", "/subjects", names_in, "subjects", most_bytes=_LISTING_BYTES)
 
     def versions(self, subject: str) -> list[Version]:
-        """All versions of ``subject``, the oldest first; one request for each of them."""
+        """Return all versions of ``subject``, the oldest first; one request for each of them."""
         numbers = self._ask(
             "GET", f"/subjects/{_in_path(subject)}/versions", numbers_in, f"subject {subject!r}",
             most_bytes=_LISTING_BYTES,
@@ -213,11 +216,11 @@ class SchemaRegistry:
         return [self.version(subject, number) for number in numbers]
 
     def latest(self, subject: str) -> Version:
-        """The newest version of ``subject`` at this moment."""
+        """Return the newest version of ``subject`` at this moment."""
         return self._version(subject, None)
 
     def version(self, subject: str, number: int) -> Version:
-        """Version ``number`` of ``subject``, from 1."""
+        """Return version ``number`` of ``subject``, from 1."""
         _must_be_id(number, "version")
         return self._version(subject, number)
 
@@ -229,7 +232,7 @@ class SchemaRegistry:
         schema_type: SchemaType = "AVRO",
         normalize: bool = True,
     ) -> int:
-        """The id that ``schema_text`` has under ``subject``.
+        """Return the id that ``schema_text`` has under ``subject``.
 
         :param normalize: other spellings of the same schema are the same.
         :raises SchemaUnknown: it is not registered there. :raises SchemaUnfit: it is no schema.
@@ -367,7 +370,7 @@ def _must_be_id(number: Any, what: str = "id") -> None:
 
 
 def _in_path(subject: Any) -> str:
-    """``.`` and ``..`` would be taken for steps in the path."""
+    """Quote a subject for a path: ``.`` and ``..`` would be taken for steps in it."""
     if (
         not isinstance(subject, str)
         or subject in ("", ".", "..")

@@ -95,8 +95,8 @@ class Conversation:
         most_bytes: int,
         body: dict[str, Any] | None = None,
     ) -> T:
-        """What ``read`` makes of the answer's JSON; it raises :class:`NotFit` where that makes no
-        sense.
+        """Return what ``read`` makes of the answer's JSON; it raises :class:`NotFit` where that
+        makes no sense.
 
         :raises Unknown: the registry knows no such thing.
         :raises RegistryRefused: it does not let us in.
@@ -169,7 +169,7 @@ class Conversation:
         raise self._outcome(method, path, answer)
 
     def _outcome(self, method: str, path: str, answer: Answer) -> Exception:
-        """What an answer other than 200 means."""
+        """Return the error that an answer other than 200 means."""
         status = answer.status
         code, words = self._said(answer)
         if status in (401, 403):
@@ -198,9 +198,8 @@ class Conversation:
         return _Later(f"{status} {words}".strip(), nonsense=True)
 
     def _said(self, answer: Answer) -> tuple[int | None, str]:
-        """The error code and the words of an answer, without secrets: servers repeat what they
-        were sent.
-        """
+        """Return the error code and the words of an answer, without secrets: servers repeat what
+        they were sent."""
         code, words = None, answer.body.decode(errors="replace")
         try:
             said = parsed(answer.body)
@@ -212,7 +211,7 @@ class Conversation:
         return code, self._shown(words)
 
     def _shown(self, words: str) -> str:
-        """Without secrets, before it is cut short: half of a secret is one, too."""
+        """Remove secrets from ``words``, then cut them short: half of a secret is one, too."""
         for secret in self.settings.login.secrets if self.settings.login else ():
             words = words.replace(secret, "***")
         return " ".join(words.split())[:_SAID_CHARACTERS].rstrip(" .")
@@ -278,7 +277,7 @@ class Conversation:
 
 
 def _seconds_in(retry_after: str | None) -> float:
-    """The number of it; a date, which it can be as well, counts for nothing."""
+    """Parse the number of ``Retry-After``; a date, which it can be as well, counts for nothing."""
     return (
         float(retry_after)
         if retry_after is not None and retry_after.isascii() and retry_after.isdigit()

@@ -57,12 +57,12 @@ def asked(
     seconds: float,
     most_bytes: int,
 ) -> Answer:
-    """What the server says to it, in ``seconds`` in all (the system's look-up of the host's name
-    aside).
+    """Send one request, and return the answer, in ``seconds`` in all (the system's look-up of the
+    host's name aside).
 
     :raises NoAnswer: it cannot be reached, or the answer does not come or is not whole.
     :raises NotFit: more than ``most_bytes``, or an encoding nobody asked for.
-    :raises NotTrusted: see there.
+    :raises NotTrusted: its certificate is not trusted.
     """
     library = client_library()
     with _cut_after(seconds) as cut:
@@ -116,7 +116,7 @@ def _is_distrust(error: BaseException) -> bool:
 
 
 def client_library() -> Any:
-    """:raises ConfigurationError: it is not installed."""
+    """Import urllib3. :raises ConfigurationError: it is not installed."""
     return library("a schema registry needs an HTTP client", "avro", "urllib3")
 
 
@@ -141,9 +141,8 @@ def _pool(
 
 @functools.cache
 def _connection_classes() -> tuple[type, type]:
-    """urllib3's two, which tell of their socket as soon as it is there: before TLS, which can be
-    drawn out as well.
-    """
+    """Return urllib3's two connection classes, which report their socket before TLS: a handshake
+    can be drawn out, too."""
     library = client_library()
 
     def kind(base: Any) -> type:
@@ -171,7 +170,9 @@ class _Cut:
         self.happened = False
 
     def watch(self, made: socket.socket) -> None:
-        """A duplicate: TLS takes the socket itself away from whoever holds it."""
+        """Keep a duplicate of the socket: TLS takes the socket itself away from whoever holds
+        it.
+        """
         with self._lock:
             self._close()
             self._socket = made.dup()

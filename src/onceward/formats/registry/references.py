@@ -27,7 +27,8 @@ _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "by
 
 
 def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> str:
-    """The text of ``schema``, which needs no other one; its own text as it is where it never did.
+    """Return the text of ``schema`` with its references inlined; its own text as it is where it
+    has none.
 
     :raises SchemaUnfit: it is no Avro; its references go in circles, are too many or too deep, or
         give a name two meanings.
@@ -70,7 +71,7 @@ class _Gathering:
         self.types: dict[str, dict[str, Any]] = {}
 
     def gather(self, schema: RegisteredSchema, way: tuple[Reference, ...]) -> None:
-        """Depth first. ``way``: by which references we came here."""
+        """Collect schemas, depth first. ``way``: the references that led here."""
         if len(way) > DEEPEST_REFERENCE:
             raise _unfit(
                 self._id,
@@ -162,9 +163,8 @@ class _Inlining:
         return written
 
     def _meant(self, name: str, space: str, depth: int) -> Any:
-        """What a name says in a namespace: itself, or the definition of a type that is met for the
-        first time.
-        """
+        """Return what a name means in a namespace: itself, or the definition of a type that is met
+        for the first time."""
         if name in _PRIMITIVE:
             return name
         full = self._known(name, space)
@@ -179,9 +179,10 @@ class _Inlining:
         )
 
     def _known(self, name: str, space: str) -> str | None:
-        """As Avro's parser looks for it: in the namespace around, and else without one. Which of
-        two it finds depends on which is defined by then, and that is what changes here: so there
-        may be one only.
+        """Look for a name as Avro's parser does: in the namespace around, and else without one.
+
+        Which of two it finds depends on which is defined by then, and that is what changes here:
+        so there may be one only.
         """
         full = name if "." in name or not space else f"{space}.{name}"
         found = [
@@ -204,9 +205,7 @@ class _Inlining:
 
 
 def _definitions(schema: Any, space: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each named type in ``schema`` with its full name; of ones within others, those come
-    first.
-    """
+    """Yield each named type in ``schema`` with its full name; those within others come first."""
     if isinstance(schema, list):
         for branch in schema:
             yield from _definitions(branch, space)

@@ -77,7 +77,8 @@ class _Parts(NamedTuple):
 
 
 def settings_of(url: Any, options: Mapping[str, Any] | None) -> Settings:
-    """:raises UnknownOption: an option nobody knows. :raises ConfigurationError: one is wrong."""
+    """Check the settings of a registry. :raises UnknownOption: an option nobody knows. :raises
+    ConfigurationError: one is wrong."""
     address = address_of(url)
     given = _known(options or {})
     if given.tls and address.scheme != "https":
@@ -91,8 +92,9 @@ def settings_of(url: Any, options: Mapping[str, Any] | None) -> Settings:
 
 
 def address_of(url: Any) -> Address:
-    """:raises ConfigurationError: ``url`` is no address of a registry. It is not repeated: it may
-    hold a password.
+    """Parse the registry's address.
+
+    :raises ConfigurationError: ``url`` is none. It is not repeated: it may hold a password.
     """
     try:
         at = urlsplit(url if isinstance(url, str) else "")
@@ -155,7 +157,7 @@ def _known(options: Mapping[str, Any]) -> _Parts:
 
 
 def _spellings(*secrets: str) -> tuple[str, ...]:
-    """Each as it is, and as it is written where a server or we quote it."""
+    """Return each secret as it is, and as it is written where a server or we quote it."""
     spelled = {
         spelling
         for secret in secrets

@@ -30,22 +30,22 @@ def context_of(subject: str) -> str:
 
 
 def topic_name(topic: str, side: Side) -> str:
-    """``TopicNameStrategy``: ``orders-key`` or ``orders-value``."""
+    """Return the subject of ``TopicNameStrategy``: ``orders-key`` or ``orders-value``."""
     return f"{topic}-{side}"
 
 
 def record_name(record: str) -> str:
-    """``RecordNameStrategy``: the record's full name, whatever the topic."""
+    """Return the subject of ``RecordNameStrategy``: the record's full name, whatever the topic."""
     return record
 
 
 def topic_record_name(topic: str, record: str) -> str:
-    """``TopicRecordNameStrategy``: ``orders-com.example.Order``."""
+    """Return the subject of ``TopicRecordNameStrategy``: ``orders-com.example.Order``."""
     return f"{topic}-{record}"
 
 
 def strategy_named(name: str) -> Strategy:
-    """Also by the name of Confluent's class with its package.
+    """Return a strategy by its name, or by that of Confluent's class with its package.
 
     :raises ConfigurationError: there is no such strategy.
     """
@@ -61,7 +61,7 @@ def strategy_named(name: str) -> Strategy:
 
 
 def subject_of(strategy: str, *, topic: str, side: Side, record: str | None = None) -> str:
-    """The subject of a schema.
+    """Return the subject of a schema.
 
     :param record: its full name; None where it has none, as ``"string"`` and unions have not.
     :raises SchemaUnfit: the strategy needs a name, and there is none.
