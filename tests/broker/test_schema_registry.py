@@ -56,7 +56,7 @@ def test_what_is_registered_is_found_by_its_id_and_its_subject(registry: LocalRe
     other_spelling = json.dumps(json.loads(first), separators=(",", ":"))
     assert schemas.lookup(subject, other_spelling) == ids[0]
     assert subject in schemas.subjects()
-    ow.SchemaRegistry(registry.url).still_the_same(
+    ow.SchemaRegistry(registry.url).check_unchanged(
         {one: schemas.schema(one).fingerprint for one in ids}
     )
 
@@ -107,7 +107,7 @@ def test_references_are_followed_to_the_version_that_they_name(registry: LocalRe
     fields = json.loads(schemas.resolved_text(made))["fields"]
     assert len(fields[0]["type"]["fields"][0]["type"]["fields"]) == 1
     assert fields[1]["type"] == f"x.{address}"
-    schemas.still_the_same([made])
+    schemas.check_unchanged([made])
 
 
 def reference(name: str) -> dict[str, Any]:
@@ -119,15 +119,15 @@ def test_a_registry_that_forgot_everything_is_named():
     with LocalRegistry() as server:
         schemas = ow.SchemaRegistry(server.url)
         known = schemas.schema(schemas.register("people-value", record("Person", "long")))
-        schemas.still_the_same([known.id])
+        schemas.check_unchanged([known.id])
         server.kill()
         server.start()
         with pytest.raises(RegistryReplaced, match=known.fingerprint):
-            schemas.still_the_same([known.id])
+            schemas.check_unchanged([known.id])
         other = ow.SchemaRegistry(server.url).register("orders-value", record("Order", "int"))
         fired(other == known.id, "it does not count from 1 again")
         with pytest.raises(RegistryReplaced) as replaced:
-            schemas.still_the_same([known.id])
+            schemas.check_unchanged([known.id])
         assert (
             replaced.value.details["now"]
             == ow.SchemaRegistry(server.url).schema(other).fingerprint
@@ -155,5 +155,5 @@ def test_one_that_dies_and_comes_back_is_waited_for_and_is_the_same(
         server.start()
         asking.join(300)
         assert heard == ids[-1:]
-        schemas.still_the_same(ids)
+        schemas.check_unchanged(ids)
         assert schemas.register("people-value", record("Person", "int")) > max(ids)

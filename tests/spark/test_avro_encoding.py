@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from onceward.spark.batch.failures import known_failure
+from onceward.spark.batch.thrown import thrown_by
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
@@ -27,6 +29,7 @@ from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
 from support.avro_codec import read
 from support.memory_registry import MemoryRegistry
+from onceward.formats.avro.schemas import schema_id
 
 ORDER = {
     "type": "record",

@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from onceward.spark.batch.failures import known_failure
+from onceward.spark.batch.thrown import thrown_by
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from streaming_pipeline import Pipeline
@@ -45,7 +47,7 @@ SCHEMA = """id DECIMAL(20) NOT NULL, flag BOOLEAN, small SMALLINT, n INT, big BI
     `na.me``` STRING, shape STRUCT<srid: INT, wkb: BINARY>"""
 
 
-def text_of(row: dict[str, Any] | None) -> str | None:
+def variant_text(row: dict[str, Any] | None) -> str | None:
     """As the source writes it: a decimal is a number, with all of its digits."""
     if row is None:
         return None
@@ -66,8 +68,9 @@ def change(
     row = after or before
     one = {
         "op": op, "db": "shop", "table": "orders",
-        "key": text_of({"id": row.get("id")}) if row else None,
-        "before": text_of(before), "after": text_of(after), "ts_ms": 1_700_000_000_000 + number,
+        "key": variant_text({"id": row.get("id")}) if row else None,
+        "before": variant_text(before), "after": variant_text(after),
+        "ts_ms": 1_700_000_000_000 + number,
         "position": f"000000-{number:010d}", "gtid": None, "file": "binlog.000003",
         "pos": 4 + number, "row": 0,
         "server_id": 1, **more,

@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from onceward.errors import SchemaUnfit
-from onceward.formats.registry.answers import Reference, RegisteredSchema, Version
+from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
 from onceward.formats.registry.references import self_contained
 
 SEEDS = 300
@@ -38,7 +38,7 @@ class Family:
         self._new: list[str] = []
         made = self._definition("", 0)
         text = json.dumps([made, "null"] if self.chance.random() < 0.2 else made)
-        refers = tuple(Reference("any", f"s{use}", 1) for use in sorted(self._uses))
+        refers = tuple(SchemaReference("any", f"s{use}", 1) for use in sorted(self._uses))
         self.schemas.append(RegisteredSchema(number, "AVRO", text, refers))
         self._types += [(name, number) for name in self._new]
 

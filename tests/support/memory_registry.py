@@ -80,7 +80,7 @@ class MemoryRegistry:
         except SchemaUnknown:
             return self.add(subject, json.loads(schema_text), max(self.schemas, default=0) + 1)
 
-    def still_the_same(self, known: Iterable[int]) -> None:
+    def check_unchanged(self, known: Iterable[int]) -> None:
         for number in known:
             if self.away is not None:
                 raise self.away

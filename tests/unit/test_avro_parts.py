@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onceward.spark.batch.failures import RAISED, known_failure
+from onceward.spark.batch.thrown import Thrown
 
 from onceward.errors import (
     PoisonRecord,
@@ -22,19 +24,20 @@ from onceward.errors import (
     SchemaUnfit,
     ValueUnfit,
 )
-from onceward.formats.avro import known
-from onceward.formats.avro.framing import prefix, schema_id
-from onceward.formats.avro.known import known_of
+from onceward.formats.avro import memory
+from onceward.formats.avro.memory import memory_for
 from onceward.formats.avro.schemas import (
+    adjacent_fields,
     around_reader,
     around_writer,
-    names_beside,
-    parsed,
+    parse_json,
+    prefix,
     same_with_bytes,
+    schema_id,
     texts_as_bytes,
     without_times,
 )
-from onceward.formats.avro.step import Witness
+from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import (
     why_names_collide,
     why_spark_cannot_read,
@@ -46,6 +49,8 @@ from onceward.spark.batch.failures import RAISED, known_failure
 from onceward.spark.batch.thrown import Thrown
 from support.avro_codec import read, write
 from support.memory_registry import MemoryRegistry
+from onceward.formats.avro.valid_text import conjunction
+from onceward.formats.avro.wide_decimals import widen
 
 
 @given(st.integers(0, 2**32 - 1), st.binary())
@@ -68,7 +73,7 @@ def test_a_frame_tells_its_id(number: int, body: bytes):
 )  # fmt: skip
 def test_a_record_with_ours_around_it_is_its_bytes_between_ours(schema: Any, value: Any):
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    written = b"\x00\x00\x00\x00\x01" + write(parsed(text), value) + b"\x01" * 16
+    written = b"\x00\x00\x00\x00\x01" + write(parse_json(text), value) + b"\x01" * 16
     found = read(json.loads(around_writer(text)), written)
     assert found["frame"] == b"\x00\x00\x00\x00\x01"
     assert found["value"] == value
@@ -102,7 +107,7 @@ def test_fields_of_ours_beside_those_of_a_record_change_nothing_of_it():
         {"name": "f", "type": inner, "aliases": ["g"]},
     ]
     text = json.dumps(schema)
-    beside = names_beside(text, [text])
+    beside = adjacent_fields(text, [text])
     assert beside is not None
     writer, reader = json.loads(beside.writer(text)), json.loads(beside.reader(text))
     names = [field["name"] for field in writer["fields"]]
@@ -136,15 +141,15 @@ def test_where_fields_of_ours_cannot_be_beside_others():
     twice = json.dumps(
         record() | {"fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}
     )
-    assert names_beside(one, [one, many])
+    assert adjacent_fields(one, [one, many])
     assert not any(
         (
-            names_beside(one, [one, union]),
-            names_beside(one, ["string"]),
-            names_beside(union, [one]),
+            adjacent_fields(one, [one, union]),
+            adjacent_fields(one, ["string"]),
+            adjacent_fields(union, [one]),
         )
     )
-    assert not any((names_beside(many, [one]), names_beside(twice, [one])))
+    assert not any((adjacent_fields(many, [one]), adjacent_fields(twice, [one])))
 
 
 def record(*types: Any, name: str = "R") -> dict[str, Any]:
@@ -199,12 +204,10 @@ def test_decimals_that_could_be_cut_down_are_widened_and_nothing_else_is():
                    lambda one: {"type": "map", "values": [one]},
                    lambda one: record("int", record(one, name="S")),
                    lambda one: {"type": one}):  # fmt: skip
-        assert [widened(around(one)) for one, _ in wider] == [
+        assert [widen(around(one)) for one, _ in wider] == [
             around(one | {"precision": n}) for one, n in wider
         ]
-        assert [widened(around(one)) for one in as_they_are] == [
-            around(one) for one in as_they_are
-        ]
+        assert [widen(around(one)) for one in as_they_are] == [around(one) for one in as_they_are]
 
 
 @pytest.mark.parametrize(
@@ -269,19 +272,19 @@ def test_many_conditions_are_no_deep_one():
             return Condition(1 + max(self.depth, other.depth))
 
     for number in (1, 2, 3, 500, 3_000):
-        together: Any = all_of([Condition() for _ in range(number)])  # type: ignore[misc]
+        together: Any = conjunction([Condition() for _ in range(number)])  # type: ignore[misc]
         assert together.depth == (number - 1).bit_length()
-    assert all_of([]) is None
+    assert conjunction([]) is None
 
 
 def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Whoever may write to a topic can make up as many as he likes."""
-    monkeypatch.setattr(known, "MOST_MISSING", 5)
-    monkeypatch.setattr(known, "MOST_ASKED_AGAIN", 3)
+    monkeypatch.setattr(memory, "MOST_MISSING", 5)
+    monkeypatch.setattr(memory, "MOST_ASKED_AGAIN", 3)
     registry = MemoryRegistry()
-    remembered = known.known_of(registry)
+    remembered = memory.memory_for(registry)
     for number in range(1, 21):
         remembered.ask(registry, [number], wait_s=0)
     assert remembered.missing() == {16, 17, 18, 19, 20}
@@ -297,7 +300,7 @@ def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(
 
 def test_what_is_no_json_is_no_schema():
     with pytest.raises(SchemaUnfit, match="no JSON"):
-        parsed("{not json")
+        parse_json("{not json")
 
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -436,18 +439,18 @@ def registry() -> MemoryRegistry:
 
 
 def test_an_id_that_is_missing_is_asked_for_again_at_each_definition(registry: MemoryRegistry):
-    known = known_of(registry)
+    known = memory_for(registry)
     known.ask(registry, [2, 3, 2**31], 0)
     assert known.missing() == {3, 2**31}
     registry.add("late", "int", 3)
     schemas = known.schemas(registry, [1])
     assert sorted(schemas.texts) == [1, 2, 3]
     assert schemas.missing == {2**31}
-    assert known_of(registry) is known
+    assert memory_for(registry) is known
 
 
 def test_a_registry_that_comes_late_is_waited_for(registry: MemoryRegistry):
-    known, asked = known_of(registry), registry.schema
+    known, asked = memory_for(registry), registry.schema
 
     def late(schema_id: int) -> Any:
         if registry.asked > 2 and schema_id not in registry.schemas:
@@ -461,36 +464,36 @@ def test_a_registry_that_comes_late_is_waited_for(registry: MemoryRegistry):
 
 def test_a_schema_that_cannot_be_read_is_known_as_that(registry: MemoryRegistry):
     registry.add("s", '{"type": "object"}', 5, kind="JSON")
-    schemas = known_of(registry).schemas(registry, [5])
+    schemas = memory_for(registry).schemas(registry, [5])
     assert list(schemas.unreadable) == [5]
     assert not schemas.texts
 
 
 def test_another_registry_under_the_same_url_is_noticed(registry: MemoryRegistry):
-    known_of(registry).schemas(registry, [1, 2])
+    memory_for(registry).schemas(registry, [1, 2])
     other = MemoryRegistry()
     other.url = registry.url
     other.add("s", "double", 1)
     with pytest.raises(RegistryReplaced, match="id 1"):
-        known_of(other).schemas(other, [1])
+        memory_for(other).schemas(other, [1])
 
 
 def test_a_registry_that_was_replaced_stops_the_batch(registry: MemoryRegistry):
-    witness = Witness(registry, [1, 2], 0)
-    witness.look()
+    witness = RegistryMonitor(registry, [1, 2], 0)
+    witness.check()
     del registry.schemas[2]
     with pytest.raises(RegistryReplaced):
-        witness.look()
+        witness.check()
 
 
 def test_a_registry_that_is_away_stops_no_batch(registry: MemoryRegistry):
-    witness = Witness(registry, [1, 2], 0)
+    witness = RegistryMonitor(registry, [1, 2], 0)
     registry.away = RegistryUnreachable("away")
-    witness.look()
+    witness.check()
     registry.away = None
     del registry.schemas[2]
     with pytest.raises(RegistryReplaced):
-        witness.look()
+        witness.check()
 
 
 def test_a_registry_that_hangs_is_heard_later(
@@ -503,23 +506,23 @@ def test_a_registry_that_hangs_is_heard_later(
         assert answer.wait(60)
         raise RegistryReplaced("another one")
 
-    registry.still_the_same = hang  # type: ignore[method-assign]
-    witness = Witness(registry, [1], 0)
-    witness.look()
-    witness.look()
+    registry.check_unchanged = hang  # type: ignore[method-assign]
+    witness = RegistryMonitor(registry, [1], 0)
+    witness.check()
+    witness.check()
     answer.set()
     monkeypatch.setattr("onceward.formats.avro.step._PATIENCE_S", 60)
     with pytest.raises(RegistryReplaced):
-        witness.look()
+        witness.check()
 
 
 def test_all_ids_have_their_turn():
     asked: list[int] = []
     registry = MemoryRegistry()
-    registry.still_the_same = asked.extend  # type: ignore[method-assign, assignment]
-    witness = Witness(registry, list(range(120)), 0)
+    registry.check_unchanged = asked.extend  # type: ignore[method-assign, assignment]
+    witness = RegistryMonitor(registry, list(range(120)), 0)
     for _ in range(3):
-        witness.look()
+        witness.check()
     assert set(asked) == set(range(120))
     assert len(asked) == 150
 

@@ -8,18 +8,19 @@ import onceward as ow
 from onceward.errors import ConfigurationError
 from onceward.formats.avro.known import registry_of
 from support.memory_registry import MemoryRegistry
+from onceward.formats.avro.memory import as_registry
 
 
 def test_an_address_is_a_registry():
     assert (
-        registry_of("http://registry:8081/apis").url
+        as_registry("http://registry:8081/apis").url
         == ow.SchemaRegistry("http://registry:8081/apis").url
     )
 
 
 def test_a_registry_is_taken_as_it_is():
     given = MemoryRegistry()
-    assert registry_of(given) is given
+    assert as_registry(given) is given
 
 
 @pytest.mark.parametrize(
@@ -27,5 +28,5 @@ def test_a_registry_is_taken_as_it_is():
 )
 def test_what_is_no_registry_is_refused_by_name(given: object):
     with pytest.raises(ConfigurationError) as caught:
-        registry_of(given)  # type: ignore[arg-type]
+        as_registry(given)  # type: ignore[arg-type]
     assert "http://" in f"{caught.value.message} {caught.value.next_step}"

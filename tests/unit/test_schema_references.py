@@ -12,7 +12,7 @@ import pytest
 
 from onceward.errors import SchemaUnfit
 from onceward.formats.registry import references as module
-from onceward.formats.registry.answers import Reference, RegisteredSchema, Version
+from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
 from onceward.formats.registry.references import self_contained
 
 
@@ -28,7 +28,8 @@ class Subjects:
     ) -> RegisteredSchema:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         refers = tuple(
-            Reference(use, use.partition(":")[0], int(use.partition(":")[2] or 1)) for use in uses
+            SchemaReference(use, use.partition(":")[0], int(use.partition(":")[2] or 1))
+            for use in uses
         )
         made = RegisteredSchema(len(self.versions) + 1, kind, text, refers)
         self.versions[subject, version] = Version(subject, version, made)

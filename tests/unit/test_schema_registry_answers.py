@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from onceward.formats.registry import answers
 from onceward.formats.registry.answers import RegisteredSchema, Version
-from onceward.formats.registry.json_limits import DEEPEST, NotFit, parsed
+from onceward.formats.registry.json_limits import DEEPEST, NotFit, parse_json
 
 MOST_BYTES = 10_000
 
@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 @example(b'{"id": ' + b"9" * 10_000 + b"}")
 def test_any_answer_is_fit_or_refused(read: Callable[[Any], Any], body: bytes):
     with contextlib.suppress(NotFit):
-        must_be_fit(read(parsed(body)))
+        must_be_fit(read(parse_json(body)))
 
 
 def must_be_fit(value: Any) -> None:
@@ -102,17 +102,17 @@ def must_be_fit(value: Any) -> None:
 @settings(max_examples=200, deadline=None)
 @given(values)
 def test_json_within_the_limits_is_read_as_it_is(value: Any):
-    assert parsed(json.dumps(value)) == value
+    assert parse_json(json.dumps(value)) == value
 
 
 @pytest.mark.parametrize("brackets", ["[]", "{}"])
 def test_levels_are_counted_outside_of_texts(brackets: str):
     opening = '{"a":' if brackets == "{}" else "["
     fit = opening * DEEPEST + "1" + brackets[1] * DEEPEST
-    assert parsed(fit)
+    assert parse_json(fit)
     with pytest.raises(NotFit, match="deeper"):
-        parsed(opening + fit + brackets[1])
-    assert parsed(json.dumps("[" * 1_000 + '"{' * 1_000 + "\\")) is not None
+        parse_json(opening + fit + brackets[1])
+    assert parse_json(json.dumps("[" * 1_000 + '"{' * 1_000 + "\\")) is not None
 
 
 def test_an_answer_takes_a_few_times_its_size_in_memory():
@@ -127,7 +127,7 @@ def test_an_answer_takes_a_few_times_its_size_in_memory():
     ):
         tracemalloc.start()
         with contextlib.suppress(NotFit):
-            parsed(body)
+            parse_json(body)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 8 * size

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onceward_testing.free_ports import free_ports
 
 import onceward as ow
 from fault_table import fired
@@ -437,8 +438,8 @@ def test_a_registry_that_was_replaced_is_named(now: Behaviour):
     with HostileServer([GOOD, GOOD, now]) as server:
         asked = registry(server)
         before = asked.schema(7)
-        asked.still_the_same([7])
-        error = error_of(lambda: asked.still_the_same([7]), RegistryReplaced)
+        asked.check_unchanged([7])
+        error = error_of(lambda: asked.check_unchanged([7]), RegistryReplaced)
     assert before.fingerprint in error.message
     assert error.details["before"] == before.fingerprint
     assert error.details["now"] is None or error.details["now"] in error.message
@@ -451,11 +452,11 @@ def test_it_is_noticed_by_what_another_process_knew():
     with HostileServer([GOOD]) as server:
         known = registry(server).schema(7).fingerprint
     with HostileServer([answer(body={"schema": OTHER})]) as server:
-        error = error_of(lambda: registry(server).still_the_same({7: known}), RegistryReplaced)
+        error = error_of(lambda: registry(server).check_unchanged({7: known}), RegistryReplaced)
     assert known in error.message
     with HostileServer([UNKNOWN]) as server:
-        error_of(lambda: registry(server).still_the_same({7: known}), RegistryReplaced)
-        error_of(lambda: registry(server).still_the_same([7]), SchemaUnknown)
+        error_of(lambda: registry(server).check_unchanged({7: known}), RegistryReplaced)
+        error_of(lambda: registry(server).check_unchanged([7]), SchemaUnknown)
 
 
 def test_another_spelling_is_no_other_schema():
@@ -465,7 +466,7 @@ def test_another_spelling_is_no_other_schema():
     ) as server:
         asked = registry(server)
         before = asked.schema(7)
-        asked.still_the_same([7])
+        asked.check_unchanged([7])
         assert asked.schema(7) is before
 
 
@@ -585,11 +586,11 @@ def test_an_id_means_a_schema_of_the_context_that_the_subject_names():
     with HostileServer([contexts]) as server:
         asked = registry(server)
         assert [version.text for version in asked.versions(subject)] == [TEXT]
-        asked.still_the_same([1])
-        there = asked.in_context_of(subject)
+        asked.check_unchanged([1])
+        there = asked.in_context(subject)
         assert (there.schema(1).text, there.schema(2).text) == (TEXT, newer)
         assert asked.schema(2).text == OTHER
-        assert asked.in_context_of("orders-value") is asked
-        assert asked.in_context_of(":.eu:others-value") is there
-        there.still_the_same([1, 2])
+        assert asked.in_context("orders-value") is asked
+        assert asked.in_context(":.eu:others-value") is there
+        there.check_unchanged([1, 2])
         assert there.context in repr(there)

@@ -1,9 +1,9 @@
 """Avro in the frame of a schema registry: ``ow.avro.decode`` and ``ow.avro.encode``.
 
 In reading order: ``decoding`` and ``encoding`` (what users call), ``plan`` (what Spark is told),
-``step`` (what happens at a batch), ``known`` (which schemas this process has asked for); below
-them ``schemas``, ``framing``, ``valid_text``, ``wide_decimals``. All of it runs in the driver;
-executors run Spark's own ``from_avro`` and ``to_avro``, and no Python.
+``step`` (what happens at a batch), ``memory`` (which schemas this process has asked for); below
+them ``schemas``, ``valid_text``, ``wide_decimals``. All of it runs in the driver; executors run
+Spark's own ``from_avro`` and ``to_avro``, and no Python.
 """
 
 from onceward.formats.avro.decoding import decode as decode

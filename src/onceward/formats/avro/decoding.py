@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit, SchemaUnknown
-from onceward.formats.avro.known import Registry, Schemas, in_context_of, known_of, registry_of
-from onceward.formats.avro.plan import Plan
+from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
+from onceward.formats.avro.plan import AvroPlan
 from onceward.formats.avro.schemas import without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import (
@@ -21,8 +21,8 @@ from onceward.formats.avro.types import (
     why_spark_cannot_read,
     why_values_would_change,
 )
-from onceward.formats.judged import refuse_frame
-from onceward.formats.registry.subjects import topic_name
+from onceward.formats.registry.answers import topic_subject
+from onceward.formats.validation import refuse_frame
 from onceward.spark.batch.source_topics import topics_of
 from onceward.spark.tables.avro_java import (
     column_of,
@@ -94,26 +94,26 @@ def decode(
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
-    registry = registry_of(registry)
+    registry = as_registry(registry)
     session = frame.sparkSession
     keep_within_limits(session)
     subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))
-    registry = in_context_of(registry, subject)
-    known = known_of(registry)
-    ids = _ids_of(registry, subject, reader_schema)
-    schemas = known.schemas(registry, ids)
+    registry = in_context(registry, subject)
+    memory = memory_for(registry)
+    ids = _subject_ids(registry, subject, reader_schema)
+    schemas = memory.schemas(registry, ids)
     reader, name = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
     tag = TAG + uuid.uuid4().hex
     plan = _plan(session, tag, column, schemas, reader)
     if not frame.isStreaming and (unseen := plan.unseen(frame, MOST_IDS)):
-        known.ask(registry, unseen, unknown_id_wait_s)
-        plan = _plan(session, tag, column, known.schemas(registry, ids), reader)
+        memory.ask(registry, unseen, unknown_id_wait_s)
+        plan = _plan(session, tag, column, memory.schemas(registry, ids), reader)
     step = AvroDecoding(
-        tag, plan, registry, known, plan.ids,
+        tag, plan, registry, memory, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
     )  # fmt: skip
-    return step.decoded(frame)
+    return step.apply(frame)
 
 
 def _check(
@@ -132,7 +132,7 @@ def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bo
         return subject
     topics = topics_of(frame) if column in ("key", "value") else []
     if len(topics) == 1:
-        return topic_name(topics[0], "key" if column == "key" else "value")
+        return topic_subject(topics[0], "key" if column == "key" else "value")
     if not required:
         return None
     raise ConfigurationError(
@@ -144,7 +144,9 @@ def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bo
     )
 
 
-def _ids_of(registry: Registry, subject: str | None, reader_schema: str | int | None) -> list[int]:
+def _subject_ids(
+    registry: Registry, subject: str | None, reader_schema: str | int | None
+) -> list[int]:
     if subject is None:
         return []
     try:
@@ -160,12 +162,18 @@ def _ids_of(registry: Registry, subject: str | None, reader_schema: str | int | 
         return []
 
 
-def _reader(registry: Registry, subject: str | None, given: str | int | None) -> tuple[str, str]:
+def _reader(
+    registry: Registry, subject: str | None, reader_schema: str | int | None
+) -> tuple[str, str]:
     """Return the reader's schema, and how to call it."""
-    if isinstance(given, str):
-        return given, "reader_schema="
+    if isinstance(reader_schema, str):
+        return reader_schema, "reader_schema="
     assert subject is not None  # noqa: S101 — it is required then
-    version = registry.latest(subject) if given is None else registry.version(subject, given)
+    version = (
+        registry.latest(subject)
+        if reader_schema is None
+        else registry.version(subject, reader_schema)
+    )
     name = f"version {version.version} of subject {subject}"
     log.info("records are read as %s (schema id %d)", name, version.id)
     return registry.resolved_text(version.id), name
@@ -185,7 +193,7 @@ def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
         )
 
 
-def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader: str) -> Plan:
+def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader: str) -> AvroPlan:
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
         why = (
@@ -201,7 +209,7 @@ def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader
         if (doubt := why_not_readable_as(session, text, reader)) is not None:
             unfit[number] = doubt
     reader = without_times(reader)
-    return Plan(
+    return AvroPlan(
         tag,
         column,
         Schemas(texts, unreadable, schemas.missing),

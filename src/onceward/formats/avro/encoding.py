@@ -15,12 +15,12 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown
-from onceward.formats.avro.framing import prefix
-from onceward.formats.avro.known import Registry, in_context_of, registry_of
-from onceward.formats.avro.step import Witness
-from onceward.formats.avro.types import Type, linked
+from onceward.formats.avro.memory import Registry, as_registry, in_context
+from onceward.formats.avro.schemas import prefix
+from onceward.formats.avro.step import RegistryMonitor
+from onceward.formats.avro.types import Type, parse_types
 from onceward.formats.avro.valid_text import texts_are_valid
-from onceward.formats.judged import quoted
+from onceward.formats.validation import quoted
 from onceward.spark.batch.failures import RAISED
 from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
 
@@ -62,7 +62,7 @@ def encode(
     :raises SchemaUnfit: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it
         does not answer.
     """
-    registry = in_context_of(registry_of(registry), subject)
+    registry = in_context(as_registry(registry), subject)
     kinds = {field.name: field for field in frame.schema.fields}
     if column not in kinds:
         raise BadColumn(
@@ -78,17 +78,17 @@ def encode(
     body = F.concat(F.lit(prefix(number)), to_avro(value, text))
     valid = texts_are_valid(value, kind)
     if valid is not None:
-        said = {
+        unfit = {
             "raised": "unfit",
             "id": number,
             "message": f"a text in column {column} is not UTF-8",
         }
         body = F.when(F.coalesce(valid, F.lit(True)), body).otherwise(
-            F.raise_error(F.lit(RAISED + json.dumps(said)))
+            F.raise_error(F.lit(RAISED + json.dumps(unfit)))
         )
-    framed = F.when(value.isNotNull(), body).alias(column)
+    record = F.when(value.isNotNull(), body).alias(column)
     return frame.alias(step.tag).select(
-        *(framed if name == column else F.col(quoted(name)) for name in frame.columns)
+        *(record if name == column else F.col(quoted(name)) for name in frame.columns)
     )
 
 
@@ -101,12 +101,12 @@ class _Encoding(DecodingStep):
 
     def __init__(self, registry: Registry, schema_id: int) -> None:
         self.tag = TAG + uuid.uuid4().hex
-        self._witness = Witness(registry, [schema_id], _REFRESH_S)
+        self._monitor = RegistryMonitor(registry, [schema_id], _REFRESH_S)
 
     def before_batch(self) -> None:
         """Check that the registry still has this schema under the id. :raises RegistryReplaced: it
         has another one."""
-        self._witness.look()
+        self._monitor.check()
 
     def dead_letters(self, rows: DataFrame) -> DataFrame:
         """Raise: encoding sets no rows aside."""
@@ -118,24 +118,24 @@ def _schema(
     kind: DataType,
     registry: Registry,
     subject: str,
-    given: str | int | None,
+    schema: str | int | None,
     register_it: bool,
 ) -> tuple[int, str]:
     """Return the schema's id, and its text as self-contained Avro."""
-    if isinstance(given, str):
-        _must_be_avro(frame, given)
-    if register_it and not isinstance(given, int):
-        text = given or schema_for(frame.sparkSession, kind, *_record_name(subject))
+    if isinstance(schema, str):
+        _must_be_avro(frame, schema)
+    if register_it and not isinstance(schema, int):
+        text = schema or schema_for(frame.sparkSession, kind, *_record_name(subject))
         return registry.register(subject, text), text
     if register_it:
         raise ConfigurationError(
-            f"schema={given} is a version that is registered, and auto_register_schemas=True asks "
-            f"to register one",
+            f"schema={schema} is a version that is registered, and auto_register_schemas=True "
+            f"asks to register one",
             next_step="leave one of the two out, or pass schema= as the text of a schema",
         )
-    if isinstance(given, str):
+    if isinstance(schema, str):
         try:
-            return registry.lookup(subject, given), given
+            return registry.lookup(subject, schema), schema
         except SchemaUnknown as error:
             raise SchemaUnknown(
                 f"schema= is not registered under {subject}: {error.message}",
@@ -143,7 +143,7 @@ def _schema(
                 "auto_register_schemas=True",
                 details=error.details,
             ) from error
-    version = registry.latest(subject) if given is None else registry.version(subject, given)
+    version = registry.latest(subject) if schema is None else registry.version(subject, schema)
     return version.id, registry.resolved_text(version.id)
 
 
@@ -162,7 +162,7 @@ def _must_be_avro(frame: DataFrame, text: str) -> None:
 
 def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
     """Compare the column with the schema. :raises BadColumn: they differ."""
-    why = "; ".join(_differences(kind, linked(text), column)) or why_not_writable(
+    why = "; ".join(_differences(kind, parse_types(text), column)) or why_not_writable(
         frame.sparkSession, kind, text
     )
     if why:

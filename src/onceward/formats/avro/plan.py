@@ -31,22 +31,24 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, DoubleType, StructField, StructType
 
-from onceward.formats.avro.framing import MAGIC, PREFIX_BYTES, prefix
-from onceward.formats.avro.known import Schemas
+from onceward.formats.avro.memory import Schemas
 from onceward.formats.avro.schemas import (
     FIRST,
+    MAGIC,
+    PREFIX_BYTES,
     SECOND,
     VALUE,
+    adjacent_fields,
     around_reader,
     around_writer,
-    names_beside,
-    parsed,
+    parse_json,
+    prefix,
     same_with_bytes,
     texts_as_bytes,
 )
 from onceward.formats.avro.valid_text import texts_are_valid
-from onceward.formats.avro.wide_decimals import narrow_enough, narrowed, widened
-from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, raised
+from onceward.formats.avro.wide_decimals import narrow, narrow_enough, widen
+from onceward.formats.validation import DOES_NOT_FIT, error_text, poison, quoted
 
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
@@ -54,7 +56,7 @@ _CHECKED = "onceward_checked"
 _MODE = {"mode": "PERMISSIVE"}  # whatever cannot be read gives nulls, and no error
 
 
-class Plan:
+class AvroPlan:
     """Fixed when it is made.
 
     :param tag: what the errors that it raises name.
@@ -79,10 +81,12 @@ class Plan:
         self._column = column
         self._schemas = schemas
         self._kind = kind
-        self._reader, self._texts = texts_as_bytes(json.dumps(widened(parsed(reader))))
+        self._reader, self._texts = texts_as_bytes(json.dumps(widen(parse_json(reader))))
         if not schemas.texts:  # nothing is read, and the column is a null of its type
             self._texts = frozenset()
-        self._beside = names_beside(self._reader, schemas.texts.values()) if self._texts else None
+        self._beside = (
+            adjacent_fields(self._reader, schemas.texts.values()) if self._texts else None
+        )
         self._unfit = unfit
         self._mark, self._end = _new_mark()
 
@@ -92,11 +96,11 @@ class Plan:
         return sorted({*self._schemas.texts, *self._schemas.unreadable})
 
     def good(self, rows: DataFrame) -> DataFrame:
-        read = self._decoded(rows)
+        read = self._decode(rows)
         return self._with_value(rows, read.where(self._is_good(read)), DECODED)
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        read = self._decoded(rows)
+        read = self._decode(rows)
         poison = F.raise_error(self._poison(read))
         # In a second generator, not in a filter: Spark infers `IS NOT NULL` from the user's own
         # condition (InferFiltersFromConstraints), combines it with our filter and evaluates it
@@ -109,7 +113,7 @@ class Plan:
         )
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        read = self._decoded(rows)
+        read = self._decode(rows)
         return read.where(~self._is_good(read)).select(
             *(F.col(quoted(name)) for name in rows.columns),
             self._class().alias("error_class"),
@@ -119,16 +123,20 @@ class Plan:
     def unseen(self, rows: DataFrame, most: int) -> list[int]:
         """Run a Spark job for the ids in ``rows`` that the plan does not know, and return ``most``
         of them at most."""
-        known = self._begins_with_one_of([*self._schemas.texts, *self._settled()])
+        expected = self._begins_with_one_of([*self._schemas.texts, *self._unreadable_ids()])
         first = F.substring(self._value, 1, PREFIX_BYTES).alias("first")
         found = (
-            rows.where(self._is_framed() & ~known).select(first).distinct().limit(most).collect()
+            rows.where(self._is_framed() & ~expected)
+            .select(first)
+            .distinct()
+            .limit(most)
+            .collect()
         )
         return [int.from_bytes(row["first"][1:], "big") for row in found]
 
     # below
 
-    def _decoded(self, rows: DataFrame) -> DataFrame:
+    def _decode(self, rows: DataFrame) -> DataFrame:
         """Add :data:`DECODED`: the record and its end, or nulls. A schema id that is not known
         raises."""
         nothing = F.lit(None) if self._schemas.texts else F.lit(None).cast(self._nothing())
@@ -137,10 +145,10 @@ class Plan:
             (self._begins_with(number), self._read_by(text))
             for number, text in self._schemas.texts.items()
         ]
-        if settled := self._settled():
-            branches.append((self._begins_with_one_of(settled), nothing))
+        if unreadable := self._unreadable_ids():
+            branches.append((self._begins_with_one_of(unreadable), nothing))
         branches.append((self._value.isNull() | ~self._is_framed(), nothing))
-        decoded = _case(branches).otherwise(F.raise_error(self._raised("unseen")))
+        decoded = _case(branches).otherwise(F.raise_error(self._error("unseen")))
         return rows.select("*", F.explode(F.array(decoded)).alias(DECODED))
 
     def _nothing(self) -> StructType:
@@ -149,7 +157,7 @@ class Plan:
         ours = [StructField(name, DoubleType()) for name in (FIRST, SECOND)]
         return StructType([StructField(VALUE, self._kind), *ours])
 
-    def _settled(self) -> list[int]:
+    def _unreadable_ids(self) -> list[int]:
         """List the ids whose records cannot be read, whatever is in them."""
         return sorted({*self._schemas.missing, *self._schemas.unreadable})
 
@@ -248,7 +256,7 @@ class Plan:
         if record is None:
             return value
         if not self._texts:
-            return narrowed(value, record, self._kind)
+            return narrow(value, record, self._kind)
         assert isinstance(record, StructType)  # noqa: S101 — it has fields that are texts
         assert isinstance(self._kind, StructType)  # noqa: S101 — the same
         fields = [
@@ -261,7 +269,7 @@ class Plan:
         return (
             part.cast("string")
             if read.name in self._texts
-            else narrowed(part, read.dataType, wanted.dataType)
+            else narrow(part, read.dataType, wanted.dataType)
         )
 
     # what is said of records that are no good
@@ -338,8 +346,8 @@ class Plan:
             self._id().cast("long").alias("id"),
         )
 
-    def _raised(self, kind: str) -> Column:
-        return raised(self._tag, kind, self._id().cast("long").alias("id"))
+    def _error(self, kind: str) -> Column:
+        return error_text(self._tag, kind, self._id().cast("long").alias("id"))
 
 
 def _new_mark() -> tuple[bytes, tuple[float, float]]:

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward.errors import SchemaUnfit
-from onceward.formats.avro.framing import PREFIX_BYTES
 
+MAGIC = b"\x00"
+PREFIX_BYTES = 5
+"""Of Confluent's frame (its *wire format*, which Apicurio's ``ccompat`` API shares): one byte 0,
+the schema's id as four bytes, most significant first; the Avro body follows.
+"""
 VALUE = "value"
 FIRST, SECOND = "first", "second"
 """Two doubles, which are sixteen bytes: the mark."""
@@ -30,6 +34,18 @@ _OURS = ("onceward_framed", "onceward_prefix")
 _MARK = [{"name": FIRST, "type": "double"}, {"name": SECOND, "type": "double"}]
 
 
+def prefix(schema_id: int) -> bytes:
+    """Return the five bytes with which a record of schema ``schema_id`` begins."""
+    return MAGIC + schema_id.to_bytes(4, "big")
+
+
+def schema_id(record: bytes) -> int | None:
+    """Return the id that ``record``, or its first five bytes, names; None: it is not framed."""
+    if len(record) < PREFIX_BYTES or record[:1] != MAGIC:
+        return None
+    return int.from_bytes(record[1:PREFIX_BYTES], "big")
+
+
 def around_writer(text: str) -> str:
     """Return the schema of ``prefix + body + mark``, where ``body`` was written with ``text``.
 
@@ -38,7 +54,7 @@ def around_writer(text: str) -> str:
     """
     record, fixed = _names(text)
     frame = {"name": _FRAME, "type": {"type": "fixed", "name": fixed, "size": PREFIX_BYTES}}
-    return _record(record, frame, {"name": VALUE, "type": parsed(text)}, *_MARK)
+    return _record(record, frame, {"name": VALUE, "type": parse_json(text)}, *_MARK)
 
 
 def around_reader(text: str, writer: str) -> str:
@@ -46,10 +62,10 @@ def around_reader(text: str, writer: str) -> str:
     value, then its end."""
     # Named like the writer's: Avro matches records, and fixed types, by name.
     record, _ = _names(writer)
-    return _record(record, {"name": VALUE, "type": parsed(text)}, *_MARK)
+    return _record(record, {"name": VALUE, "type": parse_json(text)}, *_MARK)
 
 
-def names_beside(reader: str, writers: Iterable[str]) -> Beside | None:
+def adjacent_fields(reader: str, writers: Iterable[str]) -> AdjacentFields | None:
     """Choose names for fields of ours beside those of ``reader`` and ``writers``; None: they
     cannot be there.
 
@@ -58,7 +74,7 @@ def names_beside(reader: str, writers: Iterable[str]) -> Beside | None:
     for ``reader`` as :func:`texts_as_bytes` has it: where its fields are put together once more
     anyway, and are few.
     """
-    schemas = [parsed(text) for text in (reader, *writers)]
+    schemas = [parse_json(text) for text in (reader, *writers)]
     fields = [field["name"].casefold() for field in _fields(schemas[0])]
     if (
         not all(map(_fields, schemas))
@@ -70,11 +86,11 @@ def names_beside(reader: str, writers: Iterable[str]) -> Beside | None:
     frame, first, second = _BESIDE
     while any(name in there for name in (frame, first, second)):
         frame, first, second = f"{frame}_", f"{first}_", f"{second}_"
-    return Beside(frame, first, second)
+    return AdjacentFields(frame, first, second)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class AdjacentFields:
     """Names of our fields, and of the frame's type, in a record of somebody else's."""
 
     frame: str
@@ -87,12 +103,12 @@ class Beside:
             "name": self.frame,
             "type": {"type": "fixed", "name": self.frame, "size": PREFIX_BYTES},
         }
-        return self._with([frame], parsed(text))
+        return self._with([frame], parse_json(text))
 
     def reader(self, text: str) -> str:
         """Return the schema as which a record of :meth:`writer` is read: the fields of ``text``,
         then its end."""
-        return self._with([], parsed(text))
+        return self._with([], parse_json(text))
 
     def _with(self, before: list[dict[str, Any]], record: dict[str, Any]) -> str:
         # The record keeps its name, its namespace and its aliases, so what is in it means what it
@@ -110,7 +126,7 @@ def texts_as_bytes(reader: str) -> tuple[str, frozenset[str]]:
     record of a few texts. Records of many fields stay as they are: making them texts again takes
     code, and a method of more than 8,000 bytes is interpreted.
     """
-    schema = parsed(reader)
+    schema = parse_json(reader)
     few = len(_fields(schema)) <= _FEW_FIELDS
     names = frozenset(field["name"] for field in _fields(schema) if few and _is_text(field))
     return json.dumps(_with_bytes(schema, names)), names
@@ -118,7 +134,7 @@ def texts_as_bytes(reader: str) -> tuple[str, frozenset[str]]:
 
 def same_with_bytes(writer: str, names: frozenset[str]) -> str:
     """Replace the texts among the fields ``names`` of ``writer`` by bytes."""
-    return json.dumps(_with_bytes(parsed(writer), names))
+    return json.dumps(_with_bytes(parse_json(writer), names))
 
 
 def _fields(schema: Any) -> list[dict[str, Any]]:
@@ -168,7 +184,7 @@ def without_times(text: str) -> str:
     columns had them so until it learnt of TIME, which it refuses unless
     ``spark.sql.timeType.enabled`` is set.
     """
-    return json.dumps(_without_times(parsed(text))) if "time-m" in text else text
+    return json.dumps(_without_times(parse_json(text))) if "time-m" in text else text
 
 
 def _without_times(schema: Any) -> Any:
@@ -187,7 +203,7 @@ def _without_times(schema: Any) -> Any:
     return found
 
 
-def parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Parse ``text`` as JSON; a bare word is a primitive type, as registries have it without
     quotes at times.
 

@@ -15,9 +15,9 @@ from concurrent.futures import TimeoutError as NotYet
 from pyspark.sql import DataFrame
 
 from onceward.errors import OncewardError, RegistryReplaced, SchemaIdUnseen
-from onceward.formats.avro.known import Known, Registry
-from onceward.formats.avro.plan import Plan
-from onceward.formats.judged import JudgedStep
+from onceward.formats.avro.memory import Registry, SchemaMemory
+from onceward.formats.avro.plan import AvroPlan
+from onceward.formats.validation import ValidatingStep
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _LONGEST_PAUSE_S = 600.0
 _SHOWN = 10
 
 
-class AvroDecoding(JudgedStep[Plan]):
+class AvroDecoding(ValidatingStep[AvroPlan]):
     """One call of :func:`onceward.formats.avro.decode`.
 
     :param refresh_s: how often, at most, the registry is asked whether it is still the same.
@@ -38,20 +38,21 @@ class AvroDecoding(JudgedStep[Plan]):
     """
 
     def __init__(
-        self, tag: str, plan: Plan, registry: Registry, known: Known, ids: list[int], *,
+        self, tag: str, plan: AvroPlan, registry: Registry, memory: SchemaMemory, ids: list[int],
+        *,
         sets_aside: bool, refresh_s: float, wait_s: float,
     ) -> None:  # fmt: skip
         super().__init__(tag, plan, sets_aside=sets_aside)
         self._registry = registry
-        self._known = known
+        self._memory = memory
         self._ids = ids
         self._wait_s = wait_s
-        self._witness = Witness(registry, ids, refresh_s)
+        self._monitor = RegistryMonitor(registry, ids, refresh_s)
 
     def before_batch(self) -> None:
         """Check that the registry is still the same. :raises RegistryReplaced: an id of the plan
         has another schema now."""
-        self._witness.look()
+        self._monitor.check()
 
     def explain(
         self, error: OncewardError, rows: Callable[[], DataFrame] | None
@@ -71,13 +72,13 @@ class AvroDecoding(JudgedStep[Plan]):
             "asking %r for %d schema ids that the query does not know", self._registry, len(ids)
         )
         try:
-            self._known.ask(self._registry, ids, self._wait_s)
+            self._memory.ask(self._registry, ids, self._wait_s)
         except OncewardError as refused:
             return refused
-        return _learnt(self._registry, ids, self._known.missing())
+        return _unseen_error(self._registry, ids, self._memory.missing())
 
 
-class Witness:
+class RegistryMonitor:
     """Asks a registry, now and then, whether its ids still mean what they meant.
 
     A registry that does not answer stops nothing: what is known needs no registry. It is asked in
@@ -93,20 +94,20 @@ class Witness:
         self._due = (
             time.monotonic() + refresh_s
         )  # the query has just been defined, with its answers
-        self._asked: Future[None] | None = None
+        self._answer: Future[None] | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Ask the registry, and compare. :raises RegistryReplaced: an id has another schema now,
         or is gone."""
-        if self._asked is None:
+        if self._answer is None:
             if not self._ids or time.monotonic() < self._due:
                 return
             # In a daemon of its own, so that a process can end while a registry does not answer.
-            self._asked = _in_a_thread(
-                lambda ids: self._registry.still_the_same(ids), self._some()
+            self._answer = _in_a_thread(
+                lambda ids: self._registry.check_unchanged(ids), self._next_ids()
             )
         try:
-            self._asked.result(_PATIENCE_S)
+            self._answer.result(_PATIENCE_S)
         except RegistryReplaced:
             raise
         except NotYet:
@@ -120,9 +121,9 @@ class Witness:
             log.warning("the batch goes on with the schemas that are known: %s", error)
         else:
             self._pause_s = self._refresh_s
-        self._asked, self._due = None, time.monotonic() + self._pause_s
+        self._answer, self._due = None, time.monotonic() + self._pause_s
 
-    def _some(self) -> list[int]:
+    def _next_ids(self) -> list[int]:
         if len(self._ids) <= _ASKED_AT_ONCE:
             return self._ids
         begin, self._next = self._next, (self._next + _ASKED_AT_ONCE) % len(self._ids)
@@ -144,13 +145,13 @@ def _in_a_thread(ask: Callable[[list[int]], None], ids: list[int]) -> Future[Non
     return answer
 
 
-def _learnt(registry: Registry, ids: list[int], missing: frozenset[int]) -> SchemaIdUnseen:
+def _unseen_error(registry: Registry, ids: list[int], missing: frozenset[int]) -> SchemaIdUnseen:
     there, not_there = [n for n in ids if n not in missing], [n for n in ids if n in missing]
-    said = [f"has {_shown(there)}"] if there else []
-    said += [f"does not have {_shown(not_there)}"] if not_there else []
+    parts = [f"has {_listed(there)}"] if there else []
+    parts += [f"does not have {_listed(not_there)}"] if not_there else []
     return SchemaIdUnseen(
         f"records of the batch name schema ids that were not known when the query was defined; "
-        f"{registry!r} " + " and ".join(said),
+        f"{registry!r} " + " and ".join(parts),
         next_step="start the query again, defining it anew, so that its plan has them; "
         "ow.supervise(start) does it by "
         "itself, at once; records of ids that the registry does not have are poison then",
@@ -158,6 +159,6 @@ def _learnt(registry: Registry, ids: list[int], missing: frozenset[int]) -> Sche
     )
 
 
-def _shown(ids: list[int]) -> str:
+def _listed(ids: list[int]) -> str:
     more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
     return ", ".join(map(str, ids[:_SHOWN])) + more

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward.formats.avro.schemas import PRIMITIVES, parsed
+from onceward.formats.avro.schemas import PRIMITIVES, parse_json
 
 _NUMBERS = frozenset(("int", "long", "float", "double"))
 _MOMENTS = ("date", "time-", "timestamp-", "local-timestamp-")
@@ -28,13 +28,13 @@ class Type:
     size: int = 0
     aliases: tuple[str, ...] = ()
     """Names that a reader's type also goes by."""
-    fields: list[Field] = field(default_factory=list)
+    fields: list[AvroField] = field(default_factory=list)
     inside: list[Type] = field(default_factory=list)
     """Members of a union; items of an array, values of a map."""
 
 
 @dataclass(frozen=True)
-class Field:
+class AvroField:
     """Of a record."""
 
     names: tuple[str, ...]
@@ -43,13 +43,13 @@ class Field:
     has_default: bool = False
 
 
-def linked(text: str) -> Type:
+def parse_types(text: str) -> Type:
     """Parse a schema, and link the names in it to their types. What else is wrong with it, Avro's
     own library says.
 
     :raises SchemaUnfit: it is no JSON.
     """
-    return _link(parsed(text), "", {})
+    return _link(parse_json(text), "", {})
 
 
 def why_spark_cannot_read(text: str) -> str | None:
@@ -60,14 +60,14 @@ def why_spark_cannot_read(text: str) -> str | None:
     bytes (an array of nulls) can be as many as a record says, millions of millions, in a few
     bytes.
     """
-    return _refused(linked(text), (), set())
+    return _unreadable(parse_types(text), (), set())
 
 
 def why_names_collide(reader: str) -> str | None:
     """Return which fields of one record Spark takes for the same, whose names it compares without
     their case; None: there are none.
     """
-    return _collision(linked(reader), "the value", set())
+    return _find_collision(parse_types(reader), "the value", set())
 
 
 def why_values_would_change(writer: str, reader: str) -> str | None:
@@ -79,28 +79,32 @@ def why_values_would_change(writer: str, reader: str) -> str | None:
     name without its namespace, or the reader's to have an alias (Avro 1.12, "Schema Resolution").
     A number that stands for nothing on one side is no contradiction.
     """
-    return _changed(linked(writer), linked(reader), "the value", set())
+    return _difference(parse_types(writer), parse_types(reader), "the value", set())
 
 
-def _link(schema: Any, namespace: str, named: dict[str, Type]) -> Type:
+def _link(schema: Any, namespace: str, by_name: dict[str, Type]) -> Type:
     if isinstance(schema, str):
         if schema in PRIMITIVES:
             return Type(schema)
         # As Avro's parser looks for it (Schema.Names): in the namespace around, and else in none.
-        return named.get(_full(schema, namespace)) or named.get(schema) or Type("unknown", schema)
+        return (
+            by_name.get(_full(schema, namespace)) or by_name.get(schema) or Type("unknown", schema)
+        )
     if isinstance(schema, list):
-        return Type("union", inside=[_link(member, namespace, named) for member in schema])
+        return Type("union", inside=[_link(member, namespace, by_name) for member in schema])
     if not isinstance(schema, dict):
         return Type("unknown")
     kind = schema.get("type")
     if kind in ("record", "error", "enum", "fixed"):
-        return _link_named(schema, str(kind), namespace, named)
+        return _link_named(schema, str(kind), namespace, by_name)
     if kind in ("array", "map"):
         return Type(
             kind,
-            inside=[_link(schema.get("items" if kind == "array" else "values"), namespace, named)],
+            inside=[
+                _link(schema.get("items" if kind == "array" else "values"), namespace, by_name)
+            ],
         )
-    found = _link(kind, namespace, named)
+    found = _link(kind, namespace, by_name)
     # {"type": {"type": "long", "logicalType": …}} means what is inside, where Avro takes it at
     # all.
     return (
@@ -108,20 +112,22 @@ def _link(schema: Any, namespace: str, named: dict[str, Type]) -> Type:
     )
 
 
-def _link_named(schema: dict[str, Any], kind: str, namespace: str, named: dict[str, Type]) -> Type:
+def _link_named(
+    schema: dict[str, Any], kind: str, namespace: str, by_name: dict[str, Type]
+) -> Type:
     own = schema.get("namespace")
     name = _full(str(schema.get("name")), own if isinstance(own, str) else namespace)
     space = name.rpartition(".")[0]
     aliases = tuple(map(str, schema.get("aliases") or ()))
     found = Type("record" if kind == "error" else kind, name, aliases=aliases)
-    named[name] = found
+    by_name[name] = found
     if kind == "fixed":
         found.size = schema["size"] if isinstance(schema.get("size"), int) else 0
         return _as_logical(found, schema)
     for one in schema.get("fields", ()) if kind in ("record", "error") else ():
-        inner = _link(one.get("type"), space, named)
+        inner = _link(one.get("type"), space, by_name)
         names = (str(one.get("name")), *map(str, one.get("aliases", ())))
-        found.fields.append(Field(names, inner, "default" in one))
+        found.fields.append(AvroField(names, inner, "default" in one))
     return found
 
 
@@ -135,7 +141,7 @@ def _full(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _refused(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str | None:
+def _unreadable(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str | None:
     if found in around:
         return f"it is recursive: {found.name} contains itself, and a column of Spark cannot"
     if found in seen:
@@ -147,7 +153,7 @@ def _refused(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str | No
             "any number of them"
         )
     for inner in [*found.inside, *(one.type for one in found.fields)]:
-        if (why := _refused(inner, (*around, found), seen)) is not None:
+        if (why := _unreadable(inner, (*around, found), seen)) is not None:
             return why
     return None
 
@@ -160,7 +166,9 @@ def _takes_no_bytes(found: Type, around: tuple[Type, ...]) -> bool:
     return found.kind == "null" or (found.kind == "fixed" and found.size == 0)
 
 
-def _changed(writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]]) -> str | None:
+def _difference(
+    writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]]
+) -> str | None:
     if (writer, reader) in seen:
         return None
     seen.add((writer, reader))
@@ -171,7 +179,7 @@ def _changed(writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]
             for match in _matches(one, _members(reader))
         ]
     elif writer.kind == reader.kind == "record":
-        both = [(_written(ours, writer), ours) for ours in reader.fields]
+        both = [(_writer_field(ours, writer), ours) for ours in reader.fields]
         if not _same_name(writer, reader):
             # Where a field is missing that has no default, Avro refuses each such record by
             # itself.
@@ -191,7 +199,7 @@ def _changed(writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]
     else:
         return _means_another(writer, reader, where)
     for theirs, ours, place in pairs:
-        if (why := _changed(theirs, ours, place, seen)) is not None:
+        if (why := _difference(theirs, ours, place, seen)) is not None:
             return why
     return None
 
@@ -220,14 +228,14 @@ def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _written(ours: Field, writer: Type) -> Field | None:
+def _writer_field(ours: AvroField, writer: Type) -> AvroField | None:
     """Return the field of ``writer`` that is read as ``ours``; a name of its own goes before its
     aliases."""
     by_name = {one.names[0]: one for one in writer.fields}
     return next((by_name[name] for name in ours.names if name in by_name), None)
 
 
-def _collision(found: Type, where: str, seen: set[Type]) -> str | None:
+def _find_collision(found: Type, where: str, seen: set[Type]) -> str | None:
     if found in seen:
         return None
     seen.add(found)
@@ -245,7 +253,7 @@ def _collision(found: Type, where: str, seen: set[Type]) -> str | None:
         else [(i, where) for i in found.inside]
     )
     for kind, place in [*inner, *((one.type, f"{where}.{one.names[0]}") for one in found.fields)]:
-        if (why := _collision(kind, place, seen)) is not None:
+        if (why := _find_collision(kind, place, seen)) is not None:
             return why
     return None
 

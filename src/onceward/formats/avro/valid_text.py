@@ -66,10 +66,10 @@ def _or_null(condition: Column | None) -> Column:
 
 
 def _all(conditions: Iterable[Column | None]) -> Column | None:
-    return all_of([_or_null(condition) for condition in conditions if condition is not None])
+    return conjunction([_or_null(condition) for condition in conditions if condition is not None])
 
 
-def all_of(conditions: Sequence[Column]) -> Column | None:
+def conjunction(conditions: Sequence[Column]) -> Column | None:
     """Return one condition that is true where all of ``conditions`` are; None of none.
 
     As a balanced tree: a chain of 500 is 500 deep, and Spark's visitors of expressions recurse.

@@ -19,7 +19,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
-from onceward.formats.avro.valid_text import all_of
+from onceward.formats.avro.valid_text import conjunction
 
 _DIGITS_OF_64_BITS = 18
 _BYTES = 8
@@ -28,22 +28,21 @@ _MOST_BYTES = 16
 _FEW = 4
 
 
-def widened(schema: Any) -> Any:
+def widen(schema: Any) -> Any:
     """Give every decimal that could be cut down as many digits as can be, in a reader's schema as
     JSON."""
     if isinstance(schema, list):
-        return [widened(member) for member in schema]
+        return [widen(member) for member in schema]
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")
     if _could_be_cut(schema):
         return schema | {"precision": _most_digits(schema)}
-    found = {name: widened(schema[name]) for name in ("type", "items", "values") if name in schema}
+    found = {name: widen(schema[name]) for name in ("type", "items", "values") if name in schema}
     if kind in ("record", "error"):
         fields = schema.get("fields", ())
         found["fields"] = [
-            one | {"type": widened(one["type"])} if isinstance(one, dict) else one
-            for one in fields
+            one | {"type": widen(one["type"])} if isinstance(one, dict) else one for one in fields
         ]
     return schema | found
 
@@ -80,7 +79,7 @@ def narrow_enough(value: Column, read: DataType, wanted: DataType) -> Column | N
         # structs to methods of their own; with a condition for each of many fields one method
         # would be interpreted: see narrowed().
         return value.eqNullSafe(value.try_cast(_narrow(read, wanted)).try_cast(read))
-    return all_of(conditions)
+    return conjunction(conditions)
 
 
 def _conditions(value: Column, read: DataType, wanted: DataType) -> Iterator[Column]:
@@ -116,7 +115,7 @@ def _conditions_of_each(array: Column, read: DataType, wanted: DataType) -> Iter
 
 
 def _all_conditions(value: Column, read: DataType, wanted: DataType) -> Column:
-    together = all_of(list(_conditions(value, read, wanted)))
+    together = conjunction(list(_conditions(value, read, wanted)))
     assert together is not None  # noqa: S101 — asked for types that differ
     return together
 
@@ -152,7 +151,7 @@ def _narrow(read: DataType, wanted: DataType) -> DataType:
     return wanted if isinstance(read, DecimalType) else read
 
 
-def narrowed(value: Column, read: DataType, wanted: DataType) -> Column:
+def narrow(value: Column, read: DataType, wanted: DataType) -> Column:
     """Cast ``value``, of type ``read``, to ``wanted``, where it is :func:`narrow_enough`.
 
     By one cast, which Spark compiles field by field; a struct put together of its fields would be

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType
 
 from onceward.errors import BadColumn, ConfigurationError
-from onceward.formats.judged import raised
+from onceward.formats.validation import error_text
 
 VALUES = "onceward.values"
 """In the metadata of the columns ``before`` and ``after``: as what values are written, ``text`` or
@@ -31,7 +31,7 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 }
 
 
-def must_be_changes(frame: DataFrame, called: str) -> None:
+def check_columns(frame: DataFrame, function: str) -> None:
     """Check the frame's columns. :raises BadColumn: it lacks a column of changes, or has another
     type there."""
     kinds = {field.name: field.dataType for field in frame.schema.fields}
@@ -45,26 +45,26 @@ def must_be_changes(frame: DataFrame, called: str) -> None:
             raise BadColumn(
                 f"column {name!r} {what}, and changes of tables have it as "
                 f"{wanted[0]().simpleString()}",
-                next_step=f"pass the frame of ow.mysql_changes(…) to {called}, with all of its "
+                next_step=f"pass the frame of ow.mysql_changes(…) to {function}, with all of its "
                 f"columns",
                 details={"column": name},
             )
 
 
-def must_have_values(frame: DataFrame, wanted: str, called: str) -> None:
+def check_values(frame: DataFrame, wanted: str, function: str) -> None:
     """Check how the source writes values. :raises ConfigurationError: it writes them in another
     way."""
     values = frame.schema["after"].metadata.get(VALUES)
     if values not in (None, wanted):
         raise ConfigurationError(
-            f"the changes were made with values={values!r}, and {called} writes "
+            f"the changes were made with values={values!r}, and {function} writes "
             f"values={wanted!r}: readers of "
             "Debezium's records would take dates and times for something else",
             next_step=f"pass values={wanted!r} to ow.mysql_changes(…)",
         )
 
 
-def of_table(frame: DataFrame, table: str, tag: str, called: str) -> DataFrame:
+def select_table(frame: DataFrame, table: str, tag: str, function: str) -> DataFrame:
     """Select the changes of one table, ``database.table``.
 
     Whether ``Shop.Orders`` is ``shop.orders`` is for the server to say
@@ -85,7 +85,7 @@ def of_table(frame: DataFrame, table: str, tag: str, called: str) -> DataFrame:
     if read is not None and not fitting:
         raise ConfigurationError(
             f"table={table!r} is none of the tables that the source reads: {', '.join(read)}",
-            next_step=f"pass to {called} a table that ow.mysql_changes(tables=…) names, spelled "
+            next_step=f"pass to {function} a table that ow.mysql_changes(tables=…) names, spelled "
             f"as it is there",
         )
     same = [
@@ -98,7 +98,7 @@ def of_table(frame: DataFrame, table: str, tag: str, called: str) -> DataFrame:
     exactly = (F.col("db") == database) & (F.col("table") == name)
     return chosen.withColumn(
         "op",
-        F.when(exactly, F.col("op")).otherwise(F.raise_error(_misspelled(tag, table, called))),
+        F.when(exactly, F.col("op")).otherwise(F.raise_error(_case_error(tag, table, function))),
     )
 
 
@@ -107,10 +107,10 @@ def _fits(table: str, pattern: str) -> bool:
     return re.fullmatch(said, table.lower(), re.DOTALL) is not None
 
 
-def _misspelled(tag: str, table: str, called: str) -> Column:
+def _case_error(tag: str, table: str, function: str) -> Column:
     why = (
-        f"{called} was asked for table={table!r}, which differs from it in upper and lower case "
-        f"only"
+        f"{function} was asked for table={table!r}, which differs from it in upper and lower "
+        f"case only"
     )
     spelled = F.concat(
         F.lit('if it is the same table, pass table="'),
@@ -124,7 +124,7 @@ def _misspelled(tag: str, table: str, called: str) -> Column:
     return stop(tag, "name", F.lit(why), F.concat(spelled, F.lit(keep)))
 
 
-def with_their_rows(tag: str) -> Column:
+def checked_op(tag: str) -> Column:
     """Check that a change has a known ``op``, and the rows that it is about; else return the text
     of the error."""
     op = F.col("op")
@@ -153,7 +153,7 @@ def stop(tag: str, reason: str, why: Column, next_step: str | Column) -> Column:
         F.lit(": "),
     )
     advice = F.lit(next_step) if isinstance(next_step, str) else next_step
-    return raised(
+    return error_text(
         tag,
         "change",
         F.lit(reason).alias("reason"),

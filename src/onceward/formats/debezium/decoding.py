@@ -18,11 +18,11 @@ from pyspark.sql.types import StructField, StructType
 from onceward.engine.policy import one_of
 from onceward.errors import BadColumn, ContradictoryOptions, SchemaUnfit
 from onceward.formats.avro import decode as decode_avro
-from onceward.formats.avro.known import Registry
+from onceward.formats.avro.memory import Registry
 from onceward.formats.debezium.envelope import SOURCE, envelope
 from onceward.formats.debezium.types import TableTypes
-from onceward.formats.json.decoding import decoded as decoded_json
-from onceward.formats.judged import quoted
+from onceward.formats.json.decoding import decode_with as decode_json_with
+from onceward.formats.validation import quoted
 
 _FIELDS = ("op", "before", "after", "source", "ts_ms")
 
@@ -106,7 +106,7 @@ def decode(
         whole = envelope(schema, source=source)
         if wrapped:
             whole = StructType([StructField("payload", whole, nullable=False)])
-        read = decoded_json(
+        read = decode_json_with(
             frame, whole, column, on_error, TableTypes(utc=False, decimals=decimals is not None)
         )
     return _flat(

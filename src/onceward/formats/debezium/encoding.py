@@ -20,14 +20,9 @@ from pyspark.sql.types import StructType
 from onceward.engine.decoding import TAG
 from onceward.engine.policy import names, one_of
 from onceward.errors import BadColumn, ConfigurationError
-from onceward.formats.debezium.changes import (
-    must_be_changes,
-    must_have_values,
-    of_table,
-    with_their_rows,
-)
+from onceward.formats.debezium.changes import check_columns, check_values, checked_op, select_table
 from onceward.formats.debezium.images import Images
-from onceward.formats.json.decoding import struct_of
+from onceward.formats.json.decoding import parse_schema
 
 Connector = Literal["mysql", "mariadb"]
 
@@ -71,7 +66,7 @@ def encode(
         ('{"before":', F.coalesce("before", F.lit("null"))),
         (',"after":', F.coalesce("after", F.lit("null"))),
         (',"source":', source),
-        (',"op":"', with_their_rows(TAG + uuid.uuid4().hex)),
+        (',"op":"', checked_op(TAG + uuid.uuid4().hex)),
         ('","ts_ms":', F.coalesce(F.col("ts_ms").cast("string"), F.lit("null"))),
     )
     value = F.concat(
@@ -115,9 +110,9 @@ def structs(
     :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads.
     :raises SchemaUnfit: ``schema`` is none, or has a type that is not read.
     """
-    called = "ow.debezium.structs(…)"
-    _check(changes, prefix, connector, called, any_values=True)
-    columns, keys = struct_of(schema, called), names("key", key)
+    function = "ow.debezium.structs(…)"
+    _check(changes, prefix, connector, function, any_values=True)
+    columns, keys = parse_schema(schema, function), names("key", key)
     missing = [name for name in keys if name not in columns.names]
     if missing:
         raise BadColumn(
@@ -126,7 +121,7 @@ def structs(
         )
     tag = TAG + uuid.uuid4().hex
     images = Images(columns, tag)
-    read = images.added(of_table(changes, table, tag, called), F.col("before"), _BEFORE)
+    read = images.added(select_table(changes, table, tag, function), F.col("before"), _BEFORE)
     read = images.added(read, F.col("after"), _AFTER)
     row = F.coalesce(_AFTER, _BEFORE)
     key_of = F.when(row.isNotNull(), F.struct(*(row.getField(name).alias(name) for name in keys)))
@@ -134,18 +129,18 @@ def structs(
         F.col(_BEFORE).alias("before"),
         F.col(_AFTER).alias("after"),
         _source(prefix, connector).alias("source"),
-        with_their_rows(tag).alias("op"),
+        checked_op(tag).alias("op"),
         F.col("ts_ms").cast("bigint").alias("ts_ms"),
     )
     return _records(read, prefix, key_of, value, tombstones)
 
 
 def _check(
-    changes: DataFrame, prefix: str, connector: str, called: str, *, any_values: bool = False
+    changes: DataFrame, prefix: str, connector: str, function: str, *, any_values: bool = False
 ) -> None:
-    must_be_changes(changes, called)
+    check_columns(changes, function)
     if not any_values:
-        must_have_values(changes, "debezium", called)
+        check_values(changes, "debezium", function)
     one_of("connector", connector, ("mysql", "mariadb"))
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from onceward.formats.json.decoding import struct_of
+from onceward.formats.json.decoding import parse_schema
 
 SOURCE = StructType(
     [
@@ -47,13 +47,13 @@ def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> 
     :param source: of connectors for other databases: the fields of ``source`` that you need.
     :raises SchemaUnfit: one of them is no struct.
     """
-    table = struct_of(schema, "debezium.envelope(…)")
+    table = parse_schema(schema, "debezium.envelope(…)")
     known = StructType([StructField(field.name, field.dataType) for field in table.fields])
     return StructType(
         [
             StructField("before", known),
             StructField("after", table),
-            StructField("source", struct_of(source, "debezium.envelope(…)")),
+            StructField("source", parse_schema(source, "debezium.envelope(…)")),
             StructField("op", StringType(), nullable=False),
             StructField("ts_ms", LongType()),
         ]

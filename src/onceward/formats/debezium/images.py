@@ -20,7 +20,7 @@ from onceward.errors import SchemaUnfit
 from onceward.formats.debezium.changes import stop
 from onceward.formats.debezium.types import TEXT
 from onceward.formats.json.plan import STRICTLY
-from onceward.formats.judged import quoted, with_one
+from onceward.formats.validation import quoted, with_one
 
 
 class Images:
@@ -55,7 +55,7 @@ class Images:
             changes.withColumn(f"{name}_text", text), F.from_json(said, self._read_as, how), beside
         )
         row = F.col(quoted(beside))
-        fields = F.struct(*TEXT.fields_of(row, self._schema))
+        fields = F.struct(*TEXT.convert_fields(row, self._schema))
         checked = F.when(said.isNull(), F.lit(None)).when(self._fits(row, said), fields)
         stops = F.raise_error(stop(self._tag, "schema", self._why(row, said), _NEXT_STEP))
         return with_one(read, checked.otherwise(stops), name).drop(beside, f"{name}_text")

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit
-from onceward.formats.debezium.changes import must_be_changes, of_table, stop, with_their_rows
+from onceward.formats.debezium.changes import check_columns, checked_op, select_table, stop
 from onceward.formats.debezium.images import Images
-from onceward.formats.json.decoding import struct_of
-from onceward.formats.judged import quoted, with_one
+from onceward.formats.json.decoding import parse_schema
+from onceward.formats.validation import quoted, with_one
 
 _ROW = "onceward_row"
 _OP = "onceward_op"
@@ -70,8 +70,8 @@ def rows(
     :raises SchemaUnfit: ``schema`` is none, has a type that is not read, or a column that is
         called like one of ours.
     """
-    must_be_changes(changes, _CALLED)
-    columns = struct_of(schema, _CALLED)
+    check_columns(changes, _CALLED)
+    columns = parse_schema(schema, _CALLED)
     for ours, parameter in ((op_column, "op_column"), (position_column, "position_column")):
         if ours.lower() in (name.lower() for name in columns.names):
             raise SchemaUnfit(
@@ -79,7 +79,7 @@ def rows(
                 next_step=f"pass another name as {parameter}=, and the same one to the sink",
             )
     tag = TAG + uuid.uuid4().hex
-    chosen = of_table(changes, table, tag, _CALLED)
+    chosen = select_table(changes, table, tag, _CALLED)
     if emptied_at is not None:
         if not _POSITION.fullmatch(emptied_at):
             raise ConfigurationError(
@@ -107,4 +107,4 @@ def _op(tag: str) -> Column:
               "batch was written"),
     )  # fmt: skip
     truncated = stop(tag, "truncate", F.lit("TRUNCATE TABLE has removed all of its rows"), passed)
-    return F.when(F.col("op") == "t", F.raise_error(truncated)).otherwise(with_their_rows(tag))
+    return F.when(F.col("op") == "t", F.raise_error(truncated)).otherwise(checked_op(tag))

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from onceward.formats.json.types import TIME, Types, text_of
+from onceward.formats.json.types import TIME, Types, variant_text
 
 # a class and a star: groups would recurse, a level for every few bytes
 _BASE64 = r"\A[A-Za-z0-9+/]*={0,2}\z"
@@ -51,34 +51,34 @@ class TableTypes(Types):
         self._utc = utc
         self._decimals = decimals
 
-    def value_of(self, read: Column, kind: DataType) -> Column:
+    def convert(self, read: Column, kind: DataType) -> Column:
         """Convert a value, and a null of JSON to one of SQL.
 
         A column of JSON is far more often null than it holds the text ``null``.
         """
         if isinstance(kind, VariantType):
             return F.when(~F.is_variant_null(read), read)
-        return super().value_of(read, kind)
+        return super().convert(read, kind)
 
-    def _refused(self, kind: DataType) -> str:
+    def _refusal(self, kind: DataType) -> str:
         if isinstance(kind, DecimalType):
             return (
                 "numbers in quotes may be Base64 (decimal.handling.mode=precise); have them "
                 'written by mode "string" '
                 'and pass decimals="string", or take STRING'
             )
-        return super()._refused(kind)
+        return super()._refusal(kind)
 
-    def _is_told_by_text(self, kind: DataType) -> bool:
+    def _is_read_as_variant(self, kind: DataType) -> bool:
         if isinstance(kind, DecimalType):
             return self._utc or self._decimals
-        return isinstance(kind, BinaryType) or super()._is_told_by_text(kind)
+        return isinstance(kind, BinaryType) or super()._is_read_as_variant(kind)
 
-    def _of_variant(self, read: Column, kind: DataType) -> Column:
+    def _from_variant(self, read: Column, kind: DataType) -> Column:
         if isinstance(kind, DecimalType):
             return self._decimal(read, kind)
         if isinstance(kind, BinaryType):
-            text = text_of(read)
+            text = variant_text(read)
             whole = text.rlike(_BASE64) & (F.length(text) % 4 == 0)
             return F.when(whole, F.try_to_binary(text, F.lit("base64")))
         if isinstance(kind, DateType):
@@ -86,12 +86,12 @@ class TableTypes(Types):
                 F.schema_of_variant(read) == "BIGINT", F.try_variant_get(read, "$", "bigint")
             )
             day = F.when(days.between(-_DAYS, _DAYS - 1), F.date_from_unix_date(days.cast("int")))
-            return F.coalesce(super()._of_variant(read, kind), day)
+            return F.coalesce(super()._from_variant(read, kind), day)
         if isinstance(kind, TimestampType) and self._utc:
-            text = text_of(read)
+            text = variant_text(read)
             local = F.when(text.rlike(rf"\A{TIME}\z"), F.concat(text, F.lit("Z")).try_cast(kind))
-            return F.coalesce(local, super()._of_variant(read, kind))
-        return super()._of_variant(read, kind)
+            return F.coalesce(local, super()._from_variant(read, kind))
+        return super()._from_variant(read, kind)
 
     def _decimal(self, read: Column, kind: DecimalType) -> Column:
         """Convert by the number's digits: a cast would round. A double is refused, even one that

@@ -12,9 +12,9 @@ from pyspark.sql.types import DataType, StructType
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit
-from onceward.formats.json.plan import Plan
+from onceward.formats.json.plan import JsonPlan
 from onceward.formats.json.types import JSON, Types
-from onceward.formats.judged import JudgedStep, refuse_frame
+from onceward.formats.validation import ValidatingStep, refuse_frame
 
 _EMPTY_IS_NULL = "spark.sql.legacy.json.allowEmptyString.enabled"
 
@@ -53,10 +53,10 @@ def decode(
     :raises SchemaUnfit: ``schema`` is none, or has a type that Spark would not read exactly.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
-    return decoded(frame, struct_of(schema), column, on_error)
+    return decode_with(frame, parse_schema(schema), column, on_error)
 
 
-def decoded(
+def decode_with(
     frame: DataFrame, schema: StructType, column: str, on_error: str, types: Types = JSON
 ) -> DataFrame:
     """Decode with ``types``, for a schema whose fields are read in a way of their own.
@@ -74,15 +74,15 @@ def decoded(
             f"{_EMPTY_IS_NULL}=true makes nulls of empty texts where a number is wanted",
             next_step=f"set {_EMPTY_IS_NULL} to false, its default",
         )
-    plan = Plan(tag := TAG + uuid.uuid4().hex, column, schema, types)
-    return JudgedStep(tag, plan, sets_aside=on_error == "dead_letter").decoded(frame)
+    plan = JsonPlan(tag := TAG + uuid.uuid4().hex, column, schema, types)
+    return ValidatingStep(tag, plan, sets_aside=on_error == "dead_letter").apply(frame)
 
 
-def struct_of(schema: object, called: str = "json.decode(…)") -> StructType:
+def parse_schema(schema: object, function: str = "json.decode(…)") -> StructType:
     """Parse a schema. :raises SchemaUnfit: it is no struct, and no columns in DDL."""
     step = (
         f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as "
-        f"schema= of {called}"
+        f"schema= of {function}"
     )
     if isinstance(schema, str):
         try:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
 from onceward.formats.json.types import JSON, Types, has_variants, only_variants
-from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, with_one
+from onceward.formats.validation import DOES_NOT_FIT, poison, quoted, with_one
 
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
@@ -55,7 +55,7 @@ _ESCAPE, _KEY = r"\\.", r'"[^"]*+":'
 _HALF_A_CHARACTER = r"\\u[dD][89a-fA-F]"
 
 
-class Plan:
+class JsonPlan:
     """Fixed when it is made.
 
     :param tag: what the errors that it raises name.
@@ -76,17 +76,17 @@ class Plan:
         self._record = F.get(self._items, F.lit(0))
 
     def good(self, rows: DataFrame) -> DataFrame:
-        return self._with_value(rows, self._decoded(rows).where(self._is_good()), self._record)
+        return self._with_value(rows, self._decode(rows).where(self._is_good()), self._record)
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
-        read = self._decoded(rows)
+        read = self._decode(rows)
         raising = F.raise_error(poison(self._tag, rows, F.lit(DOES_NOT_FIT), self._message()))
         checked = F.when(self._is_good(), self._record).otherwise(raising)
         return self._with_value(rows, with_one(read, checked, _CHECKED), F.col(_CHECKED))
 
     def bad(self, rows: DataFrame) -> DataFrame:
         return (
-            self._decoded(rows)
+            self._decode(rows)
             .where(~self._is_good())
             .select(
                 *(F.col(quoted(name)) for name in rows.columns),
@@ -97,7 +97,7 @@ class Plan:
 
     # below
 
-    def _decoded(self, rows: DataFrame) -> DataFrame:
+    def _decode(self, rows: DataFrame) -> DataFrame:
         """Add :data:`DECODED`: the list of the record and our mark, and Spark's note on it."""
         record = self._types.read_as(self._schema)
         assert isinstance(record, StructType)  # noqa: S101 — it was one
@@ -114,14 +114,16 @@ class Plan:
 
         A null value is no record at all (a deletion, in Kafka), and passes.
         """
-        judged = (
+        conditions = (
             self._is_one_object(),
             self._has_whole_characters(),
             F.is_valid_utf8(self._text),
             *self._fitting(),
             *self._finite(),
         )
-        return self._value.isNull() | F.coalesce(reduce(lambda a, b: a & b, judged), F.lit(False))
+        return self._value.isNull() | F.coalesce(
+            reduce(lambda a, b: a & b, conditions), F.lit(False)
+        )
 
     def _is_one_object(self) -> Column:
         ours = F.get(self._items, F.lit(1)).getField(self._mark)
@@ -181,7 +183,7 @@ class Plan:
         """Return the columns of ``rows``, in their order, with the record in the place of its
         bytes."""
         value = F.when(
-            record.isNotNull(), F.struct(*self._types.fields_of(record, self._schema))
+            record.isNotNull(), F.struct(*self._types.convert_fields(record, self._schema))
         ).alias(self._column)
         return read.select(
             *(value if name == self._column else F.col(quoted(name)) for name in rows.columns)

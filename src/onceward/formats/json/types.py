@@ -58,7 +58,7 @@ _INSTEAD = {
 
 class Types:
     """How fields are read; a format whose texts stand for more types says so in a subclass
-    (:meth:`_refused`, :meth:`_is_told_by_text`, :meth:`_of_variant`).
+    (:meth:`_refusal`, :meth:`_is_read_as_variant`, :meth:`_from_variant`).
     """
 
     def why_not(self, kind: DataType, at: str = "") -> str | None:
@@ -86,9 +86,9 @@ class Types:
                 if is_text(kind.keyType)
                 else f"keys of {at} are no STRING"
             )
-        if self._is_told_by_text(kind) or type(kind) in _AS_THEY_ARE:
+        if self._is_read_as_variant(kind) or type(kind) in _AS_THEY_ARE:
             return None
-        return f"{at} is {kind.simpleString()}: {self._refused(kind)}"
+        return f"{at} is {kind.simpleString()}: {self._refusal(kind)}"
 
     def read_as(self, kind: DataType) -> DataType:
         """Return the type that ``from_json`` is told."""
@@ -100,24 +100,24 @@ class Types:
             return ArrayType(self.read_as(kind.elementType))
         if isinstance(kind, MapType):
             return MapType(kind.keyType, self.read_as(kind.valueType))
-        return VariantType() if self._is_told_by_text(kind) else kind
+        return VariantType() if self._is_read_as_variant(kind) else kind
 
-    def value_of(self, read: Column, kind: DataType) -> Column:
+    def convert(self, read: Column, kind: DataType) -> Column:
         """Convert ``read``, of type :meth:`read_as`, to ``kind``."""
         if self.read_as(kind) == _nullable(kind):
             return read
         if isinstance(kind, StructType):
-            return F.when(read.isNotNull(), F.struct(*self.fields_of(read, kind)))
+            return F.when(read.isNotNull(), F.struct(*self.convert_fields(read, kind)))
         if isinstance(kind, ArrayType):
-            return F.transform(read, lambda element: self.value_of(element, kind.elementType))
+            return F.transform(read, lambda element: self.convert(element, kind.elementType))
         if isinstance(kind, MapType):
-            return F.transform_values(read, lambda _, value: self.value_of(value, kind.valueType))
-        return self._of_variant(read, kind)
+            return F.transform_values(read, lambda _, value: self.convert(value, kind.valueType))
+        return self._from_variant(read, kind)
 
-    def fields_of(self, read: Column, kind: StructType) -> list[Column]:
+    def convert_fields(self, read: Column, kind: StructType) -> list[Column]:
         """Convert the fields of a struct."""
         return [
-            self.value_of(read.getField(field.name), field.dataType).alias(field.name)
+            self.convert(read.getField(field.name), field.dataType).alias(field.name)
             for field in kind.fields
         ]
 
@@ -127,7 +127,7 @@ class Types:
         if isinstance(kind, VariantType):
             return None if nullable else read.isNotNull() & ~F.is_variant_null(read)
         if self.read_as(kind) == VariantType():
-            there = self.value_of(read, kind).isNotNull()
+            there = self.convert(read, kind).isNotNull()
             return there | read.isNull() | F.is_variant_null(read) if nullable else there
         inside = self._fits_inside(read, kind)
         if inside is None:
@@ -136,17 +136,17 @@ class Types:
 
     # what a subclass may read otherwise
 
-    def _refused(self, kind: DataType) -> str:
+    def _refusal(self, kind: DataType) -> str:
         """Return why a type is not read, and what to take in its place."""
         return _INSTEAD.get(kind.simpleString().partition("(")[0], "this type is not read")
 
-    def _is_told_by_text(self, kind: DataType) -> bool:
-        """Return whether it is read as VARIANT, of which :meth:`_of_variant` makes it."""
+    def _is_read_as_variant(self, kind: DataType) -> bool:
+        """Return whether it is read as VARIANT, of which :meth:`_from_variant` makes it."""
         return is_text(kind) or type(kind) in _FORMS
 
-    def _of_variant(self, read: Column, kind: DataType) -> Column:
+    def _from_variant(self, read: Column, kind: DataType) -> Column:
         """Convert a VARIANT to ``kind``; null where it is none."""
-        text = text_of(read)
+        text = variant_text(read)
         if is_text(kind):
             return text
         return F.when(text.rlike(_FORMS[type(kind)]), text.try_cast(kind))
@@ -185,7 +185,7 @@ def is_text(kind: DataType) -> bool:
     return type(kind) is StringType and kind.simpleString() == "string"
 
 
-def text_of(read: Column) -> Column:
+def variant_text(read: Column) -> Column:
     """Return the text that a variant is; null if it is something else."""
     return F.try_variant_get(read, "$", "binary").cast("string")
 

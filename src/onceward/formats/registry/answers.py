@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onceward.formats.registry.json_limits import NotFit, parsed
+from onceward.formats.registry.json_limits import NotFit, parse_json
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
@@ -25,7 +25,7 @@ _MOST_REFERENCES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class SchemaReference:
     """A schema that another one uses: the named type ``name``, as it is in version ``version`` of
     ``subject``.
     """
@@ -44,7 +44,7 @@ class RegisteredSchema:
     id: int
     schema_type: SchemaType
     text: str
-    references: tuple[Reference, ...] = ()
+    references: tuple[SchemaReference, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -53,10 +53,10 @@ class RegisteredSchema:
         """
         text = self.text
         if self.schema_type != "PROTOBUF":
-            text = json.dumps(parsed(text), sort_keys=True, separators=(",", ":"))
+            text = json.dumps(parse_json(text), sort_keys=True, separators=(",", ":"))
         references = sorted([r.name, r.subject, r.version] for r in self.references)
-        said = json.dumps([self.schema_type, text, references])
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        answer = json.dumps([self.schema_type, text, references])
+        return hashlib.sha256(answer.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class Version:
 
 def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
     """Read ``GET /schemas/ids/{id}``. :raises NotFit: it is no schema, or one with another id."""
-    said = _object(answer)
-    if said.get("id", schema_id) != schema_id:  # Confluent's newer lines repeat it
-        raise NotFit(f"the schema of another id, {said['id']!r}")
-    return _schema(said, schema_id, most_bytes)
+    answer = _object(answer)
+    if answer.get("id", schema_id) != schema_id:  # Confluent's newer lines repeat it
+        raise NotFit(f"the schema of another id, {answer['id']!r}")
+    return _schema(answer, schema_id, most_bytes)
 
 
 def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) -> Version:
@@ -92,13 +92,13 @@ def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) 
     :param version: None: the latest.
     :raises NotFit: it is no version, or one of another subject or number.
     """
-    said = _object(answer)
-    if said.get("subject") != subject:
-        raise NotFit(f"a schema of another subject, {said.get('subject')!r}")
-    number = _whole(said, "version")
+    answer = _object(answer)
+    if answer.get("subject") != subject:
+        raise NotFit(f"a schema of another subject, {answer.get('subject')!r}")
+    number = _whole(answer, "version")
     if version not in (None, number):
         raise NotFit(f"version {number} where {version} was asked for")
-    return Version(subject, number, _schema(said, _whole(said, "id"), most_bytes))
+    return Version(subject, number, _schema(answer, _whole(answer, "id"), most_bytes))
 
 
 def id_in(answer: Any) -> int:
@@ -127,29 +127,45 @@ def names_in(answer: Any) -> list[str]:
     return sorted(set(answer))
 
 
-def _schema(said: dict[str, Any], schema_id: int, most_bytes: int) -> RegisteredSchema:
-    text = said.get("schema")
+def subject_context(subject: str) -> str:
+    """Return the context that a subject names, ``.eu`` of ``:.eu:orders-value``; "" is the default
+    one (Confluent, *Schema Contexts*)."""
+    if not isinstance(subject, str) or not subject.startswith(":."):
+        return ""
+    context, colon, _ = subject[1:].partition(":")
+    return context if colon and context != "." else ""
+
+
+def topic_subject(topic: str, side: Literal["key", "value"]) -> str:
+    """Return the subject of Confluent's ``TopicNameStrategy``: ``orders-key`` or
+    ``orders-value``.
+    """
+    return f"{topic}-{side}"
+
+
+def _schema(answer: dict[str, Any], schema_id: int, most_bytes: int) -> RegisteredSchema:
+    text = answer.get("schema")
     if not isinstance(text, str) or not text or not _is_text(text):
         raise NotFit("an answer without the text of a schema")
     if (size := len(text.encode())) > most_bytes:
         raise NotFit(f"a schema of {size:,} bytes, above the limit of {most_bytes:,}")
-    named = said.get("schemaType") or "AVRO"  # left out for Avro
-    kind = _TYPES.get(named) if isinstance(named, str) else None
+    type_name = answer.get("schemaType") or "AVRO"  # left out for Avro
+    kind = _TYPES.get(type_name) if isinstance(type_name, str) else None
     if kind is None:
-        raise NotFit(f"a schema of type {named!r}")
+        raise NotFit(f"a schema of type {type_name!r}")
     if kind != "PROTOBUF":
         try:
-            parsed(text)
+            parse_json(text)
         except NotFit as wrong:
             raise NotFit(f"a schema whose text is {wrong}") from None
-    return RegisteredSchema(schema_id, kind, text, _references(said.get("references") or []))
+    return RegisteredSchema(schema_id, kind, text, _references(answer.get("references") or []))
 
 
-def _references(said: Any) -> tuple[Reference, ...]:
-    if not isinstance(said, list) or len(said) > _MOST_REFERENCES:
+def _references(answer: Any) -> tuple[SchemaReference, ...]:
+    if not isinstance(answer, list) or len(answer) > _MOST_REFERENCES:
         raise NotFit(f"references that are no list of at most {_MOST_REFERENCES}")
     found = []
-    for one in map(_object, said):
+    for one in map(_object, answer):
         name, subject = one.get("name"), one.get("subject")
         if not (
             isinstance(name, str)
@@ -158,7 +174,7 @@ def _references(said: Any) -> tuple[Reference, ...]:
             and subject
         ):
             raise NotFit("a reference without a name or a subject")
-        found.append(Reference(name, subject, _whole(one, "version")))
+        found.append(SchemaReference(name, subject, _whole(one, "version")))
     return tuple(found)
 
 
@@ -168,8 +184,8 @@ def _object(answer: Any) -> dict[str, Any]:
     return answer
 
 
-def _whole(said: dict[str, Any], name: str) -> int:
-    number = said.get(name)
+def _whole(answer: dict[str, Any], name: str) -> int:
+    number = answer.get(name)
     if type(number) is not int or not 0 < number <= LARGEST_ID:
         raise NotFit(f"no {name} from 1 to {LARGEST_ID:,} but {number!r}")
     return number

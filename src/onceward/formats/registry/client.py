@@ -19,13 +19,13 @@ from onceward.formats.registry.answers import (
     names_in,
     numbers_in,
     schema_in,
+    subject_context,
     version_in,
 )
-from onceward.formats.registry.conversation import Conversation, Patience, Unknown
+from onceward.formats.registry.conversation import Conversation, NotRegistered, RetryLimits
 from onceward.formats.registry.http import client_library
 from onceward.formats.registry.references import self_contained
-from onceward.formats.registry.settings import settings_of
-from onceward.formats.registry.subjects import context_of
+from onceward.formats.registry.settings import parse_settings
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class SchemaRegistry:
         request_timeout_s: float = 20.0,
         max_schema_bytes: int = 1_048_576,
     ) -> None:
-        settings = settings_of(url, options)
+        settings = parse_settings(url, options)
         limits = {
             "timeout_s": timeout_s, "request_timeout_s": request_timeout_s,
             "max_schema_bytes": max_schema_bytes,
@@ -97,16 +97,16 @@ class SchemaRegistry:
         """The registry's address, as it is asked."""
         self._who = settings.who
         self._most_bytes = int(max_schema_bytes)
-        self._conversation = Conversation(settings, Patience(timeout_s, request_timeout_s))
+        self._conversation = Conversation(settings, RetryLimits(timeout_s, request_timeout_s))
         self._lock = threading.Lock()
         self.context = ""
         """In which of the registry's contexts ids are asked for; "" is the default one."""
         self._subject: str | None = None
-        self._known: dict[int, RegisteredSchema] = {}
+        self._schemas: dict[int, RegisteredSchema] = {}
         self._texts: dict[int, str] = {}
         self._contexts: dict[str, SchemaRegistry] = {"": self}
 
-    def in_context_of(self, subject: str) -> SchemaRegistry:
+    def in_context(self, subject: str) -> SchemaRegistry:
         """Return this registry, asking for ids in the context that ``subject`` names:
         ``:.eu:orders-value``.
 
@@ -114,13 +114,13 @@ class SchemaRegistry:
         API Reference*, ``GET /schemas/ids/{id}?subject=``; Schema Linking makes such contexts). A
         subject without one is in the default context. All of them share one conversation.
         """
-        context = context_of(subject)
+        context = subject_context(subject)
         with self._lock:
             there = self._contexts.get(context)
             if there is None:
                 there = object.__new__(SchemaRegistry)
                 there.__dict__.update(self.__dict__)
-                there.context, there._subject, there._known, there._texts = (
+                there.context, there._subject, there._schemas, there._texts = (
                     context,
                     subject,
                     {},
@@ -139,8 +139,8 @@ class SchemaRegistry:
         """
         _must_be_id(schema_id)
         with self._lock:
-            known = self._known.get(schema_id)
-        return known if known is not None else self._remembered(self._asked_for(schema_id))
+            known = self._schemas.get(schema_id)
+        return known if known is not None else self._remember(self._fetch(schema_id))
 
     def resolved_text(self, schema_id: int) -> str:
         """Return one self-contained Avro schema as JSON text: named types of other subjects are
@@ -156,13 +156,12 @@ class SchemaRegistry:
         if known is not None:
             return known
         text = self_contained(
-            self.schema(schema_id),
-            lambda name, number: self.version(self._qualified(name), number),
+            self.schema(schema_id), lambda name, number: self.version(self._qualify(name), number)
         )
         with self._lock:
             return self._texts.setdefault(schema_id, text)
 
-    def still_the_same(self, known: Iterable[int] | Mapping[int, str]) -> None:
+    def check_unchanged(self, known: Iterable[int] | Mapping[int, str]) -> None:
         """Ask for these ids again, and compare the schemas.
 
         An in-memory registry that was started again counts from 1, so that records which were
@@ -182,24 +181,24 @@ class SchemaRegistry:
                 elsewhere = [
                     one
                     for one in self._contexts.values()
-                    if not self.context and schema_id in one._known
+                    if not self.context and schema_id in one._schemas
                 ]
             for registry in elsewhere or [self]:
                 registry._must_be_the_same(schema_id, wanted)
 
     def _must_be_the_same(self, schema_id: int, wanted: str | None) -> None:
         with self._lock:
-            before = self._known.get(schema_id)
+            before = self._schemas.get(schema_id)
         try:
-            now = self._asked_for(schema_id)
+            now = self._fetch(schema_id)
         except SchemaUnknown:
             had = wanted or (before.fingerprint if before is not None else None)
             if had is None:
                 raise
-            raise self._replaced(schema_id, had, None) from None
+            raise self._replaced_error(schema_id, had, None) from None
         if wanted is not None and wanted != now.fingerprint:
-            raise self._replaced(schema_id, wanted, now.fingerprint)
-        self._remembered(now)
+            raise self._replaced_error(schema_id, wanted, now.fingerprint)
+        self._remember(now)
 
     # subjects
 
@@ -237,7 +236,7 @@ class SchemaRegistry:
         :param normalize: other spellings of the same schema are the same.
         :raises SchemaUnknown: it is not registered there. :raises SchemaUnfit: it is no schema.
         """
-        return self._given("/subjects/{}", subject, schema_text, schema_type, normalize)
+        return self._post("/subjects/{}", subject, schema_text, schema_type, normalize)
 
     def register(
         self,
@@ -253,27 +252,27 @@ class SchemaRegistry:
 
         :raises SchemaUnfit: it is no schema, or not compatible with the subject's older ones.
         """
-        return self._given("/subjects/{}/versions", subject, schema_text, schema_type, normalize)
+        return self._post("/subjects/{}/versions", subject, schema_text, schema_type, normalize)
 
     # below
 
     def _version(self, subject: str, number: int | None) -> Version:
-        asked = "latest" if number is None else str(number)
+        number_text = "latest" if number is None else str(number)
         what = (
             f"subject {subject!r}"
             if number is None
             else f"version {number} of subject {subject!r}"
         )
         found = self._ask(
-            "GET", f"/subjects/{_in_path(subject)}/versions/{asked}",
+            "GET", f"/subjects/{_in_path(subject)}/versions/{number_text}",
             lambda answer: version_in(answer, subject, number, self._most_bytes), what,
             most_bytes=self._answer_bytes,
         )  # fmt: skip
         return Version(
-            found.subject, found.version, self.in_context_of(subject)._remembered(found.schema)
+            found.subject, found.version, self.in_context(subject)._remember(found.schema)
         )
 
-    def _given(
+    def _post(
         self, path: str, subject: str, text: str, schema_type: SchemaType, normalize: bool
     ) -> int:
         body = {"schema": text} | ({} if schema_type == "AVRO" else {"schemaType": schema_type})
@@ -287,7 +286,7 @@ class SchemaRegistry:
             body=body,
         )
 
-    def _asked_for(self, schema_id: int) -> RegisteredSchema:
+    def _fetch(self, schema_id: int) -> RegisteredSchema:
         where = "" if self._subject is None else f"?subject={quote(self._subject, safe='')}"
         return self._ask(
             "GET", f"/schemas/ids/{schema_id}{where}",
@@ -308,7 +307,7 @@ class SchemaRegistry:
     ) -> T:
         try:
             return self._conversation.ask(method, path, read, most_bytes=most_bytes, body=body)
-        except Unknown as none:
+        except NotRegistered as none:
             raise SchemaUnknown(
                 f"the schema registry at {self.url} knows no {what}: {none}",
                 next_step="register it there, or check that url= leads to the registry whose ids "
@@ -321,14 +320,14 @@ class SchemaRegistry:
         """Of an answer with one schema: as JSON says it, a quote has two bytes."""
         return 2 * self._most_bytes + _ENVELOPE_BYTES
 
-    def _remembered(self, now: RegisteredSchema) -> RegisteredSchema:
+    def _remember(self, now: RegisteredSchema) -> RegisteredSchema:
         with self._lock:
-            before = self._known.setdefault(now.id, now)
+            before = self._schemas.setdefault(now.id, now)
         if before != now and before.fingerprint != now.fingerprint:
-            raise self._replaced(now.id, before.fingerprint, now.fingerprint)
+            raise self._replaced_error(now.id, before.fingerprint, now.fingerprint)
         return before
 
-    def _replaced(self, schema_id: int, before: str, now: str | None) -> RegistryReplaced:
+    def _replaced_error(self, schema_id: int, before: str, now: str | None) -> RegistryReplaced:
         has = f"has another schema now ({now})" if now else "is not known there any more"
         return RegistryReplaced(
             f"the schema registry at {self.url} is not the one that it was: id {schema_id}, whose "
@@ -340,11 +339,15 @@ class SchemaRegistry:
             details={"url": self.url, "id": schema_id, "before": before, "now": now},
         )
 
-    def _qualified(self, subject: str) -> str:
+    def _qualify(self, subject: str) -> str:
         """Return the name of a subject that a schema of this context refers to, as seen from
         outside of it.
         """
-        return subject if not self.context or context_of(subject) else f":{self.context}:{subject}"
+        return (
+            subject
+            if not self.context or subject_context(subject)
+            else f":{self.context}:{subject}"
+        )
 
     def __repr__(self) -> str:
         return (

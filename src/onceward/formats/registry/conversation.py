@@ -28,9 +28,9 @@ from onceward.errors import (
     RegistryUnreachable,
     SchemaUnfit,
 )
-from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, asked
-from onceward.formats.registry.json_limits import NotFit, parsed
-from onceward.formats.registry.settings import Settings
+from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, send
+from onceward.formats.registry.json_limits import NotFit, parse_json
+from onceward.formats.registry.settings import RegistrySettings
 from onceward.kafka.wire.options.security import tls_context
 
 T = TypeVar("T")
@@ -43,11 +43,11 @@ UNKNOWN = frozenset({40401, 40402, 40403})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _LATER = frozenset({408, 429})  # and all from 500 on
 _NOT_TAKEN = frozenset({409, 422})  # incompatible with an older version; no schema
-_SAID_CHARACTERS = 300
+_QUOTED_CHARACTERS = 300
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
-class Unknown(Exception):
+class NotRegistered(Exception):
     """The registry's own *there is no such thing*, in its words."""
 
 
@@ -68,7 +68,7 @@ class _Later(Exception):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryLimits:
     """:param timeout_s: for a question, all its tries and pauses. :param request_timeout_s: for
     one try of it.
     """
@@ -80,9 +80,9 @@ class Patience:
 class Conversation:
     """With one registry."""
 
-    def __init__(self, settings: Settings, patience: Patience) -> None:
+    def __init__(self, settings: RegistrySettings, patience: RetryLimits) -> None:
         self.settings = settings
-        self._patience = patience
+        self._limits = patience
         if settings.tls is not None:
             tls_context(settings.tls)  # a file that is missing is named now
 
@@ -104,21 +104,21 @@ class Conversation:
         :raises RegistryUnreachable: no answer in time. :raises RegistryAnswerUnfit: none that
             makes sense.
         """
-        left = self._patience.timeout_s
+        left = self._limits.timeout_s
         ends = time.monotonic() + left
         pause = _FIRST_PAUSE_S
         failed: _Later | None = None
         while True:
-            seconds = min(self._patience.request_timeout_s, left)
+            seconds = min(self._limits.request_timeout_s, left)
             try:
                 return self._once(method, path, read, most_bytes, body, seconds)
             except _Later as later:
                 # A try for which there was little time left tells less than the one before it.
-                if failed is None or later.answered or seconds >= self._patience.request_timeout_s:
+                if failed is None or later.answered or seconds >= self._limits.request_timeout_s:
                     failed = later
             wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311 — so that many do not come at once
             if time.monotonic() + wait >= ends:
-                raise self._given_up(method, path, failed)
+                raise self._timeout_error(method, path, failed)
             log.info("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
             patience.pause(wait)
             left = max(
@@ -136,7 +136,7 @@ class Conversation:
         try:
             return tls_context(self.settings.tls)
         except ConfigurationError as unreadable:
-            raise _Later(self._shown(unreadable.message), answered=False) from None
+            raise _Later(self._redact(unreadable.message), answered=False) from None
 
     def _once(
         self,
@@ -153,29 +153,29 @@ class Conversation:
         if self.settings.login is not None:
             headers["Authorization"] = self.settings.login.header
         try:
-            answer = asked(
+            answer = send(
                 self.settings.address, self._tls(), method, path,
                 headers=headers, seconds=seconds, most_bytes=most_bytes,
                 body=None if body is None else json.dumps(body).encode(),
             )  # fmt: skip
             if answer.status == 200:
-                return read(parsed(answer.body))
+                return read(parse_json(answer.body))
         except NoAnswer as none:
-            raise _Later(self._shown(str(none)), answered=False) from None
+            raise _Later(self._redact(str(none)), answered=False) from None
         except NotFit as wrong:
-            raise _Later(self._shown(str(wrong)), nonsense=True) from None
+            raise _Later(self._redact(str(wrong)), nonsense=True) from None
         except NotTrusted as error:
-            raise self._not_trusted(str(error)) from None
+            raise self._distrust_error(str(error)) from None
         raise self._outcome(method, path, answer)
 
     def _outcome(self, method: str, path: str, answer: Answer) -> Exception:
         """Return the error that an answer other than 200 means."""
         status = answer.status
-        code, words = self._said(answer)
+        code, words = self._error_in(answer)
         if status in (401, 403):
-            return self._not_let_in(method, path, f"{status} {words}".strip())
+            return self._refused_error(method, path, f"{status} {words}".strip())
         if status == 404 and code in UNKNOWN:
-            return Unknown(words)
+            return NotRegistered(words)
         if status in _NOT_TAKEN and method == "POST":
             return SchemaUnfit(
                 f"the schema registry at {self.settings.address} does not take the schema "
@@ -194,30 +194,30 @@ class Conversation:
                 f"{status} {words}".strip(), after_s=_seconds_in(answer.headers.get("Retry-After"))
             )
         if 300 <= status < 400:
-            return self._redirected(method, path, answer)
+            return self._redirect_error(method, path, answer)
         return _Later(f"{status} {words}".strip(), nonsense=True)
 
-    def _said(self, answer: Answer) -> tuple[int | None, str]:
+    def _error_in(self, answer: Answer) -> tuple[int | None, str]:
         """Return the error code and the words of an answer, without secrets: servers repeat what
         they were sent."""
         code, words = None, answer.body.decode(errors="replace")
         try:
-            said = parsed(answer.body)
+            content = parse_json(answer.body)
         except NotFit:
-            said = None
-        if isinstance(said, dict):
-            code = said["error_code"] if type(said.get("error_code")) is int else None
-            words = str(said.get("message") or words)
-        return code, self._shown(words)
+            content = None
+        if isinstance(content, dict):
+            code = content["error_code"] if type(content.get("error_code")) is int else None
+            words = str(content.get("message") or words)
+        return code, self._redact(words)
 
-    def _shown(self, words: str) -> str:
+    def _redact(self, words: str) -> str:
         """Remove secrets from ``words``, then cut them short: half of a secret is one, too."""
         for secret in self.settings.login.secrets if self.settings.login else ():
             words = words.replace(secret, "***")
-        return " ".join(words.split())[:_SAID_CHARACTERS].rstrip(" .")
+        return " ".join(words.split())[:_QUOTED_CHARACTERS].rstrip(" .")
 
-    def _given_up(self, method: str, path: str, later: _Later) -> Exception:
-        address, seconds = self.settings.address, self._patience.timeout_s
+    def _timeout_error(self, method: str, path: str, later: _Later) -> Exception:
+        address, seconds = self.settings.address, self._limits.timeout_s
         details = {"url": str(address), "path": path, "timeout_s": seconds}
         if later.nonsense:
             return RegistryAnswerUnfit(
@@ -236,7 +236,7 @@ class Conversation:
             details=details,
         )
 
-    def _redirected(self, method: str, path: str, answer: Answer) -> RegistryAnswerUnfit:
+    def _redirect_error(self, method: str, path: str, answer: Answer) -> RegistryAnswerUnfit:
         try:
             to = urlsplit(answer.headers.get("Location", ""))
             where = f"{to.scheme}://{to.hostname}" if to.hostname else "another path"
@@ -244,13 +244,13 @@ class Conversation:
             where = "somewhere"
         return RegistryAnswerUnfit(
             f"the schema registry at {self.settings.address} sends {method} {path} on to "
-            f"{self._shown(where)} "
+            f"{self._redact(where)} "
             f"({answer.status}), where nobody goes: our login is for this address alone",
             next_step="pass the address to which it leads as url=, if that is the registry",
             details={"url": str(self.settings.address), "path": path, "status": answer.status},
         )
 
-    def _not_let_in(self, method: str, path: str, words: str) -> RegistryRefused:
+    def _refused_error(self, method: str, path: str, words: str) -> RegistryRefused:
         login = self.settings.login
         with_what = f"the login of {login.option}" if login else "a request without a login"
         return RegistryRefused(
@@ -266,10 +266,10 @@ class Conversation:
             },
         )
 
-    def _not_trusted(self, reason: str) -> RegistryRefused:
+    def _distrust_error(self, reason: str) -> RegistryRefused:
         return RegistryRefused(
             f"the certificate of the schema registry at {self.settings.address} is not trusted: "
-            f"{self._shown(reason)}",
+            f"{self._redact(reason)}",
             next_step="set ssl.ca.location to the CA that signed it, or correct the host name in "
             "url=",
             details={"url": str(self.settings.address), "option": "ssl.ca.location"},

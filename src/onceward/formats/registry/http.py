@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onceward.formats.registry.json_limits import NotFit
-from onceward.formats.registry.settings import Address
+from onceward.formats.registry.settings import RegistryAddress
 from onceward.libraries import library
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Answer:
     body: bytes
 
 
-def asked(
-    address: Address,
+def send(
+    address: RegistryAddress,
     tls: ssl.SSLContext | None,
     method: str,
     path: str,
@@ -121,7 +121,7 @@ def client_library() -> Any:
 
 
 def _pool(
-    address: Address, tls: ssl.SSLContext | None, seconds: float, cut: _Cut
+    address: RegistryAddress, tls: ssl.SSLContext | None, seconds: float, cut: _Cut
 ) -> urllib3.HTTPConnectionPool:
     library = client_library()
     settings: dict[str, Any] = {"timeout": seconds, "maxsize": 1, "retries": False}

@@ -21,7 +21,7 @@ class NotFit(Exception):
     """What is wrong with an answer or a text, in a few words."""
 
 
-def parsed(text: str | bytes, *, deepest: int = DEEPEST) -> Any:
+def parse_json(text: str | bytes, *, deepest: int = DEEPEST) -> Any:
     """Return the value of ``text``, which takes a few times its size in memory.
 
     :raises NotFit: it is no JSON in UTF-8, its brackets are nested deeper than ``deepest``, or

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from onceward.errors import SchemaUnfit
-from onceward.formats.registry.answers import Reference, RegisteredSchema, Version
-from onceward.formats.registry.json_limits import DEEPEST, NotFit, parsed
+from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
+from onceward.formats.registry.json_limits import DEEPEST, NotFit, parse_json
 
 MOST_SCHEMAS = 200
 DEEPEST_REFERENCE = 20
@@ -45,12 +45,12 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
     gathering = _Gathering(schema, version_of)
     gathering.gather(schema, ())
     text = json.dumps(
-        _Inlining(schema.id, gathering.types).inlined(parsed(schema.text)), ensure_ascii=False
+        _Inlining(schema.id, gathering.types).inline(parse_json(schema.text)), ensure_ascii=False
     )
     if len(text.encode()) > MOST_BYTES:
         raise _unfit(schema.id, f"is larger than {MOST_BYTES:,} bytes with what it refers to")
     try:
-        parsed(text)
+        parse_json(text)
     except NotFit as wrong:
         raise _unfit(schema.id, f"becomes {wrong} with what it refers to") from None
     return text
@@ -70,18 +70,17 @@ class _Gathering:
         self._bytes = len(schema.text)
         self.types: dict[str, dict[str, Any]] = {}
 
-    def gather(self, schema: RegisteredSchema, way: tuple[Reference, ...]) -> None:
+    def gather(self, schema: RegisteredSchema, way: tuple[SchemaReference, ...]) -> None:
         """Collect schemas, depth first. ``way``: the references that led here."""
         if len(way) > DEEPEST_REFERENCE:
             raise _unfit(
-                self._id,
-                f"has references deeper than {DEEPEST_REFERENCE} levels ({_spelled(way)})",
+                self._id, f"has references deeper than {DEEPEST_REFERENCE} levels ({_spell(way)})"
             )
         for reference in schema.references:
             place = (reference.subject, reference.version)
             if place in {(before.subject, before.version) for before in way}:
                 raise _unfit(
-                    self._id, f"has references that go in circles ({_spelled((*way, reference))})"
+                    self._id, f"has references that go in circles ({_spell((*way, reference))})"
                 )
             if place in self._seen:
                 continue
@@ -91,13 +90,13 @@ class _Gathering:
             found = self._version_of(*place).schema
             if found.schema_type != "AVRO":
                 raise _unfit(
-                    self._id, f"refers to {_spelled((reference,))}, which is {found.schema_type}"
+                    self._id, f"refers to {_spell((reference,))}, which is {found.schema_type}"
                 )
             self._bytes += len(found.text)
             if self._bytes > MOST_BYTES:
                 raise _unfit(self._id, f"refers to more than {MOST_BYTES:,} bytes of schemas")
             self.gather(found, (*way, reference))
-            for name, definition in _definitions(parsed(found.text), ""):
+            for name, definition in _definitions(parse_json(found.text), ""):
                 if self.types.setdefault(name, definition) != definition:
                     raise _unfit(self._id, f"refers to two different types of the name {name}")
 
@@ -112,22 +111,22 @@ class _Inlining:
         self._types = types
         self._defined: set[str] = set()
 
-    def inlined(self, schema: Any) -> Any:
+    def inline(self, schema: Any) -> Any:
         own = dict(_definitions(schema, ""))
         if twice := sorted(set(own) & set(self._types)):
             raise _unfit(self._id, f"defines {twice[0]} itself, and refers to it, too")
         self._own = own
-        return self._written(schema, "", 0)
+        return self._rewrite(schema, "", 0)
 
-    def _written(self, schema: Any, space: str, depth: int) -> Any:
+    def _rewrite(self, schema: Any, space: str, depth: int) -> Any:
         if depth > DEEPEST:
             raise _unfit(
                 self._id, f"is nested deeper than {DEEPEST} levels with what it refers to"
             )
         if isinstance(schema, str):
-            return self._meant(schema, space, depth)
+            return self._resolve(schema, space, depth)
         if isinstance(schema, list):
-            return [self._written(branch, space, depth + 1) for branch in schema]
+            return [self._rewrite(branch, space, depth + 1) for branch in schema]
         if not isinstance(schema, dict):
             return schema
         kind = schema.get("type")
@@ -137,11 +136,11 @@ class _Inlining:
         if isinstance(kind, str) and kind not in ("array", "map"):
             # {"type": "x.A"} is x.A to Avro's parser, and nothing else of the object counts.
             # Behind "type" it takes no definition.
-            meant = self._meant(kind, space, depth)
+            meant = self._resolve(kind, space, depth)
             return meant if isinstance(meant, dict) else {**schema, "type": meant}
         for name in ("items", "values"):
             if name in written:
-                written[name] = self._written(written[name], space, depth + 1)
+                written[name] = self._rewrite(written[name], space, depth + 1)
         return written
 
     def _definition(self, schema: dict[str, Any], space: str, depth: int) -> Any:
@@ -149,36 +148,36 @@ class _Inlining:
         if name is None:
             return schema
         if name in self._types and name in self._defined:
-            return self._spelled(name, space)  # a type within a type, whose turn came before
+            return self._spell(name, space)  # a type within a type, whose turn came before
         self._defined.add(name)
         inner = name.rpartition(".")[0]
         written = dict(schema)
         if isinstance(schema.get("fields"), list):
             written["fields"] = [
-                {**field, "type": self._written(field.get("type"), inner, depth + 1)}
+                {**field, "type": self._rewrite(field.get("type"), inner, depth + 1)}
                 if isinstance(field, dict)
                 else field
                 for field in schema["fields"]
             ]
         return written
 
-    def _meant(self, name: str, space: str, depth: int) -> Any:
+    def _resolve(self, name: str, space: str, depth: int) -> Any:
         """Return what a name means in a namespace: itself, or the definition of a type that is met
         for the first time."""
         if name in _PRIMITIVE:
             return name
-        full = self._known(name, space)
+        full = self._find(name, space)
         if full is None or full not in self._types:
             return name
         if full in self._defined:
-            return self._spelled(full, space)
+            return self._spell(full, space)
         namespace, _, short = full.rpartition(".")
         # By its own two names, whatever the namespace around it.
         return self._definition(
             {**self._types[full], "name": short, "namespace": namespace}, "", depth
         )
 
-    def _known(self, name: str, space: str) -> str | None:
+    def _find(self, name: str, space: str) -> str | None:
         """Look for a name as Avro's parser does: in the namespace around, and else without one.
 
         Which of two it finds depends on which is defined by then, and that is what changes here:
@@ -194,7 +193,7 @@ class _Inlining:
             raise self._ambiguous(*found)
         return found[0] if found else None
 
-    def _spelled(self, full: str, space: str) -> str:
+    def _spell(self, full: str, space: str) -> str:
         around = f"{space}.{full}"
         if "." not in full and space and (around in self._types or around in self._own):
             raise self._ambiguous(around, full)
@@ -235,7 +234,7 @@ def _full_name(schema: dict[str, Any], space: str) -> str | None:
     return f"{space}.{name}" if space else name
 
 
-def _spelled(way: tuple[Reference, ...]) -> str:
+def _spell(way: tuple[SchemaReference, ...]) -> str:
     return " → ".join(f"{reference.subject} version {reference.version}" for reference in way)
 
 

@@ -32,7 +32,7 @@ _IN_A_PATH = frozenset(string.ascii_letters + string.digits + "-._~/%:@!$&'()*+,
 
 
 @dataclass(frozen=True)
-class Address:
+class RegistryAddress:
     """The one origin that is ever asked, and the path that all requests begin with."""
 
     scheme: str
@@ -57,10 +57,10 @@ class Login:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RegistrySettings:
     """Of one registry."""
 
-    address: Address
+    address: RegistryAddress
     login: Login | None
     tls: Security | None = field(repr=False)
 
@@ -71,27 +71,27 @@ class Settings:
         return hashlib.sha256(f"{self.address}\n{header}".encode()).hexdigest()
 
 
-class _Parts(NamedTuple):
+class _OptionParts(NamedTuple):
     ours: dict[str, str]
     tls: dict[str, str]
 
 
-def settings_of(url: Any, options: Mapping[str, Any] | None) -> Settings:
+def parse_settings(url: Any, options: Mapping[str, Any] | None) -> RegistrySettings:
     """Check the settings of a registry. :raises UnknownOption: an option nobody knows. :raises
     ConfigurationError: one is wrong."""
-    address = address_of(url)
-    given = _known(options or {})
-    if given.tls and address.scheme != "https":
+    address = parse_address(url)
+    parts = _split_options(options or {})
+    if parts.tls and address.scheme != "https":
         raise ContradictoryOptions(
-            f"{next(iter(given.tls))} is set, but the registry's url begins with http://",
+            f"{next(iter(parts.tls))} is set, but the registry's url begins with http://",
             next_step="write https://, or remove the option",
         )
-    login = _login(given.ours)
-    tls = Security(protocol="SSL", **tls_parts(given.tls)) if address.scheme == "https" else None
-    return Settings(address, login, tls)
+    login = _login(parts.ours)
+    tls = Security(protocol="SSL", **tls_parts(parts.tls)) if address.scheme == "https" else None
+    return RegistrySettings(address, login, tls)
 
 
-def address_of(url: Any) -> Address:
+def parse_address(url: Any) -> RegistryAddress:
     """Parse the registry's address.
 
     :raises ConfigurationError: ``url`` is none. It is not repeated: it may hold a password.
@@ -128,13 +128,13 @@ def address_of(url: Any) -> Address:
             next_step="leave out what begins with ? or #, further addresses behind a comma, and "
             "spaces",
         )
-    return Address(
+    return RegistryAddress(
         at.scheme, host, port or (443 if at.scheme == "https" else 80), at.path.rstrip("/")
     )
 
 
-def _known(options: Mapping[str, Any]) -> _Parts:
-    parts = _Parts({}, {})
+def _split_options(options: Mapping[str, Any]) -> _OptionParts:
+    parts = _OptionParts({}, {})
     for name, value in options.items():
         short = str(name).removeprefix(_PREFIX)
         if short not in OPTIONS:
@@ -173,15 +173,15 @@ def _spellings(*secrets: str) -> tuple[str, ...]:
     return tuple(sorted(spelled, key=lambda text: (-len(text), text)))
 
 
-def _login(given: Mapping[str, str]) -> Login | None:
+def _login(parts: Mapping[str, str]) -> Login | None:
     for name, source in _SOURCES.items():
-        if given.get(name, source).upper() != source:
+        if parts.get(name, source).upper() != source:
             raise ConfigurationError(
-                f"{name}={given[name]!r} is not supported",
+                f"{name}={parts[name]!r} is not supported",
                 next_step=f"set it to {source}, and "
                 f"{_USER_INFO if name.startswith('basic') else _TOKEN}",
             )
-    info, token = given.get(_USER_INFO), given.get(_TOKEN)
+    info, token = parts.get(_USER_INFO), parts.get(_TOKEN)
     if info is not None and token is not None:
         raise ContradictoryOptions(
             f"{_USER_INFO} and {_TOKEN} are both set", next_step="keep one of the two"
@@ -201,7 +201,7 @@ def _login(given: Mapping[str, str]) -> Login | None:
                 next_step="pass the token alone, without spaces or the word Bearer",
             )
         return Login(_TOKEN, f"Bearer {token}", _spellings(token))
-    if missing := next((name for name in _SOURCES if name in given), None):
+    if missing := next((name for name in _SOURCES if name in parts), None):
         raise ConfigurationError(
             f"{missing} is set, and there is no login",
             next_step=f"set {_USER_INFO if missing.startswith('basic') else _TOKEN}, or remove "

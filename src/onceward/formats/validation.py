@@ -106,7 +106,7 @@ def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:
     return rows.select("*", F.explode(F.array(value)).alias(name))
 
 
-def raised(tag: str, kind: str, *more: Column) -> Column:
+def error_text(tag: str, kind: str, *more: Column) -> Column:
     """Return the text of which :mod:`onceward.spark.batch.failures` makes an error."""
     said = F.struct(F.lit(kind).alias("raised"), F.lit(tag).alias("tag"), *more)
     return F.concat(F.lit(RAISED), F.to_json(said))
@@ -119,7 +119,7 @@ def poison(
     it.
     """
     places = [F.col(quoted(name)).alias(name) for name in _PLACE if name in rows.columns]
-    return raised(
+    return error_text(
         tag, "poison", *more, error_class.alias("class"), message.alias("message"), *places
     )
 
@@ -157,7 +157,7 @@ class Verdicts(Protocol):
 P = TypeVar("P", bound=Verdicts)
 
 
-class JudgedStep(DecodingStep, Generic[P]):
+class ValidatingStep(DecodingStep, Generic[P]):
     """One call of a format's ``decode``."""
 
     def __init__(self, tag: str, plan: P, *, sets_aside: bool) -> None:
@@ -169,7 +169,7 @@ class JudgedStep(DecodingStep, Generic[P]):
         """See :class:`DecodingStep`."""
         return as_dead_letters(self.plan.bad(rows))
 
-    def decoded(self, frame: DataFrame) -> DataFrame:
+    def apply(self, frame: DataFrame) -> DataFrame:
         """Register the step with the engine, and return ``frame`` with the column decoded."""
         register(self)
         tagged = frame.alias(self.tag)

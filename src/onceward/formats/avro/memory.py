@@ -18,9 +18,13 @@ from typing import Any, Protocol
 
 from onceward import patience
 from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnfit, SchemaUnknown
-from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema, Version
+from onceward.formats.registry.answers import (
+    LARGEST_ID,
+    RegisteredSchema,
+    Version,
+    subject_context,
+)
 from onceward.formats.registry.client import SchemaRegistry
-from onceward.formats.registry.subjects import context_of
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +66,12 @@ class Registry(Protocol):
     def register(self, subject: str, schema_text: str) -> int:
         """Register a schema unless it is, and return its id."""
 
-    def still_the_same(self, known: Iterable[int]) -> None:
+    def check_unchanged(self, known: Iterable[int]) -> None:
         """Compare ids with what they meant before. :raises RegistryReplaced: one has another
         schema now."""
 
 
-def registry_of(given: Registry | str) -> Registry:
+def as_registry(given: Registry | str) -> Registry:
     """Return the registry that ``registry=`` names: itself, or the one at that address.
 
     :raises ConfigurationError: it is neither, or the address is none.
@@ -99,7 +103,7 @@ class Schemas:
         return schema_id in self.texts or schema_id in self.unreadable or schema_id in self.missing
 
 
-class Known:
+class SchemaMemory:
     """The memory of one registry. Any thread may use it."""
 
     def __init__(self) -> None:
@@ -117,13 +121,13 @@ class Known:
             again = itertools.islice(
                 self._missing, MOST_ASKED_AGAIN
             )  # they go to the end, once they are asked for
-            asked = {*ids, *self._fingerprints, *again}
-        self.ask(registry, asked, wait_s=0)
+            wanted = {*ids, *self._fingerprints, *again}
+        self.ask(registry, wanted, wait_s=0)
         with self._lock:
             found, missing = sorted(self._fingerprints), frozenset(self._missing)
         texts, unreadable = {}, {}
         for schema_id in found:
-            text, why = _text_of(registry, schema_id)
+            text, why = _resolve(registry, schema_id)
             if why is None:
                 texts[schema_id] = text
             else:
@@ -138,18 +142,18 @@ class Known:
             then is kept.
         """
         deadline, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
-        open_ids = self._look(registry, ids)
+        open_ids = self._find_missing(registry, ids)
         while open_ids and time.monotonic() + pause < deadline:
             patience.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-            open_ids = self._look(registry, open_ids)
+            open_ids = self._find_missing(registry, open_ids)
 
     def missing(self) -> frozenset[int]:
         """Return the ids that the registry did not have when it was asked last."""
         with self._lock:
             return frozenset(self._missing)
 
-    def _look(self, registry: Registry, ids: Collection[int]) -> list[int]:
+    def _find_missing(self, registry: Registry, ids: Collection[int]) -> list[int]:
         """Ask for ``ids``, and return those that the registry does not have."""
         with ThreadPoolExecutor(
             min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
@@ -183,7 +187,7 @@ class Known:
         return found is not None
 
 
-def _text_of(registry: Registry, schema_id: int) -> tuple[str, str | None]:
+def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
     """Return self-contained Avro, or why there is none."""
     try:
         return registry.resolved_text(schema_id), None
@@ -203,20 +207,20 @@ def _replaced(registry: Registry, schema_id: int) -> RegistryReplaced:
 
 
 _lock = threading.Lock()
-_of: dict[Hashable, Known] = {}
+_memories: dict[Hashable, SchemaMemory] = {}
 
 
-def known_of(registry: Registry) -> Known:
+def memory_for(registry: Registry) -> SchemaMemory:
     """Return the process's memory of ``registry``, by its ``url`` and context."""
     place: Any = (getattr(registry, "url", None) or registry, getattr(registry, "context", ""))
     with _lock:
-        return _of.setdefault(place, Known())
+        return _memories.setdefault(place, SchemaMemory())
 
 
-def in_context_of(registry: Registry, subject: str | None) -> Registry:
+def in_context(registry: Registry, subject: str | None) -> Registry:
     """Return ``registry``, asking for ids in the context that ``subject`` names, if it names
     one.
     """
-    if subject is None or not context_of(subject) or not isinstance(registry, SchemaRegistry):
+    if subject is None or not subject_context(subject) or not isinstance(registry, SchemaRegistry):
         return registry
-    return registry.in_context_of(subject)
+    return registry.in_context(subject)
