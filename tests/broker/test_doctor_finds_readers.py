@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
+from onceward_testing.free_ports import free_ports
 from typer.testing import CliRunner
 
 from onceward.cli import app
+from onceward.cli.doctor.checks import CheckResult
 from onceward.cli.doctor.consumers import check_consumers
-from onceward.cli.doctor.finding import Finding
 from onceward_testing import LocalKafka
-from onceward_testing.free_ports import free_ports
 
 WAIT_SECONDS = 60
 RECORDS = 10
@@ -50,7 +50,7 @@ class Output:
     def abort(self) -> None:
         self._producer.abort_transaction(60)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CheckResult]:
         """What is said of this group, or of this topic."""
         every = check_consumers(self.servers, None, [self.topic])
         return [
@@ -59,7 +59,7 @@ class Output:
             if self.group in finding.what or f"topic {self.topic}:" in finding.what
         ]
 
-    def finding(self) -> Finding:
+    def finding(self) -> CheckResult:
         (finding,) = self.findings()
         return finding
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
 from secured_cluster import PRINCIPAL, SecuredKafka, SecuredPipeline
 from typer.testing import CliRunner
 
 import fault_table
 import onceward
 from onceward.cli import app
+from onceward.cli.doctor.checks import CheckResult
 from onceward.cli.doctor.consumers import check_consumers
-from onceward.cli.doctor.finding import Finding
 from onceward.errors import AccessDenied, CommitInDoubt
-from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
 
 RECORDS = 60  # two batches
 
@@ -115,7 +115,7 @@ def test_the_doctor_warns_of_readers_that_it_may_not_look_at(
     login = tmp_path / "client.properties"
     login.write_text("".join(f"{name}={value}\n" for name, value in secured.options().items()))
 
-    def found() -> list[Finding]:
+    def found() -> list[CheckResult]:
         every = check_consumers(secured.bootstrap(), login, [pipeline.output])
         assert "fail" not in {finding.status for finding in every}, every
         return every

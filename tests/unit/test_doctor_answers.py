@@ -9,16 +9,16 @@ import re
 import shlex
 
 import pytest
-from typer.testing import CliRunner
-
-from onceward.cli import app
-from onceward.cli.doctor.slowest_batch import judged
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import AccessDenied
-from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
 from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.error_table import Api, rule_of
+from typer.testing import CliRunner
+
+from onceward.cli import app
+from onceward.cli.doctor.checks import compare_with_timeout
+from onceward.errors import AccessDenied
+from onceward.ids import AttemptId, BatchId, PipelineId
 
 NAMES = [
     "--pipeline-id",
@@ -118,7 +118,7 @@ def batch(number: int, open_ms: int | None) -> LedgerRecord:
 def test_the_slowest_batch_is_compared_with_the_timeout(
     recent: list[LedgerRecord], timeout_ms: int | None, status: str, says: str
 ) -> None:
-    found = judged("p", recent, timeout_ms, 900_000, "l")
+    found = compare_with_timeout("p", recent, timeout_ms, 900_000, "l")
     assert found.status == status
     assert re.search(says, found.what), found.what
     assert ("max_offsets_per_trigger" in found.next_step) == (status == "warn")

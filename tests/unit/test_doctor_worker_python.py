@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.cli.doctor.worker_python import check_worker_python
+from onceward.cli.doctor.checks import check_worker_python
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def replay_letters(
             else:
                 replay.run(client, producer, outcome)
         finally:  # also of a replay that failed: what it had fed back stays fed back
-            _say(outcome, dry_run)
+            _print_outcome(outcome, dry_run)
 
 
 def _place(text: str) -> tuple[int, int]:
@@ -213,9 +213,9 @@ def _place(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _say(outcome: Outcome, dry_run: bool) -> None:
-    told = "would be fed back" if dry_run else "fed back"
-    typer.echo(f"{sum(outcome.fed_back.values())} letters {told}" + _in_transactions(outcome))
+def _print_outcome(outcome: Outcome, dry_run: bool) -> None:
+    verb = "would be fed back" if dry_run else "fed back"
+    typer.echo(f"{sum(outcome.fed_back.values())} letters {verb}" + _in_transactions(outcome))
     for topic, letters in sorted(outcome.fed_back.items()):
         typer.echo(f"  {letters} to {topic}")
     if outcome.left_out:

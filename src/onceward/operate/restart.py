@@ -21,12 +21,12 @@ _JITTER = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One life of a query that ended with an error.
+    """A run of a query that ended with an error.
 
     :param started: when the query began. :param failed: when it ended.
     :param chance: a number drawn for this failure, from 0 up to 1, which is what a strategy's
         jitter is made of.
-    :param progressed: whether a batch was committed in that life.
+    :param progressed: whether a batch was committed in that run.
     """
 
     started: float

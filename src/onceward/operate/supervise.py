@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 10.0
 _PROGRESS_SECONDS = 60.0
-_SAID = 1_000
-_OFTEN = 3
+_SPARK_CHARACTERS = 1_000
+_REPEATED = 3
 
 
 def supervise(
@@ -90,44 +90,44 @@ def supervise(
 
     A KeyboardInterrupt, or any other exception of this thread's, stops the query on its way out.
     """
-    chosen = ExponentialDelay() if strategy is None else strategy
-    if isinstance(chosen, type):
+    restarts = ExponentialDelay() if strategy is None else strategy
+    if isinstance(restarts, type):
         raise ConfigurationError(
-            f"strategy={chosen.__name__} is a class, not a strategy",
-            next_step=f"pass {chosen.__name__}()",
+            f"strategy={restarts.__name__} is a class, not a strategy",
+            next_step=f"pass {restarts.__name__}()",
         )
     ended = stop or surroundings.Event()
     failures: list[Failure] = []
-    learnt: set[str] = set()
+    news: set[str] = set()
     committed: int | None = None
     while True:
-        life = _Life(start, ended, committed, None if checkpoint is None else fspath(checkpoint))
-        error = life.run(first=not failures and not learnt)
+        run = _Run(start, ended, committed, None if checkpoint is None else fspath(checkpoint))
+        error = run.run(first=not failures and not news)
         if error is None:
-            assert life.query is not None  # noqa: S101 — a start that failed has an error
-            return life.query
-        committed = life.committed
-        if _is_news(error, learnt) and not ended.is_set():
-            log.info("query %s is defined anew, and goes on: %s", life.name, error)
+            assert run.query is not None  # noqa: S101 — a start that failed has an error
+            return run.query
+        committed = run.committed
+        if _has_news(error, news) and not ended.is_set():
+            log.info("query %s is defined anew, and goes on: %s", run.name, error)
             continue
-        failures.append(life.failure())
-        error = _said_before(error)
-        pause = _pause(chosen, failures, error, worked_before=committed is not None)
+        failures.append(run.failure())
+        error = _with_advice(error)
+        pause = _pause(restarts, failures, error, worked_before=committed is not None)
         if isinstance(pause, str):
             log.error(
                 "query %s failed %d times in all and %s. %s",
-                life.name,
+                run.name,
                 len(failures),
                 pause,
-                _told(error),
+                _paragraph(error),
             )
             raise error
         log.warning(
             "query %s failed, and is started again in %.1f s%s. %s",
-            life.name,
+            run.name,
             pause,
-            _in_a_row(failures, error),
-            _told(error),
+            _describe_repetition(failures, error),
+            _paragraph(error),
         )
         if ended.wait(pause):
             raise error
@@ -162,7 +162,7 @@ def _pause(
     return max(delay, least_pause(failures))
 
 
-def _said_before(error: Exception) -> Exception:
+def _with_advice(error: Exception) -> Exception:
     """Advise to build the frame inside ``start``: the query was restarted for news, and reports
     the same news."""
     if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
@@ -174,12 +174,12 @@ def _said_before(error: Exception) -> Exception:
     return error
 
 
-def _in_a_row(failures: list[Failure], error: Exception) -> str:
+def _describe_repetition(failures: list[Failure], error: Exception) -> str:
     """Describe how often it failed since the last batch was committed, and what may be the
     reason.
     """
     count = without_progress(failures)
-    if count < _OFTEN:
+    if count < _REPEATED:
         return ""
     hint = (
         ""
@@ -189,25 +189,26 @@ def _in_a_row(failures: list[Failure], error: Exception) -> str:
     return f" (failure {count} without a batch in between{hint})"
 
 
-def _told(error: BaseException) -> str:
+def _paragraph(error: BaseException) -> str:
     """Return kind and text of an error in one paragraph; of Spark's own the beginning, which may
     have the plan behind it."""
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if isinstance(error, OncewardError) else text[:_SAID]}"
+    return (
+        f"{type(error).__name__}: "
+        f"{text if isinstance(error, OncewardError) else text[:_SPARK_CHARACTERS]}"
+    )
 
 
-def _is_news(error: BaseException, learnt: set[str]) -> bool:
-    """Return whether the error reports news that no earlier one did, and add them to
-    ``learnt``.
-    """
+def _has_news(error: BaseException, news: set[str]) -> bool:
+    """Return whether the error reports news that no earlier one did, and add them to ``news``."""
     if not isinstance(error, OncewardError) or error.recovery is not Recovery.RESTART_AT_ONCE:
         return False
-    new = set(map(str, error.details.get("news", ()))) - learnt
-    learnt |= new
+    new = set(map(str, error.details.get("news", ()))) - news
+    news |= new
     return bool(new)
 
 
-class _Life:
+class _Run:
     """One start of the query, until its end.
 
     :param committed: the newest batch that was known to be committed before.
@@ -248,7 +249,7 @@ class _Life:
                 # the program is wrong; later, Spark's own start may meet what the query has met
                 raise
             if self.committed is None:
-                self._look(None)
+                self._newest_batch(None)
             return error
         if query is None:
             raise ConfigurationError(
@@ -257,20 +258,20 @@ class _Life:
                 next_step="let it return what DataStreamWriter.start() gives",
             )
         self.query = query
-        before = self.committed if self.committed is not None else self._look(query)
-        looked = self._began
+        before = self.committed if self.committed is not None else self._newest_batch(query)
+        checked_at = self._began
         ending = Ending(query)
         try:
             while not ending.join(LOOK_SECONDS):
                 if self._ended.is_set() and not ending.stop():
                     break
                 if (
-                    surroundings.monotonic() - looked > _PROGRESS_SECONDS
+                    surroundings.monotonic() - checked_at > _PROGRESS_SECONDS
                 ):  # the checkpoint may be away in the end
-                    looked = surroundings.monotonic()
-                    self._look(query)
+                    checked_at = surroundings.monotonic()
+                    self._newest_batch(query)
         except (OncewardError, StreamingQueryException) as failed:
-            after = self._look(query)
+            after = self._newest_batch(query)
             self._progressed = after is not None and (before is None or after > before)
             return failed
         finally:
@@ -287,7 +288,7 @@ class _Life:
                 next_step="nothing",
             )
 
-    def _look(self, query: StreamingQuery | None) -> int | None:
+    def _newest_batch(self, query: StreamingQuery | None) -> int | None:
         """Return the newest batch in the checkpoint's log of commits; if it cannot be read now,
         the one known before."""
         try:

@@ -14,7 +14,7 @@ import typer
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from onceward.cli.doctor.finding import Finding
+    from onceward.cli.doctor.checks import CheckResult
     from onceward.kafka.wire.acls import Acl
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
@@ -105,16 +105,16 @@ def doctor(
         _print_acls(lines, principal, acl_format, bootstrap_servers)
         return
     if consumers:
-        _end(_shown(_consumers(bootstrap_servers, command_config, topics)))
+        _end(_print(_consumers(bootstrap_servers, command_config, topics)))
         return
     if mysql is not None:
         _mysql(mysql, [name.strip() for name in tables.split(",") if name.strip()])
         return
     from onceward.cli.doctor.checks import check_brokers, check_machine
 
-    findings = _shown(check_machine())
+    findings = _print(check_machine())
     if bootstrap_servers is not None:
-        findings += _shown(
+        findings += _print(
             check_brokers(
                 bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id
             )
@@ -124,14 +124,14 @@ def doctor(
     _end(findings)
 
 
-def _end(findings: list[Finding]) -> None:
+def _end(findings: list[CheckResult]) -> None:
     if any(finding.status == "fail" for finding in findings):
         raise typer.Exit(1)
 
 
 def _consumers(
     bootstrap_servers: str | None, command_config: Path | None, topics: list[str]
-) -> list[Finding]:
+) -> list[CheckResult]:
     from onceward.cli.doctor.consumers import check_consumers
 
     if bootstrap_servers is None or not topics:
@@ -146,14 +146,14 @@ def _mysql(url: str, tables: list[str]) -> None:
     from onceward.cli.doctor.mysql_changes import check_mysql
 
     found, lines = check_mysql(url, tables)
-    _shown(found)
+    _print(found)
     if lines:
         typer.echo("\n-- To be run by an administrator:")
         typer.echo("\n".join(lines))
     _end(found)
 
 
-def _shown(findings: list[Finding]) -> list[Finding]:
+def _print(findings: list[CheckResult]) -> list[CheckResult]:
     for finding in findings:
         typer.secho(f"{finding.status:5}", fg=_COLOURS[finding.status], nl=False)
         typer.echo(finding.what + (f". Next: {finding.next_step}." if finding.next_step else ""))

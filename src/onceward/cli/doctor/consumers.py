@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onceward.cli.doctor.finding import Finding
+from onceward.cli.doctor.checks import CheckResult, connected, run_check
+from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.wire.admin import describe_config
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.groups import (
@@ -26,9 +27,6 @@ from onceward.kafka.wire.groups import (
 )
 from onceward.kafka.wire.reads.aborted import is_inside_an_aborted_batch
 from onceward.kafka.wire.reads.offsets import LATEST, committed_offsets, list_offsets
-
-from onceward.cli.doctor.checks import connected, tried
-from onceward.ids import TopicPartition, topic_name
 
 _SET_IT = "set isolation.level=read_committed in its consumers"
 _BY_HAND = (
@@ -60,7 +58,7 @@ class Reader:
 
 def check_consumers(
     servers: str, command_config: Path | None, topics: Sequence[str]
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Return a finding for each group that reads one of ``topics``, and for what could not be
     looked at.
 
@@ -72,8 +70,8 @@ def check_consumers(
     wanted = [topic_name(name) for name in topics]
     client, _ = connected(servers, command_config)
     try:
-        reached = tried(
-            lambda: Finding(
+        reached = run_check(
+            lambda: CheckResult(
                 "ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"
             )
         )
@@ -82,55 +80,58 @@ def check_consumers(
         client.close()
 
 
-def _findings(client: KafkaClient, topics: Sequence[str]) -> list[Finding]:
+def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
     groups: list[ListedGroup] = []
-    found: list[Finding] = []
+    found: list[CheckResult] = []
 
-    def listed() -> Finding:
+    def listed() -> CheckResult:
         groups.extend(list_groups(client))
         if sees_all_groups(client):
-            return Finding(
+            return CheckResult(
                 "ok",
                 f"{len(groups)} groups; who reads without a group (as Spark does) is not known to "
                 f"brokers",
             )
-        return Finding(
+        return CheckResult(
             "warn",
             f"{len(groups)} groups that this principal may describe; brokers do not tell of "
             f"others",
             "grant it Describe on the cluster to be shown every group",
         )
 
-    found.append(tried(listed))
+    found.append(run_check(listed))
     readers: list[Reader] = []
     for group in groups:
         if group.kind == SHARE:
-            found.append(tried(lambda group=group: _share_group(client, group)))  # type: ignore[misc]
+            found.append(run_check(lambda group=group: _share_group(client, group)))  # type: ignore[misc]
         elif group.has_offsets:
-            asked = tried(lambda group=group: _reader(client, group, readers))  # type: ignore[misc]
+            asked = run_check(lambda group=group: _reader(client, group, readers))  # type: ignore[misc]
             found += [asked] if asked.status != "ok" else []
     for topic in topics:
         reading = [reader for reader in readers if reader.reads(topic)]
         if not reading:
             found.append(
-                Finding(
+                CheckResult(
                     "ok",
                     f"topic {topic}: no consumer group with offsets of it, or members assigned to "
                     f"it",
                 )
             )
-        found += [tried(lambda r=reader, t=topic: judged(client, r, t)) for reader in reading]  # type: ignore[misc]
+        found += [
+            run_check(lambda r=reader, t=topic: _offsets_result(client, r, t))
+            for reader in reading
+        ]  # type: ignore[misc]
     return found
 
 
-def _reader(client: KafkaClient, group: ListedGroup, readers: list[Reader]) -> Finding:
+def _reader(client: KafkaClient, group: ListedGroup, readers: list[Reader]) -> CheckResult:
     offsets = committed_offsets(client, group.name, require_stable=False)
     members = members_of(client, group) if group.kind == CLASSIC else ()
     readers.append(Reader(group, offsets, members))
-    return Finding("ok", f"consumer group {group.name}")
+    return CheckResult("ok", f"consumer group {group.name}")
 
 
-def judged(client: KafkaClient, reader: Reader, topic: str) -> Finding:
+def _offsets_result(client: KafkaClient, reader: Reader, topic: str) -> CheckResult:
     """Return what ``reader``'s offsets prove; they were asked for before, and the last stable
     offset only grows."""
     here = {
@@ -146,7 +147,7 @@ def judged(client: KafkaClient, reader: Reader, topic: str) -> Finding:
         if offset > stable[p]
     ]
     if beyond:
-        return Finding(
+        return CheckResult(
             "fail",
             f"{name} reads uncommitted records of {topic}: it has committed offsets beyond the "
             f"last stable one, "
@@ -160,14 +161,14 @@ def judged(client: KafkaClient, reader: Reader, topic: str) -> Finding:
         if is_inside_an_aborted_batch(client, p, offset)
     ]
     if inside:
-        return Finding(
+        return CheckResult(
             "warn",
             f"{name} seems to read uncommitted records of {topic}: its offset {', '.join(inside)} "
             f"stands between two "
             "records of an aborted transaction, which nobody with read_committed is given",
             f"{_SET_IT}; {_BY_HAND}",
         )
-    return Finding(
+    return CheckResult(
         "warn",
         f"{name} reads {topic} ({_who(reader, topic, here)}): its isolation level cannot be told",
         _LOOK,
@@ -186,7 +187,7 @@ def _who(reader: Reader, topic: str, here: Mapping[TopicPartition, int]) -> str:
     return f"{offsets}; {', '.join(mine) or 'no member now'}"
 
 
-def _share_group(client: KafkaClient, group: ListedGroup) -> Finding:
+def _share_group(client: KafkaClient, group: ListedGroup) -> CheckResult:
     """Report a share group: brokers keep its isolation level for it (KIP-932), and its topics are
     not looked at."""
     level = describe_config(client, "group", group.name).get(_SHARE_LEVEL) or "read_uncommitted"
@@ -195,8 +196,8 @@ def _share_group(client: KafkaClient, group: ListedGroup) -> Finding:
         f"looked at"
     )
     if level == "read_committed":
-        return Finding("ok", text)
-    return Finding(
+        return CheckResult("ok", text)
+    return CheckResult(
         "warn",
         text,
         f"if it reads one of these topics: kafka-configs --alter --entity-type groups "
