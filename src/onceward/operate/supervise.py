@@ -158,7 +158,7 @@ def _pause(
         )
     delay = strategy.delay(failures)
     if delay is None:
-        return f"is not started again by {strategy}"
+        return f"is not started again: {strategy} is used up"
     return max(delay, least_pause(failures))
 
 
