@@ -14,20 +14,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onceward import custom as custom
+    from onceward import delivery as delivery
     from onceward import errors as errors
     from onceward import events as events
     from onceward.custom.fan_out import FanOut as FanOut
     from onceward.custom.resettable.source import PartitionedSource as PartitionedSource
     from onceward.custom.resettable.source import ResettableSource as ResettableSource
     from onceward.custom.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
-    from onceward.delivery.chunks import Chunk as Chunk
     from onceward.delivery.sink import WriteAheadSink as WriteAheadSink
     from onceward.delivery.upsert_sink import UpsertSink as UpsertSink
-    from onceward.delivery.upserts import Upsert as Upsert
     from onceward.engine.calls.foreach_batch import error_of as error_of
     from onceward.engine.task_writer import TaskWriter as TaskWriter
     from onceward.engine.two_phase import CommitResult as CommitResult
-    from onceward.engine.two_phase import Task as Task
     from onceward.errors import OncewardError as OncewardError
     from onceward.files.ledger import FolderLedger as FolderLedger
     from onceward.files.reading import read_files as read_files
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from onceward.sql.sink.sink import DatabaseSink as DatabaseSink
 
 _HOME = {
-    "Chunk": "onceward.delivery.chunks",
     "CommitResult": "onceward.engine.two_phase",
     "DatabaseLedger": "onceward.sql.ledger.table",
     "DatabaseSink": "onceward.sql.sink.sink",
@@ -66,10 +64,8 @@ _HOME = {
     "PartitionedSource": "onceward.custom.resettable.source",
     "ResettableSource": "onceward.custom.resettable.source",
     "SchemaRegistry": "onceward.formats.registry.client",
-    "Task": "onceward.engine.two_phase",
     "TaskWriter": "onceward.engine.task_writer",
     "TwoPhaseCommitSink": "onceward.custom.two_phase",
-    "Upsert": "onceward.delivery.upserts",
     "UpsertSink": "onceward.delivery.upsert_sink",
     "WriteAheadSink": "onceward.delivery.sink",
     "error_of": "onceward.engine.calls.foreach_batch",
@@ -84,7 +80,9 @@ _HOME = {
 
 _MODULES = {
     "avro": "onceward.formats.avro",
+    "custom": "onceward.custom",
     "debezium": "onceward.formats.debezium",
+    "delivery": "onceward.delivery",
     "errors": "onceward.errors",
     "events": "onceward.events",
     "json": "onceward.formats.json",
@@ -92,7 +90,6 @@ _MODULES = {
 }
 
 __all__ = [
-    "Chunk",
     "CommitResult",
     "DatabaseLedger",
     "DatabaseSink",
@@ -107,14 +104,14 @@ __all__ = [
     "PartitionedSource",
     "ResettableSource",
     "SchemaRegistry",
-    "Task",
     "TaskWriter",
     "TwoPhaseCommitSink",
-    "Upsert",
     "UpsertSink",
     "WriteAheadSink",
     "avro",
+    "custom",
     "debezium",
+    "delivery",
     "error_of",
     "errors",
     "events",

@@ -121,7 +121,7 @@ class HereKit(FanOutKit):
         patch.setattr(file_writer, "write", write_here)
         self.pipeline = pipeline_id(f"contract-{uuid.uuid4().hex[:10]}")
         self.folder, self.http = folder, http
-        self.deliver: Callable[[ow.Chunk], object] = self.post
+        self.deliver: Callable[[ow.delivery.Chunk], object] = self.post
         self.names = ["own", "delivered"]
         self.readers = {
             "own": reader(folder / "own"),
@@ -152,7 +152,7 @@ class HereKit(FanOutKit):
             commit_timeout_s=0.5,
         )
 
-    def post(self, chunk: ow.Chunk) -> None:
+    def post(self, chunk: ow.delivery.Chunk) -> None:
         post(
             self.http.url(self.pipeline, "ignores"),
             chunk.key,
@@ -299,7 +299,7 @@ def test_a_death_among_the_targets_is_made_good_at_the_next_start(here: HereKit,
 def test_none_is_passed_over_while_another_is_down(here: HereKit):
     """The batch after it waits, for all."""
 
-    def down(chunk: ow.Chunk) -> None:
+    def down(chunk: ow.delivery.Chunk) -> None:
         raise OSError("lost on purpose")
 
     run_batch(here, 0, FIRST)
@@ -320,7 +320,7 @@ def test_two_that_prepare_in_one_place_leave_each_others_alone(
     """And what they deliver has keys of its own, should they deliver to one target."""
     keys: list[str] = []
 
-    def noting(chunk: ow.Chunk) -> None:
+    def noting(chunk: ow.delivery.Chunk) -> None:
         keys.append(chunk.key)
 
     here.names = ["delivered", "delivered_too"]
@@ -430,14 +430,16 @@ def test_rows_by_one_key_of_two_sinks_in_one_batch_are_refused(here: HereKit):
     """Of which one would have been left out."""
     stored: dict[str, str] = {}
 
-    def write(upserts: list[ow.Upsert]) -> None:
+    def write(upserts: list[ow.delivery.Upsert]) -> None:
         for upsert in upserts:
             if upsert.replaces(stored.get(upsert.key)):
                 stored[upsert.key] = upsert.mark
 
     ledger = ow.FolderLedger(here.folder / "ledger")
 
-    def upserting(name: str, function: Callable[[list[ow.Upsert]], None]) -> ow.UpsertSink:
+    def upserting(
+        name: str, function: Callable[[list[ow.delivery.Upsert]], None]
+    ) -> ow.UpsertSink:
         return ow.UpsertSink(
             key="value",
             pipeline_id=here.pipeline,

@@ -183,7 +183,7 @@ def test_a_late_write_of_an_older_copy_changes_nothing(here: RedisKitHere, versi
     target = old.target
     deliver = target.deliver  # type: ignore[attr-defined]
 
-    def standing_still(chunk: ow.Chunk) -> object:
+    def standing_still(chunk: ow.delivery.Chunk) -> object:
         heir = Process(here).open()
         here.write(heir, id=["a", "b"], value=["new", "new"], version=[7, 7])
         return deliver(chunk)
@@ -204,7 +204,7 @@ def test_a_late_write_of_an_older_copy_does_not_bring_back_what_is_deleted(here:
     old = Process(here).open()
     deliver = old.target.deliver  # type: ignore[attr-defined]
 
-    def standing_still(chunk: ow.Chunk) -> object:
+    def standing_still(chunk: ow.delivery.Chunk) -> object:
         here.write(Process(here).open(), id=["a"], value=[None], op=["d"])
         return deliver(chunk)
 
@@ -231,7 +231,7 @@ def test_a_write_of_which_a_server_has_kept_a_part_is_done_whole_when_it_is_repe
     process = here.write(id=["a"], value=["1"], note=["old"], op=["c"])
     deliver = process.target.deliver  # type: ignore[attr-defined]
 
-    def in_part(chunk: ow.Chunk) -> object:
+    def in_part(chunk: ow.delivery.Chunk) -> object:
         deliver(chunk)
         here.client.hset(f"{here.prefix}a", "note", "old")
         here.client.set(f"{TOMBSTONES}{here.prefix}a", f"{0:019d}.{0:012d}.{0:012d} x {here.name}")
@@ -254,7 +254,7 @@ def test_a_delete_of_which_a_server_has_kept_a_part_lets_no_late_write_in_betwee
     row = here.client.hgetall(f"{here.prefix}a")
     deliver = process.target.deliver  # type: ignore[attr-defined]
 
-    def in_part(chunk: ow.Chunk) -> object:
+    def in_part(chunk: ow.delivery.Chunk) -> object:
         deliver(chunk)
         here.client.hset(f"{here.prefix}a", mapping=row)
         late = pa.RecordBatch.from_pylist([{"id": "a", "value": "late", "op": "u", "version": 4}])
@@ -506,9 +506,9 @@ def test_what_a_later_chunk_of_the_batch_has_written_stands(here: RedisKitHere):
     """The ledger counts one chunk less than there were (it was restored from a moment before)."""
     process = Process(here).open()
     deliver = process.target.deliver  # type: ignore[attr-defined]
-    chunks: list[ow.Chunk] = []
+    chunks: list[ow.delivery.Chunk] = []
 
-    def keeping(chunk: ow.Chunk) -> object:
+    def keeping(chunk: ow.delivery.Chunk) -> object:
         chunks.append(chunk)
         return deliver(chunk)
 
@@ -535,7 +535,7 @@ def test_the_server_decides_as_the_rule_says(here: RedisKitHere):
     seen = set()
     for stored in marks:
         for given in marks:
-            upsert = ow.Upsert("k", *given, {"is": "given"})
+            upsert = ow.delivery.Upsert("k", *given, {"is": "given"})
             self_said = " ".join(stored)
             here.client.delete(f"{here.prefix}k")
             here.client.hset(f"{here.prefix}k", mapping={"_version": self_said, "is": "stored"})
@@ -724,7 +724,7 @@ def test_a_function_of_ones_own_writes_to_a_table(here: RedisKitHere, tmp_path: 
             "CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT, mark TEXT, deleted INTEGER)"
         )
 
-        def write(upserts: list[ow.Upsert]) -> None:
+        def write(upserts: list[ow.delivery.Upsert]) -> None:
             for u in upserts:
                 (mark,) = database.execute(
                     "SELECT max(mark) FROM rows WHERE key = ?", (u.key,)

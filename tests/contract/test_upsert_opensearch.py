@@ -166,7 +166,7 @@ def standing_still(here: OpenSearchKitHere, meanwhile: Any, **late: Any) -> None
     old = Process(here).open()
     deliver = old.target.deliver  # type: ignore[attr-defined]
 
-    def after_its_heir(chunk: ow.Chunk) -> object:
+    def after_its_heir(chunk: ow.delivery.Chunk) -> object:
         meanwhile(Process(here).open())
         return deliver(chunk)
 
@@ -225,9 +225,9 @@ def test_what_a_later_chunk_of_the_batch_has_written_stands(here: OpenSearchKitH
     """The ledger counts one chunk less than there were (it was restored from a moment before)."""
     process = Process(here).open()
     deliver = process.target.deliver  # type: ignore[attr-defined]
-    chunks: list[ow.Chunk] = []
+    chunks: list[ow.delivery.Chunk] = []
 
-    def keeping(chunk: ow.Chunk) -> object:
+    def keeping(chunk: ow.delivery.Chunk) -> object:
         chunks.append(chunk)
         return deliver(chunk)
 
@@ -439,7 +439,7 @@ def test_a_server_that_is_killed_in_mid_delivery_is_waited_for_and_has_it_all(
         process = kit.write(id=["a", "z"], value=["1", None], op=["c", "d"], version=[1, 9])
         deliver = process.target.deliver  # type: ignore[attr-defined]
 
-        def and_killed(chunk: ow.Chunk) -> object:
+        def and_killed(chunk: ow.delivery.Chunk) -> object:
             if chunk.number == 1 and server.pid:
                 server.kill()
             return deliver(chunk)

@@ -75,7 +75,7 @@ class HttpKit(TwoPhaseKit):
         self.store = folder / "store"
         self.ledger = ledger
         self.chunk_rows = CHUNK_ROWS
-        self.deliver: Callable[[ow.Chunk], object] = self.post
+        self.deliver: Callable[[ow.delivery.Chunk], object] = self.post
         super().__init__(spark, self._sink, lambda: http.values(self.name, how))
 
     def _sink(self) -> ow.WriteAheadSink:
@@ -88,7 +88,7 @@ class HttpKit(TwoPhaseKit):
             commit_timeout_s=5.0,
         )
 
-    def post(self, chunk: ow.Chunk) -> None:
+    def post(self, chunk: ow.delivery.Chunk) -> None:
         post(
             self.http.url(self.name, self.how),
             chunk.key,
@@ -172,7 +172,7 @@ def test_chunks_are_cut_from_the_rows_in_their_order(here: HttpKitHere):
 
 
 def test_a_chunk_has_rows_of_one_frame(here: HttpKitHere):
-    seen: list[ow.Chunk] = []
+    seen: list[ow.delivery.Chunk] = []
     here.deliver = seen.append
     process = Process(here).open()
     process.write(here.frame(SECOND), here.frame([]), here.frame(SECOND))
@@ -215,7 +215,7 @@ def test_every_type_comes_back_as_it_was(here: HttpKitHere):
             "parts": pa.array([[{"x": 1}], []], pa.list_(pa.struct([("x", pa.int32())]))),
         }
     )
-    seen: list[ow.Chunk] = []
+    seen: list[ow.delivery.Chunk] = []
     here.deliver = seen.append
     process = Process(here).open()
     process.stage(ArrowFrame(rows, tasks=1))
@@ -239,7 +239,7 @@ class Interrupted:
         self.kit, self.at, self.moment = kit, at, moment
         self.count = itertools.count()
 
-    def __call__(self, chunk: ow.Chunk) -> None:
+    def __call__(self, chunk: ow.delivery.Chunk) -> None:
         dies = next(self.count) == self.at
         if dies and self.moment == "before":
             raise Died
@@ -338,7 +338,7 @@ def test_of_an_older_copy_the_target_gets_the_one_chunk_in_its_hands(here: HttpK
     old = Process(here).open()
     held: list[str] = []
 
-    def standing_still(chunk: ow.Chunk) -> None:
+    def standing_still(chunk: ow.delivery.Chunk) -> None:
         held.append(chunk.key)
         here.deliver = here.post
         Process(here).open()
@@ -359,7 +359,7 @@ def test_an_older_copy_asks_before_it_tries_again(here: HttpKitHere):
     old = Process(here).open()
     tried: list[str] = []
 
-    def down(chunk: ow.Chunk) -> None:
+    def down(chunk: ow.delivery.Chunk) -> None:
         tried.append(chunk.key)
         here.deliver = here.post
         Process(here).open()
@@ -421,7 +421,7 @@ def test_an_older_copy_does_not_take_for_lost_what_its_heir_has_removed(here: Ht
 
 @pytest.mark.fault("write-ahead-target-down")
 def test_a_target_that_is_down_for_good_stops_the_query_by_name(here: HttpKitHere):
-    def down(chunk: ow.Chunk) -> None:
+    def down(chunk: ow.delivery.Chunk) -> None:
         raise ConnectionRefusedError("nobody listens")
 
     here.deliver = down
@@ -440,7 +440,7 @@ def test_a_target_that_is_down_for_good_stops_the_query_by_name(here: HttpKitHer
 def test_a_target_that_comes_back_in_time_is_waited_for(here: HttpKitHere):
     answers = iter([OSError("down"), None, OSError("down"), OSError("down")])
 
-    def now_and_then(chunk: ow.Chunk) -> None:
+    def now_and_then(chunk: ow.delivery.Chunk) -> None:
         error = next(answers, None)
         if error is not None:
             raise error
@@ -453,7 +453,7 @@ def test_a_target_that_comes_back_in_time_is_waited_for(here: HttpKitHere):
 
 @pytest.mark.fault("write-ahead-poison")
 def test_what_the_target_will_never_take_stops_the_query_at_every_start(here: HttpKitHere):
-    def poisoned(chunk: ow.Chunk) -> None:
+    def poisoned(chunk: ow.delivery.Chunk) -> None:
         if "e" in chunk.rows.column("value").to_pylist():
             raise DeliveryRefused("the server says 422")
         here.post(chunk)

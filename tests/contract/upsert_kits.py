@@ -87,7 +87,7 @@ class TasksOfUpsertsHere(UpsertKit):
         process = Process(self).open()
         deliver = process.target.deliver  # type: ignore[attr-defined]
 
-        def dying(chunk: ow.Chunk) -> None:
+        def dying(chunk: ow.delivery.Chunk) -> None:
             if chunk.number == 1:
                 if moment == "after":
                     deliver(chunk)

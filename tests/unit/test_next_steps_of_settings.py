@@ -159,7 +159,7 @@ class Asked(ow.TwoPhaseCommitSink):
 
     answer: Any = None
 
-    def begin(self, task: ow.Task) -> ow.TaskWriter:
+    def begin(self, task: ow.custom.Task) -> ow.TaskWriter:
         raise NotImplementedError
 
     def commit(self, committable: Any) -> Any:

@@ -24,7 +24,7 @@ class Sink(ow.TwoPhaseCommitSink):
         self.place = place
         self.committed: list[Any] = []
 
-    def begin(self, task: ow.Task) -> ow.TaskWriter:
+    def begin(self, task: ow.custom.Task) -> ow.TaskWriter:
         raise NotImplementedError
 
     def commit(self, committable: Any) -> ow.CommitResult | None:

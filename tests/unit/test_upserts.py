@@ -12,9 +12,9 @@ from onceward.errors import DeliveryRefused
 
 def upsert(
     users: int = 0, sequence: int = 8, row: int = 1, attempt: str = "a", by: str = "p"
-) -> ow.Upsert:
+) -> ow.delivery.Upsert:
     version = f"{users:019d}.{sequence:012d}.{row:012d}"
-    return ow.Upsert("k", version, attempt, by, {})
+    return ow.delivery.Upsert("k", version, attempt, by, {})
 
 
 @pytest.mark.parametrize(

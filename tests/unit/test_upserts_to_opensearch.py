@@ -31,9 +31,9 @@ from onceward.errors import (
 
 def upsert(
     key: str = "k", users: int = 0, sequence: int = 8, row: int = 1, deleted: bool = False
-) -> ow.Upsert:
+) -> ow.delivery.Upsert:
     version = f"{users:019d}.{sequence:012d}.{row:012d}"
-    return ow.Upsert(key, version, "a", "p", None if deleted else {"id": key})
+    return ow.delivery.Upsert(key, version, "a", "p", None if deleted else {"id": key})
 
 
 # versions

@@ -26,7 +26,7 @@ ATTEMPT = AttemptId(1 << 62, 12)
 BATCH = BatchId("3b6c0de1-0000-4000-8000-000000000001", 17)
 
 
-def send(chunk: ow.Chunk) -> None:
+def send(chunk: ow.delivery.Chunk) -> None:
     raise NotImplementedError
 
 

@@ -8,3 +8,8 @@ gets which row, in which version; pure), :mod:`upsert_urls` (which writer an add
 :mod:`upsert_writer` (what is asked of one), :mod:`redis_writer`, :mod:`opensearch_writer` and
 :mod:`row_values` (how both write a value; pure).
 """
+
+from onceward.delivery.chunks import Chunk as Chunk
+from onceward.delivery.upserts import Upsert as Upsert
+
+__all__ = ["Chunk", "Upsert"]

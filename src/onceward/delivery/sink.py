@@ -38,7 +38,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
 
     Cost: the driver delivers alone, one chunk at a time, and appends to the ledger after each.
 
-    :param deliver: called with an ``ow.Chunk`` in the driver, in the query's own thread. Returns
+    :param deliver: called with an ``ow.delivery.Chunk`` in the driver, in the query's own thread. Returns
         None when the target has all of its rows. What it raises is tried again, with growing
         pauses, for ``commit_timeout_s``; but for :class:`onceward.errors.DeliveryRefused`, which
         says that no try will ever do, and stops the query. A time limit for a call that hangs is
@@ -91,7 +91,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         if not callable(deliver):
             raise ConfigurationError(
                 f"deliver={deliver!r} cannot be called",
-                next_step="pass a function that takes an ow.Chunk, and returns when the target "
+                next_step="pass a function that takes an ow.delivery.Chunk, and returns when the target "
                 "has its rows",
             )
         whole_number("chunk_rows", chunk_rows, 1)

@@ -51,8 +51,8 @@ class UpsertSink(WriteAheadSink):
     :param prefix: of the keys in Redis, such as ``"customer:"``.
     :param index: in OpenSearch: its name, or that of an alias.
     :param write: instead of ``url``: called as ``deliver`` of a write-ahead sink, with a list of
-        ``ow.Upsert``, one a key. It owes what Redis does here: it keeps the mark of each write,
-        also of what is deleted, and writes what :meth:`ow.Upsert.replaces` says, both in one step.
+        ``ow.delivery.Upsert``, one a key. It owes what Redis does here: it keeps the mark of each write,
+        also of what is deleted, and writes what :meth:`ow.delivery.Upsert.replaces` says, both in one step.
     :param version: a column of whole numbers from 0, or timestamps from 1970, that grows with each
         change of a key; the larger one stays, whatever comes first. None: what is decided later is
         newer, as it is of equal ones.
@@ -111,7 +111,7 @@ class UpsertSink(WriteAheadSink):
         if not callable(write):
             raise ConfigurationError(
                 f"write={write!r} cannot be called",
-                next_step="pass a function that takes a list of ow.Upsert",
+                next_step="pass a function that takes a list of ow.delivery.Upsert",
             )
         columns = UpsertColumns(pipeline_id, names("key", key), version, op_column)
         if isinstance(write, UpsertWriter):

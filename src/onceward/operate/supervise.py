@@ -42,7 +42,7 @@ from onceward.operate.restart import (
     least_pause,
     without_progress,
 )
-from onceward.operate.waiting import LOOK_SECONDS, Ending, within
+from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, within
 from onceward.spark.batch.query import newest_committed, newest_committed_at
 
 log = logging.getLogger(__name__)
@@ -260,10 +260,10 @@ class _Run:
         self.query = query
         before = self.committed if self.committed is not None else self._newest_batch(query)
         checked_at = self._began
-        ending = Ending(query)
+        end = QueryEnd(query)
         try:
-            while not ending.join(LOOK_SECONDS):
-                if self._ended.is_set() and not ending.stop():
+            while not end.join(LOOK_SECONDS):
+                if self._ended.is_set() and not end.stop():
                     break
                 if (
                     surroundings.monotonic() - checked_at > _PROGRESS_SECONDS
@@ -275,7 +275,7 @@ class _Run:
             self._progressed = after is not None and (before is None or after > before)
             return failed
         finally:
-            ending.stop()
+            end.stop()
         return None
 
     def _still_wanted(self) -> None:

@@ -48,24 +48,24 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
             "ow.wait() waits for nothing", next_step="pass what DataStreamWriter.start() returned"
         )
     deadline = surroundings.monotonic() + (math.inf if timeout_s is None else timeout_s)
-    endings = [Ending(query) for query in queries]
+    ends = [QueryEnd(query) for query in queries]
     try:
-        while running := [ending for ending in endings if not ending.join(0)]:
+        while running := [end for end in ends if not end.join(0)]:
             left = deadline - surroundings.monotonic()
             if left <= 0:
                 return False
             running[0].join(min(left, LOOK_SECONDS))
     except (KeyboardInterrupt, SystemExit):
-        for ending in endings:
-            ending.stop()
+        for end in ends:
+            end.stop()
         raise
     finally:
-        for ending in endings:
-            ending.leave()
+        for end in ends:
+            end.leave()
     return True
 
 
-class Ending:
+class QueryEnd:
     """The end of one query.
 
     It is awaited in a thread of its own: PySpark answers Ctrl-C in the main thread with a question

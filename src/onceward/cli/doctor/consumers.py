@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from onceward.cli.doctor.checks import CheckResult, connected, run_check
@@ -117,10 +118,7 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
                     f"it",
                 )
             )
-        found += [
-            run_check(lambda r=reader, t=topic: _offsets_result(client, r, t))
-            for reader in reading
-        ]  # type: ignore[misc]
+        found += [run_check(partial(_offsets_result, client, r, topic)) for r in reading]
     return found
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceward import CommitResult, Task, TaskWriter, TwoPhaseCommitSink
+from onceward import CommitResult, TaskWriter, TwoPhaseCommitSink
+from onceward.custom import Task
 from simulation.kernel import current
 from simulation.kernel.scheduler import Sim
 from simulation.spark.frames import Row, Rows
