@@ -906,18 +906,18 @@ class TwoPhaseContract(SinkContract):
     def test_what_is_lost_after_the_start_is_not_passed_over_by_keep(
         self, kit: TwoPhaseKit
     ) -> None:
-        """``resume="keep"`` is for what an earlier run has decided, which somebody has looked
+        """``resume="skip_missing"`` is for what an earlier run has decided, which somebody has looked
         at."""
         new_target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
 
         def keeping() -> TwoPhaseTarget:
             target = new_target()
-            target._policy = SinkPolicy(kit.pipeline, resume="keep")
+            target._policy = SinkPolicy(kit.pipeline, resume="skip_missing")
             return target
 
         with pytest.raises(TargetLost):
             self._process(kit, keeping(), 0, FIRST)
-        batches = MicroBatches(keeping(), SinkPolicy(kit.pipeline, resume="keep"))
+        batches = MicroBatches(keeping(), SinkPolicy(kit.pipeline, resume="skip_missing"))
         batches.process([Write(kit.frame(FIRST))], batch(0))  # another run, of which it was asked
         with pytest.raises(TargetLost):
             batches.process([Write(kit.frame(SECOND))], batch(1))

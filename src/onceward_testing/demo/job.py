@@ -63,7 +63,7 @@ def main(settings: DemoJobSettings) -> int:
     try:
         # Not for failures: a schema that was registered while the query ran is known to its next
         # start.
-        ow.supervise(start_query, ow.NoRestart(), stop=stop)
+        ow.supervise(start_query, ow.restart.NoRestart(), stop=stop)
     except Exception:  # noqa: BLE001  whatever it is, the supervisor shows the log
         traceback.print_exc()
         return 1
