@@ -255,7 +255,7 @@ class GroupOffsets:
             )
         elif resume in (
             "adopt",
-            "keep",
+            "skip_missing",
         ):  # a chain is begun on purpose; admission says whether it may be
             expected = _least_offsets(source.start for source in local.values())
         else:

@@ -51,7 +51,8 @@ class KafkaSink(ForeachBatchSink):
         story. ``"ledger"``: a query with a new checkpoint may continue where the ledger ends (for
         queries without state, with ``kafka_source(starting="ledger")``). ``"adopt"``: begin a
         chain on a checkpoint that has run before (migration from another sink), only while the
-        pipeline has no ledger record. ``"complete"`` and ``"keep"``, after
+        pipeline has no ledger record. ``"write_missing"`` and
+        ``"skip_missing"``, after
         :class:`~onceward.errors.BatchChanged` or :class:`~onceward.errors.BatchNotWritten`: write
         the frames that a committed batch lacks, or go on without what an earlier run did not
         write. These three are for one start: once a batch was committed, later runs of this sink
