@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
-from onceward_testing.free_ports import free_ports
 from typer.testing import CliRunner
 
 from onceward.cli import app
 from onceward.cli.doctor.checks import CheckResult
 from onceward.cli.doctor.consumers import check_consumers
 from onceward_testing import LocalKafka
+from onceward_testing.free_ports import free_ports
 
 WAIT_SECONDS = 60
 RECORDS = 10

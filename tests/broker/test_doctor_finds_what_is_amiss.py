@@ -7,20 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from onceward.kafka.ledger.topic import LedgerTopic
-from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.transactions.transaction import Transaction
-from onceward_testing.free_ports import free_ports
 from typer.testing import CliRunner
 
 from onceward.cli import app
 from onceward.cli.doctor.checks import CheckResult, check_brokers
 from onceward.ids import TopicPartition
+from onceward.kafka.ledger.topic import LedgerTopic
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.transactions.transaction import Transaction
 from onceward_testing import LocalKafka
 from onceward_testing.free_ports import free_ports
 from support.ledger_driver import Driver
 from support.wire_fixtures import settings
-from wire_fixtures import settings
 
 
 def findings(

@@ -217,7 +217,7 @@ def test_keep_goes_on_with_what_is_left(kit: HereKit, monkeypatch: pytest.Monkey
     gone, *_ = prepared(kit)
     gone.unlink()
     target = kit.new_target()
-    target._policy = SinkPolicy(kit.pipeline, resume="keep")
+    target._policy = SinkPolicy(kit.pipeline, resume="skip_missing")
     target.open(batch(0))
     newest = target.finish(target.peek())
     assert newest.state.value == "finished"
@@ -231,7 +231,7 @@ def test_keep_leaves_out_what_was_cut_short(kit: HereKit, monkeypatch: pytest.Mo
     dies_before_it_publishes(kit, monkeypatch)
     os.truncate(prepared(kit)[0], 10)
     target = kit.new_target()
-    target._policy = SinkPolicy(kit.pipeline, resume="keep")
+    target._policy = SinkPolicy(kit.pipeline, resume="skip_missing")
     target.open(batch(0))
     target.finish(target.peek())
     assert kit.visible() == Counter(FIRST[1::2]), "a reader that meets half a file reads nothing"
@@ -598,7 +598,7 @@ class TestLists:
     def test_a_batch_that_loses_a_file_once_it_is_published_keeps_its_list(
         self, kit: HereKit, monkeypatch: pytest.MonkeyPatch
     ):
-        """And ``resume="keep"`` writes no other one."""
+        """And ``resume="skip_missing"`` writes no other one."""
         with monkeypatch.context() as patch:
             dying_before_the_note_goes(patch, LocalFiles)
             with pytest.raises(Died):
@@ -609,7 +609,7 @@ class TestLists:
         with pytest.raises(TargetLost):
             run_batch(kit, 0, FIRST)
         target = kit.new_target()
-        target._policy = SinkPolicy(kit.pipeline, resume="keep")
+        target._policy = SinkPolicy(kit.pipeline, resume="skip_missing")
         target.open(batch(0))
         assert target.finish(target.peek()).state.value == "finished"
         assert place.read_text() == whole

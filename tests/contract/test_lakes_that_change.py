@@ -114,7 +114,7 @@ def test_prepared_files_that_are_gone_stop_the_pipeline_by_name(kit: LakeKit):
     with pytest.raises(TargetLost):
         Process(kit).open()
     left_out = Process(kit)
-    left_out.target._policy = SinkPolicy(left_out.target._policy.pipeline, resume="keep")
+    left_out.target._policy = SinkPolicy(left_out.target._policy.pipeline, resume="skip_missing")
     left_out.open().commit(SECOND)
     assert kit.visible() == Counter(SECOND)
 
@@ -139,7 +139,7 @@ def test_a_table_that_is_moved_while_a_batch_waits_gets_it_there(lake: Any, tmp_
         lake.createDataFrame([], "value string").write.format("delta").save(kit.path)
     process = decided(was, FIRST)
     shutil.move(was.path, now.path)
-    for resume in ("checkpoint", "keep"):
+    for resume in ("checkpoint", "skip_missing"):
         astray = Process(other)
         astray.target._policy = SinkPolicy(astray.target._policy.pipeline, resume=resume)
         with pytest.raises(
@@ -229,7 +229,7 @@ def test_rows_that_never_met_a_rule_of_the_table_are_not_published_past_it(delta
     record = decided(delta, FIRST).newest
     assert record is not None
     delta.lake.sql(add.format("short", "< 5"))
-    for resume in ("checkpoint", "keep"):
+    for resume in ("checkpoint", "skip_missing"):
         process = Process(delta)
         process.target._policy = SinkPolicy(process.target._policy.pipeline, resume=resume)
         with pytest.raises(

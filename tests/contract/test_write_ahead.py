@@ -544,7 +544,7 @@ def test_what_is_lost_is_left_out_if_one_asks_for_it(here: HttpKitHere):
     here.deliver = here.post
     _remove(here.files()[1])
     target = here.new_target()
-    target._policy = SinkPolicy(here.pipeline, resume="keep")
+    target._policy = SinkPolicy(here.pipeline, resume="skip_missing")
     target.open(batch(1))
     newest = target.peek()
     assert newest is not None

@@ -142,7 +142,7 @@ def test_what_somebody_has_ended_is_told_by_its_marker(
         with pytest.raises(TargetLost, match=first):
             Process(in_any_place).open()
         assert transactions.commit(first) is ow.CommitResult.LOST
-        in_any_place.write(["c"], number=1, resume="keep")
+        in_any_place.write(["c"], number=1, resume="skip_missing")
         assert in_any_place.values() == ["b", "c"]
     transactions.close()
 

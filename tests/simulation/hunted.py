@@ -132,7 +132,7 @@ _SETTING = (
     "a setting is refused when a sink is built or a session is looked at; no setting here "
     "is one of these"
 )
-_RESUME = 'no simulated operator leaves anything out by resume="keep"'
+_RESUME = 'no simulated operator leaves anything out by resume="skip_missing"'
 _TRIGGERS = (
     "no table here has triggers or rules, is changed by anybody else, or loses what it has logged"
 )

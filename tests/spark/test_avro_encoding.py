@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.thrown import thrown_by
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
@@ -24,12 +22,11 @@ from onceward.errors import (
     UnsupportedQuery,
     ValueUnfit,
 )
-from onceward.formats.avro.framing import schema_id
+from onceward.formats.avro.schemas import schema_id
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
 from support.avro_codec import read
 from support.memory_registry import MemoryRegistry
-from onceward.formats.avro.schemas import schema_id
 
 ORDER = {
     "type": "record",

@@ -238,7 +238,7 @@ def test_a_function_that_skips_a_batch_has_skipped_its_dead_letters(pipeline: Pi
     pipeline.feed([(b"c", b"good-2"), (b"d", b"bad-2")])
     assert isinstance(run(refused=True), BatchNotWritten)
     assert pipeline.appended(dead) == []
-    run(resume="keep")
+    run(resume="skip_missing")
     assert [m.value() for m in pipeline.visible(dead)] == [b"bad-2"]
 
 

@@ -66,8 +66,8 @@ def test_a_second_frame_comes_to_a_committed_batch_with_dead_letters(pipeline: P
 
     refused = run(together=False)
     assert isinstance(refused, UnsupportedQuery)
-    assert 'resume="complete"' in refused.next_step
-    run(together=True, resume="complete")
+    assert 'resume="write_missing"' in refused.next_step
+    run(together=True, resume="write_missing")
     pipeline.forget_commit()
     run(together=True)
     assert (values(pipeline), values(pipeline, rejected)) == ([b"good-1"], [b"good-2"])
@@ -121,7 +121,7 @@ def test_a_dead_letter_is_not_counted_as_well_when_its_batch_runs_again(pipeline
 def test_keep_does_not_excuse_what_the_same_run_goes_on_skipping(pipeline: Pipeline):
     step, dead = Goods(), pipeline.topic(1)
     rows = one_by_one(pipeline, step, b"good-1", b"bad-1", b"good-2", b"good-3")
-    sink = pipeline.sink(dead_letter_topic=dead, resume="keep", skipped_batches="allow")
+    sink = pipeline.sink(dead_letter_topic=dead, resume="skip_missing", skipped_batches="allow")
 
     def unless_empty(frame: DataFrame, batch_id: int) -> None:
         if not frame.isEmpty():
@@ -130,7 +130,7 @@ def test_keep_does_not_excuse_what_the_same_run_goes_on_skipping(pipeline: Pipel
     assert isinstance(
         pipeline.refused(frame=rows, transform=same, sink=unless_empty), BatchNotWritten
     )
-    sink = pipeline.sink(dead_letter_topic=dead, resume="keep", skipped_batches="allow")
+    sink = pipeline.sink(dead_letter_topic=dead, resume="skip_missing", skipped_batches="allow")
     pipeline.run(frame=rows, transform=same, sink=unless_empty)
     assert values(pipeline) == [b"good-1", b"good-2", b"good-3"]
 

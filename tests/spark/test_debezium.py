@@ -11,8 +11,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.thrown import thrown_by
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from streaming_pipeline import Pipeline

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
 from secured_cluster import PRINCIPAL, SecuredKafka, SecuredPipeline
 from typer.testing import CliRunner
 
@@ -18,6 +17,7 @@ from onceward.cli import app
 from onceward.cli.doctor.checks import CheckResult
 from onceward.cli.doctor.consumers import check_consumers
 from onceward.errors import AccessDenied, CommitInDoubt
+from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
 
 RECORDS = 60  # two batches
 

@@ -8,7 +8,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from onceward_testing.topic_reader import end_offsets
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, copy, source_position, source_records
 from topic_operations import add_partitions, create, delete, expire, produce, set_config, until
@@ -22,6 +21,7 @@ from onceward.errors import (
     SourceTopicReplaced,
     TopicMissing,
 )
+from onceward_testing.topic_reader import end_offsets
 
 
 @pytest.mark.fault("source-partitions-added", "sink-partitions-added")

@@ -162,7 +162,7 @@ def test_a_failure_in_the_second_frame_takes_both(pipeline: Pipeline, at_step: A
 @pytest.mark.fault("function-calls-two-sinks")
 @pytest.mark.parametrize("unlike", [False, True], ids=["alike", "unlike"])
 def test_two_sinks_under_one_id(pipeline: Pipeline, unlike: bool):
-    """The refusal, then its advice: a function with one block, ``resume="complete"``, and all rows
+    """The refusal, then its advice: a function with one block, ``resume="write_missing"``, and all rows
     are there once.
     """
     second = pipeline.topic(2)
@@ -194,7 +194,7 @@ def test_two_sinks_under_one_id(pipeline: Pipeline, unlike: bool):
 
     assert type(run(pipeline, advised())) is BatchChanged
     assert values(pipeline, second) == Counter()
-    assert run(pipeline, advised(resume="complete")) is None
+    assert run(pipeline, advised(resume="write_missing")) is None
     pipeline.feed(20)
     assert run(pipeline, advised()) is None
     assert values(pipeline) == values(pipeline, second) == Counter(pipeline.fed)
@@ -219,7 +219,7 @@ def test_rows_united_after_a_refusal_are_named(pipeline: Pipeline):
     assert type(error) is BatchChanged
     assert "40 records" in error.message
     assert "80 records" in error.message
-    kept = pipeline.sink(resume="keep")
+    kept = pipeline.sink(resume="skip_missing")
     assert (
         run(pipeline, lambda frame, batch_id: kept(copy(frame).union(copy(frame)), batch_id))
         is None
@@ -545,7 +545,7 @@ def test_a_refusal_that_is_kept_back_is_found(pipeline: Pipeline, refused: str):
     named = re.findall(r"(?:commits|offsets)/\d+", error.next_step)
     assert named == ["commits/0", "offsets/1"]
     forget(*named)
-    assert run(pipeline, complete(pipeline.sink(resume="complete"))) is None
+    assert run(pipeline, complete(pipeline.sink(resume="write_missing"))) is None
     pipeline.feed(20)
     assert run(pipeline, complete(pipeline.sink())) is None
     assert values(pipeline) == values(pipeline, second) == Counter(pipeline.fed)

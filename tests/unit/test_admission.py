@@ -83,7 +83,7 @@ TABLE = [
     (ledger(4, TEN), 4, QUERY, span(None, TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
     (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "checkpoint", Admission.SKIPPED),
     (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "adopt", Admission.SKIPPED),
-    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "keep", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "skip_missing", Admission.AFTER_SKIPPED),
     (ledger(4, TEN), 3, QUERY, span(None, TEN), "checkpoint", Admission.REWOUND),
     (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "checkpoint", Admission.REPLACED),
     (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "adopt", Admission.REPLACED),
@@ -179,13 +179,20 @@ GAPS = [
         "checkpoint",
         Admission.SKIPPED,
     ),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False), "keep", Admission.SKIPPED),
+    (
+        ledger(4, TEN),
+        7,
+        span(TWENTY, THIRTY),
+        known(TEN, allow=False),
+        "skip_missing",
+        Admission.SKIPPED,
+    ),
     (
         ledger(4, TEN),
         7,
         span(TWENTY, THIRTY),
         known(TEN, allow=False, first=True),
-        "keep",
+        "skip_missing",
         Admission.AFTER_SKIPPED,
     ),
     (
@@ -210,7 +217,7 @@ GAPS = [
         7,
         span(TWENTY, THIRTY),
         known(TWENTY, first=True),
-        "keep",
+        "skip_missing",
         Admission.OFFSETS_DIFFER,
     ),
     (
@@ -252,7 +259,7 @@ GAPS = [
         "checkpoint",
         Admission.AFTER_SKIPPED,
     ),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), KEPT, "keep", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), KEPT, "skip_missing", Admission.AFTER_SKIPPED),
     (None, 7, span(TEN, TWENTY), known(), "checkpoint", Admission.AFTER_SKIPPED),
     (None, 7, span(TEN, TWENTY), known(allow=False), "checkpoint", Admission.SKIPPED),
     # the first batch of a run may have been committed before
@@ -267,7 +274,7 @@ GAPS = [
     ),
     (None, 7, span(TEN, TWENTY), known(allow=False, first=True), "adopt", Admission.ADOPT),
     (None, 7, span(TEN, TWENTY), known(failed=5), "adopt", Admission.NOT_WRITTEN),
-    (None, 7, span(TEN, TWENTY), KEPT, "keep", Admission.ADOPT),
+    (None, 7, span(TEN, TWENTY), KEPT, "skip_missing", Admission.ADOPT),
 ]
 
 
@@ -279,7 +286,7 @@ def test_batches_before_that_are_not_in_the_ledger(
 
 
 def test_a_gap_tells_to_call_the_sink_for_every_batch() -> None:
-    for newest, resume in ((ledger(4, TEN), "keep"), (None, "adopt")):
+    for newest, resume in ((ledger(4, TEN), "skip_missing"), (None, "adopt")):
         offer = (BatchId(QUERY, 7), span(TWENTY, THIRTY), newest)
         error = refusal(Admission.SKIPPED, *offer, known(allow=False))
         assert type(error) is BatchNotWritten
@@ -326,7 +333,7 @@ def test_what_was_not_written_says_how_to_go_back() -> None:
     assert "SendFailed: late" in error.message
     assert "commits/5" in error.next_step
     assert "offsets/6" in error.next_step
-    assert "complete" not in error.next_step
+    assert "write_missing" not in error.next_step
 
 
 def test_rows_that_the_newest_batch_lacks_say_how_to_write_them() -> None:
@@ -337,7 +344,7 @@ def test_rows_that_the_newest_batch_lacks_say_how_to_write_them() -> None:
     assert "batch 4" in error.message
     assert "commits/4" in error.next_step
     assert "offsets/5" in error.next_step
-    assert 'resume="complete"' in error.next_step
+    assert 'resume="write_missing"' in error.next_step
     error = refusal(Admission.NOT_WRITTEN, *offer, replace(lacking, rewindable=False))
     assert "commits/" not in error.next_step
     assert "no longer reaches back" in error.next_step

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onceward.spark.batch.failures import RAISED, known_failure
-from onceward.spark.batch.thrown import Thrown
 
 from onceward.errors import (
     PoisonRecord,
@@ -43,14 +41,12 @@ from onceward.formats.avro.types import (
     why_spark_cannot_read,
     why_values_would_change,
 )
-from onceward.formats.avro.valid_text import all_of
-from onceward.formats.avro.wide_decimals import widened
+from onceward.formats.avro.valid_text import conjunction
+from onceward.formats.avro.wide_decimals import widen
 from onceward.spark.batch.failures import RAISED, known_failure
 from onceward.spark.batch.thrown import Thrown
 from support.avro_codec import read, write
 from support.memory_registry import MemoryRegistry
-from onceward.formats.avro.valid_text import conjunction
-from onceward.formats.avro.wide_decimals import widen
 
 
 @given(st.integers(0, 2**32 - 1), st.binary())

@@ -9,16 +9,16 @@ import re
 import shlex
 
 import pytest
-from onceward.engine.ledger.record import LedgerRecord
-from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
-from onceward.kafka.wire.conversation import Refused
-from onceward.kafka.wire.error_table import Api, rule_of
 from typer.testing import CliRunner
 
 from onceward.cli import app
 from onceward.cli.doctor.checks import compare_with_timeout
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied
 from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
+from onceward.kafka.wire.conversation import Refused
+from onceward.kafka.wire.error_table import Api, rule_of
 
 NAMES = [
     "--pipeline-id",

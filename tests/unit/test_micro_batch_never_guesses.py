@@ -657,7 +657,7 @@ def test_rows_that_a_committed_batch_lacks_are_named(
     target = committed(Frame(5))
     with pytest.raises(BatchChanged, match="committed with 5 records for out"):
         batches(target).process(write(*now), running(0))
-    batches(target, resume="keep").process(write(*now), running(0))
+    batches(target, resume="skip_missing").process(write(*now), running(0))
     assert_once(target, 0)
 
 
@@ -672,12 +672,12 @@ def test_rows_that_differ_by_chance_are_left():
 def test_complete_writes_the_frames_that_are_missing():
     target = committed(Frame(5))
     both = write(Frame(5)) + write(Frame(7), where="other")
-    batches(target, resume="complete").process(both, running(0))
+    batches(target, resume="write_missing").process(both, running(0))
     assert_once(target, 0, 0)
     assert [record.sequence for record in target.ledger] == [0, 1]
     assert target.ledger[1].supplement
     assert target.ledger[1].frames == (FrameWritten("out", 5), FrameWritten("other", 7))
-    batches(target, resume="complete").process(both, running(0))  # and once only
+    batches(target, resume="write_missing").process(both, running(0))  # and once only
     work = batches(target)
     work.process(write(Frame()), running(1))
     assert_once(target, 0, 0, 1)
@@ -780,16 +780,16 @@ def test_a_gap_is_refused_and_says_what_to_do(new_process: bool, first: bool):
             write(Frame()), running(5, history=Log(first=first))
         )
     assert "call the sink for every batch, also for an empty one" in refused.value.next_step
-    assert 'resume="keep"' in refused.value.next_step
+    assert 'resume="skip_missing"' in refused.value.next_step
     # the advice: the function is mended, and the batch runs again as the first of a start
-    batches(target, resume="keep").process(write(Frame()), running(5, history=Log()))
+    batches(target, resume="skip_missing").process(write(Frame()), running(5, history=Log()))
     batches(target).process(write(Frame()), running(6, history=Log()))
     assert_once(target, 0, 5, 6)
 
 
 def test_keep_is_for_what_an_earlier_run_left_out_and_not_for_what_this_one_goes_on_leaving_out():
     target = MemoryTarget()
-    work = batches(target, resume="keep")
+    work = batches(target, resume="skip_missing")
     work.process(write(Frame()), running(0))
     with pytest.raises(BatchNotWritten):
         work.process(write(Frame()), running(2, history=Log(first=False)))
@@ -904,7 +904,7 @@ def test_a_batch_that_may_lack_rows_is_named_at_the_next(kind: FailureKind):
     for run in ("earlier", "later"):
         with pytest.raises(BatchNotWritten, match=r"batch 0 .*called twice") as refused:
             go(target, files, 1, run)
-        assert 'resume="complete"' in refused.value.next_step
+        assert 'resume="write_missing"' in refused.value.next_step
     assert_once(target, 0)
 
 
@@ -980,10 +980,10 @@ def test_rows_that_are_known_to_be_missing_are_not_made_up_for_by_chance(
     frames = [Frame(records) for records in again]
     for _ in range(2):
         with pytest.raises(BatchChanged):
-            go(target, files, 0, "two", *frames, resume="complete")
+            go(target, files, 0, "two", *frames, resume="write_missing")
     with pytest.raises(BatchNotWritten):
         go(target, files, 1, "three")
-    go(target, files, 0, "four", *frames, resume="keep")
+    go(target, files, 0, "four", *frames, resume="skip_missing")
     go(target, files, 1, "five")
 
 
@@ -1021,7 +1021,7 @@ def test_a_thread_that_is_refused_after_the_next_batch_is_not_forgotten():
         with pytest.raises(BatchNotWritten, match="batch 0 ") as refused:
             go(target, files, 2, run)
         assert "commits/" not in refused.value.next_step, "batch 1 cannot be written twice"
-    go(target, files, 2, "another", resume="keep")
+    go(target, files, 2, "another", resume="skip_missing")
     go(target, files, 3, "a third")
     assert_once(target, 0, 1, 2, 3)
 
@@ -1032,18 +1032,18 @@ def test_what_an_earlier_run_did_not_write_may_be_left_out_on_purpose(first: boo
     if not first:
         go(target, files, 0, "earlier")
     files.left(1, "earlier", "RecordTooLarge: big")
-    go(target, files, 2, "this", resume="keep")
+    go(target, files, 2, "this", resume="skip_missing")
     assert files.texts == {}
     files.left(3, "this", "RecordTooLarge: again")
     with pytest.raises(BatchNotWritten, match="again"):  # but not what this one does not write
-        go(target, files, 4, "this", resume="keep")
+        go(target, files, 4, "this", resume="skip_missing")
 
 
 def test_adopting_leaves_out_nothing_that_failed():
     files = Files().left(99, "earlier", "AccessDenied: no")
     with pytest.raises(BatchNotWritten, match=r"batch 99 .*AccessDenied"):
         go(MemoryTarget(), files, 100, "this", resume="adopt")
-    go(MemoryTarget(), files, 100, "this", resume="keep")
+    go(MemoryTarget(), files, 100, "this", resume="skip_missing")
 
 
 @pytest.mark.parametrize("where", ["the count", "the supplement"])
@@ -1057,12 +1057,12 @@ def test_a_replay_that_fails_is_told_from_a_batch_that_is_not_committed(where: s
     target.plan["write"] = (
         [SendFailed("lost", next_step="nothing")] if where == "the supplement" else []
     )
-    work, again = batches(target, attempts=1, resume="complete"), running(0, run="two")
+    work, again = batches(target, attempts=1, resume="write_missing"), running(0, run="two")
     with pytest.raises((SendFailed, ZeroDivisionError)):
         work.process(write(Frame(), missing), again)
     assert work.is_replay(again)
     assert not batches(target).is_replay(again), "it has not looked"
-    work = batches(target, resume="complete")
+    work = batches(target, resume="write_missing")
     work.process(write(Frame(), Frame()), running(0, run="that"))
     work.process(write(Frame()), running(1, run="that"))
     assert not work.is_replay(running(1, run="that"))
@@ -1094,7 +1094,7 @@ def test_a_replay_compares_numbers_of_one_computation(times: int):
     assert_once(target, 0)
 
 
-@pytest.mark.parametrize("resume", ["checkpoint", "complete", "keep"])
+@pytest.mark.parametrize("resume", ["checkpoint", "write_missing", "skip_missing"])
 @pytest.mark.parametrize("kind", [None, FailureKind.REFUSED, FailureKind.REPLAY])
 def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(
     resume: Resume, kind: FailureKind | None
@@ -1104,7 +1104,7 @@ def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(
     if kind:
         files.left(0, "earlier", "called twice", kind)
     gone = Frame(error=SourceDataLost("expired", next_step="nothing"))
-    if resume == "complete" or (kind and resume == "checkpoint"):
+    if resume == "write_missing" or (kind and resume == "checkpoint"):
         with pytest.raises(SourceDataLost, match="lacks rows"):
             go(target, files, 0, "this", gone, resume=resume)
     else:

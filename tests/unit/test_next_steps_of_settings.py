@@ -53,11 +53,11 @@ def test_a_limit_of_time_as_it_is_asked_for(value: float | None):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"delivery": "exactly_once", "resume": "keep"}, {"delivery": "none"}]
+    "settings", [{"delivery": "exactly_once", "resume": "skip_missing"}, {"delivery": "none"}]
 )
 def test_two_settings_that_contradict_each_other(settings: dict[str, Any]):
     """'use delivery="exactly_once", or leave resume out'"""
-    offered = advice(lambda: policy(delivery="none", resume="keep"))
+    offered = advice(lambda: policy(delivery="none", resume="skip_missing"))
     assert 'delivery="exactly_once"' in offered
     assert "leave resume out" in offered
     policy(**settings)

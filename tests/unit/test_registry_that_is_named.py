@@ -6,9 +6,8 @@ import pytest
 
 import onceward as ow
 from onceward.errors import ConfigurationError
-from onceward.formats.avro.known import registry_of
-from support.memory_registry import MemoryRegistry
 from onceward.formats.avro.memory import as_registry
+from support.memory_registry import MemoryRegistry
 
 
 def test_an_address_is_a_registry():

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from onceward_testing.free_ports import free_ports
 
 import onceward as ow
 from fault_table import fired

@@ -725,7 +725,7 @@ def test_what_comes_late_is_kept_as_refused(sink: Any) -> None:
     assert list(files.written) == ["3.refused"]
 
 
-@pytest.mark.parametrize("resume", ["adopt", "complete", "keep"])
+@pytest.mark.parametrize("resume", ["adopt", "write_missing", "skip_missing"])
 def test_what_was_allowed_for_one_start_is_over_when_a_batch_is_committed(
     sink: Any, monkeypatch: pytest.MonkeyPatch, resume: Any
 ) -> None:

@@ -49,7 +49,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         id; a second one takes over.
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
         ``ow.KafkaLedger``.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what
+    :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also goes on without what
         :meth:`commit` calls lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.

@@ -53,7 +53,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         has a folder of its own in it.
     :param chunk_rows: how many rows are delivered together, at most. Of a batch that is decided it
         does not change.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also leaves out the rows of files
+    :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also leaves out the rows of files
         that are lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.

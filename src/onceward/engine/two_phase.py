@@ -305,7 +305,7 @@ class TwoPhaseTarget(Target):
             return
         # Only what was decided before this start: of what is lost later, nobody has said that it
         # may be.
-        if self._policy.resume == "keep" and record.sequence == self._inherited:
+        if self._policy.resume == "skip_missing" and record.sequence == self._inherited:
             log.warning(
                 "%s: left out, as it is lost: of %s: %s", record.pipeline, record.batch, lost
             )
@@ -316,7 +316,7 @@ class TwoPhaseTarget(Target):
             + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
             next_step="find out what removed it, and restore it if that is possible; to go on "
             "without it, start once "
-            'with resume="keep"',
+            'with resume="skip_missing"',
             details={
                 "pipeline": record.pipeline,
                 "batch_id": record.batch.batch_id,

@@ -69,7 +69,7 @@ class FileSink(ForeachBatchSink):
         ``max_records_per_file`` whichever comes first.
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
         ``ow.KafkaLedger``. None: a folder ledger below a local ``path``, hidden.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without files that
+    :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also goes on without files that
         are lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.

@@ -26,8 +26,10 @@ _REWIND = re.compile(
     r"move away from \S+ the files commits/(\d+) and above and offsets/(\d+) and above.*? start it"
     r'(?: once with resume="(\w+)")?'
 )
-_COMPLETE = 'start once with resume="complete"'
-_LEFT_OUT = re.compile(r'call the sink for every batch.*? start once with resume="(keep|adopt)"')
+_COMPLETE = 'start once with resume="write_missing"'
+_LEFT_OUT = re.compile(
+    r'call the sink for every batch.*? start once with resume="(skip_missing|adopt)"'
+)
 _FROM_LEDGER = 'kafka_source(starting="ledger")'
 _TOGETHER, _LEAVE = (
     "hand all frames of a batch over together",
@@ -93,8 +95,8 @@ class Operator:
             self.resume = left_out[1]
             self._mended = True
         elif _COMPLETE in words:
-            self._say('starts it with resume="complete"')
-            self.resume = "complete"
+            self._say('starts it with resume="write_missing"')
+            self.resume = "write_missing"
         elif _FROM_LEDGER in words and (
             self._hasty or not world.plan.stateful
         ):  # "for a query without state"

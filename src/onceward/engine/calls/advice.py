@@ -59,8 +59,10 @@ _ONE_BLOCK = (
     "batch.write(first); batch.write(second, topic=…)`"
 )
 _EVERY_BATCH = "call the sink for every batch, also for an empty one"
-_GO_ON_WITHOUT = 'to go on without them, start once with resume="keep"'
-_LEAVE_AS_COMMITTED = 'to leave the batch as it is committed, start once with resume="keep"'
+_GO_ON_WITHOUT = 'to go on without them, start once with resume="skip_missing"'
+_LEAVE_AS_COMMITTED = (
+    'to leave the batch as it is committed, start once with resume="skip_missing"'
+)
 
 _REWOUND = Refusal(
     CheckpointRewound,
@@ -125,7 +127,7 @@ REFUSALS: Mapping[Admission, Refusal] = {
         "written",
         (
             f"{_ONE_BLOCK}, the frame of the first call first, and start once with "
-            'resume="complete", which writes what batch {number} lacks',
+            'resume="write_missing", which writes what batch {number} lacks',
         ),
     ),
     Admission.SKIPPED: Refusal(
@@ -214,7 +216,7 @@ def refusal(
         here = newest is not None and batch.query_id == newest.batch.query_id
         committed = newest is not None and here and failed <= newest.batch.batch_id
         chosen = _ROWS_MISSING if committed else chosen
-        facts |= _rewind_facts(failed, error, known, "complete" if committed else "")
+        facts |= _rewind_facts(failed, error, known, "write_missing" if committed else "")
         details = {"not_written": [failed], "checkpoint": known.checkpoint}
     return chosen.make(facts, details)
 
@@ -226,7 +228,7 @@ def _gap_facts(
     may_be_lost = newest is not None and history.first_of_run
     return {
         "skipped": f"batch {first}" if first == last else f"batches {first} to {last}",
-        "resume": "keep" if newest else "adopt",
+        "resume": "skip_missing" if newest else "adopt",
         "or_lost": ", or the ledger has lost its end (a cluster restored from a backup, say)"
         if may_be_lost
         else "",
@@ -260,7 +262,7 @@ def dead_letters_skipped(batch: BatchId, newest: LedgerRecord | None) -> BatchNo
         f"{batch} was handed over, {last}: the foreachBatch function has skipped batches that had "
         "input, and what in them could not be read would be missing from the dead letters",
         next_step=f'{_EVERY_BATCH}: skipped_batches="allow" is not for queries that set records '
-        'aside; to go on without what may be missing, start once with resume="keep"',
+        'aside; to go on without what may be missing, start once with resume="skip_missing"',
         details={ROWS_REFUSED: True, "batch_id": batch.batch_id},
     )
 
@@ -309,12 +311,12 @@ def batch_changed(
     :param more_frames: they are in frames of their own, behind all that are committed.
     """
     advice = (
-        'start once with resume="complete", which writes the frames that are missing in a '
+        'start once with resume="write_missing", which writes the frames that are missing in a '
         "transaction of their own"
         if more_frames
         else "hand the committed frames over first and unchanged, the others after them, and "
         "start "
-        'once with resume="complete", which writes those; or write what is missing with a sink '
+        'once with resume="write_missing", which writes those; or write what is missing with a sink '
         "and "
         'a pipeline_id of its own (resume="adopt")'
     )
@@ -339,7 +341,7 @@ def dead_letters_changed(
         f"{batch} is committed with {_text(committed)}, now it has {_text(now)}: records that are "
         "dead letters of it can be read now, and the query's state would count them, too",
         next_step="start with the schemas that the records were read by then; or let the state "
-        'count them: start once with resume="keep", and do not feed these dead letters back',
+        'count them: start once with resume="skip_missing", and do not feed these dead letters back',
         details={ROWS_REFUSED: True, "batch_id": batch.batch_id},
     )
 

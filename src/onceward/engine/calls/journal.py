@@ -6,7 +6,7 @@ when the function keeps an error to itself: then only the journal has the error.
 of a batch that goes well.
 
 A file is named ``<batch_id>.<kind>`` and has the error and the run. It stands against later
-batches until its batch is committed, or the user gives it up (``resume="keep"``). A run lists the
+batches until its batch is committed, or the user gives it up (``resume="skip_missing"``). A run lists the
 files once, when it begins.
 """
 
@@ -325,7 +325,9 @@ def call_history(
     last = newest.batch.batch_id if newest is not None and here else -1
     standing = () if journal is None else journal.before(offered, newest, last)
     given_up = [
-        call for call in standing if policy.resume == "keep" and call.run_id != running.run_id
+        call
+        for call in standing
+        if policy.resume == "skip_missing" and call.run_id != running.run_id
     ]
     for call in given_up:
         log.warning("%s: left out: batch %d (%s)", policy.pipeline, call.batch_id, call.error)

@@ -51,7 +51,7 @@ def replay(
     """Run the plan of the batch of ``newest`` and drop its rows.
 
     Return the frames that the committed batch lacks, if the user wants them written
-    (``resume="complete"``).
+    (``resume="write_missing"``).
 
     :raises BatchChanged: there are rows that the committed batch has not.
     :raises SourceDataLost: they cannot be counted, and some may be lacking.
@@ -70,11 +70,11 @@ def replay(
         # Without state there is nothing to repeat but the count.
         more = [write.where for write in writes] != [frame.where for frame in committed or ()]
         lacking = more or FailureKind.REFUSED in kinds or FailureKind.REPLAY in kinds
-        if policy.resume != "keep" and (lacking or policy.resume == "complete"):
+        if policy.resume != "skip_missing" and (lacking or policy.resume == "write_missing"):
             raise SourceDataLost(
                 f"{running.batch} is committed, and whether it lacks rows that the function hands "
                 f"over now cannot be found out: {lost.message}",
-                next_step='to leave the batch as it is committed, start once with resume="keep"',
+                next_step='to leave the batch as it is committed, start once with resume="skip_missing"',
             ) from lost
         log.warning(
             "%s: %s is committed and cannot be read again: %s",
@@ -106,7 +106,7 @@ def _missing_writes(
     if outcome is Comparison.NOTHING_NEW:
         return ()
     changed = _error(outcome, running.batch, committed, now)
-    if outcome is Comparison.MORE_FRAMES and policy.resume == "complete":
+    if outcome is Comparison.MORE_FRAMES and policy.resume == "write_missing":
         log.warning("%s: writing what is missing: %s", policy.pipeline, changed.message)
         return [writes[index] for index in lacking]
     by_chance = (
@@ -114,7 +114,7 @@ def _missing_writes(
         and not refused
         and not all(is_deterministic(write.frame) for write in writes)
     )
-    if policy.resume == "keep" or by_chance:
+    if policy.resume == "skip_missing" or by_chance:
         log.warning("%s: left as it is: %s", policy.pipeline, changed.message)
         return ()
     raise changed

@@ -100,7 +100,7 @@ def find(key: RunKey, settings: object) -> OpenRun | None:
             "written",
             next_step="use one sink, hand over all frames of a batch with `with sink.batch(frame, "
             "batch_id) as batch: batch.write(first); batch.write(second, topic=…)`, those of the "
-            'first sink first, and start once with resume="complete", which writes what the batch '
+            'first sink first, and start once with resume="write_missing", which writes what the batch '
             "lacks; or give each sink a pipeline_id of its own",
             details={ROWS_REFUSED: True},
         )

@@ -21,7 +21,7 @@ from onceward.spark.batch.query import RunningBatch, is_running, run_is_active
 
 log = logging.getLogger(__name__)
 
-_FOR_ONE_START = ("adopt", "complete", "keep")
+_FOR_ONE_START = ("adopt", "write_missing", "skip_missing")
 
 
 class SinkRuns:

@@ -20,7 +20,7 @@ same query, batch *n*  *n*, ends elsewhere                          ``OFFSETS_DI
 same query, batch *n*  *n*, and this very run wrote it              ``SECOND_CALL``
 same query, batch *n*  above *n* + 1, Spark's log contradicts       ``OFFSETS_DIFFER``
 same query, batch *n*  above *n* + 1, ``skipped_batches="allow"``   ``AFTER_SKIPPED``
-same query, batch *n*  … first of its run, ``resume="keep"``        ``AFTER_SKIPPED``
+same query, batch *n*  … first of its run, ``resume="skip_missing"``        ``AFTER_SKIPPED``
 same query, batch *n*  above *n* + 1                                ``SKIPPED``
 same query, batch *n*  below *n*                                    ``REWOUND``
 another query          starts at its end, ``resume="ledger"``       ``RESUME``
@@ -47,8 +47,14 @@ from typing import Any, Literal
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.ids import BatchId, SourceRange, is_kafka_offset
 
-Resume = Literal["checkpoint", "ledger", "adopt", "complete", "keep"]
-RESUME_CHOICES: tuple[Resume, ...] = ("checkpoint", "ledger", "adopt", "complete", "keep")
+Resume = Literal["checkpoint", "ledger", "adopt", "write_missing", "skip_missing"]
+RESUME_CHOICES: tuple[Resume, ...] = (
+    "checkpoint",
+    "ledger",
+    "adopt",
+    "write_missing",
+    "skip_missing",
+)
 SkippedBatches = Literal["refuse", "allow"]
 
 
@@ -88,7 +94,7 @@ class CallHistory:
     """The calls for the batches before the one that is offered, as far as they are known.
 
     ``failed``: the first of these batches whose call failed, and stands against this one: its
-    number, and the error. ``given_up``: some were left out by ``resume="keep"``. ``first_of_run``:
+    number, and the error. ``given_up``: some were left out by ``resume="skip_missing"``. ``first_of_run``:
     Spark has run none of them in this run of the query, so that an earlier run, or nobody, has
     skipped some. ``ends``: where Spark's offset log has the ledger's newest batch end, one a
     source; None where the log has dropped it (``spark.sql.streaming.minBatchesToRetain``), or
@@ -173,8 +179,8 @@ def loses_dead_letters(
     A function may skip a batch that has no rows for it; what a format could not read in that batch
     it never saw.
     """
-    # "keep" is about what an earlier run has skipped, not about what this one goes on skipping.
-    excused = resume == "keep" and (newest is None or newest.run_id != run_id)
+    # "skip_missing" is about what an earlier run has skipped, not about what this one goes on skipping.
+    excused = resume == "skip_missing" and (newest is None or newest.run_id != run_id)
     return not excused and (newest is None or not begins_at_end(sources, newest, new_allowed=True))
 
 
@@ -200,9 +206,9 @@ def _after_gap(
         )
         if not same:
             return Admission.OFFSETS_DIFFER
-    # "keep" is about what an earlier run has left out, not about what this one goes on leaving
+    # "skip_missing" is about what an earlier run has left out, not about what this one goes on leaving
     # out.
-    left_out = history.given_up or (resume == "keep" and history.first_of_run)
+    left_out = history.given_up or (resume == "skip_missing" and history.first_of_run)
     allowed = history.skipped_batches == "allow" or left_out
     return Admission.AFTER_SKIPPED if allowed else Admission.SKIPPED
 
