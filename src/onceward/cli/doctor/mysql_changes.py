@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from onceward.cli.doctor.finding import Finding
+from onceward.cli.doctor.checks import CheckResult
 from onceward.cli.doctor.mysql_lines import SETTINGS, Missing, lines
 from onceward.errors import OncewardError
 from onceward.mysql.snapshot.keys import quote
@@ -23,7 +23,7 @@ _DAY = 86_400
 _COMPRESSED = ("binlog_transaction_compression", "log_bin_compress")
 
 
-def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[Finding], list[str]]:
+def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[CheckResult], list[str]]:
     """What was found, and what an administrator should run
     (:func:`onceward.cli.doctor.mysql_lines.lines`).
 
@@ -42,19 +42,19 @@ def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[Finding], list[st
                 server, settings.for_server(server.lower_case_table_names), whole=bool(tables)
             )
     except OncewardError as error:
-        return [Finding("fail", error.message, error.next_step)], []
+        return [CheckResult("fail", error.message, error.next_step)], []
 
 
 def _looked_at(
     server: Server, settings: ChangesSettings, *, whole: bool
-) -> tuple[list[Finding], list[str]]:
+) -> tuple[list[CheckResult], list[str]]:
     needed = requirements.check_requirements(server, settings, whole=whole)
     warned = list(_warnings(server))
     ((account,),) = server.query("SELECT CURRENT_USER()")
     product = "MySQL" if server.dialect == "mysql" else "MariaDB"
     version = ".".join(map(str, server.version))
     found = [
-        Finding(
+        CheckResult(
             "ok", f"{product} {version} at {server.where}, server {server.identity}, as {account}"
         )
     ]
@@ -72,10 +72,10 @@ def _is_amiss(one: requirements.Requirement) -> bool:
     return not one.is_met or (one.name == "gtid_mode" and one.actual != "ON")
 
 
-def _shown(one: requirements.Requirement) -> Finding:
+def _shown(one: requirements.Requirement) -> CheckResult:
     if not _is_amiss(one):
-        return Finding("ok", f"{one.name}: {one.actual}")
-    return Finding(
+        return CheckResult("ok", f"{one.name}: {one.actual}")
+    return CheckResult(
         "warn" if one.is_met else "fail", f"{one.name}: {one.actual}; {one.why}", one.fix
     )
 
@@ -106,7 +106,7 @@ def _missing(
     )
 
 
-def _warnings(server: Server) -> Iterator[tuple[str, Finding]]:
+def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
     """What a query would start with all the same, each with the setting that it is about."""
     said = server.variables(
         "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days",
@@ -119,39 +119,42 @@ def _warnings(server: Server) -> Iterator[tuple[str, Finding]]:
             "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer "
             "be read"
         )
-        yield "binlog_checksum", Finding("warn", what, "set it to CRC32")
+        yield "binlog_checksum", CheckResult("warn", what, "set it to CRC32")
     for name in _COMPRESSED:
         if said.get(name) == "ON":
-            yield name, Finding("ok", f"{name}: ON; compressed binlogs are read, too")
+            yield name, CheckResult("ok", f"{name}: ON; compressed binlogs are read, too")
     if said.get("max_binlog_total_size", "0") != "0":
         what = (
             f"max_binlog_total_size: {said['max_binlog_total_size']}; binlogs go by their "
             f"size, read or not"
         )
-        yield "", Finding("warn", what, "see that it is room for what is written in several days")
+        yield (
+            "",
+            CheckResult("warn", what, "see that it is room for what is written in several days"),
+        )
 
 
-def _kept(said: dict[str, str]) -> Finding:
+def _kept(said: dict[str, str]) -> CheckResult:
     """How long a query may be away. Both settings hold where there are two, and MySQL looks at one
     of them only.
     """
     days = float(said.get("expire_logs_days", "0"))
     seconds = float(said.get("binlog_expire_logs_seconds", "0")) or days * _DAY
     if not seconds or said.get("binlog_expire_logs_auto_purge") == "OFF":
-        return Finding("ok", "binlogs are kept until somebody removes them")
+        return CheckResult("ok", "binlogs are kept until somebody removes them")
     if seconds < _DAY:
-        return Finding(
+        return CheckResult(
             "warn",
             f"binlogs are kept for {seconds:.0f} seconds: a query that is away for longer has to "
             f"begin anew",
             "let binlog_expire_logs_seconds be several days, more than a query will ever be away",
         )
-    return Finding("ok", f"binlogs are kept for {seconds / _DAY:.3g} days")
+    return CheckResult("ok", f"binlogs are kept for {seconds / _DAY:.3g} days")
 
 
 def _tables(
     server: Server, settings: ChangesSettings, needed: Iterable[requirements.Requirement]
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Their engines and primary keys."""
     seen = requirements.list_selected_tables(server, settings)
     engines = {
@@ -173,7 +176,7 @@ def _tables(
         name = ".".join(one)
         if engines.get(one, "").lower() != "innodb":
             amiss += 1
-            yield Finding(
+            yield CheckResult(
                 "warn",
                 f"{name} is of the engine {engines.get(one)}, which has no consistent view and no "
                 f"rollback: "
@@ -183,7 +186,7 @@ def _tables(
             )
         if one not in with_key:
             amiss += 1
-            yield Finding(
+            yield CheckResult(
                 "warn",
                 f'{name} has no primary key: its changes have no key, and starting="initial" '
                 f"refuses it",
@@ -191,4 +194,4 @@ def _tables(
             )
     refused = any(not one.is_met for one in needed if one.name.startswith("SELECT on "))
     if seen and not amiss and not refused:
-        yield Finding("ok", f"{len(seen)} tables, all of InnoDB and with a primary key")
+        yield CheckResult("ok", f"{len(seen)} tables, all of InnoDB and with a primary key")
