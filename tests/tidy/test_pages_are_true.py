@@ -74,9 +74,13 @@ def test_every_docs_page_is_listed():
 
 
 def test_every_docs_page_is_in_a_group():
-    records = {"evidence", "mutants.md"}  # of long runs
-    found = {path.name for path in DOCS.iterdir()} - records
-    assert found == {"README.md", "adr", "pictures", "tables", *GROUPS}
+    assert {path.name for path in DOCS.iterdir()} == {
+        "README.md",
+        "adr",
+        "pictures",
+        "tables",
+        *GROUPS,
+    }
 
 
 def test_the_readme_stays_short():
@@ -170,7 +174,7 @@ def test_code_blocks_can_be_parsed(page: Path):
 def name_is_prose(block: markdown.Block) -> bool:
     """Blocks of pages that others than users read may hold anything, without a language."""
     return not block.language and block.page.startswith(
-        ("docs/adr", "docs/evidence", "CONTRIBUTING", "ARCHITECTURE")
+        ("docs/adr", "CONTRIBUTING", "ARCHITECTURE")
     )
 
 
