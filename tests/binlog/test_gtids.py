@@ -104,7 +104,7 @@ def test_a_state_of_mariadb_has_the_last_number_of_each_server_in_each_domain():
         "0-1-7,0-2-6,1-7-20,2-1-1",
     )
     assert Gtids.parse("mariadb", str(other)) == other
-    assert not found.unordered
+    assert not found.is_unordered
     assert not GtidBinlogState()
 
 
@@ -117,7 +117,7 @@ def test_a_number_that_is_not_above_the_one_before_is_noticed():
         found = GtidBinlogState()
         for gtid in numbers.split():
             found.add(gtid)
-        assert found.unordered is unordered
+        assert found.is_unordered is unordered
 
 
 def test_what_a_person_names_is_the_last_of_a_domain():

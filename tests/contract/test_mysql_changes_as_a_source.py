@@ -50,6 +50,6 @@ class TestMySQLChanges(SourceContract):
             tmp_path,
             new_source=new_source,
             add=add,
-            selects=lambda: [f'{{"id":{each}}}' for each in ids],
+            wanted=lambda: [f'{{"id":{each}}}' for each in ids],
             key="key",
         )

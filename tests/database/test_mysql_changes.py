@@ -634,7 +634,7 @@ def test_changes_of_a_table_that_may_not_be_seen_are_named(place: ChangesPlace):
     place.sql("CREATE TABLE {s}.more (id int PRIMARY KEY)")
     place.url, root = login(place, "{s}.*"), place.url
     place.begin()
-    place.running._look.tables = frozenset({(place.schema, "t")})
+    place.running._server_check.tables = frozenset({(place.schema, "t")})
     sql_at(root, f"INSERT INTO {place.schema}.t VALUES (1, 'a')")
     sql_at(root, f"REVOKE SELECT ON {place.schema}.* FROM {user}")
     sql_at(root, f"GRANT SELECT ON {place.schema}.t TO {user}")

@@ -363,7 +363,7 @@ def _changes_table(
     alone = len(events) == count and (count == 0 or bool((event == np.arange(count)).all()))
 
     def each(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """Of the event of each change."""
+        """Return a value of each change's event."""
         if len(values) and values[0] == values[-1] and len(set(values)) == 1:
             return pa.repeat(pa.scalar(values[0], kind), count)
         array = pa.array(values, kind)

@@ -67,8 +67,8 @@ def _payload_events(event: BinlogEvent) -> Iterator[BinlogEvent]:
         value = EventFields(event, fields.take(length))
         if kind in (_SIZE, _COMPRESSION, _UNCOMPRESSED_SIZE):
             values[kind] = value.lenenc_int()
-    # ``uncompressed_size`` is for information only, and need not be the last field: newer servers may
-    # add others, each with its length.
+    # ``uncompressed_size`` is for information only, and need not be the last field: newer servers
+    # may add others, each with its length.
     if values.get(_SIZE) != fields.remaining:
         raise damaged_event(event, f"a payload of {values.get(_SIZE)} bytes in {fields.remaining}")
     compression = values.get(_COMPRESSION)
@@ -77,7 +77,7 @@ def _payload_events(event: BinlogEvent) -> Iterator[BinlogEvent]:
             event, "unknown_event", f"a transaction compressed in a way that is not known "
                                     f"({compression})",
             "set binlog_transaction_compression=OFF on the server, or look for a newer Onceward",
-            lost="the whole transaction, of which nothing can be read",
+            loss="the whole transaction, of which nothing can be read",
         )  # fmt: skip
     blocks = (
         _zstd(event, fields.take_rest(), values.get(_UNCOMPRESSED_SIZE))

@@ -292,7 +292,7 @@ class Decoder:
             raise add_event(error, event, gtid_text(self._gtid)) from None
         if not self._skippable.has_event(event):
             raise add_event(
-                error, event, gtid_text(self._gtid), lost=describe_rows(event, map)
+                error, event, gtid_text(self._gtid), loss=describe_rows(event, map)
             ) from None
 
     def _rows(self, event: BinlogEvent) -> None:

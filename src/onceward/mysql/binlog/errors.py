@@ -54,14 +54,14 @@ class Skippable:
 NOTHING_SKIPPABLE = Skippable()
 
 
-def add_skip_hint(next_step: str, names: Sequence[str], lost: str) -> str:
+def add_skip_hint(next_step: str, names: Sequence[str], loss: str) -> str:
     """Return ``next_step`` and how to go on by ``pass_over``.
 
-    :param lost: what is lost by it.
+    :param loss: what is lost by it.
     """
     text = ", ".join(f'"{name}"' for name in names)
     return (
-        f"{next_step}; once the tables are known to agree, go on without {lost} by "
+        f"{next_step}; once the tables are known to agree, go on without {loss} by "
         f"pass_over=[{text}]"
     )
 
@@ -81,21 +81,21 @@ def unreadable_event(
     next_step: str,
     *,
     gtid: str | None = None,
-    lost: str = "this one event",
+    loss: str = "this one event",
 ) -> ChangeUnreadable:
     """Return the error of an event that cannot be passed on.
 
     :param reason: one word, as listed in the documentation, for ``details``.
     :param what: follows "there is".
     :param next_step: what has to be done first; how to skip the event then is added.
-    :param lost: what is lost by that.
+    :param loss: what is lost by that.
     """
     at = event_id(event)
     details: dict[str, Any] = {"reason": reason, "at": at, **({"gtid": gtid} if gtid else {})}
     in_transaction = f" (transaction {gtid})" if gtid else ""
     return ChangeUnreadable(
         f"at {at} of the binlog{in_transaction} there is {what}",
-        next_step=add_skip_hint(next_step, [at], lost),
+        next_step=add_skip_hint(next_step, [at], loss),
         details=details,
     )
 
@@ -152,19 +152,19 @@ def add_event(
     gtid: str | None,
     *,
     rows: Sequence[str] = (),
-    lost: str = "this one event",
+    loss: str = "this one event",
 ) -> AnyError:
     """Return ``error`` with the place of ``event`` at the beginning of its message.
 
     :param rows: the names of all rows that it is true of, where it is of rows.
-    :param lost: else, what is lost by going on without the event.
+    :param loss: else, what is lost by going on without the event.
     """
     at = rows[0] if rows else event_id(event)
     transaction = f" (transaction {gtid})" if gtid else ""
     next_step = error.next_step
     if isinstance(error, ChangeUnreadable):
-        lost = f"{len(rows)} rows" if len(rows) > 1 else "this one row" if rows else lost
-        next_step = add_skip_hint(next_step, rows or [at], lost)
+        loss = f"{len(rows)} rows" if len(rows) > 1 else "this one row" if rows else loss
+        next_step = add_skip_hint(next_step, rows or [at], loss)
     return type(error)(
         f"at {at} of the binlog{transaction}: {error.message}",
         next_step=next_step,

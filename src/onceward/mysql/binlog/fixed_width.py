@@ -110,7 +110,7 @@ def number_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cel
         )
     if column.kind is ColumnKind.FLOAT:
         floats = at.words(f"<f{column.width}", cells.start)
-        _check_numbers(table, column, np.isfinite(floats), cells.null)
+        check_cells(np.isfinite(floats), cells.null, f"{_describe(table, column)} is none")
         return pa.array(floats, mask=cells.null, from_pandas=False)
     if column.width != 3:
         return pa.array(
@@ -130,7 +130,7 @@ def decimal_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Ce
     negative = (at.words("u1", cells.start) & 128) == 0
     groups = _digit_groups(column, at, cells, negative)
     for digits, group in groups:
-        _check_numbers(table, column, group < 10**digits, cells.null)
+        check_cells(group < 10**digits, cells.null, f"{_describe(table, column)} is none")
     if column.precision <= _MOST_DIGITS_64:
         value = np.zeros(len(cells.start), np.int64)
         for digits, group in groups:
@@ -185,12 +185,19 @@ def _array_from_words(kind: pa.DataType, words: npt.NDArray[Any], null: Mask | N
     )
 
 
-def _check_numbers(table: TableMap, column: TableColumn, fits: Mask, null: Mask | None) -> None:
+def _describe(table: TableMap, column: TableColumn) -> str:
+    return f"a {column.kind.value} of column {column.name!r} of {table.name}"
+
+
+def check_cells(fits: Mask, null: Mask | None, description: str) -> None:
+    """Check that all values fit, but those of nulls.
+
+    :raises InvalidCell: one does not.
+    """
     if not fits.all():
         fits = fits if null is None else fits | null
         if not fits.all():
-            what = f"a {column.kind.value} of column {column.name!r} of {table.name} is none"
-            raise InvalidCell(int(np.argmin(fits)), damaged_data(what))
+            raise InvalidCell(int(np.argmin(fits)), damaged_data(description))
 
 
 _PAIRS = np.frombuffer("".join(f"{n:02d}" for n in range(100)).encode(), "<u2")
@@ -198,6 +205,7 @@ _DATE_BYTES, _SECOND_BYTES = 10, 19
 _DATE_PATTERN = np.frombuffer(b"0000-00-00", np.uint8)
 _DATETIME_PATTERN = np.frombuffer(b"0000-00-00 00:00:00.000000", np.uint8)
 _DAY_SECONDS = 86_400
+_NO_NUMBER = " has a number that none has"
 _DATETIME_ZERO = 0x8000000000
 _TIME_ZERO = 0x800000
 
@@ -212,7 +220,7 @@ def temporal_array(table: TableMap, column: TableColumn, at: CellBytes, cells: C
     if column.kind is ColumnKind.DATE:
         value = at.words("<u4", cells.start).astype(np.int64) & 0xFFFFFF
         parts = [value >> 9, value >> 5 & 15, value & 31]
-        _check_temporals(table, column, parts[0] < 10_000, cells.null)
+        check_cells(parts[0] < 10_000, cells.null, f"{_describe(table, column)}{_NO_NUMBER}")
         digits = np.empty((len(value), _DATE_BYTES), np.uint8)
         digits[:] = _DATE_PATTERN
     else:
@@ -230,7 +238,7 @@ def temporal_array(table: TableMap, column: TableColumn, at: CellBytes, cells: C
             & (parts[5] < 60)
         )
         fits &= fraction < 1_000_000
-        _check_temporals(table, column, fits, cells.null)
+        check_cells(fits, cells.null, f"{_describe(table, column)}{_NO_NUMBER}")
         if cells.null is not None:
             fraction = np.where(cells.null, 0, fraction)
         digits = np.empty(
@@ -306,7 +314,7 @@ def _time_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cell
     fraction = fraction * 10 ** (6 - 2 * places)
     hours = whole >> 12 & 0x3FF
     fits = (hours < 1000) & (whole >> 6 & 63 < 60) & (whole & 63 < 60) & (fraction < 1_000_000)
-    _check_temporals(table, column, fits, cells.null)
+    check_cells(fits, cells.null, f"{_describe(table, column)}{_NO_NUMBER}")
     if cells.null is not None:
         hours, fraction = np.where(cells.null, 0, hours), np.where(cells.null, 0, fraction)
     pattern = np.frombuffer(b"-000:00:00.000000", np.uint8)[: 10 + (column.fsp and column.fsp + 1)]
@@ -317,10 +325,12 @@ def _time_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cell
     _put_pair(digits, 5, whole >> 6 & 63)
     _put_pair(digits, 8, whole & 63)
     _put_fraction(digits, 11, fraction, column.fsp)
-    shown = np.ones(digits.shape, np.bool_)
-    shown[:, 0], shown[:, 1] = negative, hours >= 100
-    ends = np.cumsum(shown.sum(axis=1), dtype=np.int32)
-    return _string_array(np.concatenate([np.zeros(1, np.int32), ends]), digits[shown], cells.null)
+    visible = np.ones(digits.shape, np.bool_)
+    visible[:, 0], visible[:, 1] = negative, hours >= 100
+    ends = np.cumsum(visible.sum(axis=1), dtype=np.int32)
+    return _string_array(
+        np.concatenate([np.zeros(1, np.int32), ends]), digits[visible], cells.null
+    )
 
 
 def _fixed_width_strings(digits: Bytes, null: Mask | None) -> pa.Array:
@@ -331,14 +341,3 @@ def _fixed_width_strings(digits: Bytes, null: Mask | None) -> pa.Array:
 def _string_array(edges: npt.NDArray[np.int32], digits: Bytes, null: Mask | None) -> pa.Array:
     buffers = [validity(null), pa.py_buffer(edges), pa.py_buffer(digits)]
     return pa.Array.from_buffers(pa.string(), len(edges) - 1, buffers)
-
-
-def _check_temporals(table: TableMap, column: TableColumn, fits: Mask, null: Mask | None) -> None:
-    if null is not None:
-        fits = fits | null
-    if not fits.all():
-        what = (
-            f"a {column.kind.value} of column {column.name!r} of {table.name} has a number "
-            f"that none has"
-        )
-        raise InvalidCell(int(np.argmin(fits)), damaged_data(what))

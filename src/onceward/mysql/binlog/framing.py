@@ -155,26 +155,11 @@ class EventReader:
         """Append whole events in packets of their own: the hot loop. Stops at the first byte of
         anything else.
         """
-        buffer, read, write_at, position, file = (
-            self._buffer,
-            self._read_at,
-            self._write_at,
-            self.position,
-            self.file,
-        )
-        checksum, verify, unpack, append = (
-            self._checksum,
-            self._verify and self._checksum > 0,
-            _PACKET.unpack_from,
-            found.append,
-        )
-        view, crc32, from_bytes, make, kind_of = (
-            memoryview(buffer),
-            zlib.crc32,
-            int.from_bytes,
-            _event,
-            BinlogEvent,
-        )
+        buffer, read, write_at = self._buffer, self._read_at, self._write_at
+        position, file, checksum = self.position, self.file, self._checksum
+        verify, unpack, append = self._verify and checksum > 0, _PACKET.unpack_from, found.append
+        view, crc32, from_bytes = memoryview(buffer), zlib.crc32, int.from_bytes
+        make, kind_of = _event, BinlogEvent
         special, least = _OFTEN_MADE_UP, HEADER_BYTES + checksum
         # MariaDB writes 0 as the position of events inside a transaction.
         zero_is_right = self.dialect == "mariadb"
@@ -186,32 +171,16 @@ class EventReader:
                 break
             if kind in special or flags & ARTIFICIAL_FLAG:
                 break
-            # A position in an event has 32 bits, and binlogs may be longer: it is counted by sizes,
-            # and checked modulo 2³².
+            # A position in an event has 32 bits, and binlogs may be longer: it is counted by
+            # sizes, and checked modulo 2³².
             following = position + size
             if following & _POSITION_MASK != log_pos and not (zero_is_right and log_pos == 0):
                 break
             stop = after - checksum
             if verify and crc32(view[read + 5 : stop]) != from_bytes(view[stop:after], "little"):
                 break
-            append(
-                make(
-                    kind_of,
-                    (
-                        buffer,
-                        read + 5,
-                        stop,
-                        kind,
-                        flags,
-                        timestamp,
-                        server_id,
-                        file,
-                        position,
-                        0,
-                        False,
-                    ),
-                )
-            )
+            header = kind, flags, timestamp, server_id
+            append(make(kind_of, (buffer, read + 5, stop, *header, file, position, 0, False)))
             position, read = following, after
         self._read_at, self.position = read, position
 
@@ -334,8 +303,8 @@ class EventReader:
         """Continue in another file, or check the first rotation, which repeats what was
         requested.
         """
-        # It comes before the format description, which says whether there are checksums: it has one
-        # if its last bytes are one.
+        # It comes before the format description, which says whether there are checksums: it has
+        # one if its last bytes are one.
         if stop - start > HEADER_BYTES + 8 + _CHECKSUM and _has_valid_checksum(
             buffer, start, stop
         ):

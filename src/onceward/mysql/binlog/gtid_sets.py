@@ -31,7 +31,7 @@ END = (1 << 63) - 1
 class Gtids(ABC):
     """A set of transactions of either server."""
 
-    unordered = False
+    is_unordered = False
     """A number came that is not above the one of its server before: a number may then name two
     transactions.
     """
@@ -210,7 +210,7 @@ class GtidBinlogState(Gtids):
             result.add(name)
             if name != part:
                 result._up_to.add(_numbers(name)[0])
-        result.unordered = False
+        result.is_unordered = False
         return result
 
     def as_start(self) -> GtidBinlogState:
@@ -304,12 +304,12 @@ class GtidBinlogState(Gtids):
     def copy(self) -> GtidBinlogState:
         result = GtidBinlogState()
         result._last = {domain: dict(servers) for domain, servers in self._last.items()}
-        result._up_to, result.unordered = set(self._up_to), self.unordered
+        result._up_to, result.is_unordered = set(self._up_to), self.is_unordered
         return result
 
     def _set_last(self, domain: int, server: int, number: int) -> None:
         servers = self._last.setdefault(domain, {})
-        self.unordered |= number <= servers.pop(server, -1)
+        self.is_unordered |= number <= servers.pop(server, -1)
         servers[server] = number
 
     def _triples(self) -> list[tuple[int, int, int]]:

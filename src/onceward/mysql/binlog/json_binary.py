@@ -86,7 +86,7 @@ _INLINE = [
     [table.get(kind) for kind in range(256)]
     for table in (_SMALL_INLINE, {**_SMALL_INLINE, _INT32: _int32_text, _UINT32: repr})
 ]
-"""By size and type, the text of a value that stands in its entry; None if the entry is an offset."""
+"""By size and type, the text of a value in its entry; None if the entry is an offset."""
 _DOUBLES = struct.Struct("<d")
 _SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
 _OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253

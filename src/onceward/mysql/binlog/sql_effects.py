@@ -87,8 +87,8 @@ _DML = (*ROW_CHANGES, "CALL", "DO", "SELECT", "VALUES", "TABLE", "HANDLER", "MER
 _ACCOUNT_VERBS = ("GRANT", "REVOKE", "FLUSH", "INSTALL", "UNINSTALL")
 _OBJECTS = (
     "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER",
-    "TABLESPACE", "LOGFILE",
-    "RESOURCE", "SPATIAL", "SEQUENCE", "PACKAGE", "LIBRARY", "INSTANCE", "PREPARE",
+    "TABLESPACE", "LOGFILE", "RESOURCE", "SPATIAL", "SEQUENCE", "PACKAGE", "LIBRARY", "INSTANCE",
+    "PREPARE",
 )  # fmt: skip
 """Objects that can be created, altered and dropped, and are no tables."""
 _DATABASE = ("DATABASE", "SCHEMA")
@@ -158,14 +158,12 @@ class StatementClassifier:
             names = dml_tables(verb, self._tokens) if verb in ROW_CHANGES else ()
         except UnknownStatement:
             names = ()
-        affected_tables = [name for name in names if self._selects(*name)]
-        if names and not affected_tables:
+        selected = [name for name in names if self._selects(*name)]
+        if names and not selected:
             return OtherTables(names)
-        return _unsupported_statement(
-            what
-            if not affected_tables
-            else f"{what}, which may be those of {'.'.join(affected_tables[0])}"
-        )
+        if selected:
+            what = f"{what}, which may be those of {'.'.join(selected[0])}"
+        return _unsupported_statement(what)
 
     # ── transactions ──
 
@@ -176,28 +174,24 @@ class StatementClassifier:
     _commit = _begin
 
     def _start(self) -> Effect:
-        return NO_EFFECT if self._tokens.skip("TRANSACTION") else self._unknown()
+        return self._no_effect_if("TRANSACTION")
 
     def _savepoint(self) -> Effect:
         return NO_EFFECT
 
     def _release(self) -> Effect:
-        return NO_EFFECT if self._tokens.skip("SAVEPOINT") else self._unknown()
+        return self._no_effect_if("SAVEPOINT")
 
     def _rollback(self) -> Effect:
-        # ROLLBACK, and ROLLBACK TO, are in a binlog only behind rows that they undo (in a transaction
-        # that has changed a table without transactions, too). Those rows must not be passed on.
-        return Unsupported(
-            "statement",
-            "a ROLLBACK, by which rows that are written before it never came to be",
-            _COMPARE,
-        )
+        # ROLLBACK, and ROLLBACK TO, are in a binlog only behind rows that they undo (in a
+        # transaction that has changed a table without transactions, too). Those rows must not be
+        # passed on.
+        what = "a ROLLBACK, by which rows that are written before it never came to be"
+        return Unsupported("statement", what, _COMPARE)
 
     def _xa(self) -> Effect:
-        if self._tokens.skip("START", "BEGIN", "END"):
-            # what follows, or came before, are its rows; the end is an event of its own
-            return NO_EFFECT
-        return XA_DECISION
+        # Its rows follow START, or came before END, and its end is an event of its own.
+        return NO_EFFECT if self._tokens.skip("START", "BEGIN", "END") else XA_DECISION
 
     # ── accounts and settings ──
 
@@ -206,7 +200,7 @@ class StatementClassifier:
             while self._tokens.next is not None and not self._tokens.skip("FOR"):
                 self._tokens.take()
             return self.classify() if self._tokens.next is not None else self._unknown()
-        return NO_EFFECT if self._tokens.skip("PASSWORD", "DEFAULT") else self._unknown()
+        return self._no_effect_if("PASSWORD", "DEFAULT")
 
     # ── tables ──
 
@@ -214,38 +208,29 @@ class StatementClassifier:
         self._tokens.skip("NO_WRITE_TO_BINLOG", "LOCAL")
         if self._tokens.skip(*_TABLE):
             return NO_EFFECT
-        return _unsupported_statement(
-            "an ANALYZE of a statement, which is carried out"
-        )  # MariaDB's
+        # MariaDB's ANALYZE FORMAT=JSON UPDATE …
+        return _unsupported_statement("an ANALYZE of a statement, which is carried out")
 
     def _optimize(self) -> Effect:
         self._tokens.skip("NO_WRITE_TO_BINLOG", "LOCAL")
-        return (
-            NO_EFFECT if self._tokens.skip(*_TABLE, "VIEW") else self._unknown()
-        )  # MariaDB's REPAIR VIEW
+        return self._no_effect_if(*_TABLE, "VIEW")  # MariaDB has REPAIR VIEW
 
     _repair = _optimize
 
     def _truncate(self) -> Effect:
         self._tokens.skip("TABLE")
-        database, table = self._tokens.take_table()
+        table = self._tokens.take_table()
         self._tokens.skip_wait_clause()
-        return self._at_end(
-            Truncation(database, table) if self._selects(database, table) else NO_EFFECT
-        )
+        return self._at_end(Truncation(*table) if self._selects(*table) else NO_EFFECT)
 
     def _drop(self) -> Effect:
         temporary = self._tokens.skip("TEMPORARY")
         if self._tokens.skip(*_TABLE):
             self._tokens.skip_if_exists()
-            tables = [name for name in self._tokens.take_tables() if self._selects(*name)]
+            effect = self._ddl("a DROP TABLE", *self._tokens.take_tables())
             self._tokens.skip("RESTRICT", "CASCADE")
             self._tokens.skip_wait_clause()
-            return self._at_end(
-                _unsupported_ddl("a DROP TABLE", tables[0])
-                if tables and not temporary
-                else NO_EFFECT
-            )
+            return self._at_end(NO_EFFECT if temporary else effect)
         return self._whole_database("DROP") if self._tokens.skip(*_DATABASE) else self._object()
 
     def _rename(self) -> Effect:
@@ -254,17 +239,16 @@ class StatementClassifier:
         if not self._tokens.skip(*_TABLE):
             return self._unknown()
         self._tokens.skip_if_exists()
-        affected_tables = []
+        names = []
         while True:
-            affected_tables.append(self._tokens.take_table())
+            names.append(self._tokens.take_table())
             self._tokens.skip_wait_clause()
             if not self._tokens.skip("TO"):
                 return self._unknown()
-            affected_tables.append(self._tokens.take_table())
+            names.append(self._tokens.take_table())
             if not self._tokens.skip_sign(","):
                 break
-        tables = [name for name in affected_tables if self._selects(*name)]
-        return self._at_end(_unsupported_ddl("a RENAME TABLE", tables[0]) if tables else NO_EFFECT)
+        return self._at_end(self._ddl("a RENAME TABLE", *names))
 
     def _create(self) -> Effect:
         replaces = False
@@ -273,7 +257,7 @@ class StatementClassifier:
                 return self._create_table(replaces)
             if self._tokens.skip(*_DATABASE):
                 return self._whole_database("CREATE OR REPLACE") if replaces else NO_EFFECT
-            if self._tokens.next is not None and self._tokens.next.is_keyword(*_OBJECTS):
+            if self._tokens.next_is(*_OBJECTS):
                 return NO_EFFECT
             if self._tokens.skip("TEMPORARY"):
                 return self._create_temporary()
@@ -293,12 +277,11 @@ class StatementClassifier:
             cascades |= self._is_cascade(word)
             if self._is_versioning(word):
                 return _unsupported_versioning(name)
-            values = word.is_keyword("VALUES") and not (
-                self._tokens.next is not None and self._tokens.next.is_keyword("LESS", "IN")
-            )
+            values = word.is_keyword("VALUES") and not self._tokens.next_is("LESS", "IN")
             if word.is_keyword("SELECT", "TABLE") or values:
+                table = ".".join(name)
                 return _unsupported_statement(
-                    f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote"
+                    f"a CREATE TABLE … SELECT of {table}, without the rows that it wrote"
                 )
         return _unsupported_cascade(name) if cascades else NoEffect(name)
 
@@ -308,33 +291,26 @@ class StatementClassifier:
             return False
         if self._tokens.skip("CASCADE"):
             return True
-        return (
-            self._tokens.skip("SET")
-            and self._tokens.next is not None
-            and self._tokens.next.is_keyword("NULL", "DEFAULT")
-        )
+        return self._tokens.skip("SET") and self._tokens.next_is("NULL", "DEFAULT")
 
     def _create_temporary(self) -> Effect:
         if not self._tokens.skip("TABLE"):
-            return NO_EFFECT if self._tokens.skip("SEQUENCE") else self._unknown()
+            return self._no_effect_if("SEQUENCE")
         self._tokens.skip_if_exists()
         name = self._tokens.take_table()
         if not self._selects(*name):
             return NO_EFFECT
         # Only statements use it in the binlog, and nothing in those on that name says which of the
         # two it means.
-        return _unsupported_statement(
-            f"a temporary table called {'.'.join(name)}, as one that is read is"
-        )
+        table = ".".join(name)
+        return _unsupported_statement(f"a temporary table called {table}, as one that is read is")
 
     def _alter(self) -> Effect:
         ignoring = False
         for _ in range(_MODIFIERS):
             if self._tokens.skip("TABLE"):
                 return self._alter_table(ignoring)
-            if self._tokens.next is not None and self._tokens.next.is_keyword(
-                *_OBJECTS, *_DATABASE
-            ):
+            if self._tokens.next_is(*_OBJECTS, *_DATABASE):
                 return NO_EFFECT
             ignoring |= self._tokens.take().is_keyword("IGNORE")
         return self._unknown()
@@ -365,58 +341,35 @@ class StatementClassifier:
         a word begins a clause: a column that is called like a keyword, without quotes, may cost an
         error.
         """
-        if word.is_keyword("RENAME") and not (
-            self._tokens.next is not None
-            and self._tokens.next.is_keyword("COLUMN", "INDEX", "KEY")
-        ):
-            if not self._tokens.skip("TO", "AS"):
-                self._tokens.skip_sign("=")
-            other = self._tokens.take_table()
-            tables = [one for one in (name, other) if self._selects(*one)]
-            return _unsupported_ddl("an ALTER TABLE … RENAME", tables[0]) if tables else NO_EFFECT
-        if word.is_keyword("WITH") and self._tokens.skip(
-            "TABLE"
-        ):  # EXCHANGE PARTITION a WITH TABLE b
-            other = self._tokens.take_table()
-            return (
-                _unsupported_ddl("an EXCHANGE PARTITION", other)
-                if self._selects(*other)
-                else NO_EFFECT
-            )
-        if not self._selects(*name) or self._tokens.next is None:
-            if (
-                word.is_keyword("CONVERT", "TO")
-                and self._tokens.next is not None
-                and self._tokens.skip("TABLE")
-            ):
-                other = (
-                    self._tokens.take_table()
-                )  # CONVERT TABLE b TO PARTITION, CONVERT PARTITION a TO TABLE b
-                return (
-                    _unsupported_ddl("a CONVERT of a partition", other)
-                    if self._selects(*other)
-                    else NO_EFFECT
-                )
-            return NO_EFFECT
-        if word.is_keyword(*_PARTITION_CHANGES) and self._tokens.next.is_keyword(
-            "PARTITION", "TABLESPACE", "TABLE"
-        ):
-            return _unsupported_ddl(
-                f"an ALTER TABLE … {word.text.upper()} {self._tokens.next.text.upper()}", name
-            )
+        tokens = self._tokens
+        if word.is_keyword("RENAME") and not tokens.next_is("COLUMN", "INDEX", "KEY"):
+            if not tokens.skip("TO", "AS"):
+                tokens.skip_sign("=")
+            return self._ddl("an ALTER TABLE … RENAME", name, tokens.take_table())
+        if word.is_keyword("WITH") and tokens.skip("TABLE"):
+            # EXCHANGE PARTITION a WITH TABLE b
+            return self._ddl("an EXCHANGE PARTITION", tokens.take_table())
+        if self._selects(*name) and tokens.next is not None:
+            return self._row_changing_clause(word, tokens.next, name)
+        if word.is_keyword("CONVERT", "TO") and tokens.skip("TABLE"):
+            # CONVERT TABLE b TO PARTITION, CONVERT PARTITION a TO TABLE b
+            return self._ddl("a CONVERT of a partition", tokens.take_table())
+        return NO_EFFECT
+
+    def _row_changing_clause(self, word: Token, following: Token, name: tuple[str, str]) -> Effect:
+        """Return the effect of a clause that takes rows from a selected table, or brings some."""
+        is_partition = following.is_keyword("PARTITION", "TABLESPACE", "TABLE")
+        if is_partition and word.is_keyword(*_PARTITION_CHANGES):
+            clause = f"{word.text.upper()} {following.text.upper()}"
+            return _unsupported_ddl(f"an ALTER TABLE … {clause}", name)
         if word.is_keyword("DROP") and self._tokens.skip("SYSTEM"):
-            versions = self._tokens.next is not None and self._tokens.next.is_keyword("VERSIONING")
-            return (
-                _unsupported_ddl("an ALTER TABLE … DROP SYSTEM VERSIONING", name)
-                if versions
-                else NO_EFFECT
-            )
+            if not self._tokens.next_is("VERSIONING"):
+                return NO_EFFECT
+            return _unsupported_ddl("an ALTER TABLE … DROP SYSTEM VERSIONING", name)
         if word.is_keyword("ENGINE"):
             self._tokens.skip_sign("=")
-            if (
-                self._tokens.next is not None
-                and self._tokens.next.text.strip("'\"").upper() == "BLACKHOLE"
-            ):
+            engine = self._tokens.next
+            if engine is not None and engine.text.strip("'\"").upper() == "BLACKHOLE":
                 return _unsupported_ddl("an ALTER TABLE … ENGINE = BLACKHOLE", name)
         return NO_EFFECT
 
@@ -426,16 +379,14 @@ class StatementClassifier:
         """
         if not (word.is_keyword("WITH", "ADD") and self._tokens.skip("SYSTEM")):
             return False
-        return self._tokens.next is not None and self._tokens.next.is_keyword("VERSIONING")
+        return self._tokens.next_is("VERSIONING")
 
     def _whole_database(self, verb: str) -> Effect:
         self._tokens.skip_if_exists()
         name = self._tokens.take_name()
-        return (
-            Unsupported("ddl", f"a {verb} DATABASE of {name}", _COMPARE)
-            if self._selects_database(name)
-            else NO_EFFECT
-        )
+        if not self._selects_database(name):
+            return NO_EFFECT
+        return Unsupported("ddl", f"a {verb} DATABASE of {name}", _COMPARE)
 
     def _object(self) -> Effect:
         """Skip words that may describe an object that is no table."""
@@ -444,10 +395,18 @@ class StatementClassifier:
                 return NO_EFFECT
         return self._unknown()
 
-    def _at_end(self, classify: Effect) -> Effect:
+    def _ddl(self, what: str, *tables: tuple[str, str]) -> Effect:
+        """Return the effect of DDL that takes rows from these tables, or brings some to them."""
+        selected = [name for name in tables if self._selects(*name)]
+        return _unsupported_ddl(what, selected[0]) if selected else NO_EFFECT
+
+    def _no_effect_if(self, *keywords: str) -> Effect:
+        return NO_EFFECT if self._tokens.skip(*keywords) else self._unknown()
+
+    def _at_end(self, effect: Effect) -> Effect:
         """Return ``effect`` if nothing follows."""
         self._tokens.skip_sign(";")
-        return classify if self._tokens.next is None else self._unknown()
+        return effect if self._tokens.next is None else self._unknown()
 
     def _unknown(self) -> Effect:
         raise UnknownStatement
@@ -455,8 +414,7 @@ class StatementClassifier:
 
 _VERBS = frozenset({
     "BEGIN", "COMMIT", "START", "SAVEPOINT", "RELEASE", "ROLLBACK", "XA", "SET", "TRUNCATE",
-    "DROP", "RENAME", "CREATE",
-    "ALTER", "ANALYZE", "OPTIMIZE", "REPAIR",
+    "DROP", "RENAME", "CREATE", "ALTER", "ANALYZE", "OPTIMIZE", "REPAIR",
 })  # fmt: skip
 
 _OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")

@@ -110,6 +110,10 @@ class TokenReader:
         if self._next is not None and self._next.kind == "broken":
             raise UnknownStatement
 
+    def next_is(self, *keywords: str) -> bool:
+        """Check whether the next token is one of these keywords."""
+        return self._next is not None and self._next.is_keyword(*keywords)
+
     def take(self) -> Token:
         """Return the next token, and advance."""
         word = self._next
@@ -120,7 +124,7 @@ class TokenReader:
 
     def skip(self, *keywords: str) -> bool:
         """Advance if the next token is one of these keywords, and return whether it was."""
-        if self._next is None or not self._next.is_keyword(*keywords):
+        if not self.next_is(*keywords):
             return False
         self._advance()
         return True
@@ -188,12 +192,10 @@ _MORE_TABLES = frozenset({
 """With one of these behind its first table, a statement may have others."""
 _NOT_FUNCTIONS = frozenset({
     "VALUES", "VALUE", "IN", "ON", "AND", "OR", "XOR", "NOT", "EXISTS", "AS", "SET", "WHERE",
-    "HAVING", "WHEN", "THEN",
-    "ELSE", "CASE", "BETWEEN", "LIKE", "IS", "BY", "LIMIT", "SELECT", "FROM", "JOIN", "USING",
-    "UNION", "ALL", "ANY",
-    "SOME", "LINES", "ROWS",
-    "DISTINCT", "INTERVAL", "DIV", "MOD", "ROW", "PARTITION", "OVER", "UPDATE", "BINARY",
-    "RETURNING", "KEY", "INDEX",
+    "HAVING", "WHEN", "THEN", "ELSE", "CASE", "BETWEEN", "LIKE", "IS", "BY", "LIMIT", "SELECT",
+    "FROM", "JOIN", "USING", "UNION", "ALL", "ANY", "SOME", "LINES", "ROWS", "DISTINCT",
+    "INTERVAL", "DIV", "MOD", "ROW", "PARTITION", "OVER", "UPDATE", "BINARY", "RETURNING", "KEY",
+    "INDEX",
 })  # fmt: skip
 """Words with a bracket behind them that are no functions."""
 _ROW_SOURCES = ("VALUES", "VALUE", "SET", "SELECT", "TABLE", "WITH")
@@ -206,42 +208,28 @@ _REQUIRED = {
 """Words of which each such statement has one."""
 _BUILT_IN_FUNCTIONS = frozenset({
     "ABS", "ACOS", "ADDDATE", "ADDTIME", "ASCII", "ASIN", "ATAN", "AVG", "BIN", "BIT_AND",
-    "BIT_COUNT", "BIT_LENGTH",
-    "BIT_OR", "BIT_XOR", "CAST", "CEIL", "CEILING", "CHAR", "CHARSET", "CHAR_LENGTH",
-    "CHARACTER_LENGTH", "COALESCE",
-    "COLLATION", "COMPRESS", "CONCAT", "CONCAT_WS", "CONNECTION_ID", "CONV", "CONVERT",
-    "CONVERT_TZ", "COS", "COT",
-    "COUNT", "CRC32", "CURDATE", "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP",
-    "CURRENT_USER", "CURTIME",
-    "DATABASE", "DATE", "DATEDIFF", "DATE_ADD", "DATE_FORMAT", "DATE_SUB", "DAY", "DAYNAME",
-    "DAYOFMONTH",
+    "BIT_COUNT", "BIT_LENGTH", "BIT_OR", "BIT_XOR", "CAST", "CEIL", "CEILING", "CHAR", "CHARSET",
+    "CHAR_LENGTH", "CHARACTER_LENGTH", "COALESCE", "COLLATION", "COMPRESS", "CONCAT", "CONCAT_WS",
+    "CONNECTION_ID", "CONV", "CONVERT", "CONVERT_TZ", "COS", "COT", "COUNT", "CRC32", "CURDATE",
+    "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USER", "CURTIME", "DATABASE",
+    "DATE", "DATEDIFF", "DATE_ADD", "DATE_FORMAT", "DATE_SUB", "DAY", "DAYNAME", "DAYOFMONTH",
     "DAYOFWEEK", "DAYOFYEAR", "DEFAULT", "DEGREES", "DENSE_RANK", "ELT", "EXP", "EXTRACT", "FIELD",
-    "FIND_IN_SET",
-    "FLOOR", "FORMAT", "FROM_BASE64", "FROM_DAYS", "FROM_UNIXTIME", "GREATEST", "GROUP_CONCAT",
-    "HEX", "HOUR", "IF",
-    "IFNULL", "INET6_ATON", "INET6_NTOA", "INET_ATON", "INET_NTOA", "INSERT", "INSTR", "ISNULL",
-    "JSON_ARRAY",
-    "JSON_EXTRACT", "JSON_MERGE_PATCH", "JSON_OBJECT", "JSON_SET", "JSON_UNQUOTE", "JSON_VALID",
-    "LAST_DAY",
-    "LAST_INSERT_ID", "LCASE", "LEAST", "LEFT", "LENGTH", "LN", "LOCALTIME", "LOCALTIMESTAMP",
-    "LOCATE", "LOG",
-    "LOG10", "LOG2", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MAKETIME", "MAX", "MD5", "MICROSECOND",
-    "MID", "MIN",
-    "MINUTE", "MONTH", "MONTHNAME", "NOW", "NULLIF", "OCT", "OCTET_LENGTH", "ORD", "PI",
-    "POSITION", "POW", "POWER",
-    "QUARTER", "QUOTE", "RADIANS", "RAND", "RANK", "REPEAT", "REPLACE", "REVERSE", "RIGHT",
-    "ROUND", "ROW_COUNT",
-    "ROW_NUMBER", "RPAD", "RTRIM", "SECOND", "SEC_TO_TIME", "SHA", "SHA1", "SHA2", "SIGN", "SIN",
-    "SPACE", "SQRT",
-    "STD", "STDDEV", "STRCMP", "STR_TO_DATE", "SUBDATE", "SUBSTR", "SUBSTRING", "SUBSTRING_INDEX",
-    "SUBTIME", "SUM",
+    "FIND_IN_SET", "FLOOR", "FORMAT", "FROM_BASE64", "FROM_DAYS", "FROM_UNIXTIME", "GREATEST",
+    "GROUP_CONCAT", "HEX", "HOUR", "IF", "IFNULL", "INET6_ATON", "INET6_NTOA", "INET_ATON",
+    "INET_NTOA", "INSERT", "INSTR", "ISNULL", "JSON_ARRAY", "JSON_EXTRACT", "JSON_MERGE_PATCH",
+    "JSON_OBJECT", "JSON_SET", "JSON_UNQUOTE", "JSON_VALID", "LAST_DAY", "LAST_INSERT_ID", "LCASE",
+    "LEAST", "LEFT", "LENGTH", "LN", "LOCALTIME", "LOCALTIMESTAMP", "LOCATE", "LOG", "LOG10",
+    "LOG2", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MAKETIME", "MAX", "MD5", "MICROSECOND", "MID",
+    "MIN", "MINUTE", "MONTH", "MONTHNAME", "NOW", "NULLIF", "OCT", "OCTET_LENGTH", "ORD", "PI",
+    "POSITION", "POW", "POWER", "QUARTER", "QUOTE", "RADIANS", "RAND", "RANK", "REPEAT", "REPLACE",
+    "REVERSE", "RIGHT", "ROUND", "ROW_COUNT", "ROW_NUMBER", "RPAD", "RTRIM", "SECOND",
+    "SEC_TO_TIME", "SHA", "SHA1", "SHA2", "SIGN", "SIN", "SPACE", "SQRT", "STD", "STDDEV",
+    "STRCMP", "STR_TO_DATE", "SUBDATE", "SUBSTR", "SUBSTRING", "SUBSTRING_INDEX", "SUBTIME", "SUM",
     "SYSDATE", "TAN", "TIME", "TIMEDIFF", "TIMESTAMP", "TIMESTAMPADD", "TIMESTAMPDIFF",
-    "TIME_FORMAT", "TIME_TO_SEC",
-    "TO_BASE64", "TO_DAYS", "TO_SECONDS", "TRIM", "TRUNCATE", "UCASE", "UNCOMPRESS", "UNHEX",
-    "UNIX_TIMESTAMP",
-    "UPPER", "USER", "UTC_DATE", "UTC_TIME", "UTC_TIMESTAMP", "UUID", "UUID_SHORT", "VARIANCE",
-    "VERSION", "WEEK",
-    "WEEKDAY", "WEEKOFYEAR", "YEAR",
+    "TIME_FORMAT", "TIME_TO_SEC", "TO_BASE64", "TO_DAYS", "TO_SECONDS", "TRIM", "TRUNCATE",
+    "UCASE", "UNCOMPRESS", "UNHEX", "UNIX_TIMESTAMP", "UPPER", "USER", "UTC_DATE", "UTC_TIME",
+    "UTC_TIMESTAMP", "UUID", "UUID_SHORT", "VARIANCE", "VERSION", "WEEK", "WEEKDAY", "WEEKOFYEAR",
+    "YEAR",
 })  # fmt: skip
 """The servers' functions that change nothing."""
 

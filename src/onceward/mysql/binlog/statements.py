@@ -197,7 +197,8 @@ def _decode(raw: bytes, codec: str) -> str | None:
 
 
 _XA_DECISION = re.compile(
-    r"\s*XA\s+(?:COMMIT|ROLLBACK)\s+X'((?:[0-9A-F]{2})*)'\s*,\s*X'((?:[0-9A-F]{2})*)'\s*,\s*(-?\d+)\s*",
+    r"\s*XA\s+(?:COMMIT|ROLLBACK)\s+X'((?:[0-9A-F]{2})*)'\s*,"
+    r"\s*X'((?:[0-9A-F]{2})*)'\s*,\s*(-?\d+)\s*",
     re.ASCII | re.IGNORECASE,
 )
 

@@ -43,6 +43,7 @@ from onceward.mysql.binlog.charsets import UTF8, decoder_for, single_byte_table
 from onceward.mysql.binlog.errors import InvalidCell, damaged_data, unreadable_change
 from onceward.mysql.binlog.fixed_width import (
     CellBytes,
+    check_cells,
     decimal_array,
     number_array,
     temporal_array,
@@ -125,7 +126,7 @@ def decode_texts(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Arra
 
 
 def _decode_single_byte(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
-    """Decode all texts of a column as one text: each begins where the lengths before it add up to."""
+    """Decode all texts of a column as one text, and find their ends by sums of lengths."""
     decode = decoder_for(column.charset)
     assert decode is not None  # noqa: S101  there is a table
     valid, edges, data = raw.buffers()
@@ -259,20 +260,21 @@ def label_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cell
 
     :raises InvalidCell: a number that is no label's.
     """
+    unknown = f"column {column.name!r} of {table.name} has a label that its type has not"
     numbers = at.words(_WORDS.get(column.width, "<u8"), cells.start)
     if column.kind is ColumnKind.ENUM:
         # Number 0 is what a server that is not strict makes of a label that there is not.
         numbers = numbers.astype(np.int64)
         if cells.null is not None:
             numbers[cells.null] = 0
-        _check_labels(table, column, numbers <= len(column.labels))
+        check_cells(numbers <= len(column.labels), None, unknown)
         return _take_labels(["", *column.labels], numbers, cells)
     bits = numbers.astype(np.uint64)
     if column.width < 8:
         bits &= np.uint64((1 << 8 * column.width) - 1)
     if cells.null is not None:
         bits[cells.null] = 0
-    _check_labels(table, column, bits <= np.uint64((1 << len(column.labels)) - 1))
+    check_cells(bits <= np.uint64((1 << len(column.labels)) - 1), None, unknown)
     different, which = np.unique(bits, return_inverse=True)
     texts = [
         ",".join(label for n, label in enumerate(column.labels) if each >> n & 1)
@@ -283,14 +285,6 @@ def label_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cell
 
 def _take_labels(texts: list[str], numbers: Numbers, cells: Cells) -> pa.Array:
     return pc.take(pa.array(texts, pa.string()), pa.array(numbers, mask=cells.null))
-
-
-def _check_labels(
-    table: TableMap, column: TableColumn, fits: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-) -> None:
-    if not fits.all():
-        what = f"column {column.name!r} of {table.name} has a label that its type has not"
-        raise InvalidCell(int(np.argmin(fits)), damaged_data(what))
 
 
 def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:

@@ -140,7 +140,7 @@ class ConsistentView:
             )
 
 
-def read_chunk_as_of(
+def read_rows(
     server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: ChangesSettings
 ) -> pa.Table:
     """Return :data:`CHANGES`, of rows with the op ``r``.
@@ -378,9 +378,9 @@ def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> pa.T
 
     :raises ServerUnreachable: it does not answer, or another one does now. :raises BinlogPurged:
         it has not kept its binlog back to ``as_of``. :raises ChangeUnreadable: as
-        :func:`read_chunk_as_of`.
+        :func:`read_rows`.
     """
     with open_session(settings, as_of.server) as server:
-        return read_chunk_as_of(
+        return read_rows(
             server, lambda place: open_dump(settings, as_of.server, place), chunk, as_of, settings
         )

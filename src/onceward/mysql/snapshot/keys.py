@@ -104,7 +104,7 @@ class KeyColumn:
         return pa.scalar(bytes.fromhex(place) if self.kind is ColumnKind.BINARY else place, kind)
 
     def typed_literal(self, value: Any) -> str:
-        """Return SQL of Arrow's value that stands alone, with a collation and a type of its own."""
+        """Return SQL of Arrow's value alone, with a collation and a type of its own."""
         if self.kind is ColumnKind.TEXT:
             text = f"_utf8mb4 X'{value.encode().hex()}'"
             text = text if self.charset == "utf8mb4" else f"CONVERT({text} USING {self.charset})"
@@ -182,8 +182,8 @@ def _comparison_queries(key: Key, place: KeyPlace, keys: list[tuple[Any, ...]]) 
         )
 
 
-# Row constructors, ``(a, b) > (1, 2)``, mean the same as these OR conditions, but no server looks them
-# up in an index (MySQL manual, "Range Optimization of Row Constructor Expressions").
+# Row constructors, ``(a, b) > (1, 2)``, mean the same as these OR conditions, but no server looks
+# them up in an index (MySQL manual, "Range Optimization of Row Constructor Expressions").
 def _behind_condition(key: Key, place: KeyPlace) -> str:
     first, literal = key[0].quoted, key[0].literal(place[0])
     if len(key) == 1:

@@ -64,9 +64,7 @@ def fetch_columns(
 
 
 class _RowPackets:
-    """Finds rows in packets. Each call of :meth:`block` fills one buffer; the server has more to say
-    until the end of the rows has come.
-    """
+    """Finds rows in packets. Each call of :meth:`block` fills one buffer."""
 
     def __init__(self, data: bytes, socket: Any, block_bytes: int) -> None:
         self._socket = socket
@@ -82,7 +80,7 @@ class _RowPackets:
         """The server's error packet in the place of the next row."""
 
     def block(self) -> tuple[Offsets, Offsets] | None:
-        """Return the ends of the next rows in :attr:`buffer`, one at least; None behind the last."""
+        """Return the ends of the next rows in :attr:`buffer`; None behind the last one."""
         self._end = len(self._rest)
         is_large = self._end > self._block_bytes // 2
         self.buffer = bytearray(2 * self._end if is_large else self._block_bytes)
@@ -110,11 +108,11 @@ class _RowPackets:
 
     def _take_rows(self, at: int, starts: list[int], stops: list[int]) -> int:
         """Append whole rows, the hot loop; return where something else begins."""
-        buffer, received = self.buffer, self._end
-        while (begin := at + _HEADER) < received:
+        buffer, end = self.buffer, self._end
+        while (begin := at + _HEADER) < end:
             length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
             stop = begin + length
-            if stop > received or not 0 < length < _FULL_PACKET or buffer[begin] >= _EIGHT:
+            if stop > end or not 0 < length < _FULL_PACKET or buffer[begin] >= _EIGHT:
                 break
             starts.append(begin)
             stops.append(stop)

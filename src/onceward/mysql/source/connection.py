@@ -77,8 +77,8 @@ class Server:
         except BaseException:
             self.close()
             raise
-        # MariaDB has no server_uuid. The substitute may change while the data stay (a container with
-        # another name): then the position is found again by its GTIDs, as after a failover.
+        # MariaDB has no server_uuid. The substitute may change while the data stay (a container
+        # with another name): then the position is found again by its GTIDs, as after a failover.
         self.identity = variables.get("server_uuid") or "{hostname}:{port}/{server_id}".format(
             **variables
         )
@@ -114,8 +114,8 @@ class Server:
 
         :raises ServerUnfit: the server writes no binlog.
         """
-        renamed = self.dialect == "mysql" and self.version >= _STATUS_RENAMED
-        rows = self.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+        has_new_name = self.dialect == "mysql" and self.version >= _STATUS_RENAMED
+        rows = self.query("SHOW BINARY LOG STATUS" if has_new_name else "SHOW MASTER STATUS")
         if not rows:
             raise _no_binlog_error(self.where)
         return rows[0]
@@ -241,8 +241,8 @@ def open_session(settings: ChangesSettings, server: str) -> Iterator[Server]:
 
     :raises ServerUnreachable: it does not answer, or the address leads to another server now.
     """
-    # An address may lead to another server from one connection to the next (a proxy, a name that was
-    # moved), so each session is checked before anything is concluded from it.
+    # An address may lead to another server from one connection to the next (a proxy, a name that
+    # was moved), so each session is checked before anything is concluded from it.
     session = Server(settings)
     try:
         if session.identity != server:

@@ -119,14 +119,14 @@ class Dump:
             say.query(f"SET {variable} = 'CRC32'", at)
         flags, name = _NON_BLOCK, reader.file.encode()
         if reader.dialect == "mariadb":
-            # MariaDB withholds annotations unless asked for them, and rewrites events for a reader that
-            # does not claim to be a MariaDB: either makes holes in the positions.
+            # MariaDB withholds annotations unless asked for them, and rewrites events for a reader
+            # that does not claim to be a MariaDB: either makes holes in the positions.
             say.query(f"SET @mariadb_slave_capability = {_MARIADB_CAPABILITY}", at)
             flags |= _ANNOTATIONS
         elif say.query("SELECT @@GLOBAL.gtid_mode", at) == ("ON",):
-            # COM_BINLOG_DUMP has a position of 32 bits, this command one of 64: with an empty set of
-            # GTIDs the file and position decide. Servers refuse it unless gtid_mode is ON. Id 0 of a
-            # reader never ends another one's dump.
+            # COM_BINLOG_DUMP has a position of 32 bits, this command one of 64: with an empty set
+            # of GTIDs the file and position decide. Servers refuse it unless gtid_mode is ON. Id 0
+            # of a reader never ends another one's dump.
             start = struct.pack("<HII", flags, 0, len(name)) + name
             say.send(_DUMP_GTID, start + struct.pack("<QIQ", reader.position, 8, 0), at)
             return

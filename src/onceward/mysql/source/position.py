@@ -86,7 +86,7 @@ class Position:
     def place(self) -> Coordinates:
         return Coordinates(self.file, self.pos)
 
-    def _of_version_1(self) -> Position:
+    def _upgrade(self) -> Position:
         if self.dialect == "mysql" or not self.gtids:
             return self
         return replace(self, gtids=str(Gtids.parse("mariadb", self.gtids).as_start()))
@@ -107,7 +107,7 @@ class Position:
             except TypeError:
                 pass
             else:
-                return found if value["mysql"] == VERSION else found._of_version_1()
+                return found if value["mysql"] == VERSION else found._upgrade()
         raise SourceBroken(
             f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of "
             f"this version of Onceward",

@@ -361,11 +361,11 @@ class RangePlanner(TransactionWalk):
         if reason is not None:
             self._refuse_kind(event, reason)
 
-    def _refuse_kind(self, event: BinlogEvent, reason: str, lost: str = "this one event") -> None:
+    def _refuse_kind(self, event: BinlogEvent, reason: str, loss: str = "this one event") -> None:
         what, next_step = UNSUPPORTED[reason]
         what = what.format(kind=event.kind)
         self._refuse(
-            event, unreadable_event(event, reason, what, next_step, gtid=self.gtid, lost=lost)
+            event, unreadable_event(event, reason, what, next_step, gtid=self.gtid, loss=loss)
         )
 
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:

@@ -54,7 +54,7 @@ class ChangesSettings:
     """Least size of a task's part of the binlog."""
     ignores_case: bool = False
     """The server compares names of tables without regard to case."""
-    spelled: tuple[tuple[str, str], ...] = ()
+    user_tables: tuple[tuple[str, str], ...] = ()
     """:attr:`tables` as the user wrote them, once a server is known."""
     cascades_are_logged: bool = False
     """The server writes changes by foreign keys into its binlog."""
@@ -94,16 +94,16 @@ class ChangesSettings:
         self, lower_case_table_names: int, *, cascades_are_logged: bool = False
     ) -> ChangesSettings:
         """Return the settings for a server that compares names like this."""
-        spelled = self.spelled or self.tables  # whatever another server had made of them
+        user_tables = self.user_tables or self.tables  # whatever another server had made of them
         ignores_case = bool(lower_case_table_names)
         tables = (
-            tuple((database.lower(), table.lower()) for database, table in spelled)
+            tuple((database.lower(), table.lower()) for database, table in user_tables)
             if ignores_case
-            else spelled
+            else user_tables
         )
         return replace(
             self,
-            spelled=spelled,
+            user_tables=user_tables,
             tables=tables,
             ignores_case=ignores_case,
             cascades_are_logged=cascades_are_logged,

@@ -138,7 +138,7 @@ class TransactionWalk:
             era=self.era,
             gtids=None if self.gtids is None else str(self.gtids),
             skips=str(self._skips) if self._skips else None,
-            unordered=self.at.unordered or (self.gtids is not None and self.gtids.unordered),
+            unordered=self.at.unordered or (self.gtids is not None and self.gtids.is_unordered),
             prepared=self.prepared or None,
         )
 
@@ -190,7 +190,7 @@ class TransactionWalk:
             raise damaged_event(
                 event, f"a transaction, and the one at {self._transaction_at} has not ended"
             )
-        gtid = self._name_of(event)
+        gtid = self._parse_gtid(event)
         self._is_skipping, self._has_selected_rows = self._was_read(gtid.text), False
         if not self._is_skipping and self._before is not None and self._before(event, gtid):
             self.is_done = True
@@ -206,9 +206,10 @@ class TransactionWalk:
     def _was_read(self, gtid: str | None) -> bool:
         if gtid is None:
             return False
-        # On the same server the place decides what was read. On another one, where transactions may
-        # stand in another order, GTIDs do. MySQL's sets are exact, and asked always. MariaDB's numbers
-        # may come out of order: they are asked until the last one that was read elsewhere has come.
+        # On the same server the place decides what was read. On another one, where transactions
+        # may stand in another order, GTIDs do. MySQL's sets are exact, and asked always. MariaDB's
+        # numbers may come out of order: they are asked until the last one that was read elsewhere
+        # has come.
         if self.dialect == "mariadb":
             if (
                 self._skips is not None
@@ -219,7 +220,7 @@ class TransactionWalk:
             return self._skips is not None and self._skips.must_skip(gtid)
         return self.gtids is not None and gtid in self.gtids
 
-    def _name_of(self, event: BinlogEvent) -> Gtid:
+    def _parse_gtid(self, event: BinlogEvent) -> Gtid:
         try:
             found = parse_gtid(event)
         except ChangeUnreadable as error:
@@ -282,7 +283,7 @@ class TransactionWalk:
     def _compare(self, skips: GtidBinlogState, gtid: str) -> None:
         """Check the order of numbers, on which skipping by numbers relies."""
         self.skipped_gtids.add(gtid)
-        if self.skipped_gtids.unordered and skips.is_complete:
+        if self.skipped_gtids.is_unordered and skips.is_complete:
             raise unordered_error(self.at, f"{gtid} at {self._transaction_at}")
         self._mark_reached(Gtids.parse(self.dialect, gtid))
 
@@ -305,7 +306,8 @@ class TransactionWalk:
 
     def _next_file(self, event: BinlogEvent) -> None:
         if self._state != OUTSIDE:
-            # A server that died may have left half a transaction at the end of a file, and given it up.
+            # A server that died may have left half a transaction at the end of a file, and given
+            # it up.
             was_skipping, self._is_skipping, self._state = self._is_skipping, False, OUTSIDE
             if not was_skipping:
                 self._on_incomplete()
