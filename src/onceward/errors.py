@@ -25,7 +25,7 @@ next.
     │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
     │   ├── SourceNotNamed            a dead letter has no source to be fed back to
     │   ├── ChangeUnreadable          the binlog has what cannot be passed on as changes of rows
-    │   └── RowUnfit                  a source of one's own gave rows that its schema has no place for
+    │   └── InvalidRow                a source of one's own gave rows that its schema has no place for
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   │   └── TokenUnavailable      the provider of OAuth tokens gave none
@@ -280,7 +280,7 @@ class ChangeUnreadable(InputError):
     """
 
 
-class RowUnfit(InputError):
+class InvalidRow(InputError):
     """A source of one's own gave rows that its schema has no place for; nothing of them becomes
     null or is cut.
     """

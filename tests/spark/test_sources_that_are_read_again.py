@@ -19,8 +19,8 @@ from onceward.errors import (
     CheckpointReplaced,
     ConfigurationError,
     ContradictoryOptions,
+    InvalidRow,
     OncewardError,
-    RowUnfit,
     SourceBroken,
     SourceFailed,
     SourceRangeChanged,
@@ -191,7 +191,7 @@ def test_a_row_that_does_not_fit_stops_the_query(request: pytest.FixtureRequest,
     place = request.getfixturevalue("in_parts" if parts else "place")
     place.put("a", 7)
     error = place.run()
-    assert isinstance(error, RowUnfit)
+    assert isinstance(error, InvalidRow)
     assert "column name" in error.message
     assert "7 (int)" in error.message
 

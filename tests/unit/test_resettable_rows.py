@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 
 from onceward.custom.resettable.contents import checksum_of
 from onceward.custom.resettable.fitting import Fitting
-from onceward.errors import BadColumn, RowUnfit, SourceBroken
+from onceward.errors import BadColumn, InvalidRow, SourceBroken
 
 UTC = timezone.utc
 NESTED = t.StructType().add("street", t.StringType(), False).add("at", t.TimestampType())
@@ -105,7 +105,7 @@ def test_values_that_fit_are_kept(kind: t.DataType, value: object, kept: object)
     ],
 )
 def test_values_that_do_not_fit_are_refused_by_name(kind: t.DataType, value: object, why: str):
-    with pytest.raises(RowUnfit, match=why) as refused:
+    with pytest.raises(InvalidRow, match=why) as refused:
         one(kind).table([(None,), (value,)], 2)
     assert "row 1 of what read() returned" in str(refused.value)
     assert refused.value.details["row"] == 1
@@ -137,7 +137,7 @@ def test_values_that_do_not_fit_are_refused_by_name(kind: t.DataType, value: obj
     ],
 )
 def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, why: str):
-    with pytest.raises(RowUnfit, match=why):
+    with pytest.raises(InvalidRow, match=why):
         Fitting(SCHEMA).table(rows, 10)
 
 
@@ -147,11 +147,11 @@ def test_arrow_columns_lose_nothing():
         one(t.TimestampType()).table(pa.table({"x": times}), 1).column("x").to_pylist()
         == times.to_pylist()
     )
-    with pytest.raises(RowUnfit, match="does not fit"):
+    with pytest.raises(InvalidRow, match="does not fit"):
         one(t.TimestampType()).table(pa.table({"x": pa.array([1], pa.timestamp("ns", "UTC"))}), 1)
-    with pytest.raises(RowUnfit, match="the schema wants"):
+    with pytest.raises(InvalidRow, match="the schema wants"):
         one(t.FloatType()).table(pa.table({"x": pa.array([0.1], pa.float64())}), 1)
-    with pytest.raises(RowUnfit, match=r"column x\.at"):
+    with pytest.raises(InvalidRow, match=r"column x\.at"):
         one(NESTED).table(pa.table({"x": pa.array([{"street": "a", "at": "noon"}])}), 1)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from onceward.custom.resettable.values import Check, Unfit, field_check, struct_check
-from onceward.errors import BadColumn, RowUnfit, SourceBroken
+from onceward.errors import BadColumn, InvalidRow, SourceBroken
 
 _ADVICE = "correct what read() returns, or the schema; nothing of these rows was written"
 
@@ -54,7 +54,7 @@ class Fitting:
 
         Of an iterable no more than ``at_most`` and one are taken: the caller counts them.
 
-        :raises RowUnfit: a row does not fit.
+        :raises InvalidRow: a row does not fit.
         :raises SourceBroken: ``rows`` is none of these.
         """
         if isinstance(rows, pa.RecordBatch):
@@ -91,7 +91,7 @@ class Fitting:
 
     def _of_arrow(self, table: pa.Table) -> pa.Table:
         if sorted(table.column_names) != sorted(self._names):
-            raise RowUnfit(
+            raise InvalidRow(
                 f"read() returned the columns {', '.join(table.column_names)}, and the schema has "
                 f"{', '.join(self._names)}",
                 next_step=_ADVICE,
@@ -201,11 +201,11 @@ def _is_taken(value: Any, kind: pa.DataType) -> bool:
     return True
 
 
-def _unfit(number: int | None, unfit: Unfit) -> RowUnfit:
+def _unfit(number: int | None, unfit: Unfit) -> InvalidRow:
     where = "" if number is None else f"row {number} of what read() returned"
     column = unfit.path.removeprefix(".")
     place = f"column {column}" + (f" in {where}" if where else "") if column else where
-    return RowUnfit(
+    return InvalidRow(
         f"{place} {unfit.why}",
         next_step=_ADVICE,
         details={"column": column, "row": number},

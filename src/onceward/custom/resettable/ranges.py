@@ -83,7 +83,7 @@ class Ranges:
     def following(self, at: Offset) -> tuple[Offset, pa.Table] | None:
         """The next range after ``at`` and its rows; None while there is nothing new.
 
-        :raises SourceFailed, SourceBroken, RowUnfit, SourceReplaced: …
+        :raises SourceFailed, SourceBroken, InvalidRow, SourceReplaced: …
         """
         self.same_source(at)  # first: positions of another source would only give odder errors
         position = (
@@ -131,7 +131,7 @@ class Ranges:
         """The rows of the range that ends at ``end``, once more.
 
         :raises SourceRangeChanged: they are not those that were read before.
-        :raises SourceFailed, SourceBroken, RowUnfit, SourceReplaced: …
+        :raises SourceFailed, SourceBroken, InvalidRow, SourceReplaced: …
         """
         self.same_source(end)
         wanted, position = end.rows or 0, end.begins
