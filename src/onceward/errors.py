@@ -21,7 +21,7 @@ next.
     │   ├── PoisonRecord              a record of the source is not what its schema says
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
-    │   ├── ValueUnfit                a value cannot be written by its schema
+    │   ├── UnencodableValue          a value cannot be written by its schema
     │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
     │   ├── SourceNotNamed            a dead letter has no source to be fed back to
     │   ├── ChangeUnreadable          the binlog has what cannot be passed on as changes of rows
@@ -286,7 +286,7 @@ class InvalidRow(InputError):
     """
 
 
-class ValueUnfit(InputError):
+class UnencodableValue(InputError):
     """A value cannot be written by its schema: a null where that has none, no symbol of an enum, a
     text not UTF-8.
     """

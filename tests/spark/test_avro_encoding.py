@@ -19,8 +19,8 @@ from onceward.errors import (
     OncewardError,
     SchemaUnfit,
     SchemaUnknown,
+    UnencodableValue,
     UnsupportedQuery,
-    ValueUnfit,
 )
 from onceward.formats.avro.schemas import schema_id
 from onceward.spark.batch.failures import known_failure
@@ -92,7 +92,7 @@ def test_a_value_that_does_not_fit_is_named(
     with pytest.raises(Exception) as failed:  # noqa: PT011 — Spark's own, of several kinds
         encoded.collect()
     error = known_failure(thrown_by(failed.value))
-    assert isinstance(error, ValueUnfit), failed.value
+    assert isinstance(error, UnencodableValue), failed.value
     assert said in error.message
 
 

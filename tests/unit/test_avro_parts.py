@@ -20,7 +20,7 @@ from onceward.errors import (
     RegistryUnreachable,
     SchemaIdUnseen,
     SchemaUnfit,
-    ValueUnfit,
+    UnencodableValue,
 )
 from onceward.formats.avro import memory
 from onceward.formats.avro.memory import memory_for
@@ -383,7 +383,9 @@ def test_what_a_plan_raises_is_heard():
     unseen = known_failure(raised(raised="unseen", tag="t", id=9))
     assert isinstance(unseen, SchemaIdUnseen)
     assert unseen.details == {"tag": "t", "ids": [9]}
-    assert isinstance(known_failure(raised(raised="unfit", id=9, message="not UTF-8")), ValueUnfit)
+    assert isinstance(
+        known_failure(raised(raised="unfit", id=9, message="not UTF-8")), UnencodableValue
+    )
     cut_off = raised(raised="unfit", id=9, message="not UTF-8")[0]
     assert known_failure([replace(cut_off, message=cut_off.message[:-30])]) is None
 
@@ -400,7 +402,7 @@ def test_what_avro_says_of_a_value_is_heard():
             )
         ]
     )
-    assert isinstance(null, ValueUnfit)
+    assert isinstance(null, UnencodableValue)
     assert "com.x.R.name is null" in null.message
     condition = "AVRO_CANNOT_WRITE_NULL_FIELD"  # Spark's own, since 4.2
     of_spark = (
@@ -408,7 +410,7 @@ def test_what_avro_says_of_a_value_is_heard():
         f'data type "long".\nTo allow'
     )
     null = known_failure([Thrown("org.apache.spark.SparkRuntimeException", of_spark, condition)])
-    assert isinstance(null, ValueUnfit)
+    assert isinstance(null, UnencodableValue)
     assert "id is null, and its schema has a long there" in null.message
     said = (
         "Cannot convert SQL field 'kind' to Avro field 'kind' because \"Q\" cannot be written "
@@ -422,7 +424,7 @@ def test_what_avro_says_of_a_value_is_heard():
             )
         ]
     )
-    assert isinstance(symbol, ValueUnfit)
+    assert isinstance(symbol, UnencodableValue)
     assert '"Q"' in symbol.message
 
 

@@ -27,7 +27,7 @@ WILL_NEVER_PASS = {
     "SourceBroken",
     # data that a target never takes, or that cannot be read
     "InputError", "BadColumn", "InvalidTopicName", "PoisonRecord", "RecordTooLarge", "RowRefused",
-    "ValueUnfit",
+    "UnencodableValue",
     "SchemaUnfit", "SourceNotNamed", "ChangeUnreadable", "InvalidRow", "DeliveryRefused",
     # records that are gone
     "SourceDataLost", "BinlogPurged", "TargetLost",

@@ -47,7 +47,7 @@ def encode(
     a null, Kafka's deletion. Timestamps are written as precisely as the schema has them.
 
     A value that the schema cannot take (a null where it has none, a text that is no symbol of an
-    enum or not UTF-8) fails the batch with :class:`~onceward.errors.ValueUnfit`; nothing is left
+    enum or not UTF-8) fails the batch with :class:`~onceward.errors.UnencodableValue`; nothing is left
     out and nothing becomes null.
 
     :param registry: a :class:`onceward.SchemaRegistry`, or its address.

@@ -20,7 +20,7 @@ from onceward.errors import (
     PoisonRecord,
     SchemaIdUnseen,
     SourceDataLost,
-    ValueUnfit,
+    UnencodableValue,
     WorkerPythonUnfit,
 )
 from onceward.spark.batch.carried import SECRET, carried_in
@@ -202,7 +202,7 @@ def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _unfit(said: str) -> OncewardError:
-    return ValueUnfit(
+    return UnencodableValue(
         f"a value cannot be written by its Avro schema: {said}",
         next_step="correct it in the query, before encode(…), or pass a schema= there that takes "
         "it (a union with "
