@@ -22,7 +22,7 @@ next.
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
     │   ├── UnencodableValue          a value cannot be written by its schema
-    │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
+    │   ├── UnsupportedSchema         a schema that cannot be used as it is, or that the registry refuses
     │   ├── SourceNotNamed            a dead letter has no source to be fed back to
     │   ├── ChangeUnreadable          the binlog has what cannot be passed on as changes of rows
     │   └── InvalidRow                a source of one's own gave rows that its schema has no place for
@@ -260,7 +260,7 @@ class RowRefused(InputError):
     """
 
 
-class SchemaUnfit(InputError):
+class UnsupportedSchema(InputError):
     """A schema cannot be used as it is (its references go in circles, it is no Avro), or the
     registry refuses it.
     """

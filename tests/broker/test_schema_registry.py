@@ -14,7 +14,7 @@ import urllib3
 
 import onceward as ow
 from fault_table import fired
-from onceward.errors import RegistryReplaced, SchemaUnfit, SchemaUnknown
+from onceward.errors import RegistryReplaced, SchemaUnknown, UnsupportedSchema
 from onceward_testing import LocalRegistry
 
 
@@ -78,7 +78,7 @@ def test_what_is_not_there_is_unknown_by_name(registry: LocalRegistry):
         with pytest.raises(SchemaUnknown) as error:
             ask()
         assert said in error.value.message
-    with pytest.raises(SchemaUnfit, match="does not take"):
+    with pytest.raises(UnsupportedSchema, match="does not take"):
         schemas.register(subject, '{"type": "no')
 
 

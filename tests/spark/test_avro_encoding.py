@@ -17,10 +17,10 @@ from onceward.errors import (
     BadColumn,
     ConfigurationError,
     OncewardError,
-    SchemaUnfit,
     SchemaUnknown,
     UnencodableValue,
     UnsupportedQuery,
+    UnsupportedSchema,
 )
 from onceward.formats.avro.schemas import schema_id
 from onceward.spark.batch.failures import known_failure
@@ -155,11 +155,11 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], s
     ),
     "a reader that is no schema": (
         lambda f, r: ow.avro.decode(f, registry=r, reader_schema='{"type": "nothing"}'),
-        SchemaUnfit, "reader_schema=",
+        UnsupportedSchema, "reader_schema=",
     ),
     "a reader within itself": (
         lambda f, r: ow.avro.decode(f, registry=r, reader_schema=json.dumps(RECURSIVE)),
-        SchemaUnfit, "recursive",
+        UnsupportedSchema, "recursive",
     ),
     "another way with errors": (
         lambda f, r: ow.avro.decode(f, registry=r, subject="orders", on_error="skip"),

@@ -22,7 +22,7 @@ from onceward.errors import (
     ConfigurationError,
     OncewardError,
     PoisonRecord,
-    SchemaUnfit,
+    UnsupportedSchema,
 )
 from onceward.formats.debezium.envelope import SOURCE
 from onceward.spark.batch.failures import known_failure
@@ -362,7 +362,7 @@ def test_structs_go_through_avro_and_back(spark: Any):
         (None, "t", None, None),
     ]  # fmt: skip
     assert (found[1]["source"]["pos"], found[1]["source"]["table"]) == (6, "orders")
-    with pytest.raises(SchemaUnfit, match="is not Debezium's envelope"):
+    with pytest.raises(UnsupportedSchema, match="is not Debezium's envelope"):
         ow.debezium.decode(framed, registry=registry, subject=f"{topic}-key")
 
 

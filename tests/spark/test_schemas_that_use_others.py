@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from onceward.errors import SchemaUnfit
+from onceward.errors import UnsupportedSchema
 from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
 from onceward.formats.registry.references import self_contained
 
@@ -137,7 +137,7 @@ def text_of(schema: RegisteredSchema, family: Family) -> str | None:
     """
     try:
         return self_contained(schema, family.version)
-    except SchemaUnfit as unfit:
+    except UnsupportedSchema as unfit:
         if "may mean" in unfit.message or "two different types" in unfit.message:
             return None
         raise

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from onceward.errors import OncewardError, RegistryReplaced, SchemaUnfit, SchemaUnknown
+from onceward.errors import OncewardError, RegistryReplaced, SchemaUnknown, UnsupportedSchema
 from onceward.formats.registry.answers import RegisteredSchema, Version
 
 _numbers = itertools.count(1)
@@ -47,7 +47,7 @@ class MemoryRegistry:
     def resolved_text(self, schema_id: int) -> str:
         found = self.schema(schema_id)
         if found.schema_type != "AVRO":
-            raise SchemaUnfit(f"schema id {schema_id} is {found.schema_type}")
+            raise UnsupportedSchema(f"schema id {schema_id} is {found.schema_type}")
         return found.text
 
     def versions(self, subject: str) -> list[Version]:

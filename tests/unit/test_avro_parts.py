@@ -19,8 +19,8 @@ from onceward.errors import (
     RegistryReplaced,
     RegistryUnreachable,
     SchemaIdUnseen,
-    SchemaUnfit,
     UnencodableValue,
+    UnsupportedSchema,
 )
 from onceward.formats.avro import memory
 from onceward.formats.avro.memory import memory_for
@@ -295,7 +295,7 @@ def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(
 
 
 def test_what_is_no_json_is_no_schema():
-    with pytest.raises(SchemaUnfit, match="no JSON"):
+    with pytest.raises(UnsupportedSchema, match="no JSON"):
         parse_json("{not json")
 
 

@@ -28,7 +28,7 @@ WILL_NEVER_PASS = {
     # data that a target never takes, or that cannot be read
     "InputError", "BadColumn", "InvalidTopicName", "PoisonRecord", "RecordTooLarge", "RowRefused",
     "UnencodableValue",
-    "SchemaUnfit", "SourceNotNamed", "ChangeUnreadable", "InvalidRow", "DeliveryRefused",
+    "UnsupportedSchema", "SourceNotNamed", "ChangeUnreadable", "InvalidRow", "DeliveryRefused",
     # records that are gone
     "SourceDataLost", "BinlogPurged", "TargetLost",
     # refused admission, and a newer copy

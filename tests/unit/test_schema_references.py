@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import SchemaUnfit
+from onceward.errors import UnsupportedSchema
 from onceward.formats.registry import references as module
 from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
 from onceward.formats.registry.references import self_contained
@@ -46,7 +46,7 @@ def record(name: str, *fields: Any, **more: Any) -> dict[str, Any]:
 
 
 def refused(schema: RegisteredSchema, subjects: Callable[[str, int], Version]) -> str:
-    with pytest.raises(SchemaUnfit) as error:
+    with pytest.raises(UnsupportedSchema) as error:
         self_contained(schema, subjects)
     assert error.value.details["id"] == schema.id
     return error.value.message

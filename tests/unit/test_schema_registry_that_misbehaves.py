@@ -31,8 +31,8 @@ from onceward.errors import (
     RegistryRefused,
     RegistryReplaced,
     RegistryUnreachable,
-    SchemaUnfit,
     SchemaUnknown,
+    UnsupportedSchema,
 )
 from onceward.formats.registry import http
 from onceward_testing.free_ports import free_ports
@@ -415,7 +415,9 @@ def test_a_login_that_is_refused_is_named_and_never_shown(
 def test_what_it_does_not_take_is_said_at_once():
     no = answer(409, {"error_code": 409, "message": "reader field id has no default"})
     with HostileServer([no]) as server:
-        error = error_of(lambda: registry(server).register("people-value", TEXT), SchemaUnfit)
+        error = error_of(
+            lambda: registry(server).register("people-value", TEXT), UnsupportedSchema
+        )
         assert server.connections == 1
     assert "reader field id has no default" in error.message
 

@@ -11,7 +11,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.decoding import TAG
-from onceward.errors import ConfigurationError, SchemaUnfit, SchemaUnknown
+from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
 from onceward.formats.avro.plan import AvroPlan
 from onceward.formats.avro.schemas import without_times
@@ -89,7 +89,7 @@ def decode(
     :raises BadColumn: there is no such column, or it is not binary.
     :raises SchemaUnknown: the registry has no such subject or version. :raises
         RegistryUnreachable: it does not answer.
-    :raises SchemaUnfit: the reader's schema is no Avro, or Spark has no column for it (a record
+    :raises UnsupportedSchema: the reader's schema is no Avro, or Spark has no column for it (a record
         within itself).
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
@@ -185,7 +185,7 @@ def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
     if why is None and session.conf.get("spark.sql.caseSensitive") != "true":
         why = why_names_collide(reader)
     if why is not None:
-        raise SchemaUnfit(
+        raise UnsupportedSchema(
             f"{name} cannot be the schema of a column: {why}",
             next_step="pass a schema that Spark can have a column of as reader_schema= (fields "
             "may be left out of it)",

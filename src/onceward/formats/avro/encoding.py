@@ -14,7 +14,7 @@ from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from onceward.engine.decoding import TAG, DecodingStep, register
-from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown
+from onceward.errors import BadColumn, ConfigurationError, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.memory import Registry, as_registry, in_context
 from onceward.formats.avro.schemas import prefix
 from onceward.formats.avro.step import RegistryMonitor
@@ -59,7 +59,7 @@ def encode(
         versions.
     :raises BadColumn: the column is missing, or its type is not the schema's.
     :raises SchemaUnknown: the registry has no such subject, version or schema.
-    :raises SchemaUnfit: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it
+    :raises UnsupportedSchema: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it
         does not answer.
     """
     registry = in_context(as_registry(registry), subject)
@@ -155,7 +155,7 @@ def _record_name(subject: str) -> tuple[str, str]:
 
 def _must_be_avro(frame: DataFrame, text: str) -> None:
     if (why := why_not_a_schema(frame.sparkSession, text)) is not None:
-        raise SchemaUnfit(
+        raise UnsupportedSchema(
             f"schema= is no Avro schema: {why}", next_step="pass the text of an Avro schema"
         )
 

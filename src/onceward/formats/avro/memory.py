@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from onceward import patience
-from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnfit, SchemaUnknown
+from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnknown, UnsupportedSchema
 from onceward.formats.registry.answers import (
     LARGEST_ID,
     RegisteredSchema,
@@ -49,7 +49,7 @@ class Registry(Protocol):
         """Return a schema by its id. :raises SchemaUnknown: there is none."""
 
     def resolved_text(self, schema_id: int) -> str:
-        """Return a schema as self-contained Avro. :raises SchemaUnfit: it is no Avro."""
+        """Return a schema as self-contained Avro. :raises UnsupportedSchema: it is no Avro."""
 
     def versions(self, subject: str) -> list[Version]:
         """Return all versions of a subject. :raises SchemaUnknown: there is no such subject."""
@@ -191,7 +191,7 @@ def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
     """Return self-contained Avro, or why there is none."""
     try:
         return registry.resolved_text(schema_id), None
-    except SchemaUnfit as error:
+    except UnsupportedSchema as error:
         return "", error.message
 
 

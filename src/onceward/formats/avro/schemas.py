@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onceward.errors import SchemaUnfit
+from onceward.errors import UnsupportedSchema
 
 MAGIC = b"\x00"
 PREFIX_BYTES = 5
@@ -207,14 +207,14 @@ def parse_json(text: str) -> Any:
     """Parse ``text`` as JSON; a bare word is a primitive type, as registries have it without
     quotes at times.
 
-    :raises SchemaUnfit: it is no JSON.
+    :raises UnsupportedSchema: it is no JSON.
     """
     if text.strip() in PRIMITIVES:
         return text.strip()
     try:
         return json.loads(text)
     except ValueError as error:
-        raise SchemaUnfit(
+        raise UnsupportedSchema(
             f"an Avro schema is no JSON ({error}): {text[:200]!r}",
             next_step="give the text of an Avro schema, as the registry has it",
         ) from None

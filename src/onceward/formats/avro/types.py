@@ -47,7 +47,7 @@ def parse_types(text: str) -> Type:
     """Parse a schema, and link the names in it to their types. What else is wrong with it, Avro's
     own library says.
 
-    :raises SchemaUnfit: it is no JSON.
+    :raises UnsupportedSchema: it is no JSON.
     """
     return _link(parse_json(text), "", {})
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructField, StructType
 
 from onceward.engine.policy import one_of
-from onceward.errors import BadColumn, ContradictoryOptions, SchemaUnfit
+from onceward.errors import BadColumn, ContradictoryOptions, UnsupportedSchema
 from onceward.formats.avro import decode as decode_avro
 from onceward.formats.avro.memory import Registry
 from onceward.formats.debezium.envelope import SOURCE, envelope
@@ -74,7 +74,7 @@ def decode(
         of those names.
     :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the
         other one.
-    :raises SchemaUnfit: a schema cannot be read by, or the registry's is no envelope.
+    :raises UnsupportedSchema: a schema cannot be read by, or the registry's is no envelope.
     """
     one_of("tombstones", tombstones, ("skip", "delete"))
     one_of("decimals", decimals, (None, "string"))
@@ -144,7 +144,7 @@ def _must_be_envelope(kind: object) -> None:
     found = kind.names if isinstance(kind, StructType) else []
     missing = [name for name in _FIELDS if name not in found]
     if missing:
-        raise SchemaUnfit(
+        raise UnsupportedSchema(
             f"the schema has no field {', '.join(missing)}, so that it is not Debezium's envelope "
             f"(it has "
             f"{', '.join(found) or 'no fields'})",

@@ -108,7 +108,7 @@ def structs(
     :param key: the columns of its primary key.
     :raises BadColumn: the frame is none of changes, or ``schema`` lacks a column of the key.
     :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads.
-    :raises SchemaUnfit: ``schema`` is none, or has a type that is not read.
+    :raises UnsupportedSchema: ``schema`` is none, or has a type that is not read.
     """
     function = "ow.debezium.structs(…)"
     _check(changes, prefix, connector, function, any_values=True)

@@ -45,7 +45,7 @@ def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> 
 
     :param schema: the table's columns; a type, or Spark's DDL.
     :param source: of connectors for other databases: the fields of ``source`` that you need.
-    :raises SchemaUnfit: one of them is no struct.
+    :raises UnsupportedSchema: one of them is no struct.
     """
     table = parse_schema(schema, "debezium.envelope(…)")
     known = StructType([StructField(field.name, field.dataType) for field in table.fields])

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StringType, StructField, StructType
 
-from onceward.errors import SchemaUnfit
+from onceward.errors import UnsupportedSchema
 from onceward.formats.debezium.changes import stop
 from onceward.formats.debezium.types import TEXT
 from onceward.formats.json.plan import STRICTLY
@@ -27,12 +27,12 @@ class Images:
     """The rows of one table.
 
     :param schema: its columns.
-    :raises SchemaUnfit: a type that a column's text cannot be.
+    :raises UnsupportedSchema: a type that a column's text cannot be.
     """
 
     def __init__(self, schema: StructType, tag: str) -> None:
         if (why := TEXT.why_not(schema)) is not None:
-            raise SchemaUnfit(
+            raise UnsupportedSchema(
                 f"rows of a table are not read by this schema: {why}",
                 next_step="take another type for the column",
             )

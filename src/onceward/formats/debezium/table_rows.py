@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructType
 
 from onceward.engine.decoding import TAG
-from onceward.errors import ConfigurationError, SchemaUnfit
+from onceward.errors import ConfigurationError, UnsupportedSchema
 from onceward.formats.debezium.changes import check_columns, checked_op, select_table, stop
 from onceward.formats.debezium.images import Images
 from onceward.formats.json.decoding import parse_schema
@@ -67,14 +67,14 @@ def rows(
     :raises BadColumn: the frame is none of changes.
     :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads;
         ``emptied_at`` is no position.
-    :raises SchemaUnfit: ``schema`` is none, has a type that is not read, or a column that is
+    :raises UnsupportedSchema: ``schema`` is none, has a type that is not read, or a column that is
         called like one of ours.
     """
     check_columns(changes, _CALLED)
     columns = parse_schema(schema, _CALLED)
     for ours, parameter in ((op_column, "op_column"), (position_column, "position_column")):
         if ours.lower() in (name.lower() for name in columns.names):
-            raise SchemaUnfit(
+            raise UnsupportedSchema(
                 f"the table has a column {ours!r}, and {_CALLED} adds another one of that name",
                 next_step=f"pass another name as {parameter}=, and the same one to the sink",
             )

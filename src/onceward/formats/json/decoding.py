@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from onceward.engine.decoding import TAG
-from onceward.errors import ConfigurationError, SchemaUnfit
+from onceward.errors import ConfigurationError, UnsupportedSchema
 from onceward.formats.json.plan import JsonPlan
 from onceward.formats.json.types import JSON, Types
 from onceward.formats.validation import ValidatingStep, refuse_frame
@@ -50,7 +50,7 @@ def decode(
         others are in the result. For streams, directly on the source's frame.
 
     :raises BadColumn: there is no such column, or it is not binary.
-    :raises SchemaUnfit: ``schema`` is none, or has a type that Spark would not read exactly.
+    :raises UnsupportedSchema: ``schema`` is none, or has a type that Spark would not read exactly.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
     return decode_with(frame, parse_schema(schema), column, on_error)
@@ -65,7 +65,7 @@ def decode_with(
     """
     refuse_frame(frame, column, on_error)
     if (why := types.why_not(schema)) is not None:
-        raise SchemaUnfit(
+        raise UnsupportedSchema(
             f"JSON is not read by this schema: {why}",
             next_step="take another type for the field there",
         )
@@ -79,7 +79,7 @@ def decode_with(
 
 
 def parse_schema(schema: object, function: str = "json.decode(…)") -> StructType:
-    """Parse a schema. :raises SchemaUnfit: it is no struct, and no columns in DDL."""
+    """Parse a schema. :raises UnsupportedSchema: it is no struct, and no columns in DDL."""
     step = (
         f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as "
         f"schema= of {function}"
@@ -88,9 +88,9 @@ def parse_schema(schema: object, function: str = "json.decode(…)") -> StructTy
         try:
             schema = DataType.fromDDL(schema)
         except Exception as error:  # Spark's ParseException
-            raise SchemaUnfit(
+            raise UnsupportedSchema(
                 f"schema={schema!r} is no DDL: {str(error).split(chr(10))[0]}", next_step=step
             ) from error
     if not isinstance(schema, StructType):
-        raise SchemaUnfit(f"schema={schema!r} is no struct", next_step=step)
+        raise UnsupportedSchema(f"schema={schema!r} is no struct", next_step=step)
     return schema

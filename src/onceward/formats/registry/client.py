@@ -148,7 +148,7 @@ class SchemaRegistry:
 
         Without references it is the registered text itself.
 
-        :raises SchemaUnfit: it is no Avro schema, or its references go in circles, are too many,
+        :raises UnsupportedSchema: it is no Avro schema, or its references go in circles, are too many,
             too deep or too large.
         """
         with self._lock:
@@ -234,7 +234,7 @@ class SchemaRegistry:
         """Return the id that ``schema_text`` has under ``subject``.
 
         :param normalize: other spellings of the same schema are the same.
-        :raises SchemaUnknown: it is not registered there. :raises SchemaUnfit: it is no schema.
+        :raises SchemaUnknown: it is not registered there. :raises UnsupportedSchema: it is no schema.
         """
         return self._post("/subjects/{}", subject, schema_text, schema_type, normalize)
 
@@ -250,7 +250,7 @@ class SchemaRegistry:
         once: the same schema has the same id, so a registration whose answer was lost is asked for
         again.
 
-        :raises SchemaUnfit: it is no schema, or not compatible with the subject's older ones.
+        :raises UnsupportedSchema: it is no schema, or not compatible with the subject's older ones.
         """
         return self._post("/subjects/{}/versions", subject, schema_text, schema_type, normalize)
 

@@ -26,7 +26,7 @@ from onceward.errors import (
     RegistryAnswerUnfit,
     RegistryRefused,
     RegistryUnreachable,
-    SchemaUnfit,
+    UnsupportedSchema,
 )
 from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, send
 from onceward.formats.registry.json_limits import NotFit, parse_json
@@ -100,7 +100,7 @@ class Conversation:
 
         :raises Unknown: the registry knows no such thing.
         :raises RegistryRefused: it does not let us in.
-        :raises SchemaUnfit: it does not take the schema.
+        :raises UnsupportedSchema: it does not take the schema.
         :raises RegistryUnreachable: no answer in time. :raises RegistryAnswerUnfit: none that
             makes sense.
         """
@@ -177,7 +177,7 @@ class Conversation:
         if status == 404 and code in UNKNOWN:
             return NotRegistered(words)
         if status in _NOT_TAKEN and method == "POST":
-            return SchemaUnfit(
+            return UnsupportedSchema(
                 f"the schema registry at {self.settings.address} does not take the schema "
                 f"({path}): {code} {words}",
                 next_step="change the schema so that the subject's compatibility level allows it, "

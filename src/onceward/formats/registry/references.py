@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from onceward.errors import SchemaUnfit
+from onceward.errors import UnsupportedSchema
 from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
 from onceward.formats.registry.json_limits import DEEPEST, NotFit, parse_json
 
@@ -30,11 +30,11 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
     """Return the text of ``schema`` with its references inlined; its own text as it is where it
     has none.
 
-    :raises SchemaUnfit: it is no Avro; its references go in circles, are too many or too deep, or
+    :raises UnsupportedSchema: it is no Avro; its references go in circles, are too many or too deep, or
         give a name two meanings.
     """
     if schema.schema_type != "AVRO":
-        raise SchemaUnfit(
+        raise UnsupportedSchema(
             f"schema {schema.id} is {schema.schema_type}, not AVRO",
             next_step="read this topic by another format, or correct the schema's type in the "
             "registry",
@@ -199,7 +199,7 @@ class _Inlining:
             raise self._ambiguous(around, full)
         return full
 
-    def _ambiguous(self, one: str, other: str) -> SchemaUnfit:
+    def _ambiguous(self, one: str, other: str) -> UnsupportedSchema:
         return _unfit(self._id, f"may mean {one} or {other} by the name {other}")
 
 
@@ -238,8 +238,8 @@ def _spell(way: tuple[SchemaReference, ...]) -> str:
     return " → ".join(f"{reference.subject} version {reference.version}" for reference in way)
 
 
-def _unfit(schema_id: int, what: str) -> SchemaUnfit:
-    return SchemaUnfit(
+def _unfit(schema_id: int, what: str) -> UnsupportedSchema:
+    return UnsupportedSchema(
         f"schema {schema_id} {what}",
         next_step="register it anew with references that can be followed, or as one schema "
         "without any",
