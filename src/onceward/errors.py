@@ -12,7 +12,7 @@ next.
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
     │   ├── WorkerPythonUnfit         the Python that Spark's workers run is another, without Onceward
     │   ├── SourceBroken              a source of one's own breaks its contract
-    │   ├── ServerUnfit               settings or grants of a database server do not let its changes be read
+    │   ├── ServerMisconfigured       settings or grants of a database server do not let its changes be read
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
@@ -208,7 +208,7 @@ class SourceBroken(ConfigurationError):
     """
 
 
-class ServerUnfit(ConfigurationError):
+class ServerMisconfigured(ConfigurationError):
     """A database server's settings, its grants or a table's definition do not let its changes be
     read without loss.
     """

@@ -21,7 +21,7 @@ from onceward.errors import (
     AccessDenied,
     BinlogDamaged,
     BinlogPurged,
-    ServerUnfit,
+    ServerMisconfigured,
     ServerUnreachable,
     SourceReplaced,
 )  # fmt: skip
@@ -273,7 +273,7 @@ def test_positions_beyond_four_gib_are_read_or_refused(binlogs: Binlogs):
     binlogs.filled(3)
     binlogs.sql("FLUSH BINARY LOGS")
     if binlogs.kind == "mariadb":
-        with pytest.raises(ServerUnfit, match="4 GiB"):
+        with pytest.raises(ServerMisconfigured, match="4 GiB"):
             binlogs.dumped((start[0], FAR + 4))
         return
     near = [
@@ -304,5 +304,5 @@ def test_a_server_without_gtids_is_read_within_four_gib(
         start = binlogs.end()
         binlogs.filled(2)
         assert sum(event.kind in ROWS_EVENTS for event in binlogs.dumped(start)) == 2
-    with pytest.raises(ServerUnfit, match="gtid_mode=ON"):
+    with pytest.raises(ServerMisconfigured, match="gtid_mode=ON"):
         binlogs.dumped((start[0], FAR))

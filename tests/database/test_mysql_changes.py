@@ -14,7 +14,7 @@ from onceward.errors import (
     BinlogPurged,
     ChangeUnreadable,
     ConfigurationError,
-    ServerUnfit,
+    ServerMisconfigured,
     ServerUnreachable,
     SourceReplaced,
 )
@@ -423,7 +423,7 @@ def test_without_gtids(mysql: LocalMySQL):
 def test_a_server_that_is_not_fit(place: ChangesPlace):
     place.sql("SET GLOBAL binlog_row_metadata = MINIMAL", "SET GLOBAL binlog_row_image = NOBLOB")
     try:
-        with pytest.raises(ServerUnfit) as unfit:
+        with pytest.raises(ServerMisconfigured) as unfit:
             place.begin()
     finally:
         place.sql("SET GLOBAL binlog_row_metadata = FULL", "SET GLOBAL binlog_row_image = FULL")
@@ -438,7 +438,7 @@ def test_a_server_without_a_number_sends_no_binlog(place: ChangesPlace):
     ((number,),) = place.sql("SELECT @@GLOBAL.server_id")
     place.sql("SET GLOBAL server_id = 0")
     try:
-        with pytest.raises(ServerUnfit, match="server_id is 0") as unfit:
+        with pytest.raises(ServerMisconfigured, match="server_id is 0") as unfit:
             place.begin()
         assert unfit.value.details["unfit"] == ["server_id"]
     finally:
@@ -474,8 +474,8 @@ def test_a_login_without_rights(place: ChangesPlace):
         place.url.split(":")[2].split("@")[0], "secret_of_user"
     )
 
-    def refusal() -> ServerUnfit:
-        with pytest.raises(ServerUnfit) as unfit:
+    def refusal() -> ServerMisconfigured:
+        with pytest.raises(ServerMisconfigured) as unfit:
             source_of(url, tables=f"{place.schema}.t").start()
         assert "secret_of_user" not in str(unfit.value)
         return unfit.value
@@ -496,13 +496,13 @@ def test_a_login_without_rights(place: ChangesPlace):
 
 
 def test_a_table_that_is_not_there(place: ChangesPlace):
-    with pytest.raises(ServerUnfit, match="no such table"):
+    with pytest.raises(ServerMisconfigured, match="no such table"):
         place.begin(tables=[f"{place.schema}.t", f"{place.schema}.missing"])
     for pattern in (
         f"{place.schema}.missing*",
         f"{place.schema}*.t_*",
     ):  # it can match nothing, and would say nothing
-        with pytest.raises(ServerUnfit, match="no such table") as unfit:
+        with pytest.raises(ServerMisconfigured, match="no such table") as unfit:
             place.begin(tables=[f"{place.schema}.t", pattern])
         assert unfit.value.details["unfit"] == [pattern]
     place.sql("CREATE TABLE {s}.missing_no_more (id int PRIMARY KEY)")
@@ -513,7 +513,7 @@ def test_what_a_foreign_key_changes(place: ChangesPlace):
     place.sql(
         "CREATE TABLE {s}.child (id int, FOREIGN KEY (id) REFERENCES {s}.t (id) ON DELETE CASCADE)"
     )
-    with pytest.raises(ServerUnfit, match="no binlog") as unfit:
+    with pytest.raises(ServerMisconfigured, match="no binlog") as unfit:
         place.begin()
     allowed = f"cascade:{place.schema}.child"
     assert f'pass_over=["{allowed}"]' in unfit.value.next_step
@@ -556,7 +556,7 @@ def test_what_is_not_fit_behind_a_definition_stops_before_it(place: ChangesPlace
          "CASCADE"],
     )  # fmt: skip
     place.sql("ALTER TABLE {s}.t ADD COLUMN w int", "INSERT INTO {s}.t VALUES (2, 'b', 3)")
-    assert brief(place.all_until_stop(ServerUnfit, "foreign key k")) == [
+    assert brief(place.all_until_stop(ServerMisconfigured, "foreign key k")) == [
         ("c", "t", None, row(1, "a"))
     ]
     place.sql("ALTER TABLE {s}.child DROP FOREIGN KEY k")
@@ -570,7 +570,7 @@ def test_a_lost_session_means_another_look(place: ChangesPlace):
     place.sql("SET GLOBAL binlog_row_image = MINIMAL")
     try:
         place.sql(f"KILL {session.connection.thread_id()}")
-        place.all_until_stop(ServerUnfit, "binlog_row_image")
+        place.all_until_stop(ServerMisconfigured, "binlog_row_image")
     finally:
         place.sql("SET GLOBAL binlog_row_image = FULL")
     assert place.all() == []
@@ -585,7 +585,7 @@ def test_a_server_is_looked_at_every_now_and_then(
     place.begin()
     place.sql("SET GLOBAL binlog_row_image = MINIMAL")
     try:
-        place.all_until_stop(ServerUnfit, "binlog_row_image")
+        place.all_until_stop(ServerMisconfigured, "binlog_row_image")
     finally:
         place.sql("SET GLOBAL binlog_row_image = FULL")
     assert place.all() == []
@@ -609,7 +609,7 @@ def test_tables_that_are_not_seen_are_named(place: ChangesPlace):
     place.sql("CREATE TABLE {s}.hidden (id int PRIMARY KEY)", "INSERT INTO {s}.hidden VALUES (1)")
     url, root, user = login(place, "{s}.t"), place.url, f"u{place.schema[-10:]}"
     for pattern in (f"{place.schema}.*", f"{place.schema[:-1]}*.t"):
-        with pytest.raises(ServerUnfit, match="not granted on all of it") as unfit:
+        with pytest.raises(ServerMisconfigured, match="not granted on all of it") as unfit:
             source_of(url, tables=pattern, starting="initial").start()
         fix = unfit.value.next_step.partition(" TO the login")[0]
         sql_at(root, f"{fix} TO {user}")
@@ -639,7 +639,7 @@ def test_changes_of_a_table_that_may_not_be_seen_are_named(place: ChangesPlace):
     sql_at(root, f"REVOKE SELECT ON {place.schema}.* FROM {user}")
     sql_at(root, f"GRANT SELECT ON {place.schema}.t TO {user}")
     sql_at(root, f"INSERT INTO {place.schema}.more VALUES (1)")
-    assert brief(place.all_until_stop(ServerUnfit, f"SELECT on {place.schema}.")) == [
+    assert brief(place.all_until_stop(ServerMisconfigured, f"SELECT on {place.schema}.")) == [
         ("c", "t", None, row(1, "a"))
     ]
     sql_at(root, f"GRANT SELECT ON {place.schema}.* TO {user}")
@@ -722,7 +722,7 @@ def test_a_table_with_system_versions_is_refused_and_read_once_it_has_none(
     """What is deleted stays in it as history: there is no change that says so."""
     place = ChangesPlace(binlog_mariadb)
     place.sql("CREATE TABLE {s}.v (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
-    with pytest.raises(ServerUnfit, match="SYSTEM VERSIONING") as unfit:
+    with pytest.raises(ServerMisconfigured, match="SYSTEM VERSIONING") as unfit:
         place.begin()
     place.sql(unfit.value.next_step.split(", or")[0])
     place.begin().sql("INSERT INTO {s}.v VALUES (1), (2)", "DELETE FROM {s}.v WHERE id = 1")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from changes_place import ChangesPlace, brief, purge, row, source_of
 
-from onceward.errors import BinlogPurged, ServerUnfit, ServerUnreachable, SourceReplaced
+from onceward.errors import BinlogPurged, ServerMisconfigured, ServerUnreachable, SourceReplaced
 from onceward_testing import LocalMySQL
 from support.mysql_client import sql_at
 
@@ -441,7 +441,7 @@ def test_a_replica_that_does_not_log_what_it_applies_is_refused_in_mid_run():
             source._settings,
             connect_args=source_of(replica.url, tables="a.b")._settings.connect_args,
         )
-        place.all_until_stop(ServerUnfit, "in no binlog of its own")
+        place.all_until_stop(ServerMisconfigured, "in no binlog of its own")
         source._settings = replace(
             source._settings,
             connect_args=source_of(primary.url, tables="a.b")._settings.connect_args,

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, writers
 
-from onceward.errors import BinlogPurged, ChangeUnreadable, ServerUnfit, ServerUnreachable
+from onceward.errors import BinlogPurged, ChangeUnreadable, ServerMisconfigured, ServerUnreachable
 from onceward.mysql.snapshot.catalogue import describe_table
 from onceward.mysql.snapshot.chunks import ConsistentView
 from onceward.mysql.snapshot.keys import is_behind, range_condition
@@ -384,7 +384,7 @@ def test_a_table_that_cannot_be_snapshot_is_named(
     play = played()
     columns, _, options = columns.partition(" | ")
     play.sql(f"CREATE TABLE {{s}}.t ({columns}) {options}")
-    with pytest.raises(ServerUnfit, match=named) as raised:
+    with pytest.raises(ServerMisconfigured, match=named) as raised:
         play.begin()
     assert f"{play.schema}.t" in str(raised.value)
 
@@ -523,7 +523,7 @@ def test_a_server_that_gives_no_names_cannot_be_snapshot(played: Played) -> None
     if play.server.dialect == "mariadb":
         pytest.skip("MariaDB's views know their place")
     start = starting_position(play.settings, play.server)
-    with pytest.raises(ServerUnfit, match="GTID"):
+    with pytest.raises(ServerMisconfigured, match="GTID"):
         begin_snapshot(play.server, play.settings, replace(start, gtids=None))
 
 

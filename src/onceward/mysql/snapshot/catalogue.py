@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onceward.errors import ServerUnfit
+from onceward.errors import ServerMisconfigured
 from onceward.mysql.binlog.table_map import ColumnKind, Dialect, TableColumn, TableMap
 from onceward.mysql.binlog.values import select_expression
 from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Key, KeyColumn, Query, quote
@@ -62,7 +62,7 @@ def quote_table(database: str, table: str) -> str:
 def describe_table(query: Query, dialect: Dialect, database: str, table: str) -> TableDescription:
     """Describe a table that is there, by ``information_schema``.
 
-    :raises ServerUnfit: there can be no snapshot of it; the error names the table, and the next
+    :raises ServerMisconfigured: there can be no snapshot of it; the error names the table, and the next
         step.
     """
     where = f"TABLE_SCHEMA = {_literal(database)} AND TABLE_NAME = {_literal(table)}"
@@ -225,8 +225,8 @@ def _literal(text: str) -> str:
     return f"_utf8mb4 X'{text.encode().hex()}'"
 
 
-def _no_snapshot_error(table: str, why: str, next_step: str) -> ServerUnfit:
-    return ServerUnfit(
+def _no_snapshot_error(table: str, why: str, next_step: str) -> ServerMisconfigured:
+    return ServerMisconfigured(
         f"there can be no snapshot of {table}: {why}",
         next_step=next_step,
         details={"table": table},

@@ -37,7 +37,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.errors import ServerUnfit, ServerUnreachable
+from onceward.errors import ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
 from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
@@ -115,7 +115,7 @@ class ConsistentView:
     def _wait(self) -> None:
         gtids = self._as_of.gtids
         if gtids is None:
-            raise ServerUnfit(
+            raise ServerMisconfigured(
                 f"before {self._as_of.place} there are transactions without a GTID, so nobody "
                 "can say when all of them are committed",
                 next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or "

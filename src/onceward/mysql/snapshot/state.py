@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from onceward.errors import ChangeUnreadable, OncewardError, ServerUnfit
+from onceward.errors import ChangeUnreadable, OncewardError, ServerMisconfigured
 from onceward.mysql.binlog.event import Dialect
 from onceward.mysql.snapshot.catalogue import (
     TableDescription,
@@ -53,13 +53,13 @@ def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -
     beginning of the stream, is known: a table that is created between the two is in both, and one
     that is listed before would be in neither.
 
-    :raises ServerUnfit: there can be no snapshot of a selected table, or of this server.
+    :raises ServerMisconfigured: there can be no snapshot of a selected table, or of this server.
     :raises AccessDenied: a table may not be read, or not all columns of it.
     """
     if server.dialect == "mysql" and (
         start.gtids is None or server.variables("gtid_mode")["gtid_mode"] != "ON"
     ):
-        raise ServerUnfit(
+        raise ServerMisconfigured(
             f"{settings.where} has not given each transaction a GTID, so nobody can say which of "
             f"them its tables have",
             next_step="set gtid_mode=ON (by way of OFF_PERMISSIVE and ON_PERMISSIVE, without a "
@@ -82,7 +82,7 @@ def advance_snapshot(
     may take seconds.
 
     :param caught_up: the batch's end is where the binlog ended just now.
-    :raises ChangeUnreadable, ServerUnfit: a table has changed, so that the snapshot cannot go on.
+    :raises ChangeUnreadable, ServerMisconfigured: a table has changed, so that the snapshot cannot go on.
     """
     if is_over(state):
         return None
@@ -97,7 +97,7 @@ def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> 
     """Return a state in which nothing is done yet.
 
     :param tables: all selected ones that were there at some moment after the start of the stream.
-    :raises ServerUnfit: there can be no snapshot of one of them.
+    :raises ServerMisconfigured: there can be no snapshot of one of them.
     :raises AccessDenied: of one not all columns may be read.
     """
     for database, table in tables:
@@ -128,7 +128,7 @@ def next_state(
     """Return the state behind the next ``chunks`` chunks, or so: the ends of tables count less.
 
     :param rows: of a chunk; None: by the size of a table's rows.
-    :raises ServerUnfit: a table has changed, so that there can be no snapshot of it.
+    :raises ServerMisconfigured: a table has changed, so that there can be no snapshot of it.
     :raises ChangeUnreadable: the primary key of the table under way is another one.
     """
     left, table, key, after = list(state["left"]), state["table"], state["key"], state["after"]

@@ -17,7 +17,7 @@ from onceward.errors import (
     BinlogDamaged,
     BinlogPurged,
     OncewardError,
-    ServerUnfit,
+    ServerMisconfigured,
     ServerUnreachable,
     SourceReplaced,
 )
@@ -96,7 +96,7 @@ class Server:
 
         :raises ServerUnreachable: the connection is lost.
         :raises AccessDenied: the login lacks a privilege.
-        :raises ServerUnfit: the server cannot answer.
+        :raises ServerMisconfigured: the server cannot answer.
         """
         with driver_errors(self.where):
             cursor = self.connection.cursor()
@@ -112,7 +112,7 @@ class Server:
     def binlog_status(self) -> tuple[Any, ...]:
         """Return file, position, ``binlog_do_db``, ``binlog_ignore_db``, and MySQL's set of GTIDs.
 
-        :raises ServerUnfit: the server writes no binlog.
+        :raises ServerMisconfigured: the server writes no binlog.
         """
         has_new_name = self.dialect == "mysql" and self.version >= _STATUS_RENAMED
         rows = self.query("SHOW BINARY LOG STATUS" if has_new_name else "SHOW MASTER STATUS")
@@ -283,7 +283,7 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
 
     Source: MySQL, ``sql/rpl_binlog_sender.cc``; MariaDB, ``sql/sql_repl.cc``.
 
-    :raises ServerUnfit: the server writes no binlog any more.
+    :raises ServerMisconfigured: the server writes no binlog any more.
     """
     what = f"{server.where} says, asked for its binlog at {at}: {refusal.code}, {refusal.text}"
     if refusal.code != _REFUSED:
@@ -370,14 +370,14 @@ def _driver_error(number: int, text: str, where: str) -> OncewardError:
     if number == _NOT_LOGGING:
         return _no_binlog_error(where)
     if 1000 < number < 2000 and number not in _PASSING:
-        return ServerUnfit(text, next_step="see what the server says above")
+        return ServerMisconfigured(text, next_step="see what the server says above")
     return ServerUnreachable(
         text, next_step="see whether it runs; the query goes on when it is started again"
     )
 
 
-def _no_binlog_error(where: str) -> ServerUnfit:
-    return ServerUnfit(
+def _no_binlog_error(where: str) -> ServerMisconfigured:
+    return ServerMisconfigured(
         f"{where} writes no binlog",
         next_step="start the server with --log-bin, for MariaDB also --binlog-format=ROW",
     )

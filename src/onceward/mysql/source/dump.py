@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from onceward.errors import BinlogDamaged, ServerUnfit, ServerUnreachable
+from onceward.errors import BinlogDamaged, ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
 from onceward.mysql.binlog.event import BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
@@ -40,7 +40,7 @@ class Dump:
     :param connection: of PyMySQL, open, with nothing unread.
     :param verify: check each event's checksum.
     :param seconds: how long the server may be silent before it counts as unreachable.
-    :raises ServerUnfit: this server cannot be asked for ``position``.
+    :raises ServerMisconfigured: this server cannot be asked for ``position``.
     :raises ServerUnreachable: it does not answer.
     """
 
@@ -131,7 +131,7 @@ class Dump:
             say.send(_DUMP_GTID, start + struct.pack("<QIQ", reader.position, 8, 0), at)
             return
         if reader.position >= _FAR:
-            raise ServerUnfit(
+            raise ServerMisconfigured(
                 f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
                 f"for",
                 next_step="set gtid_mode=ON, or let no transaction be that large; then start "

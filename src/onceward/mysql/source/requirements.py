@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from onceward.errors import AccessDenied, ServerUnfit, ServerUnreachable
+from onceward.errors import AccessDenied, ServerMisconfigured, ServerUnreachable
 from onceward.mysql.snapshot.keys import quote
 from onceward.mysql.snapshot.state import is_missing
 from onceward.mysql.source.connection import LOCK_WAIT, Server, error_number, open_dump
@@ -99,7 +99,7 @@ class ServerCheck:
         :param begins: the query has no position yet: then a table that is not there is a wrong
             name, and else one that was dropped.
         :param unchecked_tables: tables that the binlog names, and that may not be visible.
-        :raises ServerUnfit: changes would be lost, or cannot be read; the error has all next
+        :raises ServerMisconfigured: changes would be lost, or cannot be read; the error has all next
             steps.
         """
         began = time.monotonic()
@@ -127,7 +127,7 @@ def _raise_unmet(server: Server, found: Iterable[Requirement], begins: bool) -> 
     )
     if not unmet:
         return
-    raise ServerUnfit(
+    raise ServerMisconfigured(
         f"{server.where} cannot be read without loss: "
         + "; ".join(f"{one.name} is {one.actual}: {one.why}" for one in unmet),
         next_step="; ".join(dict.fromkeys(one.fix for one in unmet)),
@@ -258,7 +258,7 @@ def _check_grants(server: Server, settings: ChangesSettings) -> Iterator[Require
     try:
         with open_dump(settings, server.identity, Coordinates(end.file, FIRST_BYTE)) as dump:
             next(dump.blocks(), None)
-    except (ServerUnfit, AccessDenied) as error:
+    except (ServerMisconfigured, AccessDenied) as error:
         yield Requirement(
             "REPLICATION SLAVE",
             error.message,
@@ -360,7 +360,7 @@ def _is_denied(server: Server, statement: str) -> bool:
         server.query(statement)
     except AccessDenied:
         return True
-    except ServerUnfit:  # no such table, no such database
+    except ServerMisconfigured:  # no such table, no such database
         return False
     return False
 
@@ -400,7 +400,7 @@ def _check_select(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator
 def _refusal(server: Server, statement: str) -> str | None:
     try:
         server.query(statement)
-    except (AccessDenied, ServerUnfit) as error:
+    except (AccessDenied, ServerMisconfigured) as error:
         return None if is_missing(error) else error.message
     except ServerUnreachable as error:
         if error_number(error) != LOCK_WAIT:  # a right is asked for before a lock
@@ -438,7 +438,7 @@ def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[
     """
     try:
         ((_, statement),) = server.query(f"SHOW CREATE TABLE {quote(schema)}.{quote(table)}")
-    except (AccessDenied, ServerUnfit):
+    except (AccessDenied, ServerMisconfigured):
         return  # said already: its rows may not be read either
     for line in str(statement).splitlines():
         key = _FOREIGN_KEY.match(line)

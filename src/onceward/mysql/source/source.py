@@ -29,7 +29,7 @@ from onceward.errors import (
     BinlogDamaged,
     BinlogPurged,
     OncewardError,
-    ServerUnfit,
+    ServerMisconfigured,
     SourceReplaced,
 )
 from onceward.formats.debezium.changes import TABLES, VALUES
@@ -182,7 +182,7 @@ class MySQLChanges(PartitionedSource):
     def start(self) -> Any:
         """Return the position of ``starting``.
 
-        :raises ServerUnfit: the server's settings would lose changes.
+        :raises ServerMisconfigured: the server's settings would lose changes.
         """
         server = self._server(begins=True)
         begins = starting_position(self._settings, server)
@@ -227,7 +227,7 @@ class MySQLChanges(PartitionedSource):
             self._server_check.run(
                 self._connected(), self._settings, unchecked_tables=planner.unchecked_tables
             )
-        except (ServerUnfit, AccessDenied) as unfit:
+        except (ServerMisconfigured, AccessDenied) as unfit:
             unchecked_at = planner.unchecked_at
             _, before = self._read(begin, lambda at: self._planner(at, upto=unchecked_at))
             before.error = type(unfit)(
