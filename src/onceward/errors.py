@@ -42,7 +42,7 @@ next.
     │   ├── StoreUnreachable          the folder that keeps rows until they are delivered cannot be written or read
     │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
     │   ├── RegistryUnreachable       the schema registry does not answer
-    │   ├── RegistryAnswerUnfit       the schema registry, or whoever is there, answers what makes no sense
+    │   ├── InvalidRegistryResponse   the schema registry, or whoever is there, answers what makes no sense
     │   ├── RegistryRefused           the schema registry does not let us in
     │   ├── RegistryReplaced          the schema registry has another schema now under an id that was known
     │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
@@ -388,7 +388,7 @@ class RegistryUnreachable(ResourceError):
     recovery = Recovery.RESTART
 
 
-class RegistryAnswerUnfit(ResourceError):
+class InvalidRegistryResponse(ResourceError):
     """What comes from the schema registry's address is no answer of one: it is not believed, and
     not kept.
     """

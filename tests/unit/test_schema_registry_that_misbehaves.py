@@ -26,8 +26,8 @@ import onceward as ow
 from fault_table import fired
 from onceward.errors import (
     FileUnreadable,
+    InvalidRegistryResponse,
     Recovery,
-    RegistryAnswerUnfit,
     RegistryRefused,
     RegistryReplaced,
     RegistryUnreachable,
@@ -221,7 +221,7 @@ def test_nonsense_is_never_believed_and_asked_about_again(nonsense: Behaviour):
 @pytest.mark.fault("registry-nonsense")
 def test_nonsense_that_stays_is_named():
     with HostileServer([NONSENSE["another id"]]) as server:
-        error = error_of(lambda: registry(server, IMPATIENT_S).schema(7), RegistryAnswerUnfit)
+        error = error_of(lambda: registry(server, IMPATIENT_S).schema(7), InvalidRegistryResponse)
         fired(server.connections > 1, "it was asked once")
     assert server.url in error.message
     assert "another id, 8" in error.message
@@ -233,7 +233,7 @@ def test_a_404_of_somebody_else_is_not_the_registrys_no():
     records lost.
     """
     with HostileServer([NONSENSE["a 404 of somebody else"]]) as server:
-        error = error_of(lambda: registry(server, IMPATIENT_S).schema(7), RegistryAnswerUnfit)
+        error = error_of(lambda: registry(server, IMPATIENT_S).schema(7), InvalidRegistryResponse)
     assert "404" in error.message
 
 
@@ -333,7 +333,7 @@ def test_nobody_follows_to_another_place():
             options = {"basic.auth.user.info": f"ann:{CANARY}"}
             with HostileServer([on]) as server:
                 asked = registry(server, options=options)
-                error = error_of(lambda asked=asked: asked.schema(7), RegistryAnswerUnfit)
+                error = error_of(lambda asked=asked: asked.schema(7), InvalidRegistryResponse)
                 assert server.connections == 1
             assert "http://127.0.0.1" in error.message
             assert CANARY not in str(error)

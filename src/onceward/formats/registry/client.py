@@ -51,7 +51,7 @@ class SchemaRegistry:
 
     * :class:`~onceward.errors.RegistryUnreachable`: there is none, or the registry says that it
       cannot now;
-    * :class:`~onceward.errors.RegistryAnswerUnfit`: what comes is no answer of a registry, or too
+    * :class:`~onceward.errors.InvalidRegistryResponse`: what comes is no answer of a registry, or too
       large;
     * :class:`~onceward.errors.RegistryRefused`: the login, or the server's certificate, is not
       accepted;

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from onceward import patience
 from onceward.errors import (
     ConfigurationError,
-    RegistryAnswerUnfit,
+    InvalidRegistryResponse,
     RegistryRefused,
     RegistryUnreachable,
     UnsupportedSchema,
@@ -101,7 +101,7 @@ class Conversation:
         :raises Unknown: the registry knows no such thing.
         :raises RegistryRefused: it does not let us in.
         :raises UnsupportedSchema: it does not take the schema.
-        :raises RegistryUnreachable: no answer in time. :raises RegistryAnswerUnfit: none that
+        :raises RegistryUnreachable: no answer in time. :raises InvalidRegistryResponse: none that
             makes sense.
         """
         left = self._limits.timeout_s
@@ -220,7 +220,7 @@ class Conversation:
         address, seconds = self.settings.address, self._limits.timeout_s
         details = {"url": str(address), "path": path, "timeout_s": seconds}
         if later.nonsense:
-            return RegistryAnswerUnfit(
+            return InvalidRegistryResponse(
                 f"the schema registry at {address} does not answer {method} {path} as it should, "
                 f"for {seconds:g} s: "
                 f"{later.reason}",
@@ -236,13 +236,13 @@ class Conversation:
             details=details,
         )
 
-    def _redirect_error(self, method: str, path: str, answer: Answer) -> RegistryAnswerUnfit:
+    def _redirect_error(self, method: str, path: str, answer: Answer) -> InvalidRegistryResponse:
         try:
             to = urlsplit(answer.headers.get("Location", ""))
             where = f"{to.scheme}://{to.hostname}" if to.hostname else "another path"
         except ValueError:
             where = "somewhere"
-        return RegistryAnswerUnfit(
+        return InvalidRegistryResponse(
             f"the schema registry at {self.settings.address} sends {method} {path} on to "
             f"{self._redact(where)} "
             f"({answer.status}), where nobody goes: our login is for this address alone",
