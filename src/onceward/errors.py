@@ -10,7 +10,7 @@ next.
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
     │   ├── FileUnreadable            a file that a setting names is missing, or cannot be read now
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
-    │   ├── WorkerPythonUnfit         the Python that Spark's workers run is another, without Onceward
+    │   ├── WorkerPythonMismatch      the Python that Spark's workers run is another, without Onceward
     │   ├── SourceBroken              a source of one's own breaks its contract
     │   ├── ServerMisconfigured       settings or grants of a database server do not let its changes be read
     │   ├── TransactionTimeoutTooLarge
@@ -194,7 +194,7 @@ class ConnectorMissing(ConfigurationError):
     """The Spark session has no Kafka source, or one that belongs to another version of Spark."""
 
 
-class WorkerPythonUnfit(ConfigurationError):
+class WorkerPythonMismatch(ConfigurationError):
     """The Python that Spark's workers run cannot import Onceward, cannot be started, or is of
     another version.
     """

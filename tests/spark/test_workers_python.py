@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from streaming_pipeline import Pipeline
 
-from onceward.errors import WorkerPythonUnfit
+from onceward.errors import WorkerPythonMismatch
 from onceward.spark.session.settings import use_the_drivers_python
 
 
@@ -28,7 +28,7 @@ def test_an_unfit_python_is_named(
     monkeypatch.setattr(pipeline.spark.sparkContext, "pythonExec", str(python))
     pipeline.feed(10)
     error = pipeline.refused(batch_attempts=1)
-    assert type(error) is WorkerPythonUnfit
+    assert type(error) is WorkerPythonMismatch
     assert "PYSPARK_PYTHON" in error.next_step
     monkeypatch.undo()
     pipeline.run()

@@ -41,7 +41,7 @@ WILL_NEVER_PASS = {
 
 WRONG_OR_AWAY = {
     "FileUnreadable",
-    "WorkerPythonUnfit", "ServerMisconfigured", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort",
+    "WorkerPythonMismatch", "ServerMisconfigured", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort",
     "ResourceError",
     "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied",
     "UnsupportedBroker",

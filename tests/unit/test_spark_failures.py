@@ -17,7 +17,7 @@ from onceward.errors import (
     RowRefused,
     SourceDataLost,
     SourceReplaced,
-    WorkerPythonUnfit,
+    WorkerPythonMismatch,
 )
 from onceward.spark.batch.carried import Carried, Carrier, carried_in
 from onceward.spark.batch.failures import RAISED, known_failure
@@ -63,12 +63,12 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
     [
         (
             [Thrown(SPARK, ABORTED), Thrown(SPARK, DAEMON)],
-            WorkerPythonUnfit,
+            WorkerPythonMismatch,
             "cannot import onceward",
         ),
         (
             [Thrown(SPARK, ABORTED), Thrown(PYTHON, UNPICKLED)],
-            WorkerPythonUnfit,
+            WorkerPythonMismatch,
             "cannot import onceward",
         ),
         (
@@ -76,10 +76,10 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
                 Thrown(SPARK, ABORTED),
                 Thrown("java.io.IOException", NO_PROGRAM, thrown_in="java.lang.ProcessBuilder"),
             ],
-            WorkerPythonUnfit,
+            WorkerPythonMismatch,
             "/opt/venv/bin/python3.11",
         ),
-        ([Thrown(PYTHON, OTHER)], WorkerPythonUnfit, "another version"),
+        ([Thrown(PYTHON, OTHER)], WorkerPythonMismatch, "another version"),
         (
             [
                 Thrown(STATE, LOST, "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"),
@@ -102,7 +102,7 @@ def test_known_failures(thrown: list[Thrown], kind: type[OncewardError], named: 
     error = known_failure(thrown)
     assert type(error) is kind
     assert named in error.message
-    if kind is WorkerPythonUnfit:
+    if kind is WorkerPythonMismatch:
         assert "PYSPARK_PYTHON" in error.next_step
 
 

@@ -21,7 +21,7 @@ from onceward.errors import (
     SchemaIdUnseen,
     SourceDataLost,
     UnencodableValue,
-    WorkerPythonUnfit,
+    WorkerPythonMismatch,
 )
 from onceward.spark.batch.carried import SECRET, carried_in
 from onceward.spark.batch.thrown import Thrown, of_condition, of_kind
@@ -235,7 +235,7 @@ def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
     said = next(filter(None, map(_what_workers_lack, thrown)), None)
     if said is None:
         return None
-    return WorkerPythonUnfit(
+    return WorkerPythonMismatch(
         said,
         next_step="before the session starts, set the environment variable PYSPARK_PYTHON (with "
         "spark-submit: --conf "

@@ -56,7 +56,7 @@ def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
     """The rows of ``frame``, by one Spark job, and how many tasks it had: the partitions of its
     last stage.
 
-    :raises SourceDataLost, WorkerPythonUnfit: what is known of Spark's failures
+    :raises SourceDataLost, WorkerPythonMismatch: what is known of Spark's failures
         (:mod:`onceward.spark.batch.failures`).
     :raises JobInterrupted: the query is being stopped.
     :raises Exception: Spark's own, when the job fails for another reason or is cancelled.
