@@ -18,7 +18,7 @@ next.
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
     │   ├── BadColumn                 missing, or of the wrong type
     │   ├── InvalidTopicName
-    │   ├── PoisonRecord              a record of the source is not what its schema says
+    │   ├── InvalidRecord             a record of the source is not what its schema says
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
     │   ├── UnencodableValue          a value cannot be written by its schema
@@ -244,7 +244,7 @@ class InvalidTopicName(InputError):
     """A topic name that Kafka refuses."""
 
 
-class PoisonRecord(InputError):
+class InvalidRecord(InputError):
     """A record of the source cannot be read: it is not framed, its schema is unknown, or it is not
     what that says.
     """

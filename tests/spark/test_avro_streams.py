@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from streaming_pipeline import Pipeline
 
 import onceward as ow
-from onceward.errors import PoisonRecord, RegistryReplaced, RegistryUnreachable
+from onceward.errors import InvalidRecord, RegistryReplaced, RegistryUnreachable
 from onceward_testing import LocalRegistry
 from support.avro_codec import read, write
 from support.memory_registry import MemoryRegistry
@@ -155,7 +155,7 @@ def test_a_poison_record_stops_the_query_by_name(pipeline: Pipeline, memory: Mem
     )
     rows = ow.avro.decode(pipeline.frame(), registry=memory, subject="people")
     error = pipeline.refused(lambda frame: frame, frame=rows.selectExpr("key", "'seen' AS value"))
-    assert isinstance(error, PoisonRecord)
+    assert isinstance(error, InvalidRecord)
     assert (error.details["topic"], error.details["partition"], error.details["offset"]) == (
         pipeline.source,
         1,

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 import onceward as ow
 from onceward.engine import decoding
-from onceward.errors import OncewardError, PoisonRecord, SchemaIdUnseen
+from onceward.errors import InvalidRecord, OncewardError, SchemaIdUnseen
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
 from support.avro_codec import Malformed, read, varint, write
@@ -230,7 +230,7 @@ HOW_IT_IS_USED: dict[str, Callable[[DataFrame], DataFrame]] = {
 def test_poison_stops_whatever_the_query_looks_at(spark: Any, registry: MemoryRegistry, use: str):
     decoded, _ = step_of(kafka_like(spark, [framed(1, BODY), framed(1, BODY[:-1])]), registry)
     error = failure(HOW_IT_IS_USED[use](decoded).collect)
-    assert isinstance(error, PoisonRecord)
+    assert isinstance(error, InvalidRecord)
     assert {name: error.details[name] for name in ("class", "topic", "partition", "offset",
         "id")} == {
         "class": "DoesNotFit", "topic": "people", "partition": 1, "offset": 1, "id": 1,

@@ -20,8 +20,8 @@ from onceward.errors import (
     BadColumn,
     ChangeUnreadable,
     ConfigurationError,
+    InvalidRecord,
     OncewardError,
-    PoisonRecord,
     UnsupportedSchema,
 )
 from onceward.formats.debezium.envelope import SOURCE
@@ -433,7 +433,7 @@ def test_what_is_no_envelope_stops_by_name(spark: Any, bad: dict[str, Any] | byt
         .select("op")
         .collect
     )
-    assert isinstance(error, PoisonRecord)
+    assert isinstance(error, InvalidRecord)
     assert error.details["offset"] == 0
 
 

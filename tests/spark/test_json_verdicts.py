@@ -17,7 +17,7 @@ from streaming_pipeline import Pipeline
 
 import onceward as ow
 from onceward.engine import decoding
-from onceward.errors import OncewardError, PoisonRecord
+from onceward.errors import InvalidRecord, OncewardError
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
 from support.verify_process import verify_at
@@ -328,7 +328,7 @@ HOW_IT_IS_USED: dict[str, Callable[[DataFrame], DataFrame]] = {
 def test_poison_stops_whatever_the_query_looks_at(spark: Any, use: str):
     decoded, _ = step_of(kafka_like(spark, [TEXT.encode(), b'{"id":1,"s":5}']), SMALL)
     error = failure(HOW_IT_IS_USED[use](decoded).collect)
-    assert isinstance(error, PoisonRecord)
+    assert isinstance(error, InvalidRecord)
     assert {name: error.details[name] for name in ("class", "topic", "partition", "offset")} == {
         "class": "DoesNotFit", "topic": "people", "partition": 1, "offset": 1,
     }  # fmt: skip

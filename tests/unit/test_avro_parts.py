@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import (
-    PoisonRecord,
+    InvalidRecord,
     RegistryReplaced,
     RegistryUnreachable,
     SchemaIdUnseen,
@@ -370,7 +370,7 @@ def test_what_a_plan_raises_is_heard():
             offset=2,
         )
     )
-    assert isinstance(poison, PoisonRecord)
+    assert isinstance(poison, InvalidRecord)
     assert (
         'offset 2 of partition 1 of topic a cannot be read (DoesNotFit): a "quote"'
         in poison.message

@@ -76,7 +76,7 @@ def decode(
         of ``subject``, or None for its newest version now. Columns may be others then when the
         query is started again.
     :param on_error: what poison does. ``"stop"``: the batch fails with
-        :class:`~onceward.errors.PoisonRecord`, which says where the record is. ``"dead_letter"``:
+        :class:`~onceward.errors.InvalidRecord`, which says where the record is. ``"dead_letter"``:
         it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own transaction, and only the
         others are in the result. For streams, directly on the source's frame.
     :param refresh_s: how often, at most, a batch begins with a look whether the registry is still

@@ -45,7 +45,7 @@ def decode(
         Spark's DDL.
     :param column: binary.
     :param on_error: what poison does. ``"stop"``: the batch fails with
-        :class:`~onceward.errors.PoisonRecord`, which says where the record is. ``"dead_letter"``:
+        :class:`~onceward.errors.InvalidRecord`, which says where the record is. ``"dead_letter"``:
         it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own transaction, and only the
         others are in the result. For streams, directly on the source's frame.
 

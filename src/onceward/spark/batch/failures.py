@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from onceward.errors import (
     ChangeUnreadable,
     CheckpointDamaged,
+    InvalidRecord,
     OncewardError,
     PartitionsAdded,
-    PoisonRecord,
     SchemaIdUnseen,
     SourceDataLost,
     UnencodableValue,
@@ -174,7 +174,7 @@ def _poison(said: dict[str, object]) -> OncewardError:
     )
     where += f" of partition {said['partition']}" if said.get("partition") is not None else ""
     where += f" of topic {said['topic']}" if said.get("topic") is not None else ""
-    return PoisonRecord(
+    return InvalidRecord(
         f"{where} cannot be read ({said.get('class')}): {said.get('message')}",
         next_step='to set such records aside and go on, pass on_error="dead_letter" to decode(…) '
         "and dead_letter_topic="
