@@ -16,7 +16,7 @@ next.
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
-    │   ├── BadColumn                 missing, or of the wrong type
+    │   ├── InvalidColumn             missing, or of the wrong type
     │   ├── InvalidTopicName
     │   ├── InvalidRecord             a record of the source is not what its schema says
     │   ├── RecordTooLarge
@@ -236,7 +236,7 @@ class InputError(OncewardError):
     recovery = Recovery.STOP
 
 
-class BadColumn(InputError):
+class InvalidColumn(InputError):
     """A column is missing, unknown, or of a type that cannot be written."""
 
 

@@ -19,8 +19,8 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import (
-    BadColumn,
     ConfigurationError,
+    InvalidColumn,
     LedgerBehind,
     ReportMismatch,
     RowRefused,
@@ -494,7 +494,7 @@ def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(
     kit: LakeKit, columns: list[str]
 ):
     process, before = Process(kit).open(), list(data_files(kit))
-    with pytest.raises(BadColumn):
+    with pytest.raises(InvalidColumn):
         process.write(kit.frame(FIRST).selectExpr(*columns))
     assert list(data_files(kit)) == before
 
@@ -546,7 +546,7 @@ def test_iceberg_stores_a_value_as_it_is_or_refuses(
     frame = iceberg.frame(["a"]).selectExpr("value", f"{value} AS more")
     process = Process(iceberg).open()
     if not fits:
-        with pytest.raises(BadColumn, match="more"):
+        with pytest.raises(InvalidColumn, match="more"):
             process.write(frame)
         return
     assert process.write(frame) == (1,)
@@ -618,7 +618,7 @@ def test_a_table_that_changes_while_a_batch_is_written(
         table, "fitting", lambda frame: (fitting(frame), delta.lake.sql(f"{alter} (last int)"))[0]
     )
     process.begin()
-    with pytest.raises(BadColumn, match="last"):
+    with pytest.raises(InvalidColumn, match="last"):
         process.attempt.write(
             Write(delta.frame(SECOND).selectExpr("value", "1 AS more")), process.next_batch()
         )
@@ -667,7 +667,7 @@ def test_a_text_that_delta_takes_for_another_partition_is_refused(
 
 def test_a_table_partitioned_by_bytes_is_refused(lake: Any, tmp_path: Path):
     kit = partitioned(lake, tmp_path, "BINARY")
-    with pytest.raises(BadColumn, match="column part, which is binary"):
+    with pytest.raises(InvalidColumn, match="column part, which is binary"):
         Process(kit).open().write(kit.frame(["a"]).selectExpr("value", "X'ff' AS part"))
     assert not list(data_files(kit))
 

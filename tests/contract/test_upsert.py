@@ -22,10 +22,10 @@ from onceward.delivery.redis_writer import TOMBSTONES
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
-    BadColumn,
     ConfigurationError,
     DeliveryRefused,
     Fenced,
+    InvalidColumn,
     RowRefused,
     Unfinished,
 )
@@ -710,7 +710,7 @@ def test_columns_that_are_missing_or_of_other_types_are_named(
     here: RedisKitHere, settings: dict[str, Any], columns: list[Any], named: str
 ):
     sink = ow.UpsertSink(**{**here.settings, **settings})
-    with pytest.raises(BadColumn, match=named):
+    with pytest.raises(InvalidColumn, match=named):
         sink.columns.check(StructType([StructField(*column) for column in columns]))
 
 

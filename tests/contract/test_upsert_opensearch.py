@@ -20,10 +20,10 @@ from onceward.delivery import opensearch_writer
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
-    BadColumn,
     ConfigurationError,
     DeliveryRefused,
     Fenced,
+    InvalidColumn,
     RowRefused,
     Unfinished,
 )
@@ -379,7 +379,7 @@ def test_keys_of_any_text_are_told_apart(here: OpenSearchKitHere):
 def test_columns_that_a_document_cannot_have_are_named(here: OpenSearchKitHere):
     sink = ow.UpsertSink(**here.settings)
     for name in ("_id", "_source", "_version"):
-        with pytest.raises(BadColumn, match=name):
+        with pytest.raises(InvalidColumn, match=name):
             sink.columns.check(
                 StructType([StructField("id", StringType()), StructField(name, StringType())])
             )

@@ -16,9 +16,9 @@ from database_place import Place
 
 from onceward.engine.target import Write
 from onceward.errors import (
-    BadColumn,
     ConfigurationError,
     ContradictoryOptions,
+    InvalidColumn,
     RowRefused,
     SendFailed,
     TableMissing,
@@ -159,7 +159,7 @@ def test_a_column_that_cannot_hold_every_value_is_named(
     mysql_place: Place, kind: pa.DataType, theirs: str
 ) -> None:
     mysql_place.sql(f"CREATE TABLE {{s}}.t (x {theirs} NULL)")
-    with pytest.raises(BadColumn, match=r"'x'.*does not fit"):
+    with pytest.raises(InvalidColumn, match=r"'x'.*does not fit"):
         mysql_place.write("t", pa.table({"x": pa.array([None], kind)}))
     assert mysql_place.sql("SELECT count(*) FROM {s}.t") == [(0,)]
 
@@ -173,7 +173,7 @@ def test_a_type_that_no_table_has_is_named(
     mysql_place: Place, kind: pa.DataType, named: str
 ) -> None:
     mysql_place.sql("CREATE TABLE {s}.t (x json)")
-    with pytest.raises(BadColumn, match=named):
+    with pytest.raises(InvalidColumn, match=named):
         mysql_place.write("t", pa.table({"x": pa.array([None], kind)}))
 
 
@@ -190,7 +190,7 @@ def test_columns_that_do_not_meet_are_named(
     my_place: Place, columns: str, frame: Any, named: str
 ) -> None:
     my_place.sql(f"CREATE TABLE {{s}}.t ({columns})")
-    with pytest.raises(BadColumn, match=named):
+    with pytest.raises(InvalidColumn, match=named):
         my_place.write("t", pa.table(frame))
 
 
@@ -671,7 +671,7 @@ def test_a_key_that_the_table_has_not_is_named_before_anybody_is_fenced(
     my_place: Place, columns: str, key: str, named: str
 ) -> None:
     my_place.sql(f"CREATE TABLE {{s}}.t ({columns})")
-    with pytest.raises(BadColumn, match=named):
+    with pytest.raises(InvalidColumn, match=named):
         my_place.target("t", mode="upsert", key=key).open(batch(0))
     assert my_place.sql(
         "SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'"
@@ -694,7 +694,7 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
 ) -> None:
     my_place.sql("CREATE TABLE {s}.t (x decimal(10,4))")
     before_the_move(lambda: my_place.sql("ALTER TABLE {s}.t MODIFY x decimal(10,2)"))
-    with pytest.raises(BadColumn, match="'x' does not fit"):
+    with pytest.raises(InvalidColumn, match="'x' does not fit"):
         my_place.write("t", pa.table({"x": pa.array([Decimal("1.2345")], pa.decimal128(10, 4))}))
     assert my_place.sql("SELECT * FROM {s}.t") == []
 

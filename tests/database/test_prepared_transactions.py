@@ -19,8 +19,8 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
     AccessDenied,
-    BadColumn,
     ConfigurationError,
+    InvalidColumn,
     OncewardError,
     RowRefused,
     SendFailed,
@@ -292,7 +292,7 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
     rows = pa.table({"value": pa.array([5, 6], pa.int64())})
     with pytest.raises(SendFailed, match="was changed"):
         in_any_place.write(rows)
-    with pytest.raises(BadColumn, match="'value' does not fit"):
+    with pytest.raises(InvalidColumn, match="'value' does not fit"):
         in_any_place.write(rows)
     assert in_any_place.prepared() == []
     assert in_any_place.values() == []

@@ -15,9 +15,9 @@ import pytest
 from database_place import Place
 
 from onceward.errors import (
-    BadColumn,
     ContradictoryOptions,
     Fenced,
+    InvalidColumn,
     RowRefused,
     SendFailed,
     TableMissing,
@@ -150,7 +150,7 @@ def test_a_column_that_cannot_hold_every_value_is_named(
     place: Place, kind: pa.DataType, theirs: str
 ) -> None:
     place.sql(f"CREATE TABLE {{s}}.t (x {theirs})")
-    with pytest.raises(BadColumn, match=r"'x'.*does not fit"):
+    with pytest.raises(InvalidColumn, match=r"'x'.*does not fit"):
         place.write("t", pa.table({"x": pa.array([None], kind)}))
     assert place.sql("SELECT count(*) FROM {s}.t") == [(0,)]
 
@@ -178,7 +178,7 @@ def test_columns_that_do_not_meet_are_named(
     place: Place, columns: str, frame: dict[str, Any], named: str
 ) -> None:
     place.sql(f"CREATE TABLE {{s}}.t ({columns})")
-    with pytest.raises(BadColumn, match=named):
+    with pytest.raises(InvalidColumn, match=named):
         place.write("t", pa.table(frame))
 
 
@@ -444,7 +444,7 @@ def test_a_key_that_the_table_has_not_is_named_before_anybody_is_fenced(
 ) -> None:
     place.sql(f"CREATE TABLE {{s}}.t ({columns})")
     target = place.target("t", mode="upsert", key=key)
-    with pytest.raises(BadColumn, match=named):
+    with pytest.raises(InvalidColumn, match=named):
         target.open(batch(0))
     assert target.peek() is None
     assert place.sql("SELECT to_regclass(%s)", f"{place.schema}.ledger") == [(None,)]
@@ -482,7 +482,7 @@ def test_rows_name_their_tables_and_all_become_true_at_once(either_anywhere: Pla
     with pytest.raises(TableMissing, match=r"\.c does not exist"):
         either_anywhere.write(None, bad)
     assert len(either_anywhere.sql("SELECT * FROM {s}.a")) == 5
-    with pytest.raises(BadColumn, match="'table' is null or empty in 1 rows"):
+    with pytest.raises(InvalidColumn, match="'table' is null or empty in 1 rows"):
         either_anywhere.write(None, ids((1, "x", None), names="id value table"))
 
 
@@ -494,7 +494,7 @@ def test_rows_do_not_reach_the_ledger(place: Place, name: str) -> None:
     place.write("t", ids((1, "x"), names="id value"))
     place.sql("CREATE TABLE {s}.onceward_ledger (id integer, value text)")
     place.sql("CREATE TABLE {s}.onceward_staging_x (id integer, value text)")
-    with pytest.raises((ContradictoryOptions, BadColumn)):
+    with pytest.raises((ContradictoryOptions, InvalidColumn)):
         place.write(None, ids((1, "x", f"{place.schema}.{name}"), names="id value table"))
 
 
@@ -525,7 +525,7 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
 ) -> None:
     place.sql("CREATE TABLE {s}.t (x numeric(10,4))")
     before_the_move(lambda: place.sql("ALTER TABLE {s}.t ALTER x TYPE numeric(10,2)"))
-    with pytest.raises(BadColumn, match="'x' does not fit"):
+    with pytest.raises(InvalidColumn, match="'x' does not fit"):
         place.write("t", pa.table({"x": pa.array([Decimal("1.2345")], pa.decimal128(10, 4))}))
     assert place.sql("SELECT * FROM {s}.t") == []
 

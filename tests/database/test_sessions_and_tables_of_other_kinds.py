@@ -14,9 +14,9 @@ from database_place import Place
 
 import onceward as ow
 from onceward.errors import (
-    BadColumn,
     ConfigurationError,
     ContradictoryOptions,
+    InvalidColumn,
     OncewardError,
     RowRefused,
 )
@@ -106,7 +106,7 @@ def test_keys_with_an_equality_of_their_own_are_refused(place: Place, kind: str)
         except Exception as error:  # noqa: BLE001 — the embedded server may lack it
             pytest.skip(str(error))
     place.sql(f"CREATE TABLE {{s}}.t (id {kind} PRIMARY KEY, value text)")
-    with pytest.raises(BadColumn, match=r"values that differ are the same|no unique index"):
+    with pytest.raises(InvalidColumn, match=r"values that differ are the same|no unique index"):
         place.write("t", keyed(("b", "x", 1, "c")), **CHANGES)
 
 
@@ -212,7 +212,7 @@ def test_what_a_table_does_not_carry_out_is_noticed(either: Place) -> None:
 def test_a_table_that_others_inherit_from_has_no_key(place: Place) -> None:
     place.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, n bigint)")
     place.sql("CREATE TABLE {s}.child () INHERITS ({s}.t)")
-    with pytest.raises(BadColumn, match="inherit"):
+    with pytest.raises(InvalidColumn, match="inherit"):
         place.write("t", keyed((1, 1), names="id n"), mode="upsert", key="id", order_by="n")
 
 
@@ -296,7 +296,7 @@ def test_a_frame_that_has_nothing_to_write_and_a_key_that_is_not_written_are_ref
     place: Place,
 ) -> None:
     place.sql("CREATE TABLE {s}.t (x bigint)")
-    with pytest.raises(BadColumn, match="no column for table"):
+    with pytest.raises(InvalidColumn, match="no column for table"):
         place.write(None, pa.table({"table": [f"{place.schema}.t"]}))
     with pytest.raises(ContradictoryOptions, match="key="):
         place.sink("t", mode="changes", key=["id", "op"], order_by="n")

@@ -21,7 +21,7 @@ from record_strategies import (
     record_lists,
 )
 
-from onceward.errors import BadColumn, ConfigurationError, RecordTooLarge
+from onceward.errors import ConfigurationError, InvalidColumn, RecordTooLarge
 from onceward.kafka.records.batch import HEADER_BYTES, encode_fragments
 from onceward.kafka.records.columns import RecordColumns
 from onceward.kafka.records.compression import Codec
@@ -122,7 +122,7 @@ def test_a_level_that_the_codec_does_not_take_is_refused_before_encoding():
 @pytest.mark.parametrize("moment", [-1, -(10**12), 1 << 54])
 def test_times_that_no_record_can_have_are_refused(moment):
     columns = RecordColumns(None, pa.array([b"a", b"b"]), None, np.array([NOW_MS, moment]))
-    with pytest.raises(BadColumn, match=f"'timestamp' holds {moment} ms"):
+    with pytest.raises(InvalidColumn, match=f"'timestamp' holds {moment} ms"):
         encode(columns)
 
 
@@ -130,7 +130,7 @@ def test_times_that_no_record_can_have_are_refused(moment):
 def test_headers_without_a_key_are_refused(listed):
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     columns = RecordColumns(None, pa.array([b"a"], pa.binary()), pa.array([listed], kind))
-    with pytest.raises(BadColumn, match="header without a key"):
+    with pytest.raises(InvalidColumn, match="header without a key"):
         encode(columns)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import columns_of, plain_records
 
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 from onceward.kafka.records.columns import HEADERS_TYPE, NOW, RecordColumns
 
 ROWS = ["a", None, "ccc"]
@@ -65,13 +65,13 @@ def test_fixed_size_bytes_nothing_but_nulls_and_no_chunks_are_taken():
 @pytest.mark.parametrize("name", ["key", "value"])
 def test_other_types_are_refused_by_name(kind, name):
     columns = {"value": pa.nulls(2, pa.binary()), name: pa.nulls(2, kind)}
-    with pytest.raises(BadColumn, match=f"'{name}'") as refused:
+    with pytest.raises(InvalidColumn, match=f"'{name}'") as refused:
         RecordColumns.of(columns.pop("value"), **columns)
     assert "cast" in refused.value.next_step
 
 
 def test_headers_of_another_type_are_refused():
-    with pytest.raises(BadColumn, match="'headers'"):
+    with pytest.raises(InvalidColumn, match="'headers'"):
         RecordColumns.of(pa.nulls(1, pa.binary()), headers=pa.array([["x"]]))
 
 
@@ -111,12 +111,12 @@ def test_plain_integers_are_milliseconds():
         assert RecordColumns.of(
             pa.nulls(2, pa.binary()), timestamp=stamps
         ).timestamp_ms.tolist() == [7, 8]
-    with pytest.raises(BadColumn, match="'timestamp'"):
+    with pytest.raises(InvalidColumn, match="'timestamp'"):
         RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=pa.array(["1", "2"]))
 
 
 def test_unequal_lengths_are_refused():
-    with pytest.raises(BadColumn, match="'key' has 1 rows"):
+    with pytest.raises(InvalidColumn, match="'key' has 1 rows"):
         RecordColumns.of(pa.nulls(2, pa.binary()), key=pa.nulls(1, pa.binary()))
 
 
@@ -150,6 +150,6 @@ def test_columns_beyond_two_gigabytes_are_refused_by_name():
     payload = pa.py_buffer(bytes(1 << 16))
     offsets = pa.py_buffer(np.array([0, 1 << 16], np.int32))
     one = RecordColumns(None, pa.Array.from_buffers(pa.binary(), 1, [None, offsets, payload]))
-    with pytest.raises(BadColumn, match="'value' would hold more than 2 GiB") as refused:
+    with pytest.raises(InvalidColumn, match="'value' would hold more than 2 GiB") as refused:
         RecordColumns.concat([one] * (1 << 15))
     assert "maxRecordsPerBatch" in refused.value.next_step

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 import onceward as ow
 from onceward.errors import (
-    BadColumn,
     ConfigurationError,
+    InvalidColumn,
     OncewardError,
     SchemaUnknown,
     UnencodableValue,
@@ -108,7 +108,7 @@ def test_a_value_that_does_not_fit_is_named(
 def test_a_column_of_another_type_is_refused_at_once(
     spark: Any, registry: MemoryRegistry, changed: dict[str, str | None], said: str
 ):
-    with pytest.raises(BadColumn) as refused:
+    with pytest.raises(InvalidColumn) as refused:
         ow.avro.encode(orders(spark, **changed), registry=registry, subject="orders")
     assert said in str(refused.value)
 
@@ -140,10 +140,10 @@ def test_schemas_are_registered_by_those_who_ask_for_it(spark: Any, registry: Me
 RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
 REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], str]] = {
     "no column": (lambda f, r: ow.avro.decode(f, registry=r, subject="orders", column="body"),
-    BadColumn, "body"),
+    InvalidColumn, "body"),
     "a column of text": (
         lambda f, r: ow.avro.decode(f.withColumn("value", F.lit("x")), registry=r, subject="s"),
-        BadColumn, "binary",
+        InvalidColumn, "binary",
     ),
     "no subject": (lambda f, r: ow.avro.decode(f, registry=r), ConfigurationError, "subject="),
     "a subject "
@@ -196,7 +196,7 @@ def test_dead_letters_are_records_as_they_came(spark: Any, registry: MemoryRegis
     )
     registry.add("keys", "string", 44)
     once = ow.avro.decode(stream, registry=registry, subject="orders", on_error="dead_letter")
-    with pytest.raises(BadColumn, match="as they came"):
+    with pytest.raises(InvalidColumn, match="as they came"):
         ow.avro.decode(
             once, registry=registry, column="key", subject="keys", on_error="dead_letter"
         )
@@ -204,7 +204,7 @@ def test_dead_letters_are_records_as_they_came(spark: Any, registry: MemoryRegis
         stream.withColumnRenamed("value", "payload"),
         stream.selectExpr("key", "value AS payload", "1 AS value"),
     ):
-        with pytest.raises(BadColumn, match="as they came"):
+        with pytest.raises(InvalidColumn, match="as they came"):
             ow.avro.decode(
                 renamed,
                 registry=registry,

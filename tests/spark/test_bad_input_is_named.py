@@ -14,10 +14,10 @@ from streaming_pipeline import Pipeline, copy
 
 import onceward
 from onceward.errors import (
-    BadColumn,
     BrokerUnreachable,
     ConfigurationError,
     ContradictoryOptions,
+    InvalidColumn,
     InvalidTopicName,
     OncewardError,
     PartitionMissing,
@@ -74,32 +74,32 @@ def test_columns_missing_or_of_the_wrong_type(
     pipeline: Pipeline, expressions: list[str], column: str, wanted: str
 ):
     error = refused_and_invisible(pipeline, *expressions)
-    assert type(error) is BadColumn
+    assert type(error) is InvalidColumn
     assert f"'{column}'" in error.message
     assert wanted in f"{error.message} {error.next_step}"
 
 
 def test_neither_a_topic_nor_a_topic_column(pipeline: Pipeline):
     error = refused_and_invisible(pipeline, "'v' AS value", topic=None)
-    assert type(error) is BadColumn
+    assert type(error) is InvalidColumn
     assert "topic" in error.message
 
 
 def test_a_topic_column_of_the_wrong_type(pipeline: Pipeline):
     error = refused_and_invisible(pipeline, "'v' AS value", "n AS topic", topic=None)
-    assert type(error) is BadColumn
+    assert type(error) is InvalidColumn
     assert "'topic' is int" in error.message
 
 
 @pytest.mark.parametrize(
     ("topic", "kind", "named"),
     [
-        ("CAST(NULL AS STRING)", BadColumn, "column 'topic' is null"),
+        ("CAST(NULL AS STRING)", InvalidColumn, "column 'topic' is null"),
         ("'no/such/name'", InvalidTopicName, "no/such/name"),
         ("''", InvalidTopicName, "''"),
         ("'..'", InvalidTopicName, "'..'"),
         ("'missing-topic'", TopicMissing, "missing-topic"),
-        ("'{ledger}'", BadColumn, "ledger topic"),
+        ("'{ledger}'", InvalidColumn, "ledger topic"),
     ],
 )
 def test_a_bad_topic_in_one_row_in_the_middle(
@@ -123,7 +123,7 @@ def test_a_partition_out_of_range(pipeline: Pipeline, bad: int):
 
 def test_a_time_that_kafka_cannot_carry(pipeline: Pipeline):
     error = refused_and_invisible(pipeline, "'v' AS value", "timestamp_millis(-1) AS timestamp")
-    assert type(error) is BadColumn
+    assert type(error) is InvalidColumn
     assert "'timestamp'" in error.message
 
 

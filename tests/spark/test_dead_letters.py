@@ -23,9 +23,9 @@ from onceward.cli import app
 from onceward.engine import decoding
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.errors import (
-    BadColumn,
     BatchNotWritten,
     ContradictoryOptions,
+    InvalidColumn,
     OncewardError,
     RecordTooLarge,
     UnsupportedQuery,
@@ -74,7 +74,7 @@ class Goods(decoding.DecodingStep):
         return (
             None
             if rows is None or error is not self.refuse
-            else BadColumn(f"{rows().count()} rows", next_step="nothing")
+            else InvalidColumn(f"{rows().count()} rows", next_step="nothing")
         )
 
 
@@ -181,7 +181,7 @@ def test_a_step_before_the_batch_and_after_a_failure(pipeline: Pipeline):
     fed(pipeline, 10)
     step.refuse = RecordTooLarge("not today", next_step="tomorrow")
     assert isinstance(
-        pipeline.refused(frame=step.read(pipeline.frame()), dead_letter_topic=dead), BadColumn
+        pipeline.refused(frame=step.read(pipeline.frame()), dead_letter_topic=dead), InvalidColumn
     )
     assert [str(error) for error in step.met] == [str(step.refuse)]
     assert pipeline.appended(dead) == []

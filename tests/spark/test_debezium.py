@@ -17,9 +17,9 @@ from streaming_pipeline import Pipeline
 
 import onceward as ow
 from onceward.errors import (
-    BadColumn,
     ChangeUnreadable,
     ConfigurationError,
+    InvalidColumn,
     InvalidRecord,
     OncewardError,
     UnsupportedSchema,
@@ -457,9 +457,9 @@ def test_values_of_another_form_are_refused(spark: Any):
 
 
 def test_a_frame_of_another_kind_is_refused(spark: Any):
-    with pytest.raises(BadColumn, match="'op' is none of id"):
+    with pytest.raises(InvalidColumn, match="'op' is none of id"):
         ow.debezium.encode(spark.range(1), prefix="p")
-    with pytest.raises(BadColumn, match="'pos' is string"):
+    with pytest.raises(InvalidColumn, match="'pos' is string"):
         ow.debezium.rows(frame(spark).withColumn("pos", F.lit("")), table="a.b", schema="id INT")
-    with pytest.raises(BadColumn, match="'op' already"):
+    with pytest.raises(InvalidColumn, match="'op' already"):
         ow.debezium.decode(records(spark).withColumn("op", F.lit("")), schema="id INT")

@@ -23,7 +23,7 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.errors import BadColumn, ComputationsMixed, RowRefused, SendFailed
+from onceward.errors import ComputationsMixed, InvalidColumn, RowRefused, SendFailed
 from onceward.spark.session.environment import block_manager
 from onceward_testing.sink_contract import batch
 from onceward_verify.files import FilesQuestion, check_files
@@ -171,7 +171,7 @@ def test_files_of_about_a_size(spark: SparkSession, tmp_path: Path):
 
 
 def test_a_column_that_a_format_cannot_hold_is_named(spark: SparkSession, tmp_path: Path):
-    with pytest.raises(BadColumn, match="`array`"):
+    with pytest.raises(InvalidColumn, match="`array`"):
         write(sink(tmp_path, format="csv"), spark.sql("SELECT array(1) AS array"))
     assert visible(tmp_path) == []
 

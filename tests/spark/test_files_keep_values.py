@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from test_files_by_sparks_writers import sink, visible, write
 
-from onceward.errors import BadColumn, ConfigurationError, RowRefused
+from onceward.errors import ConfigurationError, InvalidColumn, RowRefused
 
 TEXTS = [
     *(
@@ -237,16 +237,16 @@ def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
     """
     made = sink(tmp_path, format="csv", partition_by="p", options={"header": True})
     first = spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p")
-    with pytest.raises(BadColumn, match=r"b, a.*a, b"):
+    with pytest.raises(InvalidColumn, match=r"b, a.*a, b"):
         write(made, first, spark.sql("SELECT 2 AS b, 1 AS a, 3 AS p"))
     write(made, first, spark.sql("SELECT 1 AS a, 3 AS P, 2 AS b"))
     assert len(visible(tmp_path)) == 2
-    with pytest.raises(BadColumn, match="a, b, c"):
+    with pytest.raises(InvalidColumn, match="a, b, c"):
         write(sink(tmp_path, format="csv", pipeline_id="two", partition_by="p",
             options={"header": True}),
               spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p, 4 AS c"))  # fmt: skip
 
 
 def test_csv_takes_no_bytes(spark: SparkSession, tmp_path: Path):
-    with pytest.raises(BadColumn, match="base64"):
+    with pytest.raises(InvalidColumn, match="base64"):
         write(sink(tmp_path, format="csv"), spark.sql("SELECT 1 AS a, X'00' AS bytes"))

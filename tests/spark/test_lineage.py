@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
 
 import onceward
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 from support.verify_process import verify_at
 
 FED = 120
@@ -88,7 +88,7 @@ def test_filtered_rows_and_rows_of_no_source(pipeline: Pipeline):
 def test_lineage_without_its_columns(pipeline: Pipeline):
     pipeline.feed(4)
     error = pipeline.refused(lineage=True)
-    assert isinstance(error, BadColumn)
+    assert isinstance(error, InvalidColumn)
     assert "source_topic, source_partition, source_offset" in error.message
     assert "*onceward.lineage()" in error.next_step
     pipeline.run(lambda frame: frame.select("key", "value", *onceward.lineage()), lineage=True)

@@ -21,8 +21,8 @@ import onceward as ow
 from onceward import events
 from onceward.errors import (
     AuthenticationFailed,
-    BadColumn,
     CheckpointDamaged,
+    InvalidColumn,
     OncewardError,
     PartitionsAdded,
     RegistryRefused,
@@ -122,7 +122,7 @@ def test_data_that_cannot_be_written_is_not_tried_again(pipeline: Pipeline):
         started.append(time.monotonic())
         return pipeline.start(lambda frame: frame.selectExpr("key AS no_such_column"))
 
-    with pytest.raises(BadColumn):
+    with pytest.raises(InvalidColumn):
         ow.supervise(start, ow.restart.FixedDelay(delay_s=SHORT))
     assert len(started) == 1
     pipeline.run()

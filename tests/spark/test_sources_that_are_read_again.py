@@ -15,10 +15,10 @@ from pyspark.errors import StreamingQueryException
 
 import onceward as ow
 from onceward.errors import (
-    BadColumn,
     CheckpointReplaced,
     ConfigurationError,
     ContradictoryOptions,
+    InvalidColumn,
     InvalidRow,
     OncewardError,
     SourceBroken,
@@ -273,7 +273,7 @@ class Odd(Shelf):
     [
         (Unpicklable, {}, SourceBroken),
         (Shapeless, {}, SourceBroken),
-        (Odd, {}, BadColumn),
+        (Odd, {}, InvalidColumn),
         (Shelf, {"max_rows_per_batch": 0}, ConfigurationError),
         (Shelf, {"poll_seconds": -1}, ConfigurationError),
         (Shelf, {"pipeline_id": "shelf"}, ContradictoryOptions),

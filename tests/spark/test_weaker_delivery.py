@@ -11,7 +11,7 @@ import pytest
 from streaming_pipeline import Pipeline, source_records
 
 from fault_table import fired
-from onceward.errors import BadColumn, PartitionMissing, RecordTooLarge, TopicMissing
+from onceward.errors import InvalidColumn, PartitionMissing, RecordTooLarge, TopicMissing
 from onceward_testing.topic_reader import end_offsets
 
 WEAKER = pytest.mark.parametrize("delivery", ["at_least_once", "none"])
@@ -89,7 +89,7 @@ def test_a_batch_that_could_not_be_sent_is_sent_again(pipeline: Pipeline, delive
 @pytest.mark.parametrize(
     ("expressions", "options", "kind"),
     [
-        (["key"], {}, BadColumn),
+        (["key"], {}, InvalidColumn),
         (["'v' AS value", "99 AS partition"], {}, PartitionMissing),
         (["'v' AS value"], {"topic": "topic-that-is-not-there"}, TopicMissing),
         (

@@ -27,9 +27,9 @@ from streaming_pipeline import Pipeline, copy, source_records, use_state_store
 import onceward
 from onceward import events
 from onceward.errors import (
-    BadColumn,
     BatchChanged,
     BatchNotWritten,
+    InvalidColumn,
     OncewardError,
     SendFailed,
     UnsupportedQuery,
@@ -480,7 +480,7 @@ def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool, bad: 
             sink(copy(frame), batch_id)
 
     error = run(pipeline, in_turn)
-    assert type(said[0]) is (BadColumn if bad else UnsupportedQuery)
+    assert type(said[0]) is (InvalidColumn if bad else UnsupportedQuery)
     assert bad or "thread" in str(said[0])
     assert type(error) is BatchNotWritten
     assert pipeline.visible() == []
@@ -630,7 +630,7 @@ def test_a_batch_id_of_ones_own_is_refused(pipeline: Pipeline):
 def test_a_column_that_nobody_knows_is_refused(pipeline: Pipeline):
     pipeline.feed(10)
     error = pipeline.refused(lambda rows: rows.selectExpr("key AS Key", "value"))
-    assert type(error) is BadColumn
+    assert type(error) is InvalidColumn
     assert "Key" in error.message
     pipeline.run()
     pipeline.assert_exactly_once()

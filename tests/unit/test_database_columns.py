@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 from onceward.sql.postgresql import types
 from onceward.sql.sink import columns
 from onceward.sql.sink.columns import Column, Table, Written
@@ -69,7 +69,7 @@ def fits(staged: str, theirs: str, **more: bool) -> Written:
     ],
 )
 def test_what_could_be_rounded_or_cut_does_not_fit(staged: str, theirs: str):
-    with pytest.raises(BadColumn, match="does not fit"):
+    with pytest.raises(InvalidColumn, match="does not fit"):
         fits(staged, theirs)
 
 
@@ -123,15 +123,15 @@ def test_the_types_of_a_frame():
     ids=str,
 )
 def test_types_that_no_column_holds_are_named(kind: object):
-    with pytest.raises(BadColumn, match="to_json"):
+    with pytest.raises(InvalidColumn, match="to_json"):
         staged_columns(StructType([StructField("x", kind)]))  # type: ignore[arg-type]
 
 
 def test_names_that_are_taken_are_refused():
     two = StructType([StructField("x", LongType()), StructField("x", LongType())])
-    with pytest.raises(BadColumn, match="two of that name"):
+    with pytest.raises(InvalidColumn, match="two of that name"):
         staged_columns(two)
-    with pytest.raises(BadColumn, match="the sink's own"):
+    with pytest.raises(InvalidColumn, match="the sink's own"):
         staged_columns(StructType([StructField("onceward_task", LongType())]))
 
 
@@ -144,5 +144,5 @@ def test_an_ordering_column_is_written_where_the_table_has_it():
 
 
 def test_columns_that_the_settings_name_have_to_be_there():
-    with pytest.raises(BadColumn, match="no column 'op'"):
+    with pytest.raises(InvalidColumn, match="no column 'op'"):
         fit({"id": "bigint"}, table(Column("id", "bigint")), ("op",), (), ())

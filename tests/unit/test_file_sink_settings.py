@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 import onceward as ow
-from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, RowRefused
+from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidColumn, RowRefused
 from onceward.files import columns, manifest
 from onceward.files.publishing import _must_be_read_back
 from onceward.files.shape import shape_of
@@ -161,7 +161,7 @@ def test_the_ledger_is_beside_the_files_and_hidden(path: Any):
     ],
 )
 def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any], named: str):
-    with pytest.raises(BadColumn) as refused:
+    with pytest.raises(InvalidColumn) as refused:
         columns.check(fields(schema), sink(**settings).settings)
     assert named in str(refused.value)
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 import onceward as ow
-from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
+from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidColumn
 from onceward.kafka.sink import columns
 from onceward.kafka.sink.driver_path import sort
 
@@ -77,7 +77,7 @@ def test_what_is_sorted_alike_everywhere_is_taken(kind: DataType):
 )
 def test_what_is_not_is_named(kind: DataType | None, said: str):
     types: dict[str, DataType] = {"value": StringType()}
-    with pytest.raises(BadColumn, match=said) as caught:
+    with pytest.raises(InvalidColumn, match=said) as caught:
         columns.check_order(["at"], types if kind is None else {**types, "at": kind})
     assert caught.value.details["column"] == "at"
 

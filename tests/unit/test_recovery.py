@@ -26,7 +26,7 @@ WILL_NEVER_PASS = {
     "ConnectorMissing",
     "SourceBroken",
     # data that a target never takes, or that cannot be read
-    "InputError", "BadColumn", "InvalidTopicName", "InvalidRecord", "RecordTooLarge", "RowRefused",
+    "InputError", "InvalidColumn", "InvalidTopicName", "InvalidRecord", "RecordTooLarge", "RowRefused",
     "UnencodableValue",
     "UnsupportedSchema", "SourceNotNamed", "ChangeUnreadable", "InvalidRow", "DeliveryRefused",
     # records that are gone

@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 
 from onceward.custom.resettable.contents import checksum_of
 from onceward.custom.resettable.fitting import Fitting
-from onceward.errors import BadColumn, InvalidRow, SourceBroken
+from onceward.errors import InvalidColumn, InvalidRow, SourceBroken
 
 UTC = timezone.utc
 NESTED = t.StructType().add("street", t.StringType(), False).add("at", t.TimestampType())
@@ -182,7 +182,7 @@ def test_a_source_without_an_end_is_not_read_to_its_end():
     ],
 )
 def test_schemas_that_a_source_cannot_have(schema: t.StructType):
-    with pytest.raises(BadColumn):
+    with pytest.raises(InvalidColumn):
         Fitting(schema)
 
 

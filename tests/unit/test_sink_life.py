@@ -23,11 +23,11 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
     ROWS_REFUSED,
-    BadColumn,
     BatchChanged,
     BatchNotWritten,
     CheckpointUnreachable,
     Fenced,
+    InvalidColumn,
     LedgerOutdated,
     OncewardError,
     SendFailed,
@@ -275,7 +275,7 @@ def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
         again.write(Frame("run-1/q"))
 
 
-@pytest.mark.parametrize("refusal", [BadColumn("no column value"), OSError("Spark's own")])
+@pytest.mark.parametrize("refusal", [InvalidColumn("no column value"), OSError("Spark's own")])
 def test_a_frame_that_was_refused_is_not_left_out(
     sink: Any, monkeypatch: pytest.MonkeyPatch, refusal: Exception
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_frame_that_was_refused_is_not_left_out(
     def write() -> None:
         with sink.batch(Frame("run-1/q"), 0) as batch:
             batch.write(Frame("good"))
-            with contextlib.suppress(BadColumn, OSError):
+            with contextlib.suppress(InvalidColumn, OSError):
                 batch.write(Frame("bad"))
             batch.write(Frame("good"))
 
@@ -301,7 +301,7 @@ def test_a_frame_that_was_refused_is_not_left_out(
     assert list(files.written) == ["0.failed"]
 
 
-@pytest.mark.parametrize("error", [SendFailed("lost"), BadColumn("no value")])
+@pytest.mark.parametrize("error", [SendFailed("lost"), InvalidColumn("no value")])
 def test_other_frames_do_not_stand_in_for_those_that_failed(
     sink: Any, monkeypatch: pytest.MonkeyPatch, error: OncewardError
 ) -> None:
@@ -680,8 +680,8 @@ def test_a_wrong_batch_number_hides_no_refused_frame(
     sink: Any, monkeypatch: pytest.MonkeyPatch, bad_first: bool
 ) -> None:
     def refuse() -> None:
-        with pytest.raises(BadColumn), sink.batch(Frame("run-number/q"), 5003):
-            raise BadColumn("no column value")
+        with pytest.raises(InvalidColumn), sink.batch(Frame("run-number/q"), 5003):
+            raise InvalidColumn("no column value")
 
     if bad_first:
         refuse()
@@ -752,8 +752,8 @@ def test_a_late_error_of_an_earlier_batch_lets_no_other_frames_in(
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     with pytest.raises(SendFailed), sink.batch(Frame("run-late-error/q"), 4) as batch:
         batch.write(Frame("run-late-error/q"))
-    with pytest.raises(BadColumn), sink.batch(Frame("run-late-error/q"), 3):
-        raise BadColumn("of batch 3, in a thread")
+    with pytest.raises(InvalidColumn), sink.batch(Frame("run-late-error/q"), 3):
+        raise InvalidColumn("of batch 3, in a thread")
     monkeypatch.setattr(Batches, "error", None)
     with (
         pytest.raises(UnsupportedQuery, match="other frames"),
@@ -766,7 +766,7 @@ def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
     """Another sink's error must not hide that a newer copy has taken over, or ow.supervise would
     start this one.
     """
-    met = [Fenced("a newer copy"), BadColumn("no value"), SendFailed("lost")]
+    met = [Fenced("a newer copy"), InvalidColumn("no value"), SendFailed("lost")]
     for number, error in enumerate(met):
         runs.memory(runs.RunKey("run-several", number)).error = error
     assert runs.error_in("run-several") is met[0]

@@ -20,7 +20,7 @@ from onceward.engine.policy import SinkPolicy, whole_number
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task
-from onceward.errors import BadColumn, ConfigurationError
+from onceward.errors import ConfigurationError, InvalidColumn
 
 
 class WriteAheadSink(TwoPhaseCommitSink):
@@ -157,7 +157,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         write = super()._checked(frame, where)
         twice = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
         if twice:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the frame has columns of the same name: {', '.join(map(repr, twice))}; of a row "
                 f"as a dict only one "
                 "would be left",

@@ -46,7 +46,7 @@ from pyspark.sql.types import (
 from onceward.delivery.chunks import Chunk
 from onceward.engine.change_words import DELETES, WRITES
 from onceward.engine.task_writer import TaskWriter
-from onceward.errors import BadColumn, DeliveryRefused, RowRefused
+from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused
 
 USERS_LENGTH = 19
 """Of the part of a version that is the user's."""
@@ -157,7 +157,7 @@ class UpsertColumns:
     """As many as the target takes, and then none that is empty. None: any."""
 
     def check(self, schema: StructType) -> None:
-        """:raises BadColumn: a frame with ``schema`` has not got them, in types that can be
+        """:raises InvalidColumn: a frame with ``schema`` has not got them, in types that can be
         used.
         """
         for name in self.key:
@@ -167,7 +167,7 @@ class UpsertColumns:
         if self.op is not None:
             self._must_be(schema, "op_column", self.op, (StringType,))
         if own := sorted(self.reserved & set(schema.names)):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the frame has a column {own[0]!r}, which is the sink's own, or the server's",
                 next_step="give it another name",
             )
@@ -183,7 +183,7 @@ class UpsertColumns:
                 if found is None
                 else f"it of type {found.dataType.simpleString()}"
             )
-            raise BadColumn(
+            raise InvalidColumn(
                 f"{setting}= names column {name!r}, and the frame has {has}",
                 next_step=f"add it, or cast it to one of {wanted}",
             )

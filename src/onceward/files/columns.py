@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 from onceward.files.manifest import ATTEMPT
 from onceward.files.settings import FileSinkSettings
 
@@ -16,14 +16,14 @@ from onceward.files.settings import FileSinkSettings
 def check(schema: StructType, settings: FileSinkSettings) -> None:
     """Asked as a frame is handed over, before anything is computed.
 
-    :raises BadColumn: a column is missing, or in the way.
+    :raises InvalidColumn: a column is missing, or in the way.
     """
     names = [
         name.lower() for name in schema.names
     ]  # Spark's own rule, unless spark.sql.caseSensitive is set
     for column in settings.partition_by:
         if column.lower() not in names:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the frame has no column {column!r} to partition by; it has "
                 f"{', '.join(schema.names) or 'none'}",
                 next_step="select it in the query, or correct partition_by",
@@ -33,7 +33,7 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
             field.dataType for field in schema.fields if field.name.lower() == column.lower()
         )
         if isinstance(kind, (BinaryType, TimestampType)):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {column!r} of partition_by is of type {kind.simpleString()}, and no "
                 f"folder's name gives its "
                 "values back: "
@@ -46,32 +46,32 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
                 "date_format, hex)",
             )
     if settings.batches_have_folders and settings.batch_column.lower() in names:
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has a column {settings.batch_column!r}, and so has each batch's folder "
             f"({settings.batch_column}=…): readers would see one of them",
             next_step="pass another name as batch_column=, or rename the column",
         )
     if settings.layout == "manifest" and ATTEMPT in names:
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has a column {ATTEMPT!r}, and so has each attempt's folder ({ATTEMPT}=…)",
             next_step="rename the column in the query",
         )
     in_files = kept(schema.names, settings.partition_by)
     if not in_files:
-        raise BadColumn(
+        raise InvalidColumn(
             "the frame has no columns but those of partition_by, which become folders",
             next_step="leave at least one column to the files",
         )
     if settings.format == "text" and [type(schema[name].dataType) for name in in_files] != [
         StringType
     ]:
-        raise BadColumn(
+        raise InvalidColumn(
             f"text files take one column of type string, and the frame has {', '.join(in_files)}",
             next_step="make one string of each row, or use another format",
         )
     for name in in_files:
         if settings.format == "csv" and isinstance(schema[name].dataType, BinaryType):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {name} is of type binary, of which a CSV file would have the bytes' "
                 f"numbers, as text",
                 next_step="select base64(…) or hex(…) of it in the query, or use another format",

@@ -117,7 +117,7 @@ class Publisher:
         """Of a frame that becomes CSV, before anything of it is written; without those of
         ``partition_by``.
 
-        :raises BadColumn: the path has other columns.
+        :raises InvalidColumn: the path has other columns.
         :raises SendFailed: the file system does not do its part.
         """
         with self._reached():

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceward.errors import BadColumn, ConfigurationError, TargetUnreachable
+from onceward.errors import ConfigurationError, InvalidColumn, TargetUnreachable
 from onceward.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.files.file_system import Files
 
@@ -99,13 +99,13 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
 def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
     """The same of the columns of CSV files, whose values are told by their places only.
 
-    :raises BadColumn: the path has others, or in another order.
+    :raises InvalidColumn: the path has others, or in another order.
     :raises OSError: the file system does not do its part.
     """
     ours = list(columns)
     kept = _read(files, COLUMNS, ours)
     if kept != ours:
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has the columns {', '.join(ours)}, and the CSV files below {files.root} "
             f"have "
             f"{', '.join(map(str, kept))}: readers go by their order",

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from onceward.engine.decoding import DecodingStep, register
-from onceward.errors import BadColumn, ConfigurationError, UnsupportedQuery
+from onceward.errors import ConfigurationError, InvalidColumn, UnsupportedQuery
 from onceward.spark.batch.failures import RAISED
 
 DOES_NOT_FIT = "DoesNotFit"
@@ -49,7 +49,7 @@ def quoted(name: str) -> str:
 def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
     """Check the arguments of ``decode(frame, column=…, on_error=…)``.
 
-    :raises BadColumn: there is no such column, it is not binary, or the records are not as they
+    :raises InvalidColumn: there is no such column, it is not binary, or the records are not as they
         came any more.
     :raises ConfigurationError: ``on_error`` is no word that is known.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
@@ -61,7 +61,7 @@ def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
             if column in kinds
             else f"is none of {', '.join(kinds)}"
         )
-        raise BadColumn(
+        raise InvalidColumn(
             f"column={column!r} {what}, and records to decode are binary",
             next_step="name the column that has the records as they came, column= of decode(…)",
         )
@@ -85,7 +85,7 @@ def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
         )
     # Without its value a dead letter would be a deletion.
     if not isinstance(value, BinaryType) or not (key is None or isinstance(key, BinaryType)):
-        raise BadColumn(
+        raise InvalidColumn(
             "dead letters are records as they came, and key or value of this frame is gone, or "
             "not binary any more",
             next_step="keep the source's columns key and value under their names; decode one of "

@@ -96,7 +96,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def fitting(self, frame: DataFrame) -> DataFrame:
-        """``frame`` as it can be staged. :raises BadColumn: it cannot."""
+        """``frame`` as it can be staged. :raises InvalidColumn: it cannot."""
 
     @abstractmethod
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from onceward.custom.resettable.values import Check, Unfit, field_check, struct_check
-from onceward.errors import BadColumn, InvalidRow, SourceBroken
+from onceward.errors import InvalidColumn, InvalidRow, SourceBroken
 
 _ADVICE = "correct what read() returns, or the schema; nothing of these rows was written"
 
@@ -26,7 +26,7 @@ _ADVICE = "correct what read() returns, or the schema; nothing of these rows was
 class Fitting:
     """Makes tables of one schema.
 
-    :raises BadColumn: a column has a type that a source cannot have.
+    :raises InvalidColumn: a column has a type that a source cannot have.
     """
 
     def __init__(self, schema: StructType) -> None:
@@ -36,7 +36,7 @@ class Fitting:
         unknown = [field.name for field in schema.fields if self._checks[field.name] is None]
         row_check = struct_check(schema)
         if unknown or row_check is None or not self._names:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the schema {schema.simpleString()} has columns that a source cannot have: "
                 f"{', '.join(unknown)}"
                 if unknown

@@ -77,7 +77,7 @@ class _Source(ABC):
             where it has no record.
         :raises ConfigurationError: a setting that cannot be; a ledger that knows no such source,
             or several.
-        :raises BadColumn: the schema has a type that a source cannot have.
+        :raises InvalidColumn: the schema has a type that a source cannot have.
         :raises SourceBroken: the source cannot be pickled.
         """
         _check(max_rows_per_batch, poll_seconds, ledger, pipeline_id)

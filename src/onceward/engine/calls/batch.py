@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 from pyspark.sql import DataFrame
 
 from onceward.engine.target import Write
-from onceward.errors import ROWS_REFUSED, BadColumn, OncewardError, UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, InvalidColumn, OncewardError, UnsupportedQuery
 
 
 class WritingSink(Protocol):
@@ -62,7 +62,7 @@ class Batch:
 
         :param topic: where it goes, instead of the sink's own topic or the column ``topic``.
         :param table: where it goes, of a sink that writes to tables.
-        :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
+        :raises InvalidColumn, InvalidTopicName: the frame cannot be written as it is.
         """
         where = topic if table is None else table
         block = self._writes
@@ -152,10 +152,10 @@ def _misused(message: str) -> UnsupportedQuery:
 def must_be_a_frame(frame: object, more: str = "") -> None:
     """Check that a frame was handed over.
 
-    :raises BadColumn: it is none.
+    :raises InvalidColumn: it is none.
     """
     if not isinstance(frame, DataFrame):
-        raise BadColumn(
+        raise InvalidColumn(
             f"a {type(frame).__name__} was handed over, not a Spark DataFrame",
             next_step=f"hand over a DataFrame of this batch{more}",
         )

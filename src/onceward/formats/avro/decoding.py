@@ -86,7 +86,7 @@ def decode(
 
     Of a frame that is no stream, the ids are looked for first, by a job of its own.
 
-    :raises BadColumn: there is no such column, or it is not binary.
+    :raises InvalidColumn: there is no such column, or it is not binary.
     :raises SchemaUnknown: the registry has no such subject or version. :raises
         RegistryUnreachable: it does not answer.
     :raises UnsupportedSchema: the reader's schema is no Avro, or Spark has no column for it (a record

@@ -14,7 +14,7 @@ from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from onceward.engine.decoding import TAG, DecodingStep, register
-from onceward.errors import BadColumn, ConfigurationError, SchemaUnknown, UnsupportedSchema
+from onceward.errors import ConfigurationError, InvalidColumn, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.memory import Registry, as_registry, in_context
 from onceward.formats.avro.schemas import prefix
 from onceward.formats.avro.step import RegistryMonitor
@@ -57,7 +57,7 @@ def encode(
     :param auto_register_schemas: register ``schema`` if it is not; without a ``schema`` one that
         Spark makes of the column's type. The registry refuses what is not compatible with older
         versions.
-    :raises BadColumn: the column is missing, or its type is not the schema's.
+    :raises InvalidColumn: the column is missing, or its type is not the schema's.
     :raises SchemaUnknown: the registry has no such subject, version or schema.
     :raises UnsupportedSchema: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it
         does not answer.
@@ -65,7 +65,7 @@ def encode(
     registry = in_context(as_registry(registry), subject)
     kinds = {field.name: field for field in frame.schema.fields}
     if column not in kinds:
-        raise BadColumn(
+        raise InvalidColumn(
             f"column={column!r} is none of {', '.join(kinds)}",
             next_step="name the column that is to be encoded",
         )
@@ -161,12 +161,12 @@ def _must_be_avro(frame: DataFrame, text: str) -> None:
 
 
 def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
-    """Compare the column with the schema. :raises BadColumn: they differ."""
+    """Compare the column with the schema. :raises InvalidColumn: they differ."""
     why = "; ".join(_differences(kind, parse_types(text), column)) or why_not_writable(
         frame.sparkSession, kind, text
     )
     if why:
-        raise BadColumn(
+        raise InvalidColumn(
             f"column {column} cannot be written by {name}: {why}",
             next_step="select the column with the schema's fields and types (F.struct(…), CAST; "
             "F.lit(None) where it is to be null), or pass another schema=",

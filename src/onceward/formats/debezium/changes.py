@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType
 
-from onceward.errors import BadColumn, ConfigurationError
+from onceward.errors import ConfigurationError, InvalidColumn
 from onceward.formats.validation import error_text
 
 VALUES = "onceward.values"
@@ -32,7 +32,7 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 
 def check_columns(frame: DataFrame, function: str) -> None:
-    """Check the frame's columns. :raises BadColumn: it lacks a column of changes, or has another
+    """Check the frame's columns. :raises InvalidColumn: it lacks a column of changes, or has another
     type there."""
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     for name, wanted in _COLUMNS.items():
@@ -42,7 +42,7 @@ def check_columns(frame: DataFrame, function: str) -> None:
                 if name in kinds
                 else f"is none of {', '.join(kinds)}"
             )
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {name!r} {what}, and changes of tables have it as "
                 f"{wanted[0]().simpleString()}",
                 next_step=f"pass the frame of ow.mysql_changes(…) to {function}, with all of its "

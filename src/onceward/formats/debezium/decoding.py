@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructField, StructType
 
 from onceward.engine.policy import one_of
-from onceward.errors import BadColumn, ContradictoryOptions, UnsupportedSchema
+from onceward.errors import ContradictoryOptions, InvalidColumn, UnsupportedSchema
 from onceward.formats.avro import decode as decode_avro
 from onceward.formats.avro.memory import Registry
 from onceward.formats.debezium.envelope import SOURCE, envelope
@@ -70,7 +70,7 @@ def decode(
         ``"skip"``: left out. ``"delete"``: rows of ``op`` ``d``, of which only the record's key
         says what was deleted.
     :param column: binary. :param on_error: as for ``ow.json.decode``.
-    :raises BadColumn: there is no such column, it is not binary, or the frame has a column of one
+    :raises InvalidColumn: there is no such column, it is not binary, or the frame has a column of one
         of those names.
     :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the
         other one.
@@ -134,7 +134,7 @@ def _check(frame: DataFrame, column: str, schema: object, registry: object) -> N
         )
     there = [name for name in frame.columns if name in _FIELDS and name != column]
     if there:
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has a column {there[0]!r} already, which debezium.decode(…) adds",
             next_step="rename it, or call decode(…) directly on the source's frame",
         )

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from onceward.engine.decoding import TAG
 from onceward.engine.policy import names, one_of
-from onceward.errors import BadColumn, ConfigurationError
+from onceward.errors import ConfigurationError, InvalidColumn
 from onceward.formats.debezium.changes import check_columns, check_values, checked_op, select_table
 from onceward.formats.debezium.images import Images
 from onceward.formats.json.decoding import parse_schema
@@ -57,7 +57,7 @@ def encode(
     :param tombstones: after each delete a record with its key and no value, by which compaction
         forgets the key (``tombstones.on.delete``). Its ``position`` is just behind the delete's.
     :param connector: ``source.connector``.
-    :raises BadColumn: the frame is none of changes. :raises ConfigurationError: it has other
+    :raises InvalidColumn: the frame is none of changes. :raises ConfigurationError: it has other
         values; or a parameter is wrong.
     """
     _check(changes, prefix, connector, "ow.debezium.encode(…)")
@@ -106,7 +106,7 @@ def structs(
     :param table: ``database.table``. Changes of others are left out.
     :param schema: the table's columns.
     :param key: the columns of its primary key.
-    :raises BadColumn: the frame is none of changes, or ``schema`` lacks a column of the key.
+    :raises InvalidColumn: the frame is none of changes, or ``schema`` lacks a column of the key.
     :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads.
     :raises UnsupportedSchema: ``schema`` is none, or has a type that is not read.
     """
@@ -115,7 +115,7 @@ def structs(
     columns, keys = parse_schema(schema, function), names("key", key)
     missing = [name for name in keys if name not in columns.names]
     if missing:
-        raise BadColumn(
+        raise InvalidColumn(
             f"key= names {', '.join(missing)}, and schema= has {', '.join(columns.names)}",
             next_step="name columns of the table's primary key",
         )

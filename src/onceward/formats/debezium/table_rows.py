@@ -64,7 +64,7 @@ def rows(
     :param position_column: what to call it, where the table has a column ``position``.
     :param emptied_at: the position of a ``TRUNCATE``, as its error gives it: you have emptied the
         target, and changes up to there are left out.
-    :raises BadColumn: the frame is none of changes.
+    :raises InvalidColumn: the frame is none of changes.
     :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads;
         ``emptied_at`` is no position.
     :raises UnsupportedSchema: ``schema`` is none, has a type that is not read, or a column that is

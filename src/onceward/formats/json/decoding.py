@@ -49,7 +49,7 @@ def decode(
         it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own transaction, and only the
         others are in the result. For streams, directly on the source's frame.
 
-    :raises BadColumn: there is no such column, or it is not binary.
+    :raises InvalidColumn: there is no such column, or it is not binary.
     :raises UnsupportedSchema: ``schema`` is none, or has a type that Spark would not read exactly.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """

@@ -83,7 +83,7 @@ def encode_fragments(
     Sizes are judged before compression, and never below the truth. A record that alone exceeds
     ``batch_bytes`` gets a batch of its own; raises RecordTooLarge when that, compressed, exceeds
     ``record_bytes`` (default: ``batch_bytes``). A batch that compression would enlarge travels
-    uncompressed. Raises BadColumn for timestamps and headers that no Kafka record can have.
+    uncompressed. Raises InvalidColumn for timestamps and headers that no Kafka record can have.
     """
     if len(columns) == 0:
         return []

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -57,7 +57,7 @@ class RecordColumns:
         ``value`` and ``key``: binary or string, also large, view or fixed-size, arrays or chunked
         arrays. ``headers``: list<struct<key: string, value: binary>>. ``timestamp``: an Arrow
         timestamp of any unit, or int64 milliseconds since 1970 (Arrow or NumPy); null means "the
-        time of encoding". Raises BadColumn naming the column for other types, unequal lengths, or
+        time of encoding". Raises InvalidColumn naming the column for other types, unequal lengths, or
         more than 2 GiB in one column.
         """
         columns = RecordColumns(
@@ -69,7 +69,7 @@ class RecordColumns:
         for name in ("key", "headers", "timestamp_ms"):
             column = getattr(columns, name)
             if column is not None and len(column) != len(columns):
-                raise BadColumn(
+                raise InvalidColumn(
                     f"column {name!r} has {len(column)} rows and 'value' has {len(columns)}",
                     next_step="give columns of the same Arrow batch",
                 )
@@ -103,7 +103,7 @@ class RecordColumns:
     def concat(parts: Sequence[RecordColumns]) -> RecordColumns:
         """All rows of ``parts`` (at least one), one after the other; copies them.
 
-        Raises BadColumn when a column would pass 2 GiB.
+        Raises InvalidColumn when a column would pass 2 GiB.
         """
         if len(parts) == 1:
             return parts[0]
@@ -148,7 +148,7 @@ def _binary(name: str, column: Any) -> Any:
         pa.types.is_null(kind),
     )
     if not any(text_or_bytes):
-        raise BadColumn(
+        raise InvalidColumn(
             f"column {name!r} has type {kind}; it must be binary or string",
             next_step=f"cast {name} to binary or string in the query",
         )
@@ -164,7 +164,7 @@ def _converted(name: str, column: Any, wanted: Any) -> Any:
         return column.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         too_large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
-        raise BadColumn(
+        raise InvalidColumn(
             f"column {name!r} of type {column.type} cannot become {wanted}",
             next_step=_SMALLER if too_large else f"give {name} the type {wanted}",
         ) from error
@@ -176,7 +176,7 @@ def _one_chunk(name: str, column: Any) -> Any:
     try:
         return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     except pa.ArrowInvalid as error:
-        raise BadColumn(
+        raise InvalidColumn(
             f"column {name!r} holds more than 2 GiB in one Arrow batch", next_step=_SMALLER
         ) from error
 
@@ -189,7 +189,7 @@ def _milliseconds(column: Any) -> npt.NDArray[np.int64]:
         # towards 1970, which differs only for times that Kafka refuses anyway.
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     elif not pa.types.is_int64(column.type):
-        raise BadColumn(
+        raise InvalidColumn(
             f"column 'timestamp' has type {column.type}; it must be a timestamp",
             next_step="cast timestamp to a timestamp in the query",
         )
@@ -209,7 +209,7 @@ def _concat(name: str, columns: list[Any], lengths: list[int], kind: Any) -> Any
         for column, n in zip(columns, lengths, strict=True)
     ]
     if kind == pa.binary() and sum(map(payload_bytes, full)) > _MAX_COLUMN_BYTES:
-        raise BadColumn(f"column {name!r} would hold more than 2 GiB", next_step=_SMALLER)
+        raise InvalidColumn(f"column {name!r} would hold more than 2 GiB", next_step=_SMALLER)
     return pa.concat_arrays(full)
 
 

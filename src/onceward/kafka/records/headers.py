@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 from onceward.kafka.records.payload import Payload
 from onceward.kafka.records.pieces import side_by_side
 from onceward.kafka.records.varint import varints
@@ -21,7 +21,7 @@ from onceward.kafka.records.varint import varints
 def header_sections(headers: Any) -> Payload:
     """For each row (at least one) of a ``list<struct<key: string, value: binary>>`` its section.
 
-    A null or empty list gives one zero byte. Raises BadColumn for a header without a key.
+    A null or empty list gives one zero byte. Raises InvalidColumn for a header without a key.
     """
     counts = (
         pc.fill_null(pc.list_value_length(headers), 0)
@@ -35,7 +35,7 @@ def header_sections(headers: Any) -> Payload:
         return Payload.of(_binary(*side_by_side(len(counts), [varints(counts)])))
     names, values = every.flatten()
     if every.null_count or names.null_count:
-        raise BadColumn(
+        raise InvalidColumn(
             "column 'headers' holds a header without a key",
             next_step="drop headers whose key is null in the query; only a header's value may be "
             "null",
@@ -57,7 +57,7 @@ def _refuse_too_much(name: Payload, value: Payload) -> None:
         int(np.maximum(name.lengths, 0).sum()) + int(np.maximum(value.lengths, 0).sum()) + metadata
         >= 1 << 31
     ):
-        raise BadColumn(
+        raise InvalidColumn(
             "column 'headers' holds more than 2 GiB in one Arrow batch",
             next_step="lower spark.sql.execution.arrow.maxRecordsPerBatch",
         )

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 from onceward.kafka.records.checksum import ContentChecksum, Stretch
 from onceward.kafka.records.columns import NOW, RecordColumns
 from onceward.kafka.records.headers import header_sections
@@ -60,7 +60,7 @@ class Rows:
 
     @staticmethod
     def of(columns: RecordColumns, now_ms: int) -> Rows:
-        """``columns`` (at least one row) measured. Raises BadColumn for times and headers that
+        """``columns`` (at least one row) measured. Raises InvalidColumn for times and headers that
         Kafka cannot take.
         """
         key = None if columns.key is None else Payload.of(columns.key)
@@ -158,7 +158,7 @@ def _timestamps(timestamp_ms: Int64s | None, now_ms: int) -> Int64s | None:
     times = np.where(timestamp_ms == NOW, now_ms, timestamp_ms)
     low, high = int(times.min()), int(times.max())
     if low < 0 or high >= _LATEST_MS:
-        raise BadColumn(
+        raise InvalidColumn(
             f"column 'timestamp' holds {low if low < 0 else high} ms since 1970, which no Kafka "
             f"record can have",
             next_step="give times from 1970 on, or null for the time of writing",

@@ -46,7 +46,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceward.errors import BadColumn
+from onceward.errors import InvalidColumn
 from onceward.ids import PipelineId
 from onceward.kafka.sink.dead_letters import HEADERS, LINEAGE, of_output, too_large, with_headers
 from onceward.kafka.source import lineage as source
@@ -128,7 +128,7 @@ def prepare(
     :param lineage: the source columns become headers, behind those that a record has.
     :param oversized: for a static topic; the column ``topic`` then says where each record goes.
     :param order_by: columns to sort by, under the names of :func:`sort_columns`.
-    :raises BadColumn: naming the column, what it is, and what it should be.
+    :raises InvalidColumn: naming the column, what it is, and what it should be.
     """
     types = check(frame, topic, lineage=lineage, order_by=order_by)
     wanted = {
@@ -215,29 +215,29 @@ def check(
 ) -> dict[str, DataType]:
     """Return the frame's columns with their types.
 
-    :raises BadColumn: for the first that cannot be written.
+    :raises InvalidColumn: for the first that cannot be written.
     """
     fields = frame.schema.fields
     types = {field.name: field.dataType for field in fields}
     if len(types) < len(fields):
         twice = next(name for name in types if [field.name for field in fields].count(name) > 1)
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has two columns '{twice}'", next_step="drop or rename one of them"
         )
     if "value" not in types:
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has no column 'value' (it has: {', '.join(types) or 'none'})",
             next_step="select the record's value AS value, as binary or string (for example "
             "to_json(struct(*)))",
         )
     if topic is None and "topic" not in types:
-        raise BadColumn(
+        raise InvalidColumn(
             "there is neither KafkaSink(topic=…) nor a column 'topic'",
             next_step="pass topic= to KafkaSink or add a string column 'topic'",
         )
     missing = [name for name in source.COLUMNS if lineage and name not in types]
     if missing:
-        raise BadColumn(
+        raise InvalidColumn(
             f"KafkaSink(lineage=True), and the frame has no column {', '.join(missing)}",
             next_step="keep where rows came from while the frame still has the source's topic, "
             "partition and offset: "
@@ -254,7 +254,7 @@ def check(
         for_lineage = (
             ", or pass lineage=True to KafkaSink" if set(unknown) & set(source.COLUMNS) else ""
         )
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has columns that no part of a record is made of: {', '.join(unknown)}",
             next_step=f"rename them to one of {', '.join(known)}, or leave them out: "
             f"frame.select('key', 'value')"
@@ -267,11 +267,11 @@ def check(
 def check_order(order_by: Sequence[str], types: Mapping[str, DataType]) -> None:
     """Check the columns to sort by.
 
-    :raises BadColumn: one is missing, or two programs may sort its values in two ways.
+    :raises InvalidColumn: one is missing, or two programs may sort its values in two ways.
     """
     for name in order_by:
         if name not in types:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"order_by= names column {name!r}, and the frame has {', '.join(types)}",
                 next_step="keep the column in the frame: select('key', 'value', …)",
                 details={"column": name},
@@ -280,7 +280,7 @@ def check_order(order_by: Sequence[str], types: Mapping[str, DataType]) -> None:
         if not isinstance(kind, _SORTABLE) and not (
             type(kind) is StringType and kind.simpleString() == "string"
         ):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {name!r} of order_by= is {kind.simpleString()}, which is not sorted the "
                 f"same everywhere",
                 next_step="order by whole numbers, decimals, texts without a collation, binaries, "
@@ -313,7 +313,7 @@ def _check_type(name: str, kind: DataType) -> None:
         source.OFFSET: isinstance(kind, (IntegerType, LongType)),
     }
     if name in wanted and not good[name]:
-        raise BadColumn(
+        raise InvalidColumn(
             f"column '{name}' is {kind.simpleString()}, not {wanted[name]}",
             next_step=f"cast it: .withColumn('{name}', …) as {wanted[name]}",
             details={"column": name, "type": kind.simpleString()},

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward import surroundings
-from onceward.errors import BadColumn, PartitionMissing, RecordTooLarge
+from onceward.errors import InvalidColumn, PartitionMissing, RecordTooLarge
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.records.batch import Fragment, encode_runs
 from onceward.kafka.records.columns import RecordColumns
@@ -79,7 +79,7 @@ class HeldRows:
     def add(self, batch: pa.RecordBatch) -> None:
         """Hold one Arrow batch, and now and then put to their partitions what has come.
 
-        :raises BadColumn: a null topic, or a timestamp before 1970.
+        :raises InvalidColumn: a null topic, or a timestamp before 1970.
         :raises PartitionMissing, TopicMissing, InvalidTopicName: a row names what does not exist.
         """
         for piece in pieces(batch):
@@ -111,7 +111,7 @@ class HeldRows:
         if oldest is None:
             return
         if oldest < 0:
-            raise BadColumn(
+            raise InvalidColumn(
                 "column 'timestamp' holds a time before 1970, which a Kafka record cannot carry",
                 next_step="filter or correct these rows, or set the timestamp to null for the "
                 "time of writing",
@@ -165,7 +165,7 @@ class HeldRows:
             return [(self._topic, batch)]
         topics = batch.column("topic")
         if topics.null_count:
-            raise BadColumn(
+            raise InvalidColumn(
                 "column 'topic' is null in some rows",
                 next_step="filter these rows out, fill the column, or pass topic= to KafkaSink",
             )
@@ -225,7 +225,7 @@ def partition_counts(
     """How many partitions a topic has: as the driver ``known`` it, else by asking the cluster once
     a task.
 
-    The function returned raises InvalidTopicName, TopicMissing, or BadColumn for the ledger topic,
+    The function returned raises InvalidTopicName, TopicMissing, or InvalidColumn for the ledger topic,
     whose partitions belong to the ledger records.
     """
     counts = dict(known)
@@ -233,7 +233,7 @@ def partition_counts(
     def count_of(topic: str) -> int:
         if topic not in counts:
             if topic == ledger_topic:
-                raise BadColumn(
+                raise InvalidColumn(
                     f"column 'topic' names {topic!r}, the ledger topic",
                     next_step="write records to a topic of their own",
                 )

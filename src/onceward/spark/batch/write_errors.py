@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from onceward.errors import BadColumn, OncewardError, RowRefused, SendFailed
+from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.batch.carried import carried_in
 from onceward.spark.batch.thrown import of_kind, thrown_by
 
@@ -26,7 +26,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
     """Inside, one job writes.
 
     :param how: "as parquet", say.
-    :raises BadColumn: the frame does not fit.
+    :raises InvalidColumn: the frame does not fit.
     :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.row_guard`) or the table
         refuses a row.
     :raises SendFailed: ``place`` cannot be written to.
@@ -37,7 +37,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
     except OncewardError:
         raise
     except AnalysisException as error:
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame cannot be written {how}: {str(error).strip().splitlines()[0]}",
             next_step="select and cast columns in the query so that they fit",
         ) from error

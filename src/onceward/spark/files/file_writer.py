@@ -62,7 +62,7 @@ def write(
 ) -> Written:
     """Write ``frame`` into ``folder``, beside what is there, by one job.
 
-    :raises BadColumn: the format cannot hold the frame.
+    :raises InvalidColumn: the format cannot hold the frame.
     :raises RowRefused: the frame's own plan refuses a row (:mod:`onceward.spark.batch.row_guard`).
     :raises SendFailed: ``folder`` cannot be written to.
     :raises ComputationsMixed: and what ``lost`` returned, and what is known of Spark's failures.

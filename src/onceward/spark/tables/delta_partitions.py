@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, TimestampType
 
-from onceward.errors import BadColumn, ConfigurationError
+from onceward.errors import ConfigurationError, InvalidColumn
 from onceward.spark.batch.row_guard import unless
 
 _ZONE = "spark.sql.session.timeZone"
@@ -29,7 +29,7 @@ def kept(
 
     :param session: that writes.
     :param table: in our words.
-    :raises BadColumn: no value of such a column can be told.
+    :raises InvalidColumn: no value of such a column can be told.
     :raises ConfigurationError: the session's time zone is not the JVM's, and a timestamp would
         become another one.
     """
@@ -37,7 +37,7 @@ def kept(
     guards = dict[str, Column]()
     for name in partition_by:
         if isinstance(kinds[name], BinaryType):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"{table} is partitioned by column {name}, which is binary: Delta writes it as "
                 f"text, and it comes back "
                 "as another value",

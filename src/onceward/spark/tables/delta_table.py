@@ -23,7 +23,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onceward.errors import BadColumn, ConfigurationError, TableMissing, TargetUnreachable
+from onceward.errors import ConfigurationError, InvalidColumn, TableMissing, TargetUnreachable
 from onceward.spark.batch.planned import planned_once
 from onceward.spark.batch.thrown import thrown_by
 from onceward.spark.batch.write_errors import failures_told
@@ -138,7 +138,7 @@ class DeltaTable:
         """``frame`` with its columns in the table's order. Its job fails with ``RowRefused`` at a
         row that the table would have with another value in a partition column.
 
-        :raises BadColumn: it has other columns, or other types; or a partition column of it keeps
+        :raises InvalidColumn: it has other columns, or other types; or a partition column of it keeps
             no value.
         :raises ConfigurationError: this session changes values on their way into the table.
         """
@@ -153,7 +153,7 @@ class DeltaTable:
         wanted = StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
         given = {field.name: field.dataType for field in frame.schema}
         if len(given) != len(frame.columns) or given.keys() != set(wanted.names):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the frame has the columns {', '.join(frame.columns)}, and the Delta table "
                 f"{self.path} has "
                 f"{', '.join(wanted.names)}",
@@ -162,7 +162,7 @@ class DeltaTable:
             )
         for field in wanted:
             if not _same(given[field.name].jsonValue(), field.dataType.jsonValue()):
-                raise BadColumn(
+                raise InvalidColumn(
                     f"column {field.name} is {given[field.name].simpleString()} in the frame, and "
                     f"{field.dataType.simpleString()} in the Delta table {self.path}",
                     next_step="cast it in the query: a value that does not fit is yours to decide "
@@ -174,7 +174,7 @@ class DeltaTable:
         """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON,
         and what the table was that the files were written for.
 
-        :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
+        :raises InvalidColumn, RowRefused, SendFailed: see :func:`failures_told`.
         """
         options = self._delta.DeltaOptions(
             # It would have a shuffle of its own, behind the frame's plan and out of sight of those

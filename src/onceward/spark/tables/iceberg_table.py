@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onceward.errors import (
-    BadColumn,
     ConfigurationError,
+    InvalidColumn,
     ReportMismatch,
     TableMissing,
     TargetUnreachable,
@@ -160,13 +160,13 @@ class IcebergTable:
         return fields_of(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
 
     def must_fit(self, frame: DataFrame) -> None:
-        """:raises BadColumn: a column cannot take the values of ``frame`` as they are."""
+        """:raises InvalidColumn: a column cannot take the values of ``frame`` as they are."""
         self._table.refresh()
         columns = StructType.fromJson(
             json.loads(self._iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json())
         )
         if found := misfit(frame.schema, columns):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"{found} in the Iceberg table {self.name}, where its values might be others",
                 next_step="cast it in the query: a value that does not fit is yours to decide on",
             )
@@ -175,7 +175,7 @@ class IcebergTable:
         """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many
         rows it has.
 
-        :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
+        :raises InvalidColumn, RowRefused, SendFailed: see :func:`failures_told`.
         """
         self.must_stage()
         planned = planned_once(frame)

@@ -24,7 +24,7 @@ from onceward.engine.ledger.record import LedgerRecord, Output
 from onceward.engine.target import Attempt, Prepared, Write, event_ids
 from onceward.engine.task_writer import TaskResult
 from onceward.engine.time_limit import TimeLimit
-from onceward.errors import BadColumn, LedgerUnreachable, RowRefused, SendFailed
+from onceward.errors import InvalidColumn, LedgerUnreachable, RowRefused, SendFailed
 from onceward.ids import AttemptId
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
@@ -130,7 +130,7 @@ class DatabaseAttempt(Attempt):
     def _counted(self, frame: Frame, connection: Session) -> dict[str, int]:
         counts = frame.counts(connection)
         if not all(counts):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {TABLE_COLUMN!r} is null or empty in "
                 f"{sum(n for name, n in counts.items() if not name)} rows",
                 next_step="say there into which table a row goes, or pass table= to the sink",

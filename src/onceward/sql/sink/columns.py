@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import DataType, StructType
 
-from onceward.errors import BadColumn, ConfigurationError
+from onceward.errors import ConfigurationError, InvalidColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ def staged_columns(schema: StructType, staged: Callable[[str, DataType], str]) -
     """The columns of a frame, and the types that they are staged with.
 
     :param staged: the type for a column of that name and type.
-    :raises BadColumn: a type that cannot be staged, a name that comes twice or that is ours.
+    :raises InvalidColumn: a type that cannot be staged, a name that comes twice or that is ours.
     """
     found: dict[str, str] = {}
     for field in schema.fields:
         if field.name in found or field.name.startswith("onceward_"):
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {field.name!r} cannot be written: "
                 + (
                     "there are two of that name"
@@ -112,7 +112,7 @@ def staged_columns(schema: StructType, staged: Callable[[str, DataType], str]) -
 Fitting = Callable[[str, str, Column, Table], Written]
 """How a column of that name, staged with that type, goes into the table's column.
 
-Raises :class:`~onceward.errors.BadColumn` where it does not.
+Raises :class:`~onceward.errors.InvalidColumn` where it does not.
 """
 
 
@@ -129,12 +129,12 @@ def fit(
     :param staged: as :func:`staged_columns` gives them.
     :param control: columns that are never written.
     :param ordering: columns that are written where the table has them.
-    :raises BadColumn: naming the column that does not fit, or is missing on either side.
+    :raises InvalidColumn: naming the column that does not fit, or is missing on either side.
     """
     theirs = {column.name: column for column in table.columns}
     for name in (*control, *ordering, *key):
         if name not in staged:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the frame has no column {name!r}",
                 next_step=f"add it; the frame has {', '.join(map(repr, staged))}",
             )
@@ -143,20 +143,20 @@ def fit(
         if name in control or (name in ordering and name not in theirs and name not in key):
             continue
         if name not in theirs:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"table {table.name} has no column {name!r}",
                 next_step=_alike(name, theirs)
                 or f"add it to the table, or leave it out with drop({name!r})",
             )
         written.append(fitting(name, kind, theirs[name], table))
     if not written:
-        raise BadColumn(
+        raise InvalidColumn(
             f"the frame has no column for table {table.name}",
             next_step="add the columns that are to be written",
         )
     for column in table.columns:
         if column.required and column.name not in {one.name for one in written}:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the frame has no column {column.name!r}, which table {table.name} requires",
                 next_step="add it to the frame, or give it a default in the table",
             )
@@ -170,12 +170,12 @@ def _alike(name: str, theirs: Mapping[str, Column]) -> str | None:
 
 
 def must_be_a_key(key: Sequence[str], table: Table) -> None:
-    """:raises BadColumn: rows of ``table`` cannot be told apart by ``key``."""
+    """:raises InvalidColumn: rows of ``table`` cannot be told apart by ``key``."""
     if not key:
         return
     if frozenset(key) not in table.unique:
         named = ", ".join(f"{table.quote}{name}{table.quote}" for name in key)
-        raise BadColumn(
+        raise InvalidColumn(
             f"table {table.name} has no unique index on just the columns of key=({named}), by "
             f"which the server could "
             "tell that a row is there",
@@ -183,14 +183,14 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
             f"index that it has",
         )
     if table.has_children:
-        raise BadColumn(
+        raise InvalidColumn(
             f"other tables inherit from table {table.name}, and no unique index holds over all of "
             f"them",
             next_step="use a partitioned table, or one that stands alone",
         )
     for column in table.columns:
         if column.name in key and column.own_equality:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {column.name!r} of table {table.name} is part of the key, and to its "
                 f"type or collation values "
                 "that differ are the same",
@@ -199,14 +199,14 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
                 "lower-cased copy",
             )
         if column.name in key and column.no_key:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {column.name!r} of table {table.name} is part of the key, and "
                 f"{column.no_key}",
                 next_step="use a column of integers, varchar in utf8mb4, varbinary, decimal or "
                 "date as the key",
             )
         if column.name in key and not column.not_null:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"column {column.name!r} of table {table.name} is part of the key and may be "
                 f"null, and a null is "
                 "never the same as another",

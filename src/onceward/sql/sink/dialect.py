@@ -167,7 +167,7 @@ class Dialect(ABC):
     def staged(self, name: str, kind: DataType) -> str:
         """The type that a column of a frame is staged with.
 
-        :raises BadColumn: there is none.
+        :raises InvalidColumn: there is none.
         """
 
     @abstractmethod

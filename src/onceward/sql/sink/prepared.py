@@ -125,7 +125,7 @@ class PreparedTransactions:
     def landing(self, schema: StructType, mark: str) -> Beginner:
         """What opens the writers of a frame's tasks.
 
-        :raises BadColumn: the frame does not fit the table.
+        :raises InvalidColumn: the frame does not fit the table.
         """
         staged = staged_columns(schema, self._dialect.staged)
         table = self.table()

@@ -50,7 +50,7 @@ class DatabaseRun:
     def check_table(self) -> None:
         """Before anybody is fenced: what can be known without a frame.
 
-        :raises TableMissing, BadColumn: the sink's table is not there, or has no such key.
+        :raises TableMissing, InvalidColumn: the sink's table is not there, or has no such key.
         """
         name = self.settings.table
         self._must_serve()

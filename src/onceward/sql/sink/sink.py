@@ -13,7 +13,7 @@ from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, names
 from onceward.engine.target import Target, Write
-from onceward.errors import BadColumn, UnsupportedQuery
+from onceward.errors import InvalidColumn, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.sql.ledger.table import DEFAULT_TABLE, DatabaseLedger
 from onceward.sql.sink.columns import staged_columns
@@ -145,7 +145,7 @@ class DatabaseSink(ForeachBatchSink):
             )
         table = self.settings.table if where is None else where
         if table is None and staged.get(TABLE_COLUMN) != dialect.text:
-            raise BadColumn(
+            raise InvalidColumn(
                 f"the sink has no table=, and the frame no column {TABLE_COLUMN!r} of type string",
                 next_step=f"pass table= to the sink or to batch.write, or add the column "
                 f"{TABLE_COLUMN!r}",
