@@ -48,7 +48,7 @@ next.
     │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
     │   ├── SchemaIdUnseen            a record names a schema that was not known when the query was defined
     │   ├── ServerUnreachable         the database server that changes are read from does not answer
-    │   ├── BinlogDamaged             bytes of a binlog are not what was written
+    │   ├── BinlogCorrupted           bytes of a binlog are not what was written
     │   ├── SourceDataLost            records are gone from the source before they were read
     │   │   └── BinlogPurged
     │   └── SourceFailed              the code of a source of one's own raised
@@ -428,7 +428,7 @@ class ServerUnreachable(ResourceError):
     recovery = Recovery.RESTART
 
 
-class BinlogDamaged(ResourceError):
+class BinlogCorrupted(ResourceError):
     """Bytes of a binlog are not what was written: a checksum, a length or a position does not fit.
     The next reading may give others: a network can do that, too.
     """

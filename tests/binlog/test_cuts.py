@@ -11,7 +11,7 @@ import pytest
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of
 
 from onceward.errors import (
-    BinlogDamaged,
+    BinlogCorrupted,
     ChangeUnreadable,
     ConfigurationError,
     SourceBroken,
@@ -500,7 +500,7 @@ def test_a_set_of_transactions_with_more_than_was_seen():
 
 def test_a_transaction_without_an_end_is_damage():
     log = Log().gtid(1).query("BEGIN").row().gtid(2)
-    assert isinstance(cut(log.events, start()).error, BinlogDamaged)
+    assert isinstance(cut(log.events, start()).error, BinlogCorrupted)
 
 
 def test_another_file_of_the_name():
@@ -510,7 +510,7 @@ def test_another_file_of_the_name():
 def test_a_logged_end_that_is_none():
     log = Log().transaction(1)
     found = cut(log.events, start(), upto=Coordinates(FILE, log.at - 1))
-    assert isinstance(found.error, BinlogDamaged)
+    assert isinstance(found.error, BinlogCorrupted)
 
 
 def test_positions_are_the_same_as_json():
@@ -597,7 +597,7 @@ def test_files_of_another_base_name_are_an_era_of_their_own():
     assert (found.end.place, found.end.era) == (Coordinates("other.000001", new.at), 1)
     assert cut([*old.events, *new.events], begin, upto=found.end.place).end == found.end
     earlier = cut([*old.events, *Log("binlog.000003").transaction(2).events], begin).error
-    assert isinstance(earlier, BinlogDamaged)
+    assert isinstance(earlier, BinlogCorrupted)
     assert "not a later one" in earlier.message
 
 

@@ -13,7 +13,7 @@ import pytest
 from made_events import GOLDEN_FILES, dialect_of
 from made_tables import INT, Made, event, number, row, rows, table_map
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable
+from onceward.errors import BinlogCorrupted, ChangeUnreadable
 from onceward.mysql.binlog import decoder as decoder_module
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.decoder import Decoder
@@ -78,7 +78,7 @@ def attacked(seed: int) -> str:
         for _ in range(many):
             decoder.feed(rows)
         found = decoder.flush()
-    except (BinlogDamaged, ChangeUnreadable) as error:
+    except (BinlogCorrupted, ChangeUnreadable) as error:
         refused = error
     else:
         refused = None
@@ -105,7 +105,7 @@ def attack(seeds: range, seconds: float) -> set[str]:
 
 
 def test_damage_in_rows_is_named():
-    assert attack(range(800), 3) == {"changes", "BinlogDamaged", "ChangeUnreadable"}
+    assert attack(range(800), 3) == {"changes", "BinlogCorrupted", "ChangeUnreadable"}
 
 
 @pytest.mark.parametrize("kind", [30, 31])
@@ -134,7 +134,7 @@ def test_one_event_with_more_rows_than_are_held_is_decoded_in_pieces(
 def test_damage_in_rows_is_named_for_minutes():
     assert attack(range(10_000, 10_000_000), 100) == {
         "changes",
-        "BinlogDamaged",
+        "BinlogCorrupted",
         "ChangeUnreadable",
     }
 
@@ -158,7 +158,7 @@ def test_a_length_that_is_not_there_allocates_nothing():
     for body, data in attempts:
         tracemalloc.start()
         decoder = Decoder("mariadb", lambda *_: True)
-        with pytest.raises(BinlogDamaged):
+        with pytest.raises(BinlogCorrupted):
             flushed(decoder, [event(19, body)] + [event(30, data)] * 20)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
         tracemalloc.stop()

@@ -18,7 +18,7 @@ from made_events import (
     whole,
 )
 
-from onceward.errors import BinlogDamaged
+from onceward.errors import BinlogCorrupted
 from onceward.mysql.binlog.event import FORMAT_DESCRIPTION, HEARTBEAT, QUERY, ROTATE, XID
 from onceward.mysql.binlog.framing import (
     EndOfBinlog,
@@ -179,7 +179,7 @@ def test_an_end_where_no_event_begins_is_damage(until):
     events, _ = whole(*((XID, bytes(8)) for _ in range(9)))
     one = reader()
     read(packets(events), one, until=until)
-    assert isinstance(one.end, BinlogDamaged)
+    assert isinstance(one.end, BinlogCorrupted)
     assert f"{until[0]}:{until[1]}" in str(one.end)
 
 
@@ -207,7 +207,7 @@ def test_a_missing_event_is_noticed_at_its_place():
     events, _ = whole(*((XID, bytes(8)) for _ in range(5)))
     one = reader()
     found = read(packets(_without(events, 4)), one)
-    assert isinstance(one.end, BinlogDamaged)
+    assert isinstance(one.end, BinlogCorrupted)
     assert one.end.details["at"] == f"{FILE}:{one.position}"
     assert [event.kind for event in found[2:]] == [XID, XID]
 
@@ -219,14 +219,14 @@ def test_every_flipped_bit_is_noticed():
         for bit in {*range(19 * 8), *range(0, len(events[at]) * 8, 5)}:
             one = reader()
             found = facts(read(packets(_flipped(events, at, bit)), one))
-            assert isinstance(one.end, BinlogDamaged), (at, bit)
+            assert isinstance(one.end, BinlogCorrupted), (at, bit)
             assert found == want[:at]
 
 
 def test_a_dump_that_begins_elsewhere_is_refused():
     one = reader(700)
     assert read(packets([rotation(position=4)]), one) == []
-    assert isinstance(one.end, BinlogDamaged)
+    assert isinstance(one.end, BinlogCorrupted)
 
 
 @pytest.mark.parametrize("size", [0, 18, 19, 22, 24, (1 << 30) + (1 << 21), 0xFFFFFFFF])
@@ -236,14 +236,14 @@ def test_a_size_that_cannot_be_is_refused_before_it_is_believed(size):
     event[9:13] = size.to_bytes(4, "little")
     one = reader(block_bytes=4096)
     read(packets([*events, bytes(event)]) + packet(bytes(30)) * 50, one)
-    assert isinstance(one.end, BinlogDamaged)
+    assert isinstance(one.end, BinlogCorrupted)
     assert len(one.space()) <= 8192
 
 
 @pytest.mark.parametrize("cut", [3, 20, 60, -1])
 def test_a_file_that_ends_inside_an_event_is_damage(cut):
     data = GOLDEN_FILES[0].read_bytes()
-    with pytest.raises(BinlogDamaged):
+    with pytest.raises(BinlogCorrupted):
         list(events_of_file(data[:cut], "mariadb"))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of, event_of
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError
+from onceward.errors import BinlogCorrupted, ChangeUnreadable, ConfigurationError
 from onceward.mysql.binlog.event import (
     ANONYMOUS_GTID,
     GTID,
@@ -256,7 +256,7 @@ def test_the_original_commit_counts():
     ],
 )  # fmt: skip
 def test_names_that_cannot_be_are_damage(kind, body):
-    with pytest.raises(BinlogDamaged):
+    with pytest.raises(BinlogCorrupted):
         parse_gtid(event_of(kind, body)) or parse_previous_gtids(event_of(kind, body))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from made_events import FILE, GOLDEN, dialect_of, event_of, made
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable
+from onceward.errors import BinlogCorrupted, ChangeUnreadable
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.event import (
     QUERY,
@@ -129,7 +129,7 @@ BROKEN = {
 def test_payloads_that_cannot_be_are_damage(event):
     tracemalloc.start()
     try:
-        with pytest.raises(BinlogDamaged):
+        with pytest.raises(BinlogCorrupted):
             list(decompress(event))
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
@@ -185,7 +185,7 @@ def test_mariadbs_statements_and_rows_are_inflated():
 def test_what_is_not_inflated_to_its_size_is_damage(body):
     tracemalloc.start()
     try:
-        with pytest.raises(BinlogDamaged):
+        with pytest.raises(BinlogCorrupted):
             list(decompress(event_of(QUERY_COMPRESSED, body)))
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from made_tables import INT, TABLE_MAP, WRITE, Made, event, number, row, rows, table_map, text
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable
+from onceward.errors import BinlogCorrupted, ChangeUnreadable
 from onceward.mysql.binlog import json_rows
 from onceward.mysql.binlog.charsets import charset_by_collation, decoder_for, single_byte_table
 from onceward.mysql.binlog.decoder import Decoder
@@ -157,7 +157,7 @@ def test_a_day_that_no_calendar_has_is_a_text_and_no_number(column, cell, shown)
     ],
 )  # fmt: skip
 def test_a_value_that_no_server_writes_is_damage(column, cell):
-    with pytest.raises(BinlogDamaged, match=r"at binlog\.000001:4 of the binlog"):
+    with pytest.raises(BinlogCorrupted, match=r"at binlog\.000001:4 of the binlog"):
         decoded(column, cell)
 
 

@@ -26,7 +26,7 @@ from made_tables import (
     text,
 )
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
+from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
 from onceward.mysql.binlog import decoder as changes_module
 from onceward.mysql.binlog import rows as rows_module
 from onceward.mysql.binlog.blocks import CHANGES
@@ -197,7 +197,7 @@ def test_a_row_that_runs_past_its_event_is_damage_whoever_walks_it(monkeypatch):
     for many in (1, 20):
         fed = [event(WRITE, rows(3, row(number(1), text(b"a"), None)), 50) for _ in range(many)]
         with pytest.raises(
-            BinlogDamaged, match=r"at binlog\.000001:60 of the binlog: a row runs past"
+            BinlogCorrupted, match=r"at binlog\.000001:60 of the binlog: a row runs past"
         ):
             changes(event(TABLE_MAP, MAP), *fed, event(WRITE, rows(3, bad), 60))
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_events import GOLDEN, dialect_of, query
 
-from onceward.errors import BinlogDamaged
+from onceward.errors import BinlogCorrupted
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.event import QUERY
 from onceward.mysql.binlog.framing import events_of_file
@@ -481,5 +481,5 @@ def test_a_long_statement_is_read_in_a_moment():
 @pytest.mark.parametrize("cut", [0, 12, 13, 20, 31])
 def test_an_event_that_ends_in_a_field_is_damage(cut):
     event = query("TRUNCATE orders", variables=struct.pack("<BQ", 1, 0))
-    with pytest.raises(BinlogDamaged):
+    with pytest.raises(BinlogCorrupted):
         classify(event._replace(stop=19 + min(cut, 26)), wanted)

@@ -19,7 +19,7 @@ from snapshot_play import settings_for
 
 from onceward.errors import (
     AccessDenied,
-    BinlogDamaged,
+    BinlogCorrupted,
     BinlogPurged,
     ServerMisconfigured,
     ServerUnreachable,
@@ -190,9 +190,9 @@ def test_a_place_inside_of_an_event_is_damage(binlogs: Binlogs):
     start = binlogs.end()
     binlogs.filled()
     place = next(event for event in binlogs.dumped(start) if event.kind == TABLE_MAP).position
-    with pytest.raises(BinlogDamaged):
+    with pytest.raises(BinlogCorrupted):
         binlogs.read((start[0], place + 7))
-    with pytest.raises(BinlogDamaged, match=f"where one is to begin at {start[0]}:{place + 7}"):
+    with pytest.raises(BinlogCorrupted, match=f"where one is to begin at {start[0]}:{place + 7}"):
         binlogs.dumped(start, (start[0], place + 7))
 
 
@@ -200,7 +200,7 @@ def test_what_is_gone_is_called_so(binlogs: Binlogs):
     start = binlogs.end()
     binlogs.sql("FLUSH BINARY LOGS")
     file, end = binlogs.end()
-    with pytest.raises(BinlogDamaged, match="was read up to"):
+    with pytest.raises(BinlogCorrupted, match="was read up to"):
         binlogs.dumped(start, (file, end + 1))
     with pytest.raises(SourceReplaced, match=r"1236, .*shorter"):
         binlogs.read((file, end + 1000))

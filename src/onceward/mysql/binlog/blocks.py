@@ -88,7 +88,7 @@ class _InvalidRows:
     def drop(self, error: InvalidCell, event: Numbers, row: Numbers) -> Mask:
         """Return a mask of all rows but the one of ``error``; of an update without both.
 
-        :raises BinlogDamaged: no server writes such a row.
+        :raises BinlogCorrupted: no server writes such a row.
         """
         number, place = int(event[error.row]), int(row[error.row])
         source = self._source
@@ -191,7 +191,7 @@ class PendingRows:
     def block(self) -> RowBlock:
         """Decode the next rows.
 
-        :raises BinlogDamaged: a row is damaged. :raises ChangeUnreadable: a value cannot be
+        :raises BinlogCorrupted: a row is damaged. :raises ChangeUnreadable: a value cannot be
             represented.
         """
         data, found = self._rest or self._walk()

@@ -183,7 +183,7 @@ def decoder_for(charset: str) -> Callable[[bytes], str] | None:
 def decode_name(data: bytes, charset: str = "utf8mb4") -> str:
     """Decode the name of a database, table or column, or a label.
 
-    :raises BinlogDamaged: it is no text of the charset.
+    :raises BinlogCorrupted: it is no text of the charset.
     """
     decode = decoder_for(charset)
     try:

@@ -45,7 +45,7 @@ def decompress(event: BinlogEvent) -> Iterator[BinlogEvent]:
     payload have their number in ``inner``, and are made one by one: a block is in memory, not the
     transaction.
 
-    :raises BinlogDamaged: its lengths are wrong. :raises ChangeUnreadable: the compression method
+    :raises BinlogCorrupted: its lengths are wrong. :raises ChangeUnreadable: the compression method
         is unknown.
     """
     if event.kind == TRANSACTION_PAYLOAD:

@@ -105,7 +105,7 @@ def inner_events(event: BinlogEvent, skippable: Skippable) -> Iterator[BinlogEve
     """Yield the events that ``event`` contains; none if it cannot be decompressed, and is
     skippable.
 
-    :raises ChangeUnreadable, BinlogDamaged: as
+    :raises ChangeUnreadable, BinlogCorrupted: as
         :func:`~onceward.mysql.binlog.compression.decompress`.
     """
     try:
@@ -178,7 +178,7 @@ class Decoder:
 
         :raises ChangeUnreadable: it is of a selected table, and cannot be read as a change of
             rows.
-        :raises BinlogDamaged: no server writes it.
+        :raises BinlogCorrupted: no server writes it.
         """
         kind = event.kind
         if kind in ROWS_EVENTS:
@@ -209,7 +209,7 @@ class Decoder:
     def blocks(self) -> list[RowBlock]:
         """Return the next piece, decoded: a block for each table and kind of change.
 
-        :raises ChangeUnreadable: a value cannot be represented. :raises BinlogDamaged: a row is
+        :raises ChangeUnreadable: a value cannot be represented. :raises BinlogCorrupted: a row is
             damaged.
         """
         return list(self._blocks())
@@ -217,7 +217,7 @@ class Decoder:
     def flush(self) -> pa.Table:
         """Return the next piece as :data:`CHANGES`, in the binlog's order.
 
-        :raises ChangeUnreadable, BinlogDamaged: as :meth:`blocks`.
+        :raises ChangeUnreadable, BinlogCorrupted: as :meth:`blocks`.
         """
         return merge_changes(self._blocks(), self._values)
 

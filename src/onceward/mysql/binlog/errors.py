@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
+from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
 from onceward.mysql.binlog.event import BinlogEvent
 
 ON_DAMAGE = (
@@ -66,10 +66,10 @@ def add_skip_hint(next_step: str, names: Sequence[str], loss: str) -> str:
     )
 
 
-def damaged_event(event: BinlogEvent, what: str) -> BinlogDamaged:
+def damaged_event(event: BinlogEvent, what: str) -> BinlogCorrupted:
     """Return the error of an event that no server writes, although its checksum may be right."""
     at = event_id(event)
-    return BinlogDamaged(
+    return BinlogCorrupted(
         f"at {at} of the binlog there is {what}", next_step=ON_DAMAGE, details={"at": at}
     )
 
@@ -132,9 +132,9 @@ class InvalidCell(Exception):
         self.error = error
 
 
-def damaged_data(what: str) -> BinlogDamaged:
+def damaged_data(what: str) -> BinlogCorrupted:
     """Return the error of bytes that no server writes."""
-    return BinlogDamaged(what, next_step=ON_DAMAGE)
+    return BinlogCorrupted(what, next_step=ON_DAMAGE)
 
 
 def unreadable_change(reason: str, what: str, next_step: str) -> ChangeUnreadable:

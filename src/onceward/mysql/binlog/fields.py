@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from onceward.errors import BinlogDamaged
+from onceward.errors import BinlogCorrupted
 from onceward.mysql.binlog.errors import damaged_data, damaged_event
 from onceward.mysql.binlog.event import BinlogEvent
 
@@ -36,7 +36,7 @@ class FieldReader(ABC, Generic[Data]):
     def take(self, count: int) -> Data:
         """Return the next ``count`` bytes.
 
-        :raises BinlogDamaged: there are not so many; so do all other methods.
+        :raises BinlogCorrupted: there are not so many; so do all other methods.
         """
         start = self.at
         if not 0 <= count <= len(self._data) - start:
@@ -65,11 +65,11 @@ class FieldReader(ABC, Generic[Data]):
         return self.fixed_int(_INTEGER_WIDTHS[first])
 
     @abstractmethod
-    def _too_short(self) -> BinlogDamaged:
+    def _too_short(self) -> BinlogCorrupted:
         """Return the error of a length beyond the end."""
 
     @abstractmethod
-    def _bad_prefix(self, first: int) -> BinlogDamaged:
+    def _bad_prefix(self, first: int) -> BinlogCorrupted:
         """Return the error of a length-encoded integer with an undefined first byte."""
 
 
@@ -83,12 +83,12 @@ class EventFields(FieldReader[memoryview]):
         super().__init__(event.body if data is None else memoryview(data))
         self._event = event
 
-    def _too_short(self) -> BinlogDamaged:
+    def _too_short(self) -> BinlogCorrupted:
         return damaged_event(
             self._event, f"an event (kind {self._event.kind}) that ends inside of a field"
         )
 
-    def _bad_prefix(self, first: int) -> BinlogDamaged:
+    def _bad_prefix(self, first: int) -> BinlogCorrupted:
         return damaged_event(self._event, f"a length that begins with {first}")
 
     def varlen_int(self) -> int:
@@ -128,8 +128,8 @@ class MetadataFields(FieldReader[bytes]):
             raise self._too_short()
         return count
 
-    def _too_short(self) -> BinlogDamaged:
+    def _too_short(self) -> BinlogCorrupted:
         return damaged_data(f"{self._what} ends before what it says it has")
 
-    def _bad_prefix(self, first: int) -> BinlogDamaged:
+    def _bad_prefix(self, first: int) -> BinlogCorrupted:
         return damaged_data(f"{self._what} has a number that begins with {first}, which none does")

@@ -3,7 +3,7 @@ receives into its buffer, and says how many bytes came.
 
 Every event is checked before it is returned: its size against its packet's, its checksum, and its
 end against the position that the server wrote into it. So a gap, a start inside an event (MariaDB
-sends garbage then) or a flipped bit ends in :class:`~onceward.errors.BinlogDamaged`, never in
+sends garbage then) or a flipped bit ends in :class:`~onceward.errors.BinlogCorrupted`, never in
 other rows.
 
 Source: MySQL, *Replication protocol* and *Packets* in the source documentation,
@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onceward.errors import BinlogDamaged
+from onceward.errors import BinlogCorrupted
 from onceward.mysql.binlog.errors import ON_DAMAGE
 from onceward.mysql.binlog.event import (
     ARTIFICIAL_FLAG,
@@ -89,7 +89,7 @@ class EventReader:
         self.file = file
         """File of the next event."""
         self.position = position
-        self.end: EndOfBinlog | ServerError | BinlogDamaged | None = None
+        self.end: EndOfBinlog | ServerError | BinlogCorrupted | None = None
         """Why no more events will come."""
         self._verify = verify
         self._checksum = _CHECKSUM  # bytes behind an event, as the format description says
@@ -134,14 +134,14 @@ class EventReader:
                     )
                 if self._is_at(until) or not self._take_special(found):
                     break
-        except BinlogDamaged as error:
+        except BinlogCorrupted as error:
             self.end = error  # what came before it is as it was written
         return found
 
     def _is_at(self, until: tuple[str, int] | None) -> bool:
         """Check whether the reader is at ``until``.
 
-        :raises BinlogDamaged: it is beyond it, so no event begins there.
+        :raises BinlogCorrupted: it is beyond it, so no event begins there.
         """
         if until is None or (number := file_number(self.file)) < (last := file_number(until[0])):
             return False
@@ -254,7 +254,7 @@ class EventReader:
         """Return the next event, in ``buffer[start:stop]`` with its checksum.
 
         :param in_file: it is read from the server's disk, where the server may still write to it.
-        :raises BinlogDamaged: its size, checksum or position is wrong.
+        :raises BinlogCorrupted: its size, checksum or position is wrong.
         """
         timestamp, kind, server_id, size, log_pos, flags = _HEADER.unpack_from(buffer, start)
         if size != stop - start or size < HEADER_BYTES:
@@ -340,9 +340,9 @@ class EventReader:
             )
         return _CHECKSUM if kind else 0
 
-    def _damage(self, what: str) -> BinlogDamaged:
+    def _damage(self, what: str) -> BinlogCorrupted:
         at = f"{self.file}:{self.position}"
-        return BinlogDamaged(
+        return BinlogCorrupted(
             f"at {at} of the binlog there is {what}", next_step=ON_DAMAGE, details={"at": at}
         )
 
@@ -352,7 +352,7 @@ def events_of_file(
 ) -> Iterator[BinlogEvent]:
     """Yield the events of a whole binlog file, as a server keeps it on its disk.
 
-    :raises BinlogDamaged: it is none, or it ends inside an event.
+    :raises BinlogCorrupted: it is none, or it ends inside an event.
     """
     reader = EventReader(dialect, file, FIRST_POSITION, verify=verify, block_bytes=32)
     if bytes(data[:4]) != MAGIC:

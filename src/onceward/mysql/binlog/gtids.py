@@ -67,7 +67,7 @@ class Gtid(NamedTuple):
 def parse_gtid(event: BinlogEvent) -> Gtid | None:
     """Parse a transaction's first event; return None for any other event.
 
-    :raises BinlogDamaged: it ends inside of a field. :raises ChangeUnreadable: a newer server
+    :raises BinlogCorrupted: it ends inside of a field. :raises ChangeUnreadable: a newer server
         wrote it.
     """
     if event.kind not in TRANSACTION_STARTS:
@@ -84,7 +84,7 @@ def parse_previous_gtids(event: BinlogEvent) -> Gtids | None:
     """Return all transactions before the file that begins with ``event``; None for any other
     event.
 
-    :raises BinlogDamaged: it ends inside of a field.
+    :raises BinlogCorrupted: it ends inside of a field.
     """
     if event.kind == PREVIOUS_GTIDS:
         return _parse_gtid_set(event)
@@ -220,7 +220,7 @@ def gtid_text(event: BinlogEvent | str | None) -> str | None:
     is once a change, so the two usual types are parsed here directly.
 
     :param event: the first event of a transaction, or its GTID.
-    :raises BinlogDamaged: it is no such event. :raises ChangeUnreadable: a newer server wrote it.
+    :raises BinlogCorrupted: it is no such event. :raises ChangeUnreadable: a newer server wrote it.
     """
     if event is None or isinstance(event, str):
         return event

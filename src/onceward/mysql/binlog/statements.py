@@ -88,7 +88,7 @@ def classify(
         is unsupported.
     :param lower_case_names: ``lower_case_table_names`` is not 0: names are passed and returned in
         lower case.
-    :raises BinlogDamaged: it ends inside of a field.
+    :raises BinlogCorrupted: it ends inside of a field.
     """
     if short_statement(event) in _HARMLESS:
         return NO_EFFECT  # most are: without looking closer
@@ -114,7 +114,7 @@ def short_statement(event: BinlogEvent) -> bytes:
 def parse_statement(event: BinlogEvent) -> Statement:
     """Parse a QUERY event.
 
-    :raises BinlogDamaged: it ends inside of a field.
+    :raises BinlogCorrupted: it ends inside of a field.
     """
     fields = EventFields(event)
     fields.take(8)
@@ -206,7 +206,7 @@ _XA_DECISION = re.compile(
 def prepared_xid(event: BinlogEvent) -> str:
     """Return the XID of an XA_PREPARE.
 
-    :raises BinlogDamaged: it ends inside of a field.
+    :raises BinlogCorrupted: it ends inside of a field.
     """
     fields = EventFields(event)
     fields.take(1)  # of one phase or two
@@ -218,7 +218,7 @@ def decided_xid(statement: BinlogEvent) -> str | None:
     """Return the XID that the statement of a QUERY event commits or rolls back; None for any other
     statement.
 
-    :raises BinlogDamaged: it ends inside of a field.
+    :raises BinlogCorrupted: it ends inside of a field.
     """
     found = next(filter(None, map(_XA_DECISION.fullmatch, parse_statement(statement).texts)), None)
     return found and _xid(int(found[3]) & 0xFFFFFFFF, found[1].lower(), found[2].lower())

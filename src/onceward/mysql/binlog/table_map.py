@@ -325,7 +325,7 @@ class TableMap:
     def parse_shape(body: bytes) -> list[TableColumn]:
         """Return how its columns lie in rows, without their names.
 
-        :raises ChangeUnreadable: a type is not supported. :raises BinlogDamaged: as :meth:`parse`.
+        :raises ChangeUnreadable: a type is not supported. :raises BinlogCorrupted: as :meth:`parse`.
         """
         data = MetadataFields(body, "a table map", ID_BYTES + 2)
         db, table = _take_names(data)
@@ -342,7 +342,7 @@ class TableMap:
 
         :param body: of the event, behind its header of 19 bytes and without its checksum.
         :raises ChangeUnreadable: it has no names of columns, or a type that is not supported.
-        :raises BinlogDamaged: its lengths do not fit together.
+        :raises BinlogCorrupted: its lengths do not fit together.
         """
         data = MetadataFields(body, "a table map", ID_BYTES + 2)
         db, table = _take_names(data)

@@ -14,7 +14,7 @@ from typing import Any
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
-    BinlogDamaged,
+    BinlogCorrupted,
     BinlogPurged,
     OncewardError,
     ServerMisconfigured,
@@ -265,7 +265,7 @@ def open_dump(settings: ChangesSettings, server: str, place: Coordinates) -> Ite
 
     :raises ServerUnreachable: it does not answer, or the address leads to another server now.
     :raises BinlogPurged: the file is gone. :raises SourceReplaced: the file is shorter than that.
-    :raises BinlogDamaged: the server cannot read its binlog.
+    :raises BinlogCorrupted: the server cannot read its binlog.
     """
     with open_session(settings, server) as session:
         dump = Dump(session.connection, session.dialect, place.file, place.pos)
@@ -307,7 +307,7 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
             next_step=server.anew_advice,
             details=details,
         )
-    return BinlogDamaged(
+    return BinlogCorrupted(
         what,
         next_step="the query tries again by itself; if that fails at the same place, run "
         f"mysqlbinlog --verify-binlog-checksum on the file, and {server.anew_advice}",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from onceward.errors import BinlogDamaged, ServerMisconfigured, ServerUnreachable
+from onceward.errors import BinlogCorrupted, ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
 from onceward.mysql.binlog.event import BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
@@ -72,7 +72,7 @@ class Dump:
         """Yield the events before ``position`` of ``file``; without it, all that the server has at
         this moment.
 
-        :raises BinlogDamaged: bytes are not what was written, or no event begins at that place.
+        :raises BinlogCorrupted: bytes are not what was written, or no event begins at that place.
         :raises ServerUnreachable: the server closed the connection. :raises DumpRefused: with an
             error.
         """
@@ -97,12 +97,12 @@ class Dump:
                 break
             count = self._session.receive(reader.space(), self._at())
             block = reader.events(count, until)
-        if isinstance(reader.end, BinlogDamaged):
+        if isinstance(reader.end, BinlogCorrupted):
             raise reader.end
         if isinstance(reader.end, ServerError):
             raise DumpRefused(reader.end)
         if until is not None:
-            raise BinlogDamaged(
+            raise BinlogCorrupted(
                 f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} "
                 f"before",
                 next_step="if the server lost what it had written (sync_binlog other than 1), "

@@ -47,7 +47,7 @@ def read_partition(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterat
 
     :raises ServerUnreachable: it does not answer, or it is another server now: the batch has to be
         planned again.
-    :raises BinlogPurged, BinlogDamaged, ChangeUnreadable: as
+    :raises BinlogPurged, BinlogCorrupted, ChangeUnreadable: as
         :func:`~onceward.mysql.source.connection.open_dump` and
         :class:`~onceward.mysql.binlog.decoder.Decoder`.
     """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
+from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
 from onceward.mysql.binlog.decoder import inner_events
 from onceward.mysql.binlog.errors import add_event, unreadable_event
 from onceward.mysql.binlog.event import (
@@ -389,5 +389,5 @@ def _table_name(event: BinlogEvent, body: bytes) -> tuple[str, str]:
     """Return database and table of a table map."""
     try:
         return TableMap.parse_names(body)
-    except BinlogDamaged as error:
+    except BinlogCorrupted as error:
         raise add_event(error, event, None) from None

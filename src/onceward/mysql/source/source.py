@@ -26,7 +26,7 @@ from onceward.custom.resettable.source import DEFAULT_POLL_SECONDS, PartitionedS
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
     AccessDenied,
-    BinlogDamaged,
+    BinlogCorrupted,
     BinlogPurged,
     OncewardError,
     ServerMisconfigured,
@@ -298,7 +298,7 @@ class MySQLChanges(PartitionedSource):
                     find_after_purge(self._settings, self._connected(), begin, gone), planner_for
                 )
             planner.error = gone
-        except (BinlogDamaged, SourceReplaced) as error:
+        except (BinlogCorrupted, SourceReplaced) as error:
             planner.error = error
         return begin, planner
 
@@ -412,7 +412,7 @@ def _drop_finished_snapshot(position: Position) -> Position:
 
 
 def _short_binlog_error(end: Position, at: Position) -> OncewardError:
-    return BinlogDamaged(
+    return BinlogCorrupted(
         f"the server's binlog ends at {at.place}, and a batch was read up to {end.place}",
         next_step="if the server lost what it had written (sync_binlog other than 1), start from "
         "a new checkpoint, with a snapshot",

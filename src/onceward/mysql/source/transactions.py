@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError, SourceReplaced
+from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError, SourceReplaced
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.errors import damaged_event, unreadable_event
 from onceward.mysql.binlog.event import (
@@ -124,7 +124,7 @@ class TransactionWalk:
                 if event.file != self._file:
                     self._next_file(event)
                 handlers.get(event.kind, other)(event)
-        except (ChangeUnreadable, BinlogDamaged, SourceReplaced) as error:
+        except (ChangeUnreadable, BinlogCorrupted, SourceReplaced) as error:
             self.is_done, self.error = True, error  # what came before it can still be passed on
         return self.is_done
 
