@@ -58,7 +58,7 @@ next.
     │   ├── LedgerUnreadable
     │   │   └── LedgerUndecided       a transaction on the ledger's partition does not end
     │   ├── CheckpointReplaced
-    │   ├── CheckpointDamaged         a file of Spark's checkpoint is missing or cut off
+    │   ├── CheckpointCorrupted       a file of Spark's checkpoint is missing or cut off
     │   ├── CheckpointRewound
     │   ├── BatchChanged              a committed batch has other rows now
     │   ├── BatchNotWritten           a batch failed, and Spark was not told
@@ -490,7 +490,7 @@ class CheckpointReplaced(AdmissionRefused):
     """The ledger was written by a query with another checkpoint."""
 
 
-class CheckpointDamaged(AdmissionRefused):
+class CheckpointCorrupted(AdmissionRefused):
     """A file of Spark's checkpoint is missing or cut off, so that Spark cannot say where the query
     goes on.
     """

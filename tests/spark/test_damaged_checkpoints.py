@@ -26,7 +26,12 @@ from topic_operations import commit_ledger_record
 
 import fault_table
 import onceward
-from onceward.errors import CheckpointDamaged, CheckpointReplaced, CheckpointRewound, OncewardError
+from onceward.errors import (
+    CheckpointCorrupted,
+    CheckpointReplaced,
+    CheckpointRewound,
+    OncewardError,
+)
 from onceward_testing import LocalKafka
 
 SPARK = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
@@ -200,7 +205,7 @@ def test_one_part_after_the_other(ran: Ran, damage: Callable[[Path], None]):
         for part, by_itself in spark_stops_by_itself.items():
             error = errors[part]
             assert (error and type(error)) in (
-                (None, CheckpointDamaged) if by_itself else (OURS[part],)
+                (None, CheckpointCorrupted) if by_itself else (OURS[part],)
             ), part
-        assert type(errors["offsets/1"]) is CheckpointDamaged
+        assert type(errors["offsets/1"]) is CheckpointCorrupted
         assert type(errors["offsets/2"]) is CheckpointRewound

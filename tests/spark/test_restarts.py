@@ -21,7 +21,7 @@ import onceward as ow
 from onceward import events
 from onceward.errors import (
     AuthenticationFailed,
-    CheckpointDamaged,
+    CheckpointCorrupted,
     InvalidColumn,
     OncewardError,
     PartitionsAdded,
@@ -198,7 +198,7 @@ def test_a_missing_file_of_the_checkpoint_is_mended_by_the_ledger(pipeline: Pipe
     for file in (pipeline.checkpoint / "offsets").glob("*1*"):
         file.unlink()
     (pipeline.checkpoint / "offsets" / ".1.crc").unlink(missing_ok=True)
-    with pytest.raises(CheckpointDamaged, match="batch 1 doesn't exist") as damaged:
+    with pytest.raises(CheckpointCorrupted, match="batch 1 doesn't exist") as damaged:
         ow.supervise(starts, ow.restart.FixedDelay(delay_s=0))
     assert len(starts.at) == 1
     assert 'resume="ledger"' in damaged.value.next_step

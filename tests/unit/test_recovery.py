@@ -33,7 +33,7 @@ WILL_NEVER_PASS = {
     "SourceDataLost", "BinlogPurged", "TargetLost",
     # refused admission, and a newer copy
     "AdmissionRefused", "LedgerBehind", "LedgerUnreadable", "CheckpointReplaced",
-    "CheckpointDamaged",
+    "CheckpointCorrupted",
     "CheckpointRewound", "BatchChanged", "BatchNotWritten", "SourceTopicReplaced",
     "SourceReplaced",
     "SourceRangeChanged", "Fenced",

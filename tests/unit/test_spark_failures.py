@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from onceward.errors import (
-    CheckpointDamaged,
+    CheckpointCorrupted,
     Fenced,
     OncewardError,
     PartitionsAdded,
@@ -230,7 +230,7 @@ def test_partitions_that_came_in_mid_batch_are_named_with_what_mends_it(thrown: 
 @pytest.mark.parametrize("message", ["batch 8 doesn't exist", "Incomplete log file"])
 def test_a_checkpoint_with_a_missing_file_is_named(message: str):
     error = known_failure([Thrown(ILLEGAL, message, thrown_in=IN_SPARK)])
-    assert isinstance(error, CheckpointDamaged)
+    assert isinstance(error, CheckpointCorrupted)
     assert message in error.message
     assert 'resume="ledger"' in error.next_step
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from onceward.errors import (
     ChangeUnreadable,
-    CheckpointDamaged,
+    CheckpointCorrupted,
     InvalidRecord,
     OncewardError,
     PartitionsAdded,
@@ -137,7 +137,7 @@ def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
             _SPARKS_STREAMING
         )
         if in_spark and (_NO_BATCH.fullmatch(one.message) or one.message.startswith(_INCOMPLETE)):
-            return CheckpointDamaged(
+            return CheckpointCorrupted(
                 f"Spark cannot read the query's checkpoint, of which a file is missing or cut "
                 f"off: {one.message}",
                 next_step="restore that file, or the whole checkpoint as of the query's end; "
