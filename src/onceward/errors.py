@@ -75,7 +75,7 @@ next.
     │   ├── BatchTimedOut
     │   └── StateOfFailedAttempt      Spark would commit the state of an attempt that failed: the query starts anew
     ├── CommitInDoubt                 the commit has no answer yet; the ledger decides
-    ├── Unfinished                    a batch is decided, and not all of it is published yet
+    ├── PublishIncomplete             a batch is decided, and not all of it is published yet
     ├── DeliveryRefused               the target will never take rows of a decided batch as they are
     ├── TargetLost                    what a decided batch had prepared is gone from the target
     └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
@@ -588,7 +588,7 @@ class CommitInDoubt(OncewardError):
     recovery = Recovery.RESTART
 
 
-class Unfinished(OncewardError):
+class PublishIncomplete(OncewardError):
     """A batch is decided, and not all of it is published yet. Every start goes on with that before
     anything else.
     """

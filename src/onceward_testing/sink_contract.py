@@ -56,9 +56,9 @@ from onceward.errors import (
     CommitInDoubt,
     Fenced,
     OncewardError,
+    PublishIncomplete,
     SendFailed,
     TargetLost,
-    Unfinished,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, pipeline_id
 from onceward.spark.batch.query import RunningBatch
@@ -741,12 +741,12 @@ class TwoPhaseContract(SinkContract):
         new_target, called = self._broken(
             kit, lambda committable, commit: CommitResult.RETRY_LATER, 0.3
         )
-        with pytest.raises(Unfinished):
+        with pytest.raises(PublishIncomplete):
             self._process(kit, new_target(), 0, FIRST)
         assert len(called) > len({json.dumps(committable) for committable in called}), (
             "it was tried once only"
         )
-        with pytest.raises(Unfinished):  # and at the next start, before anything else
+        with pytest.raises(PublishIncomplete):  # and at the next start, before anything else
             self._process(kit, new_target(), 0, FIRST)
         run_batch(kit, 0, FIRST)
         run_batch(kit, 1, SECOND)

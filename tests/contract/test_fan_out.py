@@ -29,7 +29,12 @@ from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
-from onceward.errors import ContradictoryOptions, DeliveryRefused, LedgerUnreadable, Unfinished
+from onceward.errors import (
+    ContradictoryOptions,
+    DeliveryRefused,
+    LedgerUnreadable,
+    PublishIncomplete,
+)
 from onceward.ids import pipeline_id
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.files import file_writer
@@ -305,7 +310,7 @@ def test_none_is_passed_over_while_another_is_down(here: HereKit):
     run_batch(here, 0, FIRST)
     here.deliver = down
     for _ in range(2):
-        with pytest.raises(Unfinished):
+        with pytest.raises(PublishIncomplete):
             run_batch(here, 1, SECOND)
     assert here.readers["own"]() == Counter(FIRST + SECOND)
     assert here.readers["delivered"]() == Counter(FIRST)
@@ -412,7 +417,7 @@ def test_what_is_published_may_be_taken_away_while_another_is_down(
     target._branches["@own"].target.commit_timeout_s = 0.0
     with monkeypatch.context() as patch:
         patch.setattr(folder_sink.FolderSink, "commit", down)
-        with pytest.raises(Unfinished):
+        with pytest.raises(PublishIncomplete):
             MicroBatches(target, SinkPolicy(here.pipeline)).process(
                 [Write(here.frame(FIRST))], batch(0)
             )

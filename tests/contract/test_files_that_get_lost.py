@@ -26,12 +26,12 @@ from onceward.errors import (
     Fenced,
     LedgerUnreachable,
     OncewardError,
+    PublishIncomplete,
     Recovery,
     ReportMismatch,
     SendFailed,
     TargetLost,
     TargetUnreachable,
-    Unfinished,
 )
 from onceward.spark.files.file_system import LocalFiles
 from onceward_testing.sink_contract import (
@@ -146,7 +146,7 @@ def test_a_file_system_that_fails_while_a_batch_is_published(
     with monkeypatch.context() as patch:
         publishing_nothing(patch)
         for _ in range(2):
-            with pytest.raises(Unfinished):
+            with pytest.raises(PublishIncomplete):
                 run_batch(kit, 1, SECOND)
     assert_holds(kit, FIRST, 1)
     run_batch(kit, 1, SECOND)
@@ -479,7 +479,7 @@ def test_a_disk_that_goes_in_mid_run_takes_no_batch_with_it(kit: HereKit, tmp_pa
         with fault(step, "started", unmount), pytest.raises(OncewardError) as failed:
             run_batch(kit, 1, SECOND)
         assert failed.value.recovery is not Recovery.STOP, failed.value
-        with pytest.raises((TargetUnreachable, Unfinished)):
+        with pytest.raises((TargetUnreachable, PublishIncomplete)):
             run_batch(kit, 1, SECOND)
         mount()
     run_batch(kit, 1, SECOND)

@@ -26,8 +26,8 @@ from onceward.errors import (
     DeliveryRefused,
     Fenced,
     InvalidColumn,
+    PublishIncomplete,
     RowRefused,
-    Unfinished,
 )
 from onceward.ids import pipeline_id
 from onceward_testing import LocalRedis
@@ -606,7 +606,7 @@ def test_a_server_that_is_down_is_waited_for_and_one_that_crashed_has_it_all(
         )
         process = kit.write(id=["a"], value=["1"])
         server.kill()
-        with pytest.raises(Unfinished, match="chunk 0 of 1"):
+        with pytest.raises(PublishIncomplete, match="chunk 0 of 1"):
             kit.write(process, id=["b"], value=["2"])
         server.start()
         Process(kit).open()

@@ -24,8 +24,8 @@ from onceward.errors import (
     DeliveryRefused,
     Fenced,
     InvalidColumn,
+    PublishIncomplete,
     RowRefused,
-    Unfinished,
 )
 from onceward_testing import LocalOpenSearch
 from onceward_testing.sink_contract import Process, TwoPhaseContract
@@ -445,7 +445,7 @@ def test_a_server_that_is_killed_in_mid_delivery_is_waited_for_and_has_it_all(
             return deliver(chunk)
 
         process.target.deliver = and_killed  # type: ignore[attr-defined]
-        with pytest.raises(Unfinished, match="chunk 1 of 2"):
+        with pytest.raises(PublishIncomplete, match="chunk 1 of 2"):
             kit.write(
                 process, id=["b", "c", "a"], value=["2", "2", "2"], op=["c"] * 3, version=[2] * 3
             )

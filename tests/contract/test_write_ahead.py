@@ -32,9 +32,9 @@ from onceward.errors import (
     DeliveryRefused,
     Fenced,
     LedgerUnreadable,
+    PublishIncomplete,
     StoreUnreachable,
     TargetLost,
-    Unfinished,
 )
 from onceward.ids import pipeline_id
 from onceward_testing import LocalKafka
@@ -427,7 +427,7 @@ def test_a_target_that_is_down_for_good_stops_the_query_by_name(here: HttpKitHer
     here.deliver = down
     target = here.new_target()
     target.commit_timeout_s = 0.3
-    with pytest.raises(Unfinished, match=r"chunk 0 of 4 \(.*nobody listens"):
+    with pytest.raises(PublishIncomplete, match=r"chunk 0 of 4 \(.*nobody listens"):
         MicroBatches(target, SinkPolicy(here.pipeline)).process(
             [Write(here.frame(FIRST))], batch(0)
         )

@@ -21,7 +21,7 @@ from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import Unfinished
+from onceward.errors import PublishIncomplete
 from onceward.ids import BatchId
 from onceward.sql.ledger import table
 from onceward.sql.sink.prepared_target import PreparedTarget
@@ -345,7 +345,7 @@ def test_what_is_decided_and_not_committed_accuses_nobody(place: Place):
         target.committer.commit,
         lambda name: CommitResult.RETRY_LATER,
     )  # type: ignore[method-assign]
-    with pytest.raises(Unfinished):
+    with pytest.raises(PublishIncomplete):
         batches.process([Write(ArrowFrame(rows(1, 2)), None)], batch(0))  # type: ignore[arg-type]
     answer = verified(place)
     assert (answer["verdict"], anomalies(answer)) == ("inconclusive", set())

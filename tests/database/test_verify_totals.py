@@ -20,7 +20,7 @@ from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import Unfinished
+from onceward.errors import PublishIncomplete
 from onceward.sql.ledger import table
 from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing.sink_contract import batch
@@ -244,7 +244,7 @@ def test_transactions_that_tasks_prepare_are_counted(mariadb_place: Place):
         target.committer.commit,
         lambda name: CommitResult.RETRY_LATER,
     )  # type: ignore[method-assign]
-    with pytest.raises(Unfinished):
+    with pytest.raises(PublishIncomplete):
         batches.process([Write(ArrowFrame(rows(3, 4)), None)], batch(1))  # type: ignore[arg-type]
     answer = verified(mariadb_place)
     target.committer.commit = commit  # type: ignore[method-assign]

@@ -39,6 +39,7 @@ from onceward.errors import (
     LedgerOutdated,
     LedgerUnreadable,
     OncewardError,
+    PublishIncomplete,
     RecordTooLarge,
     Recovery,
     SendFailed,
@@ -46,7 +47,6 @@ from onceward.errors import (
     SourceTopicReplaced,
     StateOfFailedAttempt,
     TransactionTimedOut,
-    Unfinished,
     UnsupportedQuery,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
@@ -477,7 +477,8 @@ def test_what_is_decided_is_published_before_spark_hears_of_it():
 
 
 @pytest.mark.parametrize(
-    "failure", [Unfinished("later"), KeyboardInterrupt(), ValueError("a bug"), BatchFailed("?")]
+    "failure",
+    [PublishIncomplete("later"), KeyboardInterrupt(), ValueError("a bug"), BatchFailed("?")],
 )
 def test_what_could_not_be_published_is_published_first_thing_after_the_restart(
     failure: BaseException,
@@ -500,10 +501,10 @@ def test_what_could_not_be_published_is_published_first_thing_after_the_restart(
 
 
 def test_in_the_same_run_a_later_batch_waits_for_it_too():
-    target = two_phase(finish=[Unfinished("later"), Unfinished("later")])
+    target = two_phase(finish=[PublishIncomplete("later"), PublishIncomplete("later")])
     work = batches(target)
     for number in (0, 1):  # a function that keeps errors to itself
-        with pytest.raises(Unfinished):
+        with pytest.raises(PublishIncomplete):
             work.process(write(Frame()), running(number))
     assert [record.batch.batch_id for record in target.ledger] == [0]
     work.process(write(Frame()), running(1))
@@ -524,8 +525,8 @@ def test_what_another_sink_has_decided_and_not_published_stops_this_one():
     """The sink was changed from one that publishes to one that commits by itself, on the same
     ledger.
     """
-    target = two_phase(finish=[Unfinished("later")])
-    with pytest.raises(Unfinished):
+    target = two_phase(finish=[PublishIncomplete("later")])
+    with pytest.raises(PublishIncomplete):
         process(target)
 
     class Atomic(MemoryTarget):
@@ -547,8 +548,8 @@ def test_a_batch_is_published_even_if_its_source_is_no_longer_the_same():
         def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
             raise SourceTopicReplaced("it was created again")
 
-    target = two_phase(finish=[Unfinished("later")])
-    with pytest.raises(Unfinished):
+    target = two_phase(finish=[PublishIncomplete("later")])
+    with pytest.raises(PublishIncomplete):
         process(target)
     with pytest.raises(SourceTopicReplaced):
         process(target, identity=Replaced())
@@ -570,8 +571,8 @@ def test_a_query_that_is_refused_leaves_the_publishing_to_who_is_not():
     """A look at the ledger shows that the batch is another checkpoint's: nobody is fenced, nothing
     is published.
     """
-    target = two_phase(finish=[Unfinished("later")])
-    with pytest.raises(Unfinished):
+    target = two_phase(finish=[PublishIncomplete("later")])
+    with pytest.raises(PublishIncomplete):
         process(target)
     with pytest.raises(CheckpointReplaced) as refused:
         batches(target).process(write(Frame()), running(0, "another-query"))
@@ -583,9 +584,9 @@ def test_what_a_rewound_query_has_decided_is_published_by_its_heir():
     """Its own query cannot be started once more on such a checkpoint; the advice must be one that
     can be followed.
     """
-    target = two_phase(finish=[None, Unfinished("later")])
+    target = two_phase(finish=[None, PublishIncomplete("later")])
     process(target, 0)
-    with pytest.raises(Unfinished):
+    with pytest.raises(PublishIncomplete):
         process(target, 1)
     with pytest.raises(CheckpointRewound) as refused:
         process(target, 0)
@@ -889,8 +890,8 @@ def test_a_failed_call_poisons_its_run_also_where_the_ledger_has_the_batch():
     """It was decided, and what comes after the decision failed: Spark has to see the error."""
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "run")
-    files.left(0, "run", "Unfinished: later")
-    with pytest.raises(BatchNotWritten, match="Unfinished"):
+    files.left(0, "run", "PublishIncomplete: later")
+    with pytest.raises(BatchNotWritten, match="PublishIncomplete"):
         go(target, files, 1, "run")
     go(target, files, 1, "next")
     assert files.texts == {}

@@ -55,7 +55,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
     :param commit_timeout_s: how long committables are tried again without progress before the
-        query fails with :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it
+        query fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it
         goes on with them first.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """

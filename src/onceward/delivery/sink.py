@@ -60,7 +60,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
         Delivering does not count.
     :param commit_timeout_s: how long one chunk is tried before the query fails with
-        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that
+        :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it goes on with that
         chunk.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """

@@ -44,8 +44,8 @@ from onceward.errors import (
     ConfigurationError,
     DeliveryRefused,
     OncewardError,
+    PublishIncomplete,
     TargetLost,
-    Unfinished,
 )
 from onceward.ids import AttemptId
 from onceward.spark.batch.computation import Computation
@@ -199,7 +199,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _delivered(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Deliver ``chunk``, as often as it takes.
 
-        :raises Unfinished: the target has not taken it in time. :raises DeliveryRefused: it never
+        :raises PublishIncomplete: the target has not taken it in time. :raises DeliveryRefused: it never
             will.
         """
         patience = Patience(self.commit_timeout_s)
@@ -247,8 +247,10 @@ class WriteAheadTarget(TwoPhaseTarget):
                 )
             return record
 
-    def _unfinished(self, chunk: Chunk, record: LedgerRecord, error: Exception) -> Unfinished:
-        return Unfinished(
+    def _unfinished(
+        self, chunk: Chunk, record: LedgerRecord, error: Exception
+    ) -> PublishIncomplete:
+        return PublishIncomplete(
             f"{record.batch} is decided, and the target has not taken chunk {chunk.number} of "
             f"{chunk.of} ({chunk.key}) "
             f"within {self.commit_timeout_s:g} s: {type(error).__name__}: {error}",

@@ -47,8 +47,8 @@ from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
     OncewardError,
+    PublishIncomplete,
     TargetLost,
-    Unfinished,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
 from onceward.spark.batch.computation import Computation
@@ -267,7 +267,7 @@ class TwoPhaseTarget(Target):
                 if result in (CommitResult.RETRY_LATER, CommitResult.PROGRESS)
             ]
             if waiting and not patience.wait():
-                raise Unfinished(
+                raise PublishIncomplete(
                     f"{record.batch} is decided, and {len(waiting)} of its committables were "
                     f"still to be committed "
                     f"after {self.commit_timeout_s:g} s without progress",

@@ -82,7 +82,7 @@ class DeltaSink(_LakeSink):
     :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no
         limit.
     :param commit_timeout_s: how long publishing is tried again without progress before the query
-        fails with :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes
+        fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it goes
         on with that first.
     :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
     """

@@ -123,7 +123,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "TransactionTimeoutTooShort": (_BATCH_LOST, "something stood still for long, more than once"),
     "BatchTimedOut": (_BATCH_LOST, "something stood still for long"),
     "CommitInDoubt": (_any(_UNREACHABLE, _faults("fs:", "db:")), "an answer did not come"),
-    "Unfinished": (
+    "PublishIncomplete": (
         _faults("target:", "fs:", "db:", "net:", "broker:", "pause:", "answer:"),
         "the target was in trouble",
     ),
