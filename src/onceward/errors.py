@@ -77,7 +77,7 @@ next.
     ├── CommitInDoubt                 the commit has no answer yet; the ledger decides
     ├── PublishIncomplete             a batch is decided, and not all of it is published yet
     ├── DeliveryRefused               the target will never take rows of a decided batch as they are
-    ├── TargetLost                    what a decided batch had prepared is gone from the target
+    ├── PreparedDataLost              what a decided batch had prepared is gone from the target
     └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
 
 What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may
@@ -596,7 +596,7 @@ class PublishIncomplete(OncewardError):
     recovery = Recovery.RESTART
 
 
-class TargetLost(OncewardError):
+class PreparedDataLost(OncewardError):
     """What a decided batch had prepared is gone from the target: it cannot be published any
     more.
     """

@@ -56,9 +56,9 @@ from onceward.errors import (
     CommitInDoubt,
     Fenced,
     OncewardError,
+    PreparedDataLost,
     PublishIncomplete,
     SendFailed,
-    TargetLost,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, pipeline_id
 from onceward.spark.batch.query import RunningBatch
@@ -755,7 +755,7 @@ class TwoPhaseContract(SinkContract):
     def test_what_is_lost_is_said_and_never_passed_over(self, kit: TwoPhaseKit) -> None:
         new_target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
         for _ in range(2):
-            with pytest.raises(TargetLost):
+            with pytest.raises(PreparedDataLost):
                 self._process(kit, new_target(), 0, FIRST)
         run_batch(kit, 0, FIRST)  # somebody has restored it
         assert_holds(kit, FIRST, 0)
@@ -915,11 +915,11 @@ class TwoPhaseContract(SinkContract):
             target._policy = SinkPolicy(kit.pipeline, resume="skip_missing")
             return target
 
-        with pytest.raises(TargetLost):
+        with pytest.raises(PreparedDataLost):
             self._process(kit, keeping(), 0, FIRST)
         batches = MicroBatches(keeping(), SinkPolicy(kit.pipeline, resume="skip_missing"))
         batches.process([Write(kit.frame(FIRST))], batch(0))  # another run, of which it was asked
-        with pytest.raises(TargetLost):
+        with pytest.raises(PreparedDataLost):
             batches.process([Write(kit.frame(SECOND))], batch(1))
 
     def test_an_abort_may_be_repeated(self, kit: TwoPhaseKit) -> None:

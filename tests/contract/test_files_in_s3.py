@@ -17,7 +17,7 @@ import onceward as ow
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.errors import ConfigurationError, TargetLost, TargetUnreachable
+from onceward.errors import ConfigurationError, PreparedDataLost, TargetUnreachable
 from onceward.files import manifest
 from onceward.spark.files.file_system import S3Files, files_at
 from onceward_testing import LocalS3
@@ -178,7 +178,7 @@ def test_prepared_files_that_are_gone_are_named(kit: S3Kit):
     files = files_at(kit.path, renames=False)
     gone = kit.objects("_onceward/files")[0]
     files.remove(gone.partition("/out/")[2])
-    with pytest.raises(TargetLost):
+    with pytest.raises(PreparedDataLost):
         run_batch(kit, 0, FIRST)
     assert kit.values() == Counter()
 

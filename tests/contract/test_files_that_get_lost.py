@@ -26,11 +26,11 @@ from onceward.errors import (
     Fenced,
     LedgerUnreachable,
     OncewardError,
+    PreparedDataLost,
     PublishIncomplete,
     Recovery,
     ReportMismatch,
     SendFailed,
-    TargetLost,
     TargetUnreachable,
 )
 from onceward.spark.files.file_system import LocalFiles
@@ -194,7 +194,7 @@ def test_prepared_files_that_are_gone_stop_the_query_by_name(
     kept = gone.read_bytes()
     gone.unlink()
     for _ in range(2):
-        with pytest.raises(TargetLost, match="contract@"):
+        with pytest.raises(PreparedDataLost, match="contract@"):
             run_batch(kit, 1, SECOND)
     assert kit.layout == "flat" or kit.visible() == Counter(FIRST), "half a batch was published"
     gone.parent.mkdir(exist_ok=True)
@@ -207,7 +207,7 @@ def test_prepared_files_that_are_gone_stop_the_query_by_name(
 def test_a_file_that_was_cut_short_is_lost(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
     dies_before_it_publishes(kit, monkeypatch)
     os.truncate(prepared(kit)[0], 10)
-    with pytest.raises(TargetLost):
+    with pytest.raises(PreparedDataLost):
         run_batch(kit, 0, FIRST)
 
 
@@ -606,7 +606,7 @@ class TestLists:
         place = kit.folder / "out" / MANIFESTS / "contract@0000000000"
         whole = place.read_text()
         Path(kit.published()[0]).unlink()
-        with pytest.raises(TargetLost):
+        with pytest.raises(PreparedDataLost):
             run_batch(kit, 0, FIRST)
         target = kit.new_target()
         target._policy = SinkPolicy(kit.pipeline, resume="skip_missing")

@@ -22,10 +22,10 @@ from onceward.errors import (
     ConfigurationError,
     InvalidColumn,
     LedgerBehind,
+    PreparedDataLost,
     ReportMismatch,
     RowRefused,
     TableMissing,
-    TargetLost,
     TargetUnreachable,
 )
 from onceward.ids import pipeline_id
@@ -111,7 +111,7 @@ def test_prepared_files_that_are_gone_stop_the_pipeline_by_name(kit: LakeKit):
     else:
         table = Process(kit).target._table._table
         table.drop(list(table.staged("contract@").values()))
-    with pytest.raises(TargetLost):
+    with pytest.raises(PreparedDataLost):
         Process(kit).open()
     left_out = Process(kit)
     left_out.target._policy = SinkPolicy(left_out.target._policy.pipeline, resume="skip_missing")
@@ -125,7 +125,7 @@ def test_files_that_are_gone_while_a_process_waits_to_publish_stop_it_by_name(de
     process = decided(delta, FIRST)
     for file in data_files(delta):
         file.unlink()
-    with pytest.raises(TargetLost):
+    with pytest.raises(PreparedDataLost):
         process.finish()
     assert delta.visible() == Counter()
 
@@ -173,7 +173,7 @@ def test_a_table_that_was_made_anew_stops_the_pipeline_by_name(kit: LakeKit):
             f"CREATE TABLE {kit.table} (value int) USING iceberg TBLPROPERTIES "
             f"('write.wap.enabled'='true')"
         )
-    with pytest.raises(TargetLost):
+    with pytest.raises(PreparedDataLost):
         Process(kit).open()
 
 
@@ -216,7 +216,7 @@ def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path:
     process.newest = process.stage(kit.frame(["b"]).selectExpr(*names, "4 AS more"))
     process.attempt.commit()
     lake.sql(f"ALTER TABLE delta.`{kit.path}` DROP COLUMN s.b")
-    with pytest.raises(TargetLost):
+    with pytest.raises(PreparedDataLost):
         Process(kit).open()
 
 
@@ -264,7 +264,7 @@ def test_a_table_that_was_replaced_since_has_to_read_what_was_staged(
         Process(iceberg).open()
         assert iceberg.visible() == Counter(FIRST)
     else:
-        with pytest.raises(TargetLost):
+        with pytest.raises(PreparedDataLost):
             Process(iceberg).open()
 
 

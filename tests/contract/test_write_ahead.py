@@ -32,9 +32,9 @@ from onceward.errors import (
     DeliveryRefused,
     Fenced,
     LedgerUnreadable,
+    PreparedDataLost,
     PublishIncomplete,
     StoreUnreachable,
-    TargetLost,
 )
 from onceward.ids import pipeline_id
 from onceward_testing import LocalKafka
@@ -503,7 +503,7 @@ def test_rows_that_are_lost_are_named_and_nothing_is_delivered(
     whole = second.read_bytes()
     harm(second)
     for _ in range(2):
-        with pytest.raises(TargetLost, match=second.name):
+        with pytest.raises(PreparedDataLost, match=second.name):
             run_batch(here, 0, FIRST)
     assert here.kept() == []
     second.write_bytes(whole)  # somebody has restored it
@@ -528,7 +528,7 @@ def test_rows_that_change_after_somebody_looked_are_not_delivered(here: HttpKitH
         return found
 
     target._looked_at = and_changed  # type: ignore[method-assign]
-    with pytest.raises(TargetLost, match=first.name):
+    with pytest.raises(PreparedDataLost, match=first.name):
         process.finish()
     assert here.kept() == []
     first.write_bytes(whole)

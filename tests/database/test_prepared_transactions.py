@@ -22,9 +22,9 @@ from onceward.errors import (
     ConfigurationError,
     InvalidColumn,
     OncewardError,
+    PreparedDataLost,
     RowRefused,
     SendFailed,
-    TargetLost,
     UnsupportedQuery,
 )
 from onceward.ids import TaskAttempt
@@ -139,7 +139,7 @@ def test_what_somebody_has_ended_is_told_by_its_marker(
         assert transactions.commit(second) is ow.CommitResult.ALREADY_DONE
     else:
         transactions.abort(first)
-        with pytest.raises(TargetLost, match=first):
+        with pytest.raises(PreparedDataLost, match=first):
             Process(in_any_place).open()
         assert transactions.commit(first) is ow.CommitResult.LOST
         in_any_place.write(["c"], number=1, resume="skip_missing")

@@ -30,7 +30,7 @@ WILL_NEVER_PASS = {
     "UnencodableValue",
     "UnsupportedSchema", "SourceNotNamed", "ChangeUnreadable", "InvalidRow", "DeliveryRefused",
     # records that are gone
-    "SourceDataLost", "BinlogPurged", "TargetLost",
+    "SourceDataLost", "BinlogPurged", "PreparedDataLost",
     # refused admission, and a newer copy
     "AdmissionRefused", "LedgerBehind", "LedgerUnreadable", "CheckpointReplaced",
     "CheckpointCorrupted",

@@ -19,7 +19,7 @@ from onceward.delivery.chunks import Delivery, told
 from onceward.delivery.row_files import RowFile, RowFileWriter
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.two_phase import Task
-from onceward.errors import ConfigurationError, LedgerUnreadable, TargetLost
+from onceward.errors import ConfigurationError, LedgerUnreadable, PreparedDataLost
 from onceward.ids import AttemptId, BatchId, PipelineId
 
 ATTEMPT = AttemptId(1 << 62, 12)
@@ -123,7 +123,7 @@ def test_of_a_file_that_changes_while_it_is_read_nothing_comes_but_what_it_was(
         changed[place] ^= 1
         path.write_bytes(changed)
         came: list[list[str]] = []
-        with pytest.raises(TargetLost, match="another one"):
+        with pytest.raises(PreparedDataLost, match="another one"):
             came.extend(batch.column(0).to_pylist() for batch in file.read(tmp_path, looked))
         assert came == values[: len(came)]
 

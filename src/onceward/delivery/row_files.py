@@ -25,7 +25,12 @@ import pyarrow as pa
 from onceward.durable import sync
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Task
-from onceward.errors import ConfigurationError, LedgerUnreadable, StoreUnreachable, TargetLost
+from onceward.errors import (
+    ConfigurationError,
+    LedgerUnreadable,
+    PreparedDataLost,
+    StoreUnreachable,
+)
 
 _NAME = re.compile(
     r"(?P<task>.+-(?P<frame>\d+)-\d+\.\d+)\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow"
@@ -100,7 +105,7 @@ class RowFile(NamedTuple):
         """Its rows, in their order. No row comes of a block that is not as it was when somebody
         :attr:`looked`.
 
-        :raises TargetLost: it is not what was written, although it was a moment ago.
+        :raises PreparedDataLost: it is not what was written, although it was a moment ago.
         """
         rows = 0
         try:
@@ -120,8 +125,8 @@ class RowFile(NamedTuple):
         if rows != self.rows:
             raise self._lost(folder, f"it has {rows} rows")
 
-    def _lost(self, folder: Path, how: str) -> TargetLost:
-        return TargetLost(
+    def _lost(self, folder: Path, how: str) -> PreparedDataLost:
+        return PreparedDataLost(
             f"{folder / self.name} was as it had been written, and is not any more: {how}",
             next_step="find out what else writes to the store; start the query again, which looks "
             "at it anew",

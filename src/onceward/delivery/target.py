@@ -44,8 +44,8 @@ from onceward.errors import (
     ConfigurationError,
     DeliveryRefused,
     OncewardError,
+    PreparedDataLost,
     PublishIncomplete,
-    TargetLost,
 )
 from onceward.ids import AttemptId
 from onceward.spark.batch.computation import Computation
@@ -149,7 +149,7 @@ class WriteAheadTarget(TwoPhaseTarget):
                 if chunk.rows.num_rows:
                     record = self._delivered(chunk, record)
                 record = self._counted(chunk, record)
-        except TargetLost:
+        except PreparedDataLost:
             # A newer copy that has finished the batch has removed its files. Then this append is
             # refused, and the copy is Fenced instead of reporting rows as lost.
             self._progress(record)
@@ -189,7 +189,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         )
 
     def _looked_at(self, delivery: Delivery, record: LedgerRecord) -> dict[RowFile, Looked]:
-        """The files that are needed. :raises TargetLost: one has something wrong, and may not be
+        """The files that are needed. :raises PreparedDataLost: one has something wrong, and may not be
         left out.
         """
         looked = {file: file.looked_at(self._folder) for file in delivery.needed}

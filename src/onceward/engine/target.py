@@ -184,7 +184,7 @@ class Target(ABC):
         Asked for decided records only, which atomic targets do not write.
 
         :raises PublishIncomplete: not yet; the query may be started again, and tries again.
-        :raises TargetLost: never; a person decides.
+        :raises PreparedDataLost: never; a person decides.
         :raises LedgerUnreadable: the record is another sink's.
         """
         raise foreign_output_error(record)

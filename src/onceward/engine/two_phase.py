@@ -47,8 +47,8 @@ from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
     OncewardError,
+    PreparedDataLost,
     PublishIncomplete,
-    TargetLost,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
 from onceward.spark.batch.computation import Computation
@@ -310,7 +310,7 @@ class TwoPhaseTarget(Target):
                 "%s: left out, as it is lost: of %s: %s", record.pipeline, record.batch, lost
             )
             return
-        raise TargetLost(
+        raise PreparedDataLost(
             f"a part of {record.batch} was prepared and decided, and is gone from the target: "
             f"{str(lost[0])[:_LONGEST_TEXT]}"
             + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),

@@ -127,7 +127,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         _faults("target:", "fs:", "db:", "net:", "broker:", "pause:", "answer:"),
         "the target was in trouble",
     ),
-    "TargetLost": (
+    "PreparedDataLost": (
         _faults("db:ended by hand", "target:", "fs:"),
         "somebody has removed what was prepared",
     ),

@@ -29,7 +29,7 @@ from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import OpenTaskWriter, TwoPhaseAttempt, TwoPhaseTarget, drop
-from onceward.errors import OncewardError, SendFailed, TargetLost, TargetUnreachable
+from onceward.errors import OncewardError, PreparedDataLost, SendFailed, TargetUnreachable
 from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
@@ -156,7 +156,7 @@ class PreparedTarget(TwoPhaseTarget):
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         try:
             finished = super().finish(record)
-        except TargetLost:
+        except PreparedDataLost:
             # A newer copy that has finished the batch has removed its markers, and then it is for
             # Fenced to say so.
             self.chain.progress(record)
