@@ -46,7 +46,7 @@ next.
     │   ├── RegistryRefused           the schema registry does not let us in
     │   ├── RegistryReplaced          the schema registry has another schema now under an id that was known
     │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
-    │   ├── SchemaIdUnseen            a record names a schema that was not known when the query was defined
+    │   ├── NewSchemaId               a record names a schema that was not known when the query was defined
     │   ├── ServerUnreachable         the database server that changes are read from does not answer
     │   ├── BinlogCorrupted           bytes of a binlog are not what was written
     │   ├── SourceDataLost            records are gone from the source before they were read
@@ -412,7 +412,7 @@ class SchemaUnknown(ResourceError):
     """The schema registry knows no such id, subject, version or schema."""
 
 
-class SchemaIdUnseen(ResourceError):
+class NewSchemaId(ResourceError):
     """Records name schemas that were not known when the query was defined, and a plan is fixed
     once it is. The next start knows them. ``details["news"]`` names what was learnt.
     """

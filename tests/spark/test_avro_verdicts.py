@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 import onceward as ow
 from onceward.engine import decoding
-from onceward.errors import InvalidRecord, OncewardError, SchemaIdUnseen
+from onceward.errors import InvalidRecord, NewSchemaId, OncewardError
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
 from support.avro_codec import Malformed, read, varint, write
@@ -295,11 +295,11 @@ def test_an_id_that_is_new_fails_the_job_and_is_found(spark: Any, registry: Memo
         step.dead_letters(later).count,
     ):
         error = failure(act)
-        assert isinstance(error, SchemaIdUnseen)
+        assert isinstance(error, NewSchemaId)
         assert error.details["tag"] == step.tag
     registry.add("others", PERSON, 5)
     better = step.explain(error, lambda: later)
-    assert isinstance(better, SchemaIdUnseen)
+    assert isinstance(better, NewSchemaId)
     assert better.details["ids"] == [5, 6, 2**32 - 1]
     assert len(better.details["news"]) == 3
     _, step = step_of(later, registry)

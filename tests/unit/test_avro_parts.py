@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from onceward.errors import (
     InvalidRecord,
+    NewSchemaId,
     RegistryReplaced,
     RegistryUnreachable,
-    SchemaIdUnseen,
     UnencodableValue,
     UnsupportedSchema,
 )
@@ -381,7 +381,7 @@ def test_what_a_plan_raises_is_heard():
     )
     assert str(nowhere).startswith("a record cannot be read (BadFraming): short.")
     unseen = known_failure(raised(raised="unseen", tag="t", id=9))
-    assert isinstance(unseen, SchemaIdUnseen)
+    assert isinstance(unseen, NewSchemaId)
     assert unseen.details == {"tag": "t", "ids": [9]}
     assert isinstance(
         known_failure(raised(raised="unfit", id=9, message="not UTF-8")), UnencodableValue

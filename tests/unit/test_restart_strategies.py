@@ -23,8 +23,8 @@ from onceward.errors import (
     BrokerUnreachable,
     ConfigurationError,
     Fenced,
+    NewSchemaId,
     OncewardError,
-    SchemaIdUnseen,
     SendFailed,
 )
 from onceward.operate import supervise as supervising
@@ -297,7 +297,7 @@ def test_each_restart_is_said_with_its_error_and_next_step(
 
 def learnt(*ids: int) -> Life:
     return Life(
-        SchemaIdUnseen(f"ids {ids}", details={"news": [f"registry {number}" for number in ids]})
+        NewSchemaId(f"ids {ids}", details={"news": [f"registry {number}" for number in ids]})
     )
 
 
@@ -320,7 +320,7 @@ def test_what_was_learnt_is_no_failure(lives: Any):
 )
 def test_what_was_learnt_twice_is_a_failure(lives: Any, again: Life):
     started, error = lives(learnt(1, 2), again, Life(), strategy=ow.restart.NoRestart())
-    assert isinstance(error, SchemaIdUnseen)
+    assert isinstance(error, NewSchemaId)
     assert started == 2
 
 

@@ -63,7 +63,7 @@ def decode(
     A record that is not framed, names a schema that the registry does not have, ends before or
     after its bytes, holds a text that is not UTF-8, or a value that the reader's schema does not
     take, is *poison*. An id that was unknown when the query was defined stops the query with
-    :class:`~onceward.errors.SchemaIdUnseen`, whatever ``on_error`` says, and the next definition
+    :class:`~onceward.errors.NewSchemaId`, whatever ``on_error`` says, and the next definition
     knows it: :func:`onceward.supervise` sees to that.
 
     :param registry: a :class:`onceward.SchemaRegistry`, or its address. It is asked when the query

@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as NotYet
 
 from pyspark.sql import DataFrame
 
-from onceward.errors import OncewardError, RegistryReplaced, SchemaIdUnseen
+from onceward.errors import NewSchemaId, OncewardError, RegistryReplaced
 from onceward.formats.avro.memory import Registry, SchemaMemory
 from onceward.formats.avro.plan import AvroPlan
 from onceward.formats.validation import ValidatingStep
@@ -60,7 +60,7 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         """Ask the registry for every id of the batch that the plan does not know, so that the next
         start knows them.
         """
-        if not isinstance(error, SchemaIdUnseen) or error.details.get("tag") != self.tag:
+        if not isinstance(error, NewSchemaId) or error.details.get("tag") != self.tag:
             return None
         ids = [int(number) for number in error.details["ids"]]
         if rows is not None:
@@ -145,11 +145,11 @@ def _in_a_thread(ask: Callable[[list[int]], None], ids: list[int]) -> Future[Non
     return answer
 
 
-def _unseen_error(registry: Registry, ids: list[int], missing: frozenset[int]) -> SchemaIdUnseen:
+def _unseen_error(registry: Registry, ids: list[int], missing: frozenset[int]) -> NewSchemaId:
     there, not_there = [n for n in ids if n not in missing], [n for n in ids if n in missing]
     parts = [f"has {_listed(there)}"] if there else []
     parts += [f"does not have {_listed(not_there)}"] if not_there else []
-    return SchemaIdUnseen(
+    return NewSchemaId(
         f"records of the batch name schema ids that were not known when the query was defined; "
         f"{registry!r} " + " and ".join(parts),
         next_step="start the query again, defining it anew, so that its plan has them; "

@@ -16,9 +16,9 @@ from onceward.errors import (
     ChangeUnreadable,
     CheckpointCorrupted,
     InvalidRecord,
+    NewSchemaId,
     OncewardError,
     PartitionsAdded,
-    SchemaIdUnseen,
     SourceDataLost,
     UnencodableValue,
     WorkerPythonMismatch,
@@ -150,7 +150,7 @@ def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _unseen(said: dict[str, object]) -> OncewardError:
-    return SchemaIdUnseen(
+    return NewSchemaId(
         f"a record names schema id {said.get('id')}, which was not known when the query was "
         f"defined",
         next_step="start the query again, defining it anew: that asks the schema registry for the "
