@@ -11,7 +11,7 @@ next.
     │   ├── FileUnreadable            a file that a setting names is missing, or cannot be read now
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
     │   ├── WorkerPythonMismatch      the Python that Spark's workers run is another, without Onceward
-    │   ├── SourceBroken              a source of one's own breaks its contract
+    │   ├── SourceContractViolated    a source of one's own breaks its contract
     │   ├── ServerMisconfigured       settings or grants of a database server do not let its changes be read
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
@@ -202,7 +202,7 @@ class WorkerPythonMismatch(ConfigurationError):
     recovery = Recovery.RESTART_IF_WORKED
 
 
-class SourceBroken(ConfigurationError):
+class SourceContractViolated(ConfigurationError):
     """A source of one's own breaks its contract: too many rows, a position that stays where rows
     came, no JSON.
     """

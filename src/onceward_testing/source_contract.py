@@ -45,7 +45,7 @@ from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.ranges import Ranges
 from onceward.engine.calls.foreach_batch import error_of
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import SourceBroken
+from onceward.errors import SourceContractViolated
 from onceward.files.ledger import FolderLedger
 from onceward.files.sink import FileSink
 from onceward.ids import pipeline_id
@@ -253,5 +253,5 @@ class SourceContract:
         walk = SourceReader(kit, kit.new_source(), 1)
         try:
             assert len(walk.to_the_end()) == len(kit.wanted())
-        except SourceBroken as broken:
+        except SourceContractViolated as broken:
             raise AssertionError(f"read(position, 1) is a legal call: {broken}") from broken

@@ -14,7 +14,7 @@ from onceward.errors import (
     BinlogCorrupted,
     ChangeUnreadable,
     ConfigurationError,
-    SourceBroken,
+    SourceContractViolated,
     SourceReplaced,
 )
 from onceward.mysql.binlog.event import (
@@ -517,7 +517,7 @@ def test_positions_are_the_same_as_json():
     position = start(gtids="x", born=7, snapshot={"left": []})
     assert Position.from_json(position.to_json()) == position
     for other in ({"mysql": 3}, {"mysql": 2}, {"mysql": 1}, 7, {**position.to_json(), "more": 1}):
-        with pytest.raises(SourceBroken, match="no position of mysql_changes"):
+        with pytest.raises(SourceContractViolated, match="no position of mysql_changes"):
             Position.from_json(other)
     assert [binlog_number(name) for name in ("binlog.000009", "a.b.1000000")] == [9, 1_000_000]
     assert Coordinates("binlog.999999", 5).order < Coordinates("binlog.1000000", 4).order
@@ -574,7 +574,7 @@ def test_in_names_of_tables_only_a_star_is_any_text():
     ids=str,
 )
 def test_settings_that_cannot_be(wrong: dict[str, Any]):
-    with pytest.raises((ConfigurationError, SourceBroken)) as refused:
+    with pytest.raises((ConfigurationError, SourceContractViolated)) as refused:
         settings(**wrong)
     assert "pass@word" not in str(refused.value)
 

@@ -21,7 +21,7 @@ from onceward.errors import (
     InvalidColumn,
     InvalidRow,
     OncewardError,
-    SourceBroken,
+    SourceContractViolated,
     SourceFailed,
     SourceRangeChanged,
     SourceReplaced,
@@ -271,8 +271,8 @@ class Odd(Shelf):
 @pytest.mark.parametrize(
     ("kind", "options", "error"),
     [
-        (Unpicklable, {}, SourceBroken),
-        (Shapeless, {}, SourceBroken),
+        (Unpicklable, {}, SourceContractViolated),
+        (Shapeless, {}, SourceContractViolated),
         (Odd, {}, InvalidColumn),
         (Shelf, {"max_rows_per_batch": 0}, ConfigurationError),
         (Shelf, {"poll_seconds": -1}, ConfigurationError),

@@ -24,7 +24,7 @@ WILL_NEVER_PASS = {
     # a setting that is wrong now
     "ConfigurationError", "UnknownOption", "ContradictoryOptions", "UnsupportedQuery",
     "ConnectorMissing",
-    "SourceBroken",
+    "SourceContractViolated",
     # data that a target never takes, or that cannot be read
     "InputError", "InvalidColumn", "InvalidTopicName", "InvalidRecord", "RecordTooLarge", "RowRefused",
     "UnencodableValue",

@@ -20,7 +20,7 @@ from onceward.custom.resettable.ranges import Ranges
 from onceward.custom.resettable.reader import PartsReader, RowsReader
 from onceward.errors import (
     Recovery,
-    SourceBroken,
+    SourceContractViolated,
     SourceFailed,
     SourceRangeChanged,
     SourceReplaced,
@@ -134,7 +134,7 @@ def test_a_circle_on_the_way_to_a_logged_end_is_noticed(length: int):
     round_and_round = Broken(
         lambda position, limit: ([], position + 1 if position < length else 1)
     )
-    with pytest.raises((SourceBroken, SourceRangeChanged)):
+    with pytest.raises((SourceContractViolated, SourceRangeChanged)):
         ranges(round_and_round).again(end)
 
 
@@ -201,7 +201,7 @@ class Broken(Numbers):
 )
 def test_a_source_that_breaks_its_contract_is_named(answer: Callable[[Any, int], Any], why: str):
     reading = ranges(Broken(answer))
-    with pytest.raises(SourceBroken, match=why):
+    with pytest.raises(SourceContractViolated, match=why):
         reading.following(reading.beginning())
 
 
@@ -265,7 +265,7 @@ def test_an_identity_may_come_later_and_must_be_text():
     source.name = "one"
     assert ranges(source).again(end).num_rows == 7
     source.name = 7  # type: ignore[assignment]
-    with pytest.raises(SourceBroken, match="identity"):
+    with pytest.raises(SourceContractViolated, match="identity"):
         ranges(source).beginning()
 
 
@@ -284,7 +284,7 @@ def test_offsets_come_back_from_a_checkpoint_and_are_not_taken_for_kafkas(positi
     "value", [None, {"position": 1}, {"topic": {"0": 5}}, {"onceward": 2, "position": 1}, "text"]
 )
 def test_offsets_of_others_are_refused(value: Any):
-    with pytest.raises(SourceBroken, match="no offset of a resettable source"):
+    with pytest.raises(SourceContractViolated, match="no offset of a resettable source"):
         Offset.from_json(value)
 
 

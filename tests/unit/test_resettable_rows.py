@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 
 from onceward.custom.resettable.contents import checksum_of
 from onceward.custom.resettable.fitting import Fitting
-from onceward.errors import InvalidColumn, InvalidRow, SourceBroken
+from onceward.errors import InvalidColumn, InvalidRow, SourceContractViolated
 
 UTC = timezone.utc
 NESTED = t.StructType().add("street", t.StringType(), False).add("at", t.TimestampType())
@@ -157,7 +157,7 @@ def test_arrow_columns_lose_nothing():
 
 @pytest.mark.parametrize("rows", ["ab", b"ab", {"id": 1}, None, 7])
 def test_what_is_no_rows_at_all_breaks_the_contract(rows: Any):
-    with pytest.raises(SourceBroken, match=f"returned {type(rows).__name__} for rows"):
+    with pytest.raises(SourceContractViolated, match=f"returned {type(rows).__name__} for rows"):
         Fitting(SCHEMA).table(rows, 10)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from onceward.custom.resettable.values import Check, Unfit, field_check, struct_check
-from onceward.errors import InvalidColumn, InvalidRow, SourceBroken
+from onceward.errors import InvalidColumn, InvalidRow, SourceContractViolated
 
 _ADVICE = "correct what read() returns, or the schema; nothing of these rows was written"
 
@@ -55,14 +55,14 @@ class Fitting:
         Of an iterable no more than ``at_most`` and one are taken: the caller counts them.
 
         :raises InvalidRow: a row does not fit.
-        :raises SourceBroken: ``rows`` is none of these.
+        :raises SourceContractViolated: ``rows`` is none of these.
         """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
             return self._of_arrow(_copied(rows))
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
-            raise SourceBroken(
+            raise SourceContractViolated(
                 f"read() returned {type(rows).__name__} for rows",
                 next_step="return a pyarrow Table or RecordBatch, or a list of tuples or dicts",
             )

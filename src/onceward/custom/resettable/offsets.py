@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from onceward.errors import SourceBroken
+from onceward.errors import SourceContractViolated
 
 VERSION = 1
 # its value is a number, so that no offset of ours looks like one of Kafka's, whatever a position
@@ -53,11 +53,11 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Any) -> Offset:
-        """:raises SourceBroken: a checkpoint (or a ledger record) has something else, another
+        """:raises SourceContractViolated: a checkpoint (or a ledger record) has something else, another
         source's or a newer version's.
         """
         if not is_ours(value):
-            raise SourceBroken(
+            raise SourceContractViolated(
                 f"the checkpoint has {_short(value)} for this source, which is no offset of a "
                 f"resettable source of "
                 "this version of Onceward",
@@ -82,17 +82,17 @@ def is_ours(value: Any) -> bool:
 def position_of(value: Any, said_by: str) -> Any:
     """``value`` as it will come back from the checkpoint (a tuple as a list).
 
-    :raises SourceBroken: it is no JSON, or too long for a log.
+    :raises SourceContractViolated: it is no JSON, or too long for a log.
     """
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise SourceBroken(
+        raise SourceContractViolated(
             f"{said_by} gave {_short(value)} as a position, which is not JSON: {error}",
             next_step="make positions of strings, numbers, true, false, null, lists and objects",
         ) from None
     if len(text) > _POSITION_CHARACTERS:
-        raise SourceBroken(
+        raise SourceContractViolated(
             f"{said_by} gave a position of {len(text)} characters; Spark's log and the ledger "
             f"keep it for each batch",
             next_step=f"keep it below {_POSITION_CHARACTERS} characters: a cursor, not what was "

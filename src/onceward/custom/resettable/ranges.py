@@ -28,7 +28,7 @@ from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.offsets import Offset, copied, position_of, same, text_of
 from onceward.errors import (
     OncewardError,
-    SourceBroken,
+    SourceContractViolated,
     SourceFailed,
     SourceRangeChanged,
     SourceReplaced,
@@ -74,7 +74,7 @@ class Ranges:
     def beginning(self) -> Offset:
         """Where a new query begins.
 
-        :raises SourceFailed, SourceBroken: …
+        :raises SourceFailed, SourceContractViolated: …
         """
         with calling("start()"):
             position = self._source.start()
@@ -83,7 +83,7 @@ class Ranges:
     def following(self, at: Offset) -> tuple[Offset, pa.Table] | None:
         """The next range after ``at`` and its rows; None while there is nothing new.
 
-        :raises SourceFailed, SourceBroken, InvalidRow, SourceReplaced: …
+        :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: …
         """
         self.same_source(at)  # first: positions of another source would only give odder errors
         position = (
@@ -131,7 +131,7 @@ class Ranges:
         """The rows of the range that ends at ``end``, once more.
 
         :raises SourceRangeChanged: they are not those that were read before.
-        :raises SourceFailed, SourceBroken, InvalidRow, SourceReplaced: …
+        :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: …
         """
         self.same_source(end)
         wanted, position = end.rows or 0, end.begins
@@ -194,7 +194,7 @@ class Ranges:
         with calling("identity()"):
             identity = self._source.identity()
         if identity is not None and not isinstance(identity, str):
-            raise SourceBroken(
+            raise SourceContractViolated(
                 f"identity() returned {type(identity).__name__}",
                 next_step="return a string, or None where there is none",
             )
@@ -204,14 +204,14 @@ class Ranges:
         with calling(f"read({text_of(position)}, {limit})"):
             answer = self._source.read(copied(position), limit)
             if not isinstance(answer, tuple) or len(answer) != 2:
-                raise SourceBroken(
+                raise SourceContractViolated(
                     f"read() returned {type(answer).__name__}",
                     next_step="return two things, `return rows, next_position`",
                 )
             rows = self._fitting.table(answer[0], limit)  # inside: a generator runs now
         after = position_of(answer[1], f"read({text_of(position)}, {limit})")
         if rows.num_rows > limit:
-            raise SourceBroken(
+            raise SourceContractViolated(
                 f"read({text_of(position)}, {limit}) returned more than {limit} rows",
                 next_step="return at most `limit` rows: where a page has more, let the position "
                 "say how far in it "
@@ -219,7 +219,7 @@ class Ranges:
                 details={"limit": limit},
             )
         if rows.num_rows and same(after, position):
-            raise SourceBroken(
+            raise SourceContractViolated(
                 f"read({text_of(position)}, {limit}) returned {rows.num_rows} rows and the same "
                 f"position again: the "
                 "next call would read them once more, without end",
@@ -255,8 +255,8 @@ def calling(what: str) -> Iterator[None]:
         ) from error
 
 
-def _goes_in_a_circle(position: Any, after: Any) -> SourceBroken:
-    return SourceBroken(
+def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:
+    return SourceContractViolated(
         f"read() went on from {text_of(position)} to {text_of(after)}, where it had been in the "
         f"same batch",
         next_step="return positions that only go forward",

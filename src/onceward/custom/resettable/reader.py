@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.offsets import Offset, copied, position_of, same, text_of
 from onceward.custom.resettable.ranges import Ranges, calling
-from onceward.errors import SourceBroken, UnsupportedQuery
+from onceward.errors import SourceContractViolated, UnsupportedQuery
 from onceward.spark.batch.carried import Carrier
 
 _PART_BYTES = 512 << 10
@@ -112,7 +112,7 @@ class SourceReader(DataSourceStreamReader):
                     self._newest_logged(ends)
                 return []
             if ends.first or not (begins.first or same(begins.position, ends.begins)):
-                raise SourceBroken(
+                raise SourceContractViolated(
                     f"Spark asks for the rows from {text_of(begins.position)} to "
                     f"{text_of(ends.position)}, which was "
                     f"logged as a range from {text_of(ends.begins)}: the checkpoint was changed "

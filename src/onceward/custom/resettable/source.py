@@ -21,7 +21,7 @@ from onceward.custom.resettable.offsets import copied, is_ours
 from onceward.custom.resettable.reader import PartsReader, RowsReader, SourceReader, reader_class
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import ConfigurationError, ContradictoryOptions, SourceBroken
+from onceward.errors import ConfigurationError, ContradictoryOptions, SourceContractViolated
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.kafka.source.positions import newest_in
 from onceward.spark.batch.carried import Carrier
@@ -78,7 +78,7 @@ class _Source(ABC):
         :raises ConfigurationError: a setting that cannot be; a ledger that knows no such source,
             or several.
         :raises InvalidColumn: the schema has a type that a source cannot have.
-        :raises SourceBroken: the source cannot be pickled.
+        :raises SourceContractViolated: the source cannot be pickled.
         """
         _check(max_rows_per_batch, poll_seconds, ledger, pipeline_id)
         use_the_drivers_python(spark.sparkContext)
@@ -118,7 +118,7 @@ class _Source(ABC):
             return cast(StructType, StructType.fromDDL(schema))
         if isinstance(schema, StructType):
             return schema
-        raise SourceBroken(
+        raise SourceContractViolated(
             f"{type(self).__name__}.schema is {type(schema).__name__}",
             next_step='set it in the class: schema = "id BIGINT NOT NULL, name STRING"',
         )
@@ -170,7 +170,7 @@ class ResettableSource(_Source):
             JSON value. Both are copied before ``read`` is called again.
 
         More than ``limit`` rows, rows without a new position, or a position that came before in
-        the same batch end the query with ``SourceBroken``; what it raises, with ``SourceFailed``,
+        the same batch end the query with ``SourceContractViolated``; what it raises, with ``SourceFailed``,
         which a supervisor may restart.
         """
 
@@ -244,7 +244,7 @@ def _refuse_unpicklable(source: _Source) -> None:
     try:
         cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
     except Exception as error:
-        raise SourceBroken(
+        raise SourceContractViolated(
             f"{type(source).__name__} cannot be pickled: {error}",
             next_step="keep settings in the source (addresses, names), and open connections, "
             "files and locks in its "

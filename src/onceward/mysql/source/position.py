@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from onceward.errors import SourceBroken
+from onceward.errors import SourceContractViolated
 from onceward.mysql.binlog.framing import file_number
 from onceward.mysql.binlog.gtid_sets import Gtids
 
@@ -99,7 +99,7 @@ class Position:
     def from_json(cls, value: Any) -> Position:
         """Parse JSON.
 
-        :raises SourceBroken: the checkpoint has something else, or a newer version's.
+        :raises SourceContractViolated: the checkpoint has something else, or a newer version's.
         """
         if isinstance(value, dict) and value.get("mysql") in (1, VERSION):
             try:
@@ -108,7 +108,7 @@ class Position:
                 pass
             else:
                 return found if value["mysql"] == VERSION else found._upgrade()
-        raise SourceBroken(
+        raise SourceContractViolated(
             f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of "
             f"this version of Onceward",
             next_step="start this query with a checkpoint of its own, and do not change the order "
@@ -124,11 +124,11 @@ def base_name(file: str) -> str:
 def binlog_number(file: str) -> int:
     """Return a binlog's number, which is behind its last dot: 7 for ``binlog.000007``.
 
-    :raises SourceBroken: it has no number.
+    :raises SourceContractViolated: it has no number.
     """
     number = file_number(file)
     if number < 0:
-        raise SourceBroken(
+        raise SourceContractViolated(
             f"{file!r} is no name of a binlog: it does not end in a number",
             next_step="use what SHOW BINARY LOGS says",
         )
