@@ -136,6 +136,9 @@ def take_dead_letters(frame: DataFrame, step: DecodingStep) -> DataFrame:
 
     :raises UnsupportedQuery: the rows below the step cannot be had a second time.
     """
+    # Computed a second time, beside the query. A union of valid rows and dead letters in the
+    # user's plan would not pass a window or a join, and a user's filter could drop the dead
+    # letters.
     return step.dead_letters(rows_below(frame, step.tag))
 
 

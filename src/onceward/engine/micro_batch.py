@@ -148,6 +148,10 @@ class MicroBatches:
         """Refuse a query with the wrong checkpoint or pipeline id before it stops a healthy
         one.
         """
+        # Before the takeover, although it may be outdated:
+        # 1. a query starts on an old copy of the checkpoint while the healthy one runs;
+        # 2. `open` would take the pipeline over, and the healthy query stops with Fenced;
+        # 3. admission then refuses the newcomer, and no query is left.
         peeked = self._target.peek()
         batch, sources, resume = running.batch, running.sources, self._policy.resume
         if is_refused_in_any_case(batch, sources, peeked, resume, stateful=running.stateful):

@@ -168,6 +168,13 @@ class TwoPhaseTarget(Target):
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
         check_chain_exists(self.chain, running, self._policy)
+        # List, take the chain, list again, and drop only what was there both times and is not
+        # decided:
+        # 1. dropping before the takeover: the older copy could still decide what was just dropped;
+        # 2. listing after the takeover only: a copy that has itself been taken over meanwhile
+        #    could drop what the newer one has prepared and decided;
+        # 3. listing before the takeover only: it could drop what the older copy has published
+        #    since.
         before = self.list_prepared()
         newest = self.chain.take()
         self.find_undecided(before, newest, running)

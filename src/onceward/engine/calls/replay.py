@@ -63,6 +63,8 @@ def replay(
     kinds = journal.kinds(running.batch.batch_id) if journal is not None else set()
     try:
         with naming_failures():
+            # The whole plan runs, although nothing is sent: state stores and the watermark of the
+            # next batch come out of this run, which Spark has not committed.
             now = _count(writes, running, policy)
     except SourceDataLost as lost:
         if running.stateful:

@@ -136,6 +136,8 @@ def admit(
         return Admission.FIRST if batch.batch_id == 0 else _without_record(resume, known)
     if batch.query_id == newest.batch.query_id:
         step = batch.batch_id - newest.batch.batch_id
+        # Three causes look alike: a function that skipped batches, one that swallowed an error
+        # (the next batch comes behind the lost one), and a ledger that lost its end.
         if step > 1:
             return _after_gap(sources, newest, resume, known)
         outcome = _same_checkpoint(step, sources, newest)
@@ -235,6 +237,8 @@ def _same_checkpoint(
         continues = begins_at_end(sources, newest, new_allowed=False)
         return Admission.NEXT if continues else Admission.OFFSETS_DIFFER
     if step == 0:
+        # Offsets, not the number alone: a checkpoint that was restored from a copy gives a
+        # committed number to other records, and a replay would drop them.
         same = [source.end for source in sources] == [source.end for source in newest.sources]
         return Admission.REPLAY if same else Admission.OFFSETS_DIFFER
     return Admission.REWOUND
