@@ -15,7 +15,7 @@ import typer
 
 from benchmarks.contenders import Contender, latency_contenders, throughput_contenders
 from benchmarks.plan import LatencyPlan, SinkPlan, shapes
-from onceward.cli.typed_errors import TypedErrors
+from onceward.cli.groups import TypedErrors
 from onceward.errors import ConfigurationError
 
 _THROUGHPUT_ROUNDS = 3

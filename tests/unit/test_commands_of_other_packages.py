@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 from typer.testing import CliRunner
 
-from onceward.cli import app, plugins
+from onceward.cli import app, groups
 
 UNAVAILABLE = 69
 
@@ -17,14 +17,14 @@ UNAVAILABLE = 69
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = EntryPoints(
-        EntryPoint(name, value, plugins.GROUP)
+        EntryPoint(name, value, groups.COMMANDS)
         for name, value in {
             "broken": "onceward.no_such_module:app",
             "jars": "onceward.no_such_module:app",
             "works": "test_commands_of_other_packages:works",
         }.items()
     )
-    monkeypatch.setattr(plugins, "entry_points", lambda **which: entries.select(**which))
+    monkeypatch.setattr(groups, "entry_points", lambda **which: entries.select(**which))
 
 
 def works(number: int) -> None:

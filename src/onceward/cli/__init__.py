@@ -6,7 +6,7 @@ numpy) inside their functions, so that ``onceward --help`` answers at once.
 
 To add a command: write ``cli/<name>.py`` with one public function whose parameters are Typer
 options, and add one line to the list at the bottom. Packages beside this one add theirs by the
-entry-point group of :mod:`onceward.cli.plugins`.
+entry-point group of :mod:`onceward.cli.groups`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import typer
 
 from onceward.cli.dead_letters import dead_letters
 from onceward.cli.doctor.command import doctor
+from onceward.cli.groups import Commands
 from onceward.cli.jars import jars
-from onceward.cli.plugins import Commands
 from onceward_testing.cli.broker import broker
 from onceward_testing.cli.demo import demo
 from onceward_verify.cli import app as verify

@@ -1,0 +1,123 @@
+"""Groups of commands: errors of ours as messages with a status, and commands of other packages.
+
+Used by :mod:`onceward.cli`, and by commands outside the package. ``onceward`` imports none of the
+packages beside it: they register ``verify``, ``demo`` and ``broker`` in the entry-point group
+``onceward.commands``. An entry point names a command, and as its object a function whose
+parameters are Typer options, or a Typer with one command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from onceward.errors import BrokerUnreachable, ConfigurationError, OncewardError
+
+# Exit statuses by BSD's sysexits.h: a command's own 0, 1 and 2 never mean a misspelt option or a
+# dead broker.
+USAGE, UNAVAILABLE = 64, 69
+COMMANDS = "onceward.commands"
+_CLICKS_USAGE = 2
+
+
+class TypedErrors(TyperGroup):
+    """Group that shows an error of ours as a message with a next step.
+
+    Others keep their traceback, because they are our mistakes and not the user's. Exits with
+    status 64 for wrong options and settings, 69 for brokers that cannot be reached, and else with
+    1.
+    """
+
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        """Parse the command line."""
+        with _usage_status():
+            return super().make_context(*arguments, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            with _usage_status():
+                return super().invoke(ctx)
+        except OncewardError as error:
+            typer.secho(f"{type(error).__name__}: {error.message}", fg=typer.colors.RED, err=True)
+            if error.next_step:
+                typer.secho(f"Next: {error.next_step}.", err=True)
+            raise typer.Exit(_status(error)) from error
+
+
+class Commands(TypedErrors):
+    """Group of the commands of this package, and behind them those of others.
+
+    The latter are loaded when they are asked for; one that cannot be imported says so.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, this package's first."""
+        own = super().list_commands(ctx)
+        others = {entry.name for entry in entry_points(group=COMMANDS)}
+        return [*own, *sorted(others.difference(own))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of that name, or None; of several entry points the first."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        entries = entry_points(group=COMMANDS, name=cmd_name)
+        return next((_load(entry) for entry in entries), None)
+
+
+@contextmanager
+def _usage_status() -> Iterator[None]:
+    """Give usage errors a status of their own: Click's is 2."""
+    try:
+        yield
+    except Exception as error:
+        # Click's class is not asked for: Typer brings a Click of its own, or takes the installed.
+        if getattr(error, "exit_code", None) == _CLICKS_USAGE and hasattr(error, "format_message"):
+            error.exit_code = USAGE  # type: ignore[attr-defined]  # it was just looked at
+        raise
+
+
+def _status(error: OncewardError) -> int:
+    if isinstance(error, ConfigurationError):
+        return USAGE
+    return UNAVAILABLE if isinstance(error, BrokerUnreachable) else 1
+
+
+def _load(entry: EntryPoint) -> Any:
+    try:
+        app = entry.load()
+        if not isinstance(app, typer.Typer):
+            function, app = app, typer.Typer(add_completion=False)
+            app.command()(function)
+        command: Any = typer.main.get_command(app)
+    # Whatever another package fails with, the other commands work.
+    except Exception as error:  # noqa: BLE001
+        command = _unavailable(entry, error)
+    command.name = entry.name
+    return command
+
+
+def _unavailable(entry: EntryPoint, error: Exception) -> Any:
+    """Return a command that takes any options, and says why it cannot run."""
+    reason = (
+        f"{entry.name} is not available: {entry.value} cannot be imported: "
+        f"{type(error).__name__}: {error}"
+    )
+    package = entry.dist.name if entry.dist else "its package"
+    app = typer.Typer(add_completion=False)
+
+    @app.command(
+        help=reason, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+    )
+    def unavailable() -> None:
+        typer.secho(reason, fg=typer.colors.RED, err=True)
+        typer.secho(f"Next: install {package} again.", err=True)
+        raise typer.Exit(UNAVAILABLE)
+
+    return typer.main.get_command(app)
