@@ -635,13 +635,13 @@ def _all_kinds(root: type[OncewardError]) -> dict[str, type[OncewardError]]:
 
 
 def to_json(error: OncewardError) -> str:
-    """``error`` as JSON text, for the way from an executor to the driver."""
+    """Convert ``error`` to JSON text, for the way from an executor to the driver."""
     kind = type(error).__name__
     return json.dumps([kind, error.message, error.next_step, error.details], default=str)
 
 
 def from_json(text: str) -> OncewardError:
-    """The error that :func:`to_json` wrote; an unknown kind becomes the root."""
+    """Return the error that :func:`to_json` wrote; an unknown kind becomes the root."""
     kind, message, next_step, details = json.loads(text)
     return _all_kinds(OncewardError).get(kind, OncewardError)(
         message, next_step=next_step, details=details

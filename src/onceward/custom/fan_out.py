@@ -96,9 +96,8 @@ class FanOut(ForeachBatchSink):
         return self._sinks[self._decides]._dead_letters(frame)
 
     def new_target(self, policy: SinkPolicy | None = None) -> FanOutTarget:
-        """What the engine drives, as a new process of the pipeline would make it; also for
-        contract tests.
-        """
+        """Return the target that the engine drives, as a new process of the pipeline would make
+        it; for contract tests, too."""
         chosen = policy or self._policy
         targets = {name: sink._new_target(chosen) for name, sink in self._sinks.items()}
         branches = {

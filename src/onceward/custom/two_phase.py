@@ -98,14 +98,15 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     @abstractmethod
     def begin(self, task: Task) -> TaskWriter:
-        """In a task: the writer of its rows. ``task.name`` is unique for all time: whatever is
-        prepared, prepare it under that name, so that no two attempts, of this task or of the
-        batch, ever meet.
+        """Return the writer of a task's rows. Runs in the task.
+
+        ``task.name`` is unique for all time: prepare everything under that name, so that no two
+        attempts, of this task or of the batch, ever meet.
         """
 
     @abstractmethod
     def commit(self, committable: Any) -> CommitResult | None:
-        """In the driver, after the decision: make visible what a task has prepared.
+        """Make visible what a task has prepared. Runs in the driver, after the decision.
 
         Called again after a crash or a lost answer, and then for what may be done already: it must
         be idempotent.
@@ -119,23 +120,25 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     @abstractmethod
     def abort(self, committable: Any) -> None:
-        """In the driver: drop what a task has prepared, for it will never be committed. May be
-        called twice, or not at all: what a crash leaves is for :meth:`recover`.
+        """Drop what a task has prepared, for it will never be committed. Runs in the driver.
+
+        May be called twice, or not at all: what a crash leaves is for :meth:`recover`.
         """
 
     @abstractmethod
     def recover(self) -> Iterable[Any]:
-        """In the driver, at every start, before anything else, and once more after older copies of
-        the pipeline are fenced: the committables of all that is prepared under this pipeline's
-        names and not published, as they were returned (or as :meth:`upgrade` gives them). What was
-        there both times and is not decided is aborted; what is decided is committed.
+        """List the committables of all that is prepared under this pipeline's names and not
+        published, as they were returned (or as :meth:`upgrade` gives them).
 
-        It only looks: what it dropped itself could be a newer copy's. An empty list where a target
+        Runs in the driver at every start, before anything else, and once more after older copies
+        of the pipeline are fenced. What was there both times and is not decided is aborted; what
+        is decided is committed.
+
         forgets by itself what was never committed.
         """
 
     def upgrade(self, committable: Any, version: int) -> Any:
-        """``committable``, of an older :attr:`committable_version`, in the form of today."""
+        """Convert ``committable``, of an older :attr:`committable_version`, to the form of today."""
         raise LedgerUnreadable(
             f"the ledger has a committable of version {version}, and {type(self).__name__} "
             f"(version "
@@ -147,9 +150,8 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     # the engine's side
 
     def new_target(self, policy: SinkPolicy | None = None) -> Target:
-        """What the engine drives, as a new process of the pipeline would make it; also for
-        contract tests.
-        """
+        """Return the target that the engine drives, as a new process of the pipeline would make
+        it; for contract tests, too."""
         chosen = policy or self._policy
         return TwoPhaseTarget(
             self,
@@ -174,17 +176,15 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         return Write(frame)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For the tasks: what the subclass has set. Settings, with their passwords, and runs stay
-        in the driver.
-        """
+        """Return what tasks need: what the subclass has set. Settings, with their passwords, and
+        runs stay in the driver."""
         return {
             name: value for name, value in vars(self).items() if name not in self._of_the_engine
         }
 
     def _told(self) -> object:
-        """What the subclass was built with: equal for two that write the same to the same
-        place.
-        """
+        """Return what the subclass was built with: equal for two that write the same to the same
+        place."""
         return self.__getstate__()
 
     def __repr__(self) -> str:

@@ -47,7 +47,7 @@ class Chunk:
     rows: pa.RecordBatch = field(repr=False, compare=False)
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows, each as a dict by the names of its columns."""
+        """Return the rows, each as a dict by the names of its columns."""
         found: list[dict[str, Any]] = self.rows.to_pylist()
         return found
 
@@ -101,8 +101,10 @@ class Delivery:
         return found
 
     def rest(self, folder: Path, looked: Mapping[RowFile, Looked]) -> Iterator[Chunk]:
-        """The chunks that are not known to be delivered, in order. One of which every row is in
-        files with something wrong has no rows; the others of them keep their places.
+        """Yield the chunks that are not known to be delivered, in order.
+
+        One of which every row is in damaged files has no rows; the others of such files keep their
+        places.
 
         :param looked: at all that are :attr:`needed`.
         """
@@ -134,9 +136,10 @@ class Delivery:
 
 
 def told(attempt: AttemptId, chunk_rows: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """For the ledger record, beside the files: what a chunk's key and rows hang on, and what they
-    are to become. The record's own attempt will not do: in Kafka it changes with each note of
-    progress.
+    """Return for the ledger record, beside the files, what a chunk's key and rows depend on, and
+    what the rows are to become.
+
+    The record's own attempt will not do: in Kafka it changes with each record of progress.
 
     :param settings: JSON values, by the names that users know.
     """
@@ -161,7 +164,7 @@ class _Pieces:
         self._left: Piece | None = None
 
     def take(self, rows: int) -> Iterator[Piece]:
-        """The next so many rows, or what is left."""
+        """Yield the next ``rows`` rows, or what is left."""
         while rows:
             piece = next(self._pieces, None) if self._left is None else self._left
             if piece is None:

@@ -176,9 +176,8 @@ class OpenSearchWriter(UpsertWriter):
         wrong: list[DeliveryRefused],
         later: list[str],
     ) -> None:
-        """Into ``wrong`` what can never be written, into ``later`` what the server says of what it
-        may take yet.
-        """
+        """Sort the answers: into ``wrong`` what can never be written, into ``later`` what the
+        server may take yet."""
         items = answers.get("items")
         if not isinstance(items, list) or len(items) != len(upserts):
             raise NotTaken(
@@ -205,7 +204,7 @@ class OpenSearchWriter(UpsertWriter):
                 later.append(f"{status} {kind}: {reason}")
 
     def _is_news(self, upsert: Upsert, reason: str) -> bool:
-        """What stands in the way is a newer row, and may be.
+        """Return whether a newer row stands in the way.
 
         Of the user's versions any may be. A place behind our own batch is one that the ledger
         cannot have given out; an older copy finds such places, too, and is told that it is fenced.
@@ -250,9 +249,8 @@ class OpenSearchWriter(UpsertWriter):
         return names[0] if names else self.index
 
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
-        """For so long at least, by the setting of the index; an index that is missing is made, as
-        templates say.
-        """
+        """Check the index's setting for how long it keeps versions of deletes; an index that is
+        missing is made, as templates say."""
         wanted = as_json({"index.gc_deletes": f"{seconds}s"}).encode()
         question = (
             f"/{self._path}/_settings/index.gc_deletes?flat_settings=true&include_defaults=true"
@@ -283,8 +281,8 @@ class OpenSearchWriter(UpsertWriter):
         body: bytes | None = None,
         missing: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """What the server answers. :param missing: the answer if there is no such thing (404);
-        None: that is an error.
+        """Send a request, and return the answer. :param missing: the answer if there is no such
+        thing (404); None: that is an error.
 
         :raises DeliveryRefused: it refuses the request as a whole, and would again.
         :raises Exception: it does not answer, or not now.
@@ -395,8 +393,8 @@ _NEWER = "it has a newer version than the ledger can have given out ({})"
 
 
 def number_of(upsert: Upsert, by_column: bool) -> int:
-    """The version, as the one whole number that the server compares: the user's, or the batch and
-    the row in it.
+    """Return the version as one whole number, which the server compares: the user's, or the batch
+    and the row in it.
 
     :raises DeliveryRefused: a batch or row has too large a number.
     """
@@ -418,7 +416,7 @@ def number_of(upsert: Upsert, by_column: bool) -> int:
 
 
 def seconds_of(duration: str) -> float:
-    """Of a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``, ``0``)."""
+    """Parse a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``, ``0``)."""
     found = _DURATION.fullmatch(duration)
     return 0.0 if found is None else int(found[1]) * _UNITS[found[2]]
 
@@ -428,7 +426,7 @@ def _may_pass(status: int, kind: str) -> bool:
 
 
 def _said(error: Any) -> tuple[str, str]:
-    """The kind of an error and its reason, with the reason behind it, which has the field."""
+    """Return the kind of an error and its reason, with the reason behind it, which has the field."""
     if not isinstance(error, dict):
         return "error", str(error)
     reason = str(error.get("reason"))
@@ -439,7 +437,7 @@ def _said(error: Any) -> tuple[str, str]:
 
 
 def _first_of(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
-    """With how many there are."""
+    """Return the first error, with how many there are."""
     first = wrong[0]
     if len(wrong) == 1:
         return first

@@ -170,7 +170,7 @@ _WHY = {
 
 
 def fields(row: Any) -> list[str | bytes]:
-    """``row`` as fields and values of a hash; columns that are null have none."""
+    """Return ``row`` as fields and values of a hash; columns that are null have none."""
     return (
         []
         if row is None

@@ -59,7 +59,7 @@ class RowFile(NamedTuple):
 
     @staticmethod
     def of(name: Any) -> RowFile:
-        """:raises LedgerUnreadable: it is no name of such a file."""
+        """Parse a file's name. :raises LedgerUnreadable: it is none of ours."""
         found = _NAME.fullmatch(name) if isinstance(name, str) else None
         if found is None:
             raise LedgerUnreadable(
@@ -75,7 +75,7 @@ class RowFile(NamedTuple):
         )
 
     def looked_at(self, folder: Path) -> Looked:
-        """Is it there as it was written? Reads all of it."""
+        """Read all of it, and return how it differs from what was written."""
         with reached(folder):
             try:
                 with (folder / self.name).open("rb") as file:
@@ -94,7 +94,7 @@ class RowFile(NamedTuple):
         return Looked(None, tuple(sums))
 
     def is_seen_in(self, folder: Path) -> bool:
-        """By the driver, in its full length."""
+        """Return whether the driver sees it, in its full length."""
         with reached(folder):
             try:
                 return (folder / self.name).stat().st_size == self.bytes
@@ -102,8 +102,8 @@ class RowFile(NamedTuple):
                 return False
 
     def read(self, folder: Path, looked: Looked) -> Iterator[pa.RecordBatch]:
-        """Its rows, in their order. No row comes of a block that is not as it was when somebody
-        :attr:`looked`.
+        """Yield its rows, in their order. No row comes of a block that is not as it was when
+        somebody :attr:`looked`.
 
         :raises PreparedDataLost: it is not what was written, although it was a moment ago.
         """
@@ -168,7 +168,7 @@ class _Compared:
         return bool(block)
 
     def close(self) -> None:
-        """Arrow's, when it forgets us; the reader closes the file."""
+        """Do nothing: Arrow calls it when it forgets us, and the reader closes the file."""
 
 
 class RowFileWriter(TaskWriter):
@@ -250,7 +250,7 @@ class _Summing:
         self.file.flush()
 
     def close(self) -> None:
-        """Arrow's, when it forgets us; the writer closes the file."""
+        """Do nothing: Arrow calls it when it forgets us, and the writer closes the file."""
 
     def to_disk(self) -> None:
         self.file.flush()
@@ -258,7 +258,7 @@ class _Summing:
 
 
 def listed(folder: Path) -> list[str]:
-    """The names of all that tasks have left in ``folder``, finished or not."""
+    """List the names of all that tasks have left in ``folder``, finished or not."""
     with reached(folder):
         try:
             return sorted(
@@ -271,7 +271,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def not_shared(folder: Path, how: str) -> ConfigurationError:
-    """Driver and executors do not see the same folder."""
+    """Return the error for a folder that driver and executors do not share."""
     return ConfigurationError(
         f"the store {folder} is not one folder for driver and executors: {how}",
         next_step="pass store=, a folder of a file system that all of them see under the same "
@@ -281,7 +281,7 @@ def not_shared(folder: Path, how: str) -> ConfigurationError:
 
 @contextmanager
 def reached(folder: Path) -> Iterator[None]:
-    """Inside, what goes wrong with files is told with the folder's name."""
+    """Add the folder's name to what goes wrong with files inside."""
     try:
         yield
     except FileNotFoundError:

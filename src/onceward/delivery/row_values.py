@@ -13,7 +13,7 @@ from typing import Any
 
 
 def text(value: Any) -> str | bytes:
-    """By itself: a field of a hash in Redis."""
+    """Convert a value for a field of a hash in Redis."""
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, bool):
@@ -28,14 +28,15 @@ def text(value: Any) -> str | bytes:
 
 
 def as_json(value: Any) -> str:
-    """On one line, without spaces."""
+    """Convert a value to JSON on one line, without spaces."""
     return json.dumps(_within(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def _within(value: Any) -> Any:
-    """Of what is nested, what JSON has; bytes as Spark's ``to_json`` has them, in Base64, and all
-    else as its text. JSON's numbers are read as doubles by many, in which a decimal is another
-    one.
+    """Convert a nested value to what JSON has.
+
+    Bytes become Base64, as in Spark's ``to_json``, and all else its text. JSON's numbers are read
+    as doubles by many, in which a decimal is another one.
     """
     if isinstance(value, dict):
         return {name: _within(part) for name, part in value.items()}

@@ -103,19 +103,19 @@ class WriteAheadSink(TwoPhaseCommitSink):
     # what tasks and the engine ask for
 
     def begin(self, task: Task) -> TaskWriter:
-        """In a task: a file of its own."""
+        """Open a file for the task's rows. Runs in the task."""
         return RowFileWriter(self.folder, task)
 
     def commit(self, committable: Any) -> CommitResult:
-        """In the driver, once all of its rows are delivered and counted: remove the file."""
+        """Remove a file of which all rows are delivered and counted. Runs in the driver."""
         return CommitResult.DONE if self._remove(committable) else CommitResult.ALREADY_DONE
 
     def abort(self, committable: Any) -> None:
-        """In the driver, instead of delivering: remove the file."""
+        """Remove a file of which nothing will be delivered. Runs in the driver."""
         self._remove(committable)
 
     def recover(self) -> Iterable[Any]:
-        """In the driver: all files that there are."""
+        """List all files that there are. Runs in the driver."""
         return listed(self.folder)
 
     def _remove(self, name: str) -> bool:
@@ -148,8 +148,9 @@ class WriteAheadSink(TwoPhaseCommitSink):
         """
 
     def _what_rows_become(self) -> dict[str, Any]:
-        """The settings that say it, by name, as JSON has them. A batch that is decided is
-        delivered by them alone. What ``deliver`` does nobody knows.
+        """Return the settings that decide what rows become, by name, as JSON has them.
+
+        A batch that is decided is delivered by them alone. What ``deliver`` does nobody knows.
         """
         return {}
 
@@ -166,7 +167,8 @@ class WriteAheadSink(TwoPhaseCommitSink):
         return write
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks store rows. What delivers them stays in the driver: it may hold connections."""
+        """Return what tasks need to store rows. What delivers them stays in the driver: it may
+        hold connections."""
         return {"folder": self.folder}
 
     def _told(self) -> object:

@@ -46,9 +46,9 @@ def _note_of(folder: Path) -> Path:
 
 
 def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -> None:
-    """``folder`` is of the chain with ``identity`` from now on.
+    """Mark ``folder`` as that of the chain with ``identity``.
 
-    :param place: of the ledger, for whoever reads the note or the error.
+    :param place: of the ledger, for readers of the mark or the error.
     :raises ConfigurationError: it is of another one.
     """
     note = _note_of(folder)
@@ -73,7 +73,7 @@ def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -
 
 
 def _other(noted: str, identity: str) -> str | None:
-    """The place of the other ledger; None if it is this one."""
+    """Return the place of the other ledger; None if it is this one."""
     try:
         found = json.loads(noted)
         return None if found["chain"] == identity else str(found["ledger"])

@@ -133,7 +133,8 @@ class UpsertSink(WriteAheadSink):
         self.writes_to = (url, prefix or index) if url is not None else write
 
     def begin(self, task: Task) -> TaskWriter:
-        """In a task: what can never be written is refused before the decision."""
+        """Open a file for the task's rows, and refuse before the decision what can never be
+        written. Runs in the task."""
         return CheckedRows(self.columns, super().begin(task))
 
     def _what_rows_become(self) -> dict[str, Any]:

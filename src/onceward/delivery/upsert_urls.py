@@ -26,7 +26,8 @@ _INDEX_BYTES = 255
 def writer_at(
     url: Any, *, prefix: Any, index: Any, tombstone_s: int, by_column: bool, deletes: bool
 ) -> UpsertWriter:
-    """:raises ConfigurationError: the address is none, or what it needs is missing or wrong."""
+    """Return the writer for an address. :raises ConfigurationError: it is none, or what it needs
+    is missing or wrong."""
     if isinstance(url, str) and url.startswith(_REDIS):
         if index is not None:
             raise ContradictoryOptions(
@@ -94,7 +95,8 @@ def _opensearch(
 
 
 def _names_one_index(name: str) -> bool:
-    """As the server has it (OpenSearch, *Create index*, "Index naming restrictions")."""
+    """Return whether it names one index, by the server's rules (OpenSearch, *Create index*, "Index
+    naming restrictions")."""
     return (
         bool(name)
         and name == name.lower()

@@ -23,8 +23,11 @@ class UpsertWriter(ABC):
 
     @abstractmethod
     def __call__(self, upserts: Iterable[Upsert]) -> None:
-        """:raises DeliveryRefused: keys that cannot be written, ever; the others are written.
-        :raises Exception: the server does not answer, or not now; some may be written."""
+        """Write upserts. :raises DeliveryRefused: keys that cannot be written, ever; the others
+        are written.
+
+        :raises Exception: the server does not answer, or not now; some may be written.
+        """
 
     def check(self) -> None:  # noqa: B027 — most places are what they are called
         """Look, before a batch is decided, whether the place is one to which a key can be written

@@ -48,16 +48,15 @@ class TaskWriter(ABC):
 
     @abstractmethod
     def pre_commit(self) -> Any:
-        """After the last rows: make all of it durable, and none of it visible.
+        """Make all rows durable, and none of them visible. Called after the last rows.
 
         :returns: the committable, JSON values by which the driver can make it visible, or drop it,
             later, and on another machine; None when there is nothing to commit.
         """
 
     def close(self) -> None:  # noqa: B027 — not every writer holds something
-        """Called in the end, whatever happened. Without a :meth:`pre_commit` before it, drop what
-        was written.
-        """
+        """Release what it holds; without a :meth:`pre_commit` before it, drop what was written.
+        Called in the end, whatever happened."""
 
 
 OpenWriter = Callable[[TaskAttempt], TaskWriter]

@@ -27,8 +27,8 @@ def read_files(
     schema: StructType | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """The rows of all batches that an :class:`onceward.FileSink` has published below ``path``, by
-    now.
+    """Read the rows of all batches that an :class:`onceward.FileSink` has published below ``path``
+    by now.
 
     With ``layout="manifest"`` the lists are read first, and the frame has the files that they
     name: whole batches, the same ones however often it is computed. With the other layouts it is

@@ -125,9 +125,8 @@ class FileSink(ForeachBatchSink):
         super().__init__(self.settings.policy, where=where, settings=self.settings)
 
     def new_target(self, policy: SinkPolicy | None = None) -> FileTarget:
-        """What the engine drives, as a new process of the pipeline would make it; also for
-        contract tests.
-        """
+        """Return the target that the engine drives, as a new process of the pipeline would make
+        it; for contract tests, too."""
         settings = self.settings if policy is None else replace(self.settings, policy=policy)
         publisher = Publisher(settings, ledger_is_beside=self._ledger_is_beside)
         return FileTarget(settings, publisher)

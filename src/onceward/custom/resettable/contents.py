@@ -18,9 +18,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def checksum_of(table: pa.Table) -> str:
-    """32 hexadecimal digits of SHA-256, over names, types and values, column by column, in the
-    rows' order.
-    """
+    """Return 32 hexadecimal digits of SHA-256, over names, types and values, column by column, in
+    the rows' order."""
     digest = hashlib.sha256()
     for name, column in zip(table.column_names, table.columns, strict=True):
         digest.update(repr((name, str(column.type), table.num_rows)).encode())
@@ -40,9 +39,7 @@ def _may_hide_time(kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` without objects whose ``repr`` depends on a library: time zones have one of
-    several.
-    """
+    """Replace objects whose ``repr`` depends on a library: time zones have one of several."""
     if isinstance(value, datetime):
         naive = (
             value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)

@@ -49,8 +49,8 @@ class Fitting:
         self.arrow: pa.Schema = arrow_schema(schema)
 
     def table(self, rows: Any, at_most: int) -> pa.Table:
-        """``rows`` (a Table, a RecordBatch, or an iterable of tuples, dicts or Rows) in the
-        schema.
+        """Convert ``rows`` (a Table, a RecordBatch, or an iterable of tuples, dicts or Rows) to
+        the schema.
 
         Of an iterable no more than ``at_most`` and one are taken: the caller counts them.
 
@@ -134,9 +134,8 @@ class Fitting:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """The same rows in memory of our own: Arrow may lie over a buffer of numpy that ``read`` fills
-    again next time.
-    """
+    """Copy a table's rows to memory of our own: Arrow may lie over a buffer of numpy that ``read``
+    fills again next time."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -144,9 +143,8 @@ def _copied(table: pa.Table) -> pa.Table:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark's Python data sources have it. Since Spark 4.2 timestamps need a time zone, which
-    the JVM ignores.
-    """
+    """Convert a schema as Spark's Python data sources do. Since Spark 4.2 timestamps need a time
+    zone, which the JVM ignores."""
     said: dict[str, Any] = (
         {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     )
@@ -154,7 +152,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _keeps_values(source: pa.DataType, target: pa.DataType) -> bool:
-    """Does a safe cast either keep every value or raise?"""
+    """Return whether a safe cast either keeps every value or raises."""
     if source.equals(target) or pa.types.is_null(source):
         return True
     kinds = pa.types

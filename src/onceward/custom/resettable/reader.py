@@ -89,21 +89,19 @@ class SourceReader(DataSourceStreamReader):
     # Beside the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 — PySpark's name
-        """The same at every call of a run; asked by Spark for its first batch, and by the ledger's
-        admission.
-        """
+        """Return the offset at which the run began, at every call; Spark asks for its first batch,
+        the ledger's admission, too."""
         with self.carrying():
             return self._beginning().to_json()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 — PySpark's name
-        """The end of the next range, whose rows are read or counted now; or the end of the newest,
-        when none is new.
-        """
+        """Return the end of the next range, whose rows are read or counted now; the newest end
+        when there is none."""
         with self.carrying():
             return self.advance(self._end or self._beginning()).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The rows of a range, in pieces."""
+        """Return the rows of a range, in pieces."""
         with self.carrying():
             begins, ends = Offset.from_json(start), Offset.from_json(end)
             first, self._planned = not self._planned, True
@@ -124,10 +122,10 @@ class SourceReader(DataSourceStreamReader):
             return self._parts_of(ends)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to ``end`` is done."""
+        """Forget what is before ``end``."""
 
     def _newest_logged(self, end: Offset) -> None:
-        """At a start: goes on from there."""
+        """Go on from ``end``, the newest in the checkpoint, at a start."""
         if self._end is not None and not end.first:
             # Spark has asked for a range before it said where the query stands, and will take that
             # for all there is.
@@ -152,7 +150,7 @@ class SourceReader(DataSourceStreamReader):
         return self._initial
 
     def advance(self, at: Offset) -> Offset:
-        """The end of the range after ``at``; ``at`` itself when there is nothing new."""
+        """Return the end of the range after ``at``; ``at`` itself when there is nothing new."""
         self._wait_for_the_next_poll()
         following = self._next_range(at)
         # Whoever asks whether all is read (processAllAvailable) gets an answer of now: the wait is
@@ -162,7 +160,9 @@ class SourceReader(DataSourceStreamReader):
         return self._end
 
     def _wait_for_the_next_poll(self) -> None:
-        """Without a processing-time trigger Spark asks a hundred times a second
+        """Sleep until the source may be asked again.
+
+        Without a processing-time trigger Spark asks a hundred times a second
         (spark.sql.streaming.pollingDelay).
         """
         if self._idle_since is not None and not self.until_none_is_left:
@@ -198,11 +198,11 @@ class RowsReader(SourceReader):
         """
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Its rows are not asked for again."""
+        """Drop the rows up to ``end``, which are not asked for again."""
         self._rows.pop(text_of(end), None)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task."""
+        """Read the rows of a partition. Runs in a task."""
         assert isinstance(partition, RowsInTask)  # noqa: S101 — Spark gives back what _parts_of made
         with pa.ipc.open_stream(partition.stream) as stream:
             yield from stream
@@ -230,7 +230,7 @@ class PartsReader(SourceReader):
     """Of a ``PartitionedSource``: here ends and parts are named, and tasks read."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task."""
+        """Read the rows of a partition. Runs in a task."""
         assert isinstance(partition, PartToRead)  # noqa: S101 — Spark gives back what _parts_of made
         with self.carrying():
             pieces = self._pieces(copied(partition.part))
@@ -243,9 +243,8 @@ class PartsReader(SourceReader):
                 yield from table.to_batches()
 
     def _pieces(self, part: Any) -> Iterator[Any]:
-        """What ``read_partition`` gives; a piece at a time of a source of ours whose partitions
-        may be larger than a task's memory.
-        """
+        """Yield what ``read_partition`` gives; of a source of ours a piece at a time, whose
+        partitions may be larger than a task's memory."""
         if hasattr(self._source, "read_pieces"):
             yield from self._source.read_pieces(part)
         else:
@@ -281,9 +280,10 @@ def _pieces(table: pa.Table) -> Iterator[RowsInTask]:
 
 
 def reader_class(base: type[Any]) -> type[Any]:
-    """``base`` as the Spark that runs this wants it: since 4.2 the engine says where it stands,
-    and has ``trigger(availableNow=True)`` run until nothing is left. On 4.0 and 4.1 that trigger
-    runs one batch (SPARK-45178).
+    """Return ``base`` as the Spark that runs this wants it.
+
+    Since 4.2 the engine says where it stands, and has ``trigger(availableNow=True)`` run until
+    nothing is left. On 4.0 and 4.1 that trigger runs one batch (SPARK-45178).
     """
     try:
         mixin = import_module("pyspark.sql.streaming.datasource").SupportsTriggerAvailableNow
@@ -299,9 +299,8 @@ def reader_class(base: type[Any]) -> type[Any]:
 def _latest_offset_after(
     reader: SourceReader, start: dict[str, Any], limit: object
 ) -> dict[str, Any]:
-    """The limit is ours in any case: Spark asks for all there is when the trigger says *now*, and
-    then asks again.
-    """
+    """Return the end of the next range, within our limit: Spark asks for all there is when the
+    trigger says *now*, and then asks again."""
     with reader.carrying():
         return reader.advance(Offset.from_json(start)).to_json()
 

@@ -44,12 +44,12 @@ class _Source(ABC):
 
     @abstractmethod
     def start(self) -> Any:
-        """Where a query with a new checkpoint begins: a position, any JSON value. Beside the
-        driver.
-        """
+        """Return where a query with a new checkpoint begins: a position, any JSON value. Runs
+        beside the driver."""
 
     def identity(self) -> str | None:
-        """Which source this is: a server's id, a table's, a file's. None, the default: not known.
+        """Return which source this is: a server's id, a table's, a file's. None, the default: not
+        known.
 
         Asked at each start, before and after each range, beside the driver. It is logged with each
         batch, and when it is another one the query ends with ``SourceReplaced``: positions of the
@@ -66,8 +66,8 @@ class _Source(ABC):
         ledger: Ledger | None = None,
         pipeline_id: str | None = None,
     ) -> DataFrame:
-        """A streaming DataFrame of the source's rows. Where it goes on is Spark's to know, in the
-        query's checkpoint.
+        """Return a streaming DataFrame of the source's rows, which goes on where Spark's
+        checkpoint of the query ends.
 
         :param max_rows_per_batch: the ``limit``: a batch has at most so many rows.
         :param poll_seconds: a source that had nothing new is asked again after so long, 60 at
@@ -157,7 +157,7 @@ class ResettableSource(_Source):
 
     @abstractmethod
     def read(self, position: Any, limit: int) -> tuple[Any, Any]:
-        """``(rows, next_position)``: the rows behind ``position``, at most ``limit``, and the
+        """Return ``(rows, next_position)``: at most ``limit`` rows behind ``position``, and the
         position behind the last of them.
 
         Nothing new: no rows and the same ``position``. No rows and a later position: there is
@@ -189,15 +189,15 @@ class PartitionedSource(_Source):
 
     @abstractmethod
     def advance(self, position: Any, limit: int) -> Any:
-        """The end of the next batch: a position with at most ``limit`` rows between; ``position``
-        itself for nothing new.
+        """Return the end of the next batch: a position with at most ``limit`` rows between;
+        ``position`` itself for nothing new.
 
         Do not move where there are no rows: a batch would be made of them.
         """
 
     @abstractmethod
     def partitions(self, start: Any, end: Any) -> Iterable[Any]:
-        """JSON values, one a task, which together name all rows behind ``start`` and up to
+        """Return JSON values, one a task, which together name all rows behind ``start`` and up to
         ``end``, each row once.
 
         Called again after a crash; the values need not be the same then, what they name must be.
@@ -205,12 +205,11 @@ class PartitionedSource(_Source):
 
     @abstractmethod
     def read_partition(self, partition: Any) -> Any:
-        """The rows of one of them, as :meth:`ResettableSource.read` returns rows. In a task, and
-        again if the task fails.
-        """
+        """Return the rows of one of them, as :meth:`ResettableSource.read` returns rows. Runs in a
+        task, and again if the task fails."""
 
     def read(self, position: Any, limit: int) -> tuple[Any, Any]:
-        """Not called by Spark: all partitions of the next batch, one after the other."""
+        """Return all partitions of the next batch, one after the other. Spark does not call this."""
         end = copied(self.advance(copied(position), limit))
         parts = map(copied, self.partitions(copied(position), copied(end)))
         return [row for part in parts for row in _rows_of(self.read_partition(part))], end
@@ -253,9 +252,8 @@ def _refuse_unpicklable(source: _Source) -> None:
 
 
 def _end_in(ledger: Ledger, pipeline: str) -> Any:
-    """Where the newest record ends, in the one source of this kind that it has; None where there
-    is no record.
-    """
+    """Return where the newest record ends, in the one source of this kind that it has; None where
+    there is no record."""
     newest: LedgerRecord | None = newest_in(ledger, checked_pipeline_id(pipeline))
     if newest is None:
         return None

@@ -30,14 +30,13 @@ class Unfit(Exception):
         self.why, self.path = why, path
 
     def inside(self, step: str) -> Unfit:
-        """The same, told from one level further out."""
+        """Return the error as seen from one level further out."""
         return Unfit(self.why, step + self.path)
 
 
 def check_of(kind: t.DataType) -> Check | None:
-    """The check for values of ``kind`` that are not null; None for a type that a source cannot
-    have.
-    """
+    """Return the check for values of ``kind`` that are not null; None for a type that a source
+    cannot have."""
     if isinstance(kind, t.ArrayType):
         return _nullable_array(kind)
     if isinstance(kind, t.MapType):
@@ -52,7 +51,7 @@ def check_of(kind: t.DataType) -> Check | None:
 
 
 def field_check(field: t.StructField) -> Check | None:
-    """The same for a column or a field, nulls included."""
+    """Return the check for a column or a field, nulls included."""
     return _nullable(check_of(field.dataType), field.nullable)
 
 
@@ -71,9 +70,8 @@ def _nullable(check: Check | None, nullable: bool) -> Check | None:
 
 
 def struct_check(kind: t.StructType) -> Check | None:
-    """For rows, and for structs in them: a dict with exactly these names, or a tuple or list with
-    a value for each.
-    """
+    """Return the check for rows, and for structs in them: a dict with exactly these names, or a
+    tuple or list with a value for each."""
     found = {field.name: field_check(field) for field in kind.fields}
     checks = {name: check for name, check in found.items() if check is not None}
     if len(checks) != len(kind.fields):
@@ -172,7 +170,7 @@ def _integer(bits: int) -> Check:
 
 
 def _is_whole(value: Any) -> bool:
-    """Also of numpy, but not True and False."""
+    """Return whether it is a whole number, also of numpy, but not True and False."""
     return isinstance(value, Integral) and value is not True and value is not False
 
 
@@ -242,7 +240,7 @@ def _null(value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """What a refusal says of a value: its type, and how it begins."""
+    """Describe a value for a refusal: its type, and how it begins."""
     return f"{_shown(value)} ({type(value).__name__})"
 
 

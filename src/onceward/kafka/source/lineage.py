@@ -16,8 +16,8 @@ COLUMNS = (TOPIC, PARTITION, OFFSET)
 
 
 def lineage() -> list[Column]:
-    """The columns ``source_topic``, ``source_partition`` and ``source_offset``, out of those of
-    ``kafka_source``.
+    """Return the columns ``source_topic``, ``source_partition`` and ``source_offset``, out of
+    those of ``kafka_source``.
 
     ``rows.select("key", "value", *onceward.lineage())`` at the beginning of a query; the columns
     must then stay in the frame up to the sink. Needs a running Spark session.

@@ -86,8 +86,8 @@ def kafka_source(
     ledger_topic: str = DEFAULT_TOPIC,
     ledger: Ledger | None = None,
 ) -> DataFrame:
-    """A streaming DataFrame with Spark's Kafka columns: key, value, topic, partition, offset,
-    timestamp, headers.
+    """Return a streaming DataFrame with Spark's Kafka columns: key, value, topic, partition,
+    offset, timestamp, headers.
 
     Always reads with ``isolation.level=read_committed``: of transactional topics it sees committed
     batches only.

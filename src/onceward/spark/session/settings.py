@@ -26,8 +26,8 @@ _WORKER_PYTHON_SETTING = "spark.pyspark.python"
 
 
 def spark_conf(*packages: str) -> dict[str, str]:
-    """Settings for ``SparkSession.builder.config(map=onceward.spark_conf())``. None of them is
-    required.
+    """Return settings for ``SparkSession.builder.config(map=onceward.spark_conf())``. None of them
+    is required.
 
     * ``spark.jars``: Spark's Kafka source and Avro functions, and ``packages`` (Maven
       coordinates), as resolved paths. ``spark.jars.packages`` would do, but puts every jar on the
@@ -88,13 +88,13 @@ def spark_conf(*packages: str) -> dict[str, str]:
 
 
 def launch_conf(connector: Connector) -> dict[str, str]:
-    """The part of :func:`spark_conf` that a JVM has to be started with."""
+    """Return the part of :func:`spark_conf` that a JVM has to be started with."""
     jars = ",".join(str(jar) for jar in connector.jars)
     return {"spark.jars": jars, **java_options(spark_defaults(), os.environ)}
 
 
 def use_the_drivers_python(context: SparkContext) -> None:
-    """In local mode, let workers run the driver's interpreter, unless somebody named another.
+    """Let workers run the driver's interpreter in local mode, unless somebody named another.
 
     Called before the first plan with Python in it is made: by ``kafka_source``, and by the sink
     for other sources. PySpark's own default is the ``python3`` on the PATH, which outside an
