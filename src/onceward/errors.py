@@ -135,7 +135,7 @@ class Recovery(Enum):
 
 
 class OncewardError(Exception):
-    """The root of the tree.
+    """An error of Onceward; all others derive from it.
 
     :param message: what happened, naming the resource.
     :param next_step: what the reader should do about it.

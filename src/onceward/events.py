@@ -1,4 +1,4 @@
-"""What the engine is doing, as it does it: one event when a step starts, one when it ends.
+"""Events of the engine: one when a step of a micro-batch starts, one when it ends.
 
 The engine knows nobody who listens. There are two ways to:
 
@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+__all__ = ["STEPS", "Event", "Phase", "probe", "watch"]
+
 log = logging.getLogger(__name__)
 
 Phase = Literal["started", "finished", "failed"]
@@ -29,7 +31,7 @@ Phase = Literal["started", "finished", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step's start or end.
+    """The start or end of one step.
 
     ``step`` is one of the names below, ``ids`` what it concerns (pipeline, batch, epoch, partition
     …), ``seconds`` how long it took (None when it starts), ``error`` what ended it when ``phase``

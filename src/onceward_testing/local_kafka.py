@@ -42,7 +42,7 @@ _PROXIED = "PROXIED"
 
 
 class LocalKafka:
-    """A cluster of its own, from :meth:`start` (or entering a ``with`` block) to :meth:`stop`.
+    """A Kafka cluster of its own, from :meth:`start` (or entering a ``with`` block) to :meth:`stop`.
 
     :param nodes: 1, or 3 with every topic (also the internal ones) on 3 replicas of which 2 must
         be in sync.

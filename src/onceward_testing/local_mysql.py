@@ -54,7 +54,7 @@ _PLAIN = {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
 class LocalMySQL(LocalServer):
-    """See the module.
+    """A real MySQL or MariaDB server for the length of a ``with`` block.
 
     :param kind: ``"mysql"`` (8.0) or ``"mariadb"``.
     :param settings: of the server, by its own names, without ``--``; an empty value for one that

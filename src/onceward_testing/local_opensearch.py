@@ -44,7 +44,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 class LocalOpenSearch(LocalServer):
-    """See the module.
+    """A real OpenSearch server for the length of a ``with`` block.
 
     :param settings: of the node, as in ``opensearch.yml``.
     """

@@ -40,7 +40,7 @@ _PLAIN = {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
 class LocalPostgres(LocalServer):
-    """See the module.
+    """A real PostgreSQL server for the length of a ``with`` block.
 
     :param settings: of the server, by PostgreSQL's own names.
     """

@@ -24,7 +24,7 @@ from onceward_testing.local_server import LocalServer
 
 
 class LocalRedis(LocalServer):
-    """See the module.
+    """A real Redis server for the length of a ``with`` block.
 
     :param settings: of the server, by Redis's own names.
     """

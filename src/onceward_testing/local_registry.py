@@ -51,7 +51,7 @@ _SETTINGS = {
 
 
 class LocalRegistry(LocalServer):
-    """See the module.
+    """A real schema registry for the length of a ``with`` block.
 
     :param settings: of the server, as in its ``application.properties``.
     :param durable: what it has answered outlasts :meth:`kill`; else it forgets everything when it

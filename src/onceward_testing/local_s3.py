@@ -75,7 +75,7 @@ def s3a_jars() -> list[Path]:
 
 
 class LocalS3(LocalServer):
-    """See the module.
+    """A real S3 store for the length of a ``with`` block.
 
     :param settings: of the server: options of ``weed server``, by their names without the dash.
     """

@@ -26,7 +26,7 @@ from onceward.ids import AttemptId
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows to deliver.
+    """Rows to deliver together, under a key of their own.
 
     ``key`` names the chunk for ever: it is the same whenever it is delivered again, and no other
     chunk of any pipeline has it. Up to 270 characters of ``a-z A-Z 0-9 . _ - @``, in a fan-out up

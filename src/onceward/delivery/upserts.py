@@ -64,12 +64,11 @@ _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 
 class Upsert(NamedTuple):
-    """``row`` under ``key``, or nothing any more (None), if it :meth:`replaces` what the target
-    has.
+    """One row to write under its key, if it :meth:`replaces` what the target has.
 
-    ``version`` sorts as a text; ``attempt`` names the attempt that was decided, ``counted_by``
-    says what the version counts: two with different ones cannot be compared. :attr:`mark` is all
-    three.
+    ``row`` is None where nothing is to be under ``key`` any more. ``version`` sorts as a text;
+    ``attempt`` names the attempt that was decided, ``counted_by`` says what the version counts:
+    two with different ones cannot be compared. :attr:`mark` is all three.
     """
 
     key: str

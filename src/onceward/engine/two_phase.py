@@ -72,7 +72,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class CommitResult(Enum):
-    """What became of one committable."""
+    """The outcome of committing one committable."""
 
     DONE = "done"
     ALREADY_DONE = "already done"  # by an earlier call, whose answer was lost

@@ -27,7 +27,7 @@ def read_files(
     schema: StructType | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """Read the rows of all batches that an :class:`onceward.FileSink` has published below ``path``
+    """Read the rows of all batches that a :class:`onceward.FileSink` has published below ``path``
     by now.
 
     With ``layout="manifest"`` the lists are read first, and the frame has the files that they

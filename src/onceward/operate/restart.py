@@ -1,5 +1,5 @@
-"""When a query that failed is started again: the restart strategies of Flink, by their names and
-with their settings.
+"""Restart strategies of Flink, by their names and with their settings: when a failed query is
+started again.
 
 Pure: each answers from the failures so far. Used by :mod:`onceward.operate.supervise`. Times are
 seconds of one monotonic clock. Defaults are Flink's (``RestartStrategyOptions`` of 2.2.1), but for
@@ -14,6 +14,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from onceward.errors import ConfigurationError
+
+__all__ = [
+    "ExponentialDelay",
+    "Failure",
+    "FailureRate",
+    "FixedDelay",
+    "NoRestart",
+    "RestartStrategy",
+]
 
 _LONGEST_SECONDS = 300.0
 _JITTER = 0.1
@@ -61,7 +70,7 @@ def least_pause(failures: Sequence[Failure]) -> float:
 
 
 class RestartStrategy(Protocol):
-    """What is asked after each failure. Yours needs this one method, and no state."""
+    """A strategy, asked after each failure. Yours needs this one method, and no state."""
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
         """Return the pause after the last of ``failures``, at least :func:`least_pause`; None: it
@@ -74,7 +83,7 @@ class RestartStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoRestart:
-    """A query that failed stays stopped (Flink's ``none``)."""
+    """No restart: a query that failed stays stopped (Flink's ``none``)."""
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
         """Return None."""
@@ -83,7 +92,7 @@ class NoRestart:
 
 @dataclass(frozen=True, slots=True)
 class FixedDelay:
-    """The same pause each time, up to a number of restarts in all (Flink's ``fixed-delay``).
+    """A fixed pause each time, up to a number of restarts in all (Flink's ``fixed-delay``).
 
     :param attempts: restarts in all; None: without end. :param delay_s: the pause.
     """
@@ -177,7 +186,7 @@ class ExponentialDelay:
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """The same pause each time, until there are too many failures in an interval (Flink's
+    """A fixed pause each time, until there are too many failures in an interval (Flink's
     ``failure-rate``).
 
     :param max_failures: within ``interval_s``; one more, and the query stays stopped. :param

@@ -25,7 +25,7 @@ _STEP_SECONDS = 60.0
 
 
 class KafkaProxy:
-    """Between clients and brokers, from :meth:`start` (or entering a ``with`` block) to
+    """A proxy between clients and brokers, from :meth:`start` (or entering a ``with`` block) to
     :meth:`close`.
 
     With :class:`~onceward_testing.LocalKafka`::
