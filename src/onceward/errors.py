@@ -10,48 +10,49 @@ next.
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
     │   ├── FileUnreadable            a file that a setting names is missing, or cannot be read now
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
-    │   ├── WorkerPythonMismatch      the Python that Spark's workers run is another, without Onceward
-    │   ├── SourceContractViolated    a source of one's own breaks its contract
-    │   ├── ServerMisconfigured       settings or grants of a database server do not let its changes be read
+    │   ├── WorkerPythonMismatch      Spark's workers run another Python, without Onceward
+    │   ├── SourceContractViolated    a custom source breaks its contract
+    │   ├── ServerMisconfigured       a database server's settings or grants hide its changes
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
-    ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
+    ├── InputError                    the data cannot be written as they are; nothing is visible
     │   ├── InvalidColumn             missing, or of the wrong type
     │   ├── InvalidTopicName
     │   ├── InvalidRecord             a record of the source is not what its schema says
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
     │   ├── UnencodableValue          a value cannot be written by its schema
-    │   ├── UnsupportedSchema         a schema that cannot be used as it is, or that the registry refuses
+    │   ├── UnsupportedSchema         a schema that cannot be used, or that the registry refuses
     │   ├── SourceNotNamed            a dead letter has no source to be fed back to
     │   ├── ChangeUnreadable          the binlog has what cannot be passed on as changes of rows
-    │   └── InvalidRow                a source of one's own gave rows that its schema has no place for
+    │   └── InvalidRow                a custom source gave rows that do not fit its schema
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   │   └── TokenUnavailable      the provider of OAuth tokens gave none
     │   ├── TopicMissing
     │   ├── PartitionMissing
-    │   ├── PartitionsAdded           by a source topic, while a batch that Spark has logged had not ended
+    │   ├── PartitionsAdded           to a source topic, while a logged batch had not ended
     │   ├── TableMissing
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
     │   ├── UnsupportedBroker
-    │   ├── LimitLowered              a topic does not take a record any more that it would have taken before
-    │   ├── TargetUnreachable         the place that a sink writes to does not answer, or cannot be written
-    │   ├── LedgerUnreachable         the store that keeps the ledger does not answer, or cannot be written
-    │   ├── StoreUnreachable          the folder that keeps rows until they are delivered cannot be written or read
+    │   ├── LimitLowered              a topic refuses a record that it would have taken before
+    │   ├── TargetUnreachable         a sink's target does not answer, or cannot be written
+    │   ├── LedgerUnreachable         the ledger's store does not answer, or cannot be written
+    │   ├── StoreUnreachable          the folder of rows to deliver cannot be written or read
+    │   ├── CheckpointUnreachable     the checkpoint cannot be read or written
     │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
     │   ├── RegistryUnreachable       the schema registry does not answer
-    │   ├── InvalidRegistryResponse   the schema registry, or whoever is there, answers what makes no sense
+    │   ├── InvalidRegistryResponse   what answers is no schema registry
     │   ├── RegistryRefused           the schema registry does not let us in
-    │   ├── RegistryReplaced          the schema registry has another schema now under an id that was known
+    │   ├── RegistryReplaced          the schema registry has another schema under a known id
     │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
-    │   ├── NewSchemaId               a record names a schema that was not known when the query was defined
-    │   ├── ServerUnreachable         the database server that changes are read from does not answer
+    │   ├── NewSchemaId               a record names a schema that is new to the query
+    │   ├── ServerUnreachable         the database server of the changes does not answer
     │   ├── BinlogCorrupted           bytes of a binlog are not what was written
     │   ├── SourceDataLost            records are gone from the source before they were read
     │   │   └── BinlogPurged
-    │   └── SourceFailed              the code of a source of one's own raised
+    │   └── SourceFailed              the code of a custom source raised
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
     │   ├── LedgerOutdated            the ledger was read from a broker that no longer led it
@@ -63,9 +64,9 @@ next.
     │   ├── BatchChanged              a committed batch has other rows now
     │   ├── BatchNotWritten           a batch failed, and Spark was not told
     │   ├── SourceTopicReplaced
-    │   ├── SourceReplaced            a source of one's own says that it is another one now
-    │   └── SourceRangeChanged        a source of one's own gave other rows for a range than before
-    ├── BatchFailed                   this attempt is aborted; the same batch may run again under a new epoch
+    │   ├── SourceReplaced            a custom source says that it is another one now
+    │   └── SourceRangeChanged        a custom source gave other rows for a range than before
+    ├── BatchFailed                   the attempt is aborted; its batch may run again
     │   ├── SendFailed
     │   ├── EpochPoisoned
     │   ├── AttemptSuperseded         a newer attempt of the same Spark task goes on instead
@@ -73,12 +74,12 @@ next.
     │   ├── ComputationsMixed         rows of two computations of the batch may have met in it
     │   ├── TransactionTimedOut
     │   ├── BatchTimedOut
-    │   └── StateOfFailedAttempt      Spark would commit the state of an attempt that failed: the query starts anew
+    │   └── StateOfFailedAttempt      Spark would commit the state of a failed attempt
     ├── CommitInDoubt                 the commit has no answer yet; the ledger decides
     ├── PublishIncomplete             a batch is decided, and not all of it is published yet
-    ├── DeliveryRefused               the target will never take rows of a decided batch as they are
+    ├── DeliveryRefused               the target will never take rows of a decided batch
     ├── PreparedDataLost              what a decided batch had prepared is gone from the target
-    └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
+    └── Fenced                        a newer copy of this pipeline has taken over
 
 What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may
 have written a part.

@@ -1,0 +1,236 @@
+"""The rules of language that a machine can check, measured by ``tools/code_figures.py``.
+
+Each list of exemptions may only shrink.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from onceward import errors
+from tools.code_figures import WIDTH, Code, Offender, files_below
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NO_VERB = {
+    "onceward_testing/faults.py: fired_faults",
+    "onceward_testing/kafka_node.py: ended_by_itself",
+    "onceward_testing/kafka_node.py: format",
+    "onceward_testing/kafka_node.py: kill",
+    "onceward_testing/kafka_node.py: log_tail",
+    "onceward_testing/kafka_node.py: restart",
+    "onceward_testing/kafka_node.py: resume",
+    "onceward_testing/kafka_node.py: sees",
+    "onceward_testing/kafka_node.py: start",
+    "onceward_testing/kafka_node.py: stop",
+    "onceward_testing/kafka_node.py: suspend",
+    "onceward_testing/kafka_node.py: wait_until_it_sees",
+    "onceward_testing/local_kafka.py: bootstrap_of",
+    "onceward_testing/local_kafka.py: kafka_tool",
+    "onceward_testing/local_kafka.py: start",
+    "onceward_testing/local_kafka.py: stop",
+    "onceward_testing/local_kafka.py: wait_until_serving",
+    "onceward_testing/local_mysql.py: follow",
+    "onceward_testing/local_mysql.py: wait_for",
+    "onceward_testing/local_s3.py: s3a_jars",
+    "onceward_testing/proxy/faults.py: cancel",
+    "onceward_testing/proxy/faults.py: has_fired",
+    "onceward_testing/proxy/faults.py: release",
+    "onceward_testing/proxy/faults.py: wait",
+    "onceward_testing/proxy/kafka_proxy.py: close",
+    "onceward_testing/proxy/kafka_proxy.py: count",
+    "onceward_testing/proxy/kafka_proxy.py: cut",
+    "onceward_testing/proxy/kafka_proxy.py: heal",
+    "onceward_testing/proxy/kafka_proxy.py: mark",
+    "onceward_testing/proxy/kafka_proxy.py: on",
+    "onceward_testing/proxy/kafka_proxy.py: serve_tls",
+    "onceward_testing/proxy/kafka_proxy.py: since",
+    "onceward_testing/proxy/kafka_proxy.py: start",
+    "onceward_testing/topic_reader.py: read_topic",
+}
+"""Public functions whose docstring does not begin with a verb: ``file: name``."""
+
+TWO_MEANINGS = {
+    "Batch",
+    "Chain",
+    "Comparison",
+    "Database",
+    "Group",
+    "Landing",
+    "Listener",
+    "MySQL",
+    "OpenStagingWriter",
+    "Outcome",
+    "Part",
+    "Patience",
+    "PostgreSQL",
+    "RecordBatch",
+    "Rows",
+    "SourceReader",
+    "StagingWriter",
+    "State",
+    "Table",
+    "Transaction",
+    "TransactionWriter",
+    "Write",
+    "Written",
+    "_Found",
+    "_Relation",
+}
+"""Names of classes that two modules define."""
+
+LONG = {
+    "onceward/engine/micro_batch.py: _attempt",
+    "onceward/files/columns.py: check",
+    "onceward/formats/avro/plan.py: _message",
+    "onceward/kafka/sink/task_reports.py: _in_chains",
+    "onceward/kafka/wire/acls.py: minimal_acls",
+    "onceward/kafka/wire/options/settings.py: settings_from_options",
+    "onceward/mysql/binlog/framing.py: _take_plain",
+    "onceward/mysql/binlog/sql_effects.py: _clause",
+    "onceward/sql/mysql/refusals.py: refusal",
+}
+"""Functions of more than 50 lines: ``file: name``."""
+
+WIDE = {
+    "onceward/cli/__init__.py",
+    "onceward/cli/doctor/checks.py",
+    "onceward/cli/doctor/command.py",
+    "onceward/cli/doctor/consumers.py",
+    "onceward/custom/__init__.py",
+    "onceward/custom/fan_out.py",
+    "onceward/custom/resettable/reader.py",
+    "onceward/custom/resettable/source.py",
+    "onceward/custom/two_phase.py",
+    "onceward/delivery/opensearch_writer.py",
+    "onceward/delivery/redis_writer.py",
+    "onceward/delivery/row_files.py",
+    "onceward/delivery/sink.py",
+    "onceward/delivery/target.py",
+    "onceward/delivery/upsert_sink.py",
+    "onceward/engine/calls/advice.py",
+    "onceward/engine/calls/journal.py",
+    "onceward/engine/calls/replay.py",
+    "onceward/engine/calls/runs.py",
+    "onceward/engine/decoding.py",
+    "onceward/engine/fan_out.py",
+    "onceward/engine/ledger/admission.py",
+    "onceward/engine/ledger/chain.py",
+    "onceward/engine/policy.py",
+    "onceward/engine/two_phase.py",
+    "onceward/files/manifest.py",
+    "onceward/files/publishing.py",
+    "onceward/files/sink.py",
+    "onceward/formats/avro/decoding.py",
+    "onceward/formats/avro/step.py",
+    "onceward/formats/debezium/decoding.py",
+    "onceward/formats/debezium/encoding.py",
+    "onceward/formats/debezium/table_rows.py",
+    "onceward/formats/debezium/types.py",
+    "onceward/formats/json/decoding.py",
+    "onceward/formats/json/types.py",
+    "onceward/formats/registry/client.py",
+    "onceward/formats/registry/conversation.py",
+    "onceward/formats/registry/http.py",
+    "onceward/kafka/records/checksum.py",
+    "onceward/kafka/records/layout.py",
+    "onceward/kafka/sink/columns.py",
+    "onceward/kafka/sink/dead_letters.py",
+    "onceward/kafka/sink/run.py",
+    "onceward/kafka/sink/sequencer/epoch.py",
+    "onceward/kafka/sink/sequencer/frames.py",
+    "onceward/kafka/sink/sequencer/leases.py",
+    "onceward/kafka/sink/sequencer/listener.py",
+    "onceward/kafka/source/lineage.py",
+    "onceward/kafka/wire/transactions/states.py",
+    "onceward/lake/sinks.py",
+    "onceward/mysql/binlog/compression.py",
+    "onceward/mysql/binlog/framing.py",
+    "onceward/mysql/binlog/json_binary.py",
+    "onceward/mysql/binlog/sql_effects.py",
+    "onceward/mysql/binlog/sql_tables.py",
+    "onceward/mysql/binlog/statements.py",
+    "onceward/mysql/binlog/table_map.py",
+    "onceward/mysql/binlog/values.py",
+    "onceward/mysql/snapshot/__init__.py",
+    "onceward/mysql/snapshot/catalogue.py",
+    "onceward/mysql/snapshot/filtering.py",
+    "onceward/mysql/snapshot/keys.py",
+    "onceward/mysql/snapshot/result_set.py",
+    "onceward/mysql/snapshot/state.py",
+    "onceward/mysql/source/connection.py",
+    "onceward/mysql/source/dump.py",
+    "onceward/mysql/source/requirements.py",
+    "onceward/mysql/source/transactions.py",
+    "onceward/operate/supervise.py",
+    "onceward/spark/batch/query.py",
+    "onceward/spark/tables/avro_java.py",
+    "onceward/sql/ledger/mysql.py",
+    "onceward/sql/mysql/catalogue.py",
+    "onceward/sql/mysql/preparing.py",
+    "onceward/sql/mysql/types.py",
+    "onceward/sql/postgresql/catalogue.py",
+    "onceward/sql/postgresql/prepared.py",
+    "onceward/sql/postgresql/preparing.py",
+    "onceward/sql/postgresql/types.py",
+    "onceward/sql/sink/prepared.py",
+    "onceward_testing/demo/input.py",
+    "onceward_testing/job_messages.py",
+    "onceward_testing/local_kafka.py",
+    "onceward_testing/local_server.py",
+    "onceward_testing/sink_contract.py",
+    "onceward_testing/topic_reader.py",
+}
+"""Files with lines that cannot be shorter: tables, addresses."""
+
+
+@pytest.fixture(scope="module")
+def code() -> Code:
+    return Code.read(files_below(ROOT), whole=True)
+
+
+def _short(place: Offender) -> str:
+    return f"{place.path}: {place.text.split()[0].rstrip(':')}"
+
+
+def test_public_docstrings_begin_with_a_verb(code: Code) -> None:
+    assert set(map(_short, code.public_without_verb())) <= NO_VERB
+
+
+def test_a_class_name_means_one_thing(code: Code) -> None:
+    assert {place.text for place in code.classes_twice()} <= TWO_MEANINGS
+
+
+def test_no_function_is_longer_than_a_screen(code: Code) -> None:
+    assert set(map(_short, code.long_functions())) <= LONG
+
+
+def test_lines_fit(code: Code) -> None:
+    assert {place.path for place in code.wide_lines()} <= WIDE, (
+        f"lines of more than {WIDTH} columns"
+    )
+
+
+def test_the_tree_of_errors_is_that_of_the_classes() -> None:
+    drawn: list[tuple[str, str]] = []
+    above: list[str] = []
+    for line in inspect.cleandoc(errors.__doc__ or "").split("::\n")[1].splitlines():
+        drawing, name = re.match(r"\s*((?:│   |    |├── |└── )*)(\w*)", line).groups()
+        if drawing.endswith("── "):
+            depth = len(drawing) // 4
+            drawn.append((name, above[depth - 1]))
+            above[depth:] = [name]
+        elif name == "OncewardError":
+            above = [name]
+    classes = [
+        (name, kind.__base__.__name__)
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type)
+        and issubclass(kind, errors.OncewardError)
+        and kind is not errors.OncewardError
+    ]
+    assert sorted(drawn) == sorted(classes)
