@@ -83,8 +83,8 @@ class Upsert(NamedTuple):
         return f"{self.version} {self.attempt} {self.counted_by}"
 
     def replaces(self, stored: str | None) -> bool:
-        """Is it to be written where the target has ``stored``, the mark of the last write of the
-        key?
+        """Return whether it is to be written where the target has ``stored``, the mark of the last
+        write of the key.
 
         True also for the very same write, which changes nothing but what a crash has left of it.
 
