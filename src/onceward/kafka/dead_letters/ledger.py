@@ -123,6 +123,8 @@ def next_record(
 
 
 def _offsets(after: Replayed, topic: str) -> Mapping[str, str]:
+    # All stretches, each time: the ledger topic is compacted to the newest record, and a filter
+    # leaves gaps that no single position can express.
     told = {
         str(partition): offsets.to_text()
         for partition, offsets in sorted(after.offsets.items())

@@ -151,6 +151,8 @@ class Sender:
         with events.step(events.SEND, **ids):
             output = self._append(fragments)
         after = self.replayed.copy()
+        # Offsets count transaction markers and aborted records, so a stretch has more of them than
+        # letters. It may close over both: below the last stable offset nothing appears any more.
         for start, end in parcel.done:
             after.of(parcel.where).add(start, end)
         for partition, extent in self._topic.extents.items():

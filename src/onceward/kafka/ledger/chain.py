@@ -122,6 +122,11 @@ class KafkaChain(Chain):
         if identity.producer_id != self._producer_id:
             log.info("%s: goes on as %s", self._pipeline, identity)
             try:
+                # 1. no batch for transactional.id.expiration.ms: the coordinator forgets the id
+                #    and its owner;
+                # 2. another copy gets a new producer id, which fences nobody, and commits batches;
+                # 3. it expires in its turn, or ends, and we get a third one. Only the ledger shows
+                #    those batches.
                 self.refuse_what_a_newer_owner_wrote(newest)
             except BaseException:
                 self.transaction.abort()
@@ -250,15 +255,17 @@ class KafkaChain(Chain):
         """Is what was read the newest record that there is? Asked once after each read of the
         ledger.
 
-        Brokers do not ask each other before they answer a read. One that is cut off from the
-        controllers but not from us goes on as the ledger's leader, with an end that does not move:
-        a batch that was committed meanwhile would be admitted as the next one, and be written
-        twice. Our own append, which that broker cannot acknowledge, shows what lies before it.
         Nobody else can commit between that append and our ``EndTxn``, nor, after it, without
         fencing us first: so one look is enough until the ledger is read anew.
 
         :raises LedgerOutdated: it was not.
         """
+        # 1. a leader of the ledger's partition is cut off from the controllers, but not from us,
+        #    and answers our read as if it still led (ReplicaManager.fetchMessages asks nobody);
+        # 2. another copy has committed a batch at the new leader;
+        # 3. without this look the batch would be admitted as the next one, and written twice.
+        # Our append is acknowledged by the real leader only, and its offset lies behind all of
+        # that.
         found = _sequence(self._topic.newest_before(offset, self.transaction.identity))
         if found != known:
             raise LedgerOutdated(

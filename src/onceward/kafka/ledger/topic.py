@@ -365,6 +365,8 @@ def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
         return False
     try:
         document = json.loads(record.value)
+        # ACLs know topics and no keys, so any writer of the topic may put a record under this key.
+        # The producer id and epoch of a transactional batch are those that the coordinator gave.
         return bool(document["attempt"] == [batch.producer_id, batch.producer_epoch])
     except (ValueError, KeyError, TypeError):
         return False

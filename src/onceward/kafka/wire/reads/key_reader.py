@@ -120,6 +120,8 @@ class KeyReader:
             # the first restart.
             log.read(wait_ms=0)
             return found.value
+        # EndTxn is answered before the markers are written: right after a restart the last commit
+        # may be undecided in the log. Only the markers of this key's own producers are waited for.
         while log.position < end or (found.undecided and not decided_only):
             batches = log.read()
             for batch in batches:

@@ -120,6 +120,12 @@ class Holder:
             found.identity.producer_id != ours.producer_id
         ):  # it had forgotten the id, or used up its epochs
             return found.identity if found.identity.epoch == 0 else None
+        # 1. a claim of our next epoch is carried out, and its answer is lost with the coordinator;
+        # 2. the next coordinator does not know which epoch came before, and refuses the repeated
+        #    claim like a zombie's;
+        # 3. so each claim asks for a transaction timeout of its own, by which DescribeTransactions
+        #    shows whose the newer epoch is. A takeover raises the epoch by one or two, as a claim
+        #    does.
         return found.identity if found.identity.epoch - ours.epoch in (1, 2) else None
 
     def wait_for_a_newer(self, ours: Ours) -> Fencing:
