@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward_verify.findings import Findings, place
-from onceward_verify.ledger import Batch, Part, Span, kafka_position
+from onceward_verify.ledger import LedgerBatch, OutputPart, Span, kafka_position
 
 Position = dict[tuple[str, int], int]
 Range = tuple[tuple[str, int], int, int]
@@ -26,7 +26,7 @@ Range = tuple[tuple[str, int], int, int]
 
 
 @dataclass(frozen=True)
-class Chain:
+class BatchChain:
     """Batches in the order of their sequence numbers, each number once.
 
     ``covered``: those after the last stretch that compaction has removed. ``from_the_beginning``:
@@ -34,8 +34,8 @@ class Chain:
     batches in between that the query did not hand over.
     """
 
-    batches: tuple[Batch, ...]
-    covered: tuple[Batch, ...]
+    batches: tuple[LedgerBatch, ...]
+    covered: tuple[LedgerBatch, ...]
     from_the_beginning: bool
     skipped: tuple[Skipped, ...] = ()
 
@@ -50,7 +50,9 @@ class Skipped:
     ranges: tuple[Range, ...]
 
 
-def build_chain(read: Sequence[Batch], findings: Findings, *, complete: bool = False) -> Chain:
+def build_chain(
+    read: Sequence[LedgerBatch], findings: Findings, *, complete: bool = False
+) -> BatchChain:
     """Build the chain of the batches ``read``, and report what is wrong with it.
 
     :param read: in the order of the ledger's partitions and offsets.
@@ -91,14 +93,14 @@ def build_chain(read: Sequence[Batch], findings: Findings, *, complete: bool = F
 
 
 def _assemble(
-    batches: list[Batch],
+    batches: list[LedgerBatch],
     covered_from: int,
     skipped: list[Skipped],
     complete: bool,
     findings: Findings,
-) -> Chain:
+) -> BatchChain:
     if not batches:
-        return Chain((), (), from_the_beginning=False)
+        return BatchChain((), (), from_the_beginning=False)
     oldest = batches[0]
     if complete:
         pass
@@ -114,10 +116,10 @@ def _assemble(
             f"(--since {oldest.batch_id} does not ask for it)"
         )
     whole = covered_from == 0 and oldest.sequence == 0 and oldest.batch_id == 0
-    return Chain(tuple(batches), tuple(batches[covered_from:]), whole, tuple(skipped))
+    return BatchChain(tuple(batches), tuple(batches[covered_from:]), whole, tuple(skipped))
 
 
-def _check_supplement(before: Batch, after: Batch, findings: Findings) -> None:
+def _check_supplement(before: LedgerBatch, after: LedgerBatch, findings: Findings) -> None:
     """Check that the supplement ``after`` adds to the very batch of the record before it."""
     same_batch = (after.query_id, after.batch_id) == (before.query_id, before.batch_id)
     if not same_batch or [span.end for span in after.spans] != [span.end for span in before.spans]:
@@ -130,7 +132,7 @@ def _check_supplement(before: Batch, after: Batch, findings: Findings) -> None:
         findings.anomaly("ledger-fork", "I6", after.place, detail)
 
 
-def _check_batch_number(before: Batch, after: Batch, findings: Findings) -> None:
+def _check_batch_number(before: LedgerBatch, after: LedgerBatch, findings: Findings) -> None:
     """Check that the batch numbers of one query rise: nothing is committed twice as a new
     batch.
     """
@@ -150,8 +152,8 @@ def _check_batch_number(before: Batch, after: Batch, findings: Findings) -> None
         findings.anomaly("non-monotonic", "I6", after.place, detail)
 
 
-def _drop_repeated(read: Sequence[Batch], findings: Findings) -> list[Batch]:
-    by_sequence: dict[int, Batch] = {}
+def _drop_repeated(read: Sequence[LedgerBatch], findings: Findings) -> list[LedgerBatch]:
+    by_sequence: dict[int, LedgerBatch] = {}
     for batch in read:
         other = by_sequence.get(batch.sequence)
         if other is None:
@@ -164,18 +166,18 @@ def _drop_repeated(read: Sequence[Batch], findings: Findings) -> list[Batch]:
     return [by_sequence[sequence] for sequence in sorted(by_sequence)]
 
 
-def _is_rewritten(decided: Batch, again: Batch) -> bool:
-    """Return whether ``again`` is ``decided`` once its other targets have published."""
-    return decided.is_published and not decided.finished and _content(decided) == _content(again)
+def _is_rewritten(first: LedgerBatch, second: LedgerBatch) -> bool:
+    """Return whether ``second`` is ``first`` once its other targets have published."""
+    return first.is_published and not first.finished and _content(first) == _content(second)
 
 
-def _content(batch: Batch) -> tuple[object, ...]:
+def _content(batch: LedgerBatch) -> tuple[object, ...]:
     when = (batch.query_id, batch.batch_id, batch.run_id, batch.committed_at_ms, batch.identity)
     what = (batch.spans, batch.writes, batch.parts, batch.tables, batch.files, batch.supplement)
     return when + what
 
 
-def _check_finished(batches: Sequence[Batch], findings: Findings) -> None:
+def _check_finished(batches: Sequence[LedgerBatch], findings: Findings) -> None:
     """Check that nothing is decided behind a batch that is not published completely."""
     for before, after in itertools.pairwise(batches):
         if not before.finished:
@@ -186,7 +188,7 @@ def _check_finished(batches: Sequence[Batch], findings: Findings) -> None:
             findings.anomaly("ledger-gap", "I6", before.place, detail)
 
 
-def _check_order(read: Sequence[Batch], findings: Findings) -> None:
+def _check_order(read: Sequence[LedgerBatch], findings: Findings) -> None:
     highest: dict[int, int] = {}
     for batch in read:
         reached = highest.get(batch.ledger_partition, -1)
@@ -196,7 +198,7 @@ def _check_order(read: Sequence[Batch], findings: Findings) -> None:
         highest[batch.ledger_partition] = max(reached, batch.sequence)
 
 
-def _report_gap(before: Batch, after: Batch, findings: Findings) -> None:
+def _report_gap(before: LedgerBatch, after: LedgerBatch, findings: Findings) -> None:
     missing = f"{before.sequence + 1}"
     if after.sequence > before.sequence + 2:
         missing += f" to {after.sequence - 1}"
@@ -205,7 +207,7 @@ def _report_gap(before: Batch, after: Batch, findings: Findings) -> None:
     )
 
 
-def _check_joint(before: Batch, after: Batch, findings: Findings) -> list[Skipped]:
+def _check_joint(before: LedgerBatch, after: LedgerBatch, findings: Findings) -> list[Skipped]:
     """Check that ``after`` begins where ``before`` ended; return the batches that it skips."""
     skips = after.query_id == before.query_id and after.batch_id > before.batch_id + 1
     between: list[Range] = []
@@ -216,13 +218,13 @@ def _check_joint(before: Batch, after: Batch, findings: Findings) -> list[Skippe
         )
         findings.anomaly("ledger-gap", "I6", after.place, detail)
         return []
-    for number, (done, now) in enumerate(zip(before.spans, after.spans, strict=True)):
-        ended, begins = kafka_position(done.end), kafka_position(now.start)
-        if ended is not None and begins is not None:
-            between += _check_positions(before, after, (ended, begins), skips, findings)
-        elif done.end != now.start and not skips:
+    for number, (old, new) in enumerate(zip(before.spans, after.spans, strict=True)):
+        ends, begins = kafka_position(old.end), kafka_position(new.start)
+        if ends is not None and begins is not None:
+            between += _check_positions(before, after, (ends, begins), skips, findings)
+        elif old.end != new.start and not skips:
             detail = (
-                f"source {number} ended at {done.end} and goes on at {now.start} in sequence "
+                f"source {number} ended at {old.end} and goes on at {new.start} in sequence "
                 f"{after.sequence}"
             )
             findings.anomaly("ledger-gap", "I6", after.place, detail)
@@ -232,15 +234,15 @@ def _check_joint(before: Batch, after: Batch, findings: Findings) -> list[Skippe
 
 
 def _check_positions(
-    before: Batch,
-    after: Batch,
+    before: LedgerBatch,
+    after: LedgerBatch,
     positions: tuple[Position, Position],
     skips: bool,
     findings: Findings,
 ) -> Iterator[Range]:
     """Yield what lies between the positions, if the query skipped batches; if not, it is a gap."""
-    ended, begins = positions
-    for partition, offset in ended.items():
+    ends, begins = positions
+    for partition, offset in ends.items():
         begin = begins.get(partition)
         if begin is None:
             detail = f"sequence {after.sequence} does not go on where {before.sequence} ended"
@@ -252,7 +254,7 @@ def _check_positions(
                 f"sequence {before.sequence} ends at {offset}, {after.sequence} begins at {begin}"
             )
             findings.anomaly("ledger-gap", "I6", place(*partition, offset, begin - 1), detail)
-    for partition in sorted(begins.keys() - ended.keys()):
+    for partition in sorted(begins.keys() - ends.keys()):
         if begins[partition] > 0 and skips:
             yield partition, 0, begins[partition] - 1
         elif begins[partition] > 0:
@@ -260,19 +262,19 @@ def _check_positions(
             findings.cannot_judge(f"{what}: new in the middle")
 
 
-def _check_no_step_back(before: Batch, after: Batch, findings: Findings) -> None:
-    for done, now in zip(before.spans, after.spans, strict=False):
-        ended, begins = kafka_position(done.end) or {}, kafka_position(now.start) or {}
+def _check_no_step_back(before: LedgerBatch, after: LedgerBatch, findings: Findings) -> None:
+    for old, new in zip(before.spans, after.spans, strict=False):
+        ends, begins = kafka_position(old.end) or {}, kafka_position(new.start) or {}
         for partition, begin in begins.items():
-            if begin < ended.get(partition, 0):
+            if begin < ends.get(partition, 0):
                 detail = (
-                    f"sequence {before.sequence} ended at {ended[partition]}, "
+                    f"sequence {before.sequence} ended at {ends[partition]}, "
                     f"{after.sequence} begins at {begin}"
                 )
                 findings.anomaly("non-monotonic", "I6", place(*partition, begin), detail)
 
 
-def _check_forward(batch: Batch, findings: Findings) -> None:
+def _check_forward(batch: LedgerBatch, findings: Findings) -> None:
     for span in batch.spans:
         for partition, start, end in _kafka_ranges(span):
             if end < start:
@@ -285,8 +287,8 @@ def _kafka_ranges(span: Span) -> list[Range]:
     return [(partition, start, ends.get(partition, start)) for partition, start in starts.items()]
 
 
-def _check_identities(batches: Sequence[Batch], findings: Findings) -> None:
-    owner: dict[tuple[int, int], Batch] = {}
+def _check_identities(batches: Sequence[LedgerBatch], findings: Findings) -> None:
+    owner: dict[tuple[int, int], LedgerBatch] = {}
     newest_epoch: dict[int, int] = {}
     for batch in batches:
         producer, epoch = batch.identity
@@ -306,7 +308,7 @@ def _check_identities(batches: Sequence[Batch], findings: Findings) -> None:
         newest_epoch[producer] = max(epoch, newest_epoch.get(producer, -1))
 
 
-def _check_runs(batches: Sequence[Batch], findings: Findings) -> None:
+def _check_runs(batches: Sequence[LedgerBatch], findings: Findings) -> None:
     """Check that no run of the query writes again after another took over from it.
 
     Epochs alone do not show this: a run that fences its successor gets a newer epoch than it.
@@ -323,7 +325,7 @@ def _check_runs(batches: Sequence[Batch], findings: Findings) -> None:
             findings.anomaly("zombie-write", "I7", after.place, detail)
 
 
-def _check_writes(batches: Sequence[Batch], findings: Findings) -> None:
+def _check_writes(batches: Sequence[LedgerBatch], findings: Findings) -> None:
     """Check that manifests count all records that the user's function handed over.
 
     In all, and for each topic that it named. A supplement records all frames of its batch, and its
@@ -345,7 +347,7 @@ def _check_writes(batches: Sequence[Batch], findings: Findings) -> None:
         before = batch
 
 
-def _check_writes_by_topic(batch: Batch, findings: Findings) -> None:
+def _check_writes_by_topic(batch: LedgerBatch, findings: Findings) -> None:
     if batch.writes is None:
         return
     counts: Counter[str | None] = Counter()
@@ -361,7 +363,7 @@ def _check_writes_by_topic(batch: Batch, findings: Findings) -> None:
 
 
 def _compare_counts(
-    batch: Batch,
+    batch: LedgerBatch,
     which: str,
     handed_over: int,
     written: int,
@@ -379,13 +381,13 @@ def _compare_counts(
         findings.anomaly("unaccounted-write", "I2", batch.place, detail)
 
 
-def _count_records(batch: Batch, topic: str) -> int:
+def _count_records(batch: LedgerBatch, topic: str) -> int:
     rows = sum(part.rows for part in batch.tables if part.table == topic)
     return rows + sum(part.count for part in batch.parts if part.topic == topic)
 
 
-def _check_growth(batches: Sequence[Batch], findings: Findings) -> None:
-    reached: dict[tuple[str, int], Part] = {}
+def _check_growth(batches: Sequence[LedgerBatch], findings: Findings) -> None:
+    reached: dict[tuple[str, int], OutputPart] = {}
     for part in (part for batch in batches for part in batch.parts):
         before = reached.get((part.topic, part.partition))
         if before is not None and part.first <= before.last:
@@ -398,12 +400,12 @@ def _check_growth(batches: Sequence[Batch], findings: Findings) -> None:
             reached[part.topic, part.partition] = part
 
 
-def disjoint_parts(batches: Sequence[Batch]) -> dict[tuple[str, int], list[Part]]:
+def disjoint_parts(batches: Sequence[LedgerBatch]) -> dict[tuple[str, int], list[OutputPart]]:
     """Return the parts of each output partition, by offset.
 
     Of parts that overlap (reported already) the first stays.
     """
-    parts: dict[tuple[str, int], list[Part]] = defaultdict(list)
+    parts: dict[tuple[str, int], list[OutputPart]] = defaultdict(list)
     for part in sorted(
         (part for batch in batches for part in batch.parts),
         key=lambda part: (part.first, part.last),
@@ -414,7 +416,7 @@ def disjoint_parts(batches: Sequence[Batch]) -> dict[tuple[str, int], list[Part]
     return dict(parts)
 
 
-def ledger_facts(ledger: str, chain: Chain) -> dict[str, Any]:
+def ledger_facts(ledger: str, chain: BatchChain) -> dict[str, Any]:
     """Return where the ledger begins and ends, and totals.
 
     :param ledger: the name of its topic, table or folder.

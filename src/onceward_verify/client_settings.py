@@ -54,11 +54,11 @@ def settings_from_file(file: Path) -> dict[str, str]:
     return librdkafka_settings(_properties(text))
 
 
-def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
+def librdkafka_settings(properties: dict[str, str]) -> dict[str, str]:
     """Translate ``given``, in either dialect, to librdkafka's."""
     settings: dict[str, str] = {}
-    pem = given.get("ssl.truststore.type", "").upper() == "PEM"
-    for name, value in given.items():
+    pem = properties.get("ssl.truststore.type", "").upper() == "PEM"
+    for name, value in properties.items():
         if name in _OURS or name in _OF_JAVA_ALONE:
             continue
         if name == "sasl.jaas.config":
@@ -72,7 +72,8 @@ def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
                 )
             settings["ssl.ca.location"] = value
         elif (
-            name == "ssl.keystore.location" and given.get("ssl.keystore.type", "").upper() == "PEM"
+            name == "ssl.keystore.location"
+            and properties.get("ssl.keystore.type", "").upper() == "PEM"
         ):
             settings |= {"ssl.certificate.location": value, "ssl.key.location": value}
         elif name == "ssl.endpoint.identification.algorithm":

@@ -98,8 +98,8 @@ class Cluster:
         while not answer.done():
             self._admin.poll(_LOOK_SECONDS)  # serves _hear
             all_refuse = kafka.KafkaError._ALL_BROKERS_DOWN in self._trouble
-            waited = time.monotonic() - began
-            if waited > contact_s or (all_refuse and waited > _REFUSED_SECONDS):
+            seconds = time.monotonic() - began
+            if seconds > contact_s or (all_refuse and seconds > _REFUSED_SECONDS):
                 raise self._unreachable(servers)
         try:
             answer.result()
@@ -199,16 +199,16 @@ class Cluster:
         return {(one.topic, one.partition): one.offset for one in entries if one.offset >= 0}
 
     def wait_until_stable(
-        self, wanted: Mapping[Where, int], patience_s: float
+        self, offsets: Mapping[Where, int], patience_s: float
     ) -> dict[Where, int]:
-        """Return the last stable offsets once they have reached ``wanted``.
+        """Return the last stable offsets once they have reached ``offsets``.
 
         :param patience_s: after so many seconds they are returned as they are.
         """
         deadline = time.monotonic() + patience_s
         while True:
-            stable = self.ends(wanted, COMMITTED)
-            is_stable = all(stable[where] >= offset for where, offset in wanted.items())
+            stable = self.ends(offsets, COMMITTED)
+            is_stable = all(stable[where] >= offset for where, offset in offsets.items())
             if is_stable or time.monotonic() > deadline:
                 return stable
             time.sleep(_LOOK_SECONDS)
@@ -246,14 +246,14 @@ class Cluster:
                         f"read to the end",
                         next_step="check the brokers, or give --patience more seconds",
                     )
-                for where, part, reached in _by_partition(messages):
+                for where, part, read_to in _by_partition(messages):
                     if where in unread:
                         end = ranges[where][1]
                         offsets = np.array([message.offset() for message in part], np.int64)
-                        wanted = int(np.searchsorted(offsets, end))
-                        if wanted:
-                            yield where, part[:wanted], offsets[:wanted]
-                        if reached >= end:
+                        number = int(np.searchsorted(offsets, end))
+                        if number:
+                            yield where, part[:number], offsets[:number]
+                        if read_to >= end:
                             unread.discard(where)
                             consumer.pause([kafka.TopicPartition(*where)])
         finally:
@@ -265,23 +265,23 @@ def _by_partition(messages: Iterable[Any]) -> Iterator[tuple[Where, list[Any], i
     read.
     """
     parts: dict[Where, list[Any]] = defaultdict(list)
-    reached: dict[Where, int] = {}
+    ends: dict[Where, int] = {}
     for message in messages:
         error = message.error()
         where = message.topic(), message.partition()
         if error is None:
             parts[where].append(message)
         elif error.code() == kafka.KafkaError._PARTITION_EOF:
-            reached[where] = message.offset()
+            ends[where] = message.offset()
         elif not error.retriable() and error.code() not in _PASSING:
             topic = where[0] or "the cluster"
             raise CannotTell(
                 f"{topic} cannot be read: {error.str()}", next_step=f"grant READ on {topic}"
             )
-    for where in parts.keys() | reached.keys():
+    for where in parts.keys() | ends.keys():
         part = parts.get(where, [])
         read_to = part[-1].offset() + 1 if part else 0
-        yield where, part, max(read_to, reached.get(where, 0))
+        yield where, part, max(read_to, ends.get(where, 0))
 
 
 _PASSING = frozenset(

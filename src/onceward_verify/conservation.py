@@ -19,12 +19,20 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from onceward_verify.chain import Chain
+from onceward_verify.chain import BatchChain
 from onceward_verify.cluster import COMMITTED, Cluster, Where
 from onceward_verify.findings import Findings, WrongUsage, place
-from onceward_verify.ledger import Part, kafka_position
+from onceward_verify.ledger import OutputPart, kafka_position
 from onceward_verify.outputs import Reading
-from onceward_verify.tally import Group, Outcome, Rule, Tally, Window, group_batches, windows
+from onceward_verify.tally import (
+    BatchGroup,
+    Rule,
+    Tally,
+    Window,
+    WindowResult,
+    group_batches,
+    windows,
+)
 
 _PARTS = ("topic", "partition", "offset")
 _WANTED = "is not topic=…, partition=… or offset=…, each once"
@@ -152,7 +160,7 @@ class Conservation:
 
 def check_conservation(
     cluster: Cluster,
-    chain: Chain,
+    chain: BatchChain,
     readings: Mapping[Where, Reading],
     rule: Conservation,
     findings: Findings,
@@ -190,8 +198,8 @@ class _Comparison:
     def __init__(
         self,
         cluster: Cluster,
-        chain: Chain,
-        groups: Sequence[Group],
+        chain: BatchChain,
+        groups: Sequence[BatchGroup],
         readings: Mapping[Where, Reading],
         rule: Conservation,
         findings: Findings,
@@ -205,42 +213,42 @@ class _Comparison:
         }
         sources = sorted({source for group in groups for source in group.spans})
         self._only_topic = _only_topic(sources, rule.lineage)
-        self._known = self._known_ranges(sources)
+        self._source_ranges = self._read_ranges(sources)
         self._compacted = self._may_be_compacted()
         self._nameless: dict[Where, tuple[int, int]] = {}
         """Records without a name in each output partition: number, and offset of the first."""
         self._without_names: set[int] = set()
         self._complete = self._complete_groups()
         zeros = [0] * len(self._topics)
-        self._total = Outcome(named=zeros, never=zeros, again=zeros, unjudged=zeros)
+        self._total = WindowResult(named=zeros, never=zeros, again=zeros, unjudged=zeros)
         self._output_records = self._foreign_records = 0
         self._expired: dict[Where, tuple[int, int, int]] = {}
         """Unknown offsets of each source partition: first, last and number."""
 
-    def _known_ranges(self, sources: Sequence[Where]) -> dict[Where, tuple[int, int]]:
-        known: dict[Where, tuple[int, int]] = {}
+    def _read_ranges(self, sources: Sequence[Where]) -> dict[Where, tuple[int, int]]:
+        ranges: dict[Where, tuple[int, int]] = {}
         for topic in sorted({where[0] for where in sources}):
             partitions = set(self._cluster.partitions(topic) or ())
-            wanted = [where for where in sources if where[0] == topic]
-            if absent := [place(*where) for where in wanted if where not in partitions]:
+            of_topic = [where for where in sources if where[0] == topic]
+            if absent := [place(*where) for where in of_topic if where not in partitions]:
                 self._findings.cannot_judge(
                     f"--conserves: {', '.join(absent)}: no such source on this cluster"
                 )
-            present = [where for where in wanted if where in partitions]
+            present = [where for where in of_topic if where in partitions]
             starts, ends = self._cluster.starts(present), self._cluster.ends(present, COMMITTED)
-            known |= {where: (starts[where], ends[where]) for where in present}
+            ranges |= {where: (starts[where], ends[where]) for where in present}
         for batch in self._chain.covered:
             for number, span in enumerate(batch.spans):
                 if kafka_position(span.end) is None:
                     self._findings.cannot_judge(
                         f"--conserves: source {number} is not of Kafka; its records are unknown"
                     )
-        return known
+        return ranges
 
     def _may_be_compacted(self) -> frozenset[Where]:
-        topics = {where[0] for where in self._known}
+        topics = {where[0] for where in self._source_ranges}
         compacted = {topic for topic in topics if self._cluster.is_compacted(topic) is not False}
-        return frozenset(where for where in self._known if where[0] in compacted)
+        return frozenset(where for where in self._source_ranges if where[0] in compacted)
 
     def _complete_groups(self) -> frozenset[int]:
         """Return the groups whose output is all there, so that what it does not name is lost."""
@@ -266,8 +274,8 @@ class _Comparison:
             tally = Tally(window, self._groups, rows)
             self._read_sources(tally)
             places = self._read_outputs(window, tally)
-            judged = self._complete - self._without_names
-            outcome = tally.summarize(judged, self._known, self._compacted)
+            groups = self._complete - self._without_names
+            outcome = tally.summarize(groups, self._source_ranges, self._compacted)
             self._add(outcome)
             self._report(outcome, tally, places)
         self._report_unknown()
@@ -275,9 +283,12 @@ class _Comparison:
 
     def _read_sources(self, tally: Tally) -> None:
         ranges = {
-            where: (max(low, self._known[where][0]), min(high, self._known[where][1]))
+            where: (
+                max(low, self._source_ranges[where][0]),
+                min(high, self._source_ranges[where][1]),
+            )
             for where, (low, high) in tally.extents.items()
-            if where in self._known
+            if where in self._source_ranges
         }
         for where, _, offsets in self._cluster.read(ranges):
             tally.add_records(where, offsets)
@@ -301,17 +312,17 @@ class _Comparison:
 
     def _stretches(self, window: Window) -> Iterator[tuple[Where, list[Any], int]]:
         """Yield the output of the window's groups: visible records that belong to one of them."""
-        wanted = window.groups
+        groups = window.groups
         ranges: dict[Where, tuple[int, int]] = {}
         for where, reading in self._readings.items():
-            parts = [p for p in reading.log.parts if self._group_numbers.get(p.sequence) in wanted]
+            parts = [p for p in reading.log.parts if self._group_numbers.get(p.sequence) in groups]
             if parts:
-                begin = max(reading.looked_at.start, parts[0].first)
-                ranges[where] = (begin, min(reading.looked_at.end, parts[-1].last + 1))
+                begin = max(reading.scope.start, parts[0].first)
+                ranges[where] = (begin, min(reading.scope.end, parts[-1].last + 1))
         for where, messages, offsets in self._cluster.read(ranges):
             for part, start, stop in self._readings[where].log.stretches(offsets):
                 group = -1 if part is None else self._group_numbers.get(part.sequence, -1)
-                if group in wanted:
+                if group in groups:
                     yield where, messages[start:stop], group
 
     def _names(
@@ -342,7 +353,7 @@ class _Comparison:
         self._foreign_records += 1
 
     def _report(
-        self, outcome: Outcome, tally: Tally, again_at: Mapping[tuple[Where, int], str]
+        self, outcome: WindowResult, tally: Tally, again_at: Mapping[tuple[Where, int], str]
     ) -> None:
         rule = self._rule.rule
         for row, source, first, last in outcome.lost if rule != "at-most" else ():
@@ -375,20 +386,20 @@ class _Comparison:
             )
         for source, (first, last, count) in sorted(self._expired.items()):
             at = place(*source, first, last)
-            if source not in self._known:
+            if source not in self._source_ranges:
                 continue  # reported already
             if source in self._compacted and self._rule.rule != "at-most":
                 self._findings.note_expired(
                     f"--conserves: {count} offsets of {at}: the source is, or may be, compacted"
                 )
             elif source not in self._compacted:
-                start, end = self._known[source]
+                start, end = self._source_ranges[source]
                 self._findings.note_expired(
                     f"--conserves: {count} offsets of {at}: the source holds {start} to {end - 1} "
                     f"only"
                 )
 
-    def _add(self, outcome: Outcome) -> None:
+    def _add(self, outcome: WindowResult) -> None:
         total = self._total
         total.inputs += outcome.inputs
         total.skipped += outcome.skipped
@@ -418,7 +429,7 @@ class _Comparison:
         }
 
 
-def _recreated_topics(chain: Chain) -> list[str]:
+def _recreated_topics(chain: BatchChain) -> list[str]:
     """Return source topics with several ids in the ledger.
 
     Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and
@@ -442,7 +453,7 @@ def _only_topic(sources: Sequence[Where], lineage: Lineage) -> str:
     return topics[0] if topics else ""
 
 
-def _complete_parts(reading: Reading) -> Iterator[Part]:
+def _complete_parts(reading: Reading) -> Iterator[OutputPart]:
     for part, tally in zip(reading.log.parts, reading.log.tallies, strict=True):
-        if part.first >= reading.looked_at.start and tally.count >= part.count:
+        if part.first >= reading.scope.start and tally.count >= part.count:
             yield part

@@ -22,7 +22,7 @@ class StoredRecord(NamedTuple):
     writer: int = 0
 
 
-class Table(NamedTuple):
+class TableRef(NamedTuple):
     """Table: the server's key of it, its name for people, and its parents.
 
     A partition, or a table that inherits, is a part of its parents: whoever reads those reads its
@@ -34,7 +34,7 @@ class Table(NamedTuple):
     parents: tuple[Hashable, ...] = ()
 
 
-class Database(AbstractContextManager["Database"], ABC):
+class DatabaseSnapshot(AbstractContextManager["DatabaseSnapshot"], ABC):
     """Snapshot of one database, which a running pipeline does not change. Nothing is written.
 
     :raises CannotTell: by every method: the server does not answer, or not this login.
@@ -54,24 +54,24 @@ class Database(AbstractContextManager["Database"], ABC):
         self._connection.close()
 
     @abstractmethod
-    def find_table(self, name: str) -> Table | None:
+    def find_table(self, name: str) -> TableRef | None:
         """Return the table that the server takes ``name`` for, spelled as in SQL, if any."""
 
     @abstractmethod
-    def ledger_end(self, ledger: Table, pipeline_id: str) -> int | None:
+    def ledger_end(self, ledger: TableRef, pipeline_id: str) -> int | None:
         """Return the sequence in the ledger's own row; None if nothing is decided yet."""
 
     @abstractmethod
-    def batches(self, batches: Table, pipeline_id: str) -> list[StoredRecord]:
+    def batches(self, batches: TableRef, pipeline_id: str) -> list[StoredRecord]:
         """Return the stored records, oldest first."""
 
     @abstractmethod
-    def row_counts(self, table: Table) -> dict[int, int]:
+    def row_counts(self, table: TableRef) -> dict[int, int]:
         """Return the number of rows by the transaction (its number's lower half) that wrote them.
 
         All count under 0 where the server shows no transactions to clients.
         """
 
     @abstractmethod
-    def staging_tables(self, ledger: Table) -> list[str]:
+    def staging_tables(self, ledger: TableRef) -> list[str]:
         """Return the staging tables beside the ledger, of all pipelines."""

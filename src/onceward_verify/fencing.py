@@ -20,10 +20,10 @@ from typing import Literal
 
 from crc32c import crc32c
 
-from onceward_verify.chain import Chain
+from onceward_verify.chain import BatchChain
 from onceward_verify.cluster import Where
 from onceward_verify.findings import CannotTell, Findings, place
-from onceward_verify.ledger import Batch
+from onceward_verify.ledger import LedgerBatch
 from onceward_verify.outputs import Reading
 
 # baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta,
@@ -41,7 +41,7 @@ _MARKERS: dict[int, Marker] = {0: "abort", 1: "commit"}
 
 
 @dataclass(frozen=True, slots=True)
-class RecordBatch:
+class BatchHeader:
     """Header of one record batch. ``marker`` is set for a control batch; offsets are inclusive."""
 
     first: int
@@ -54,9 +54,11 @@ class RecordBatch:
 
     @property
     def identity(self) -> Identity:
+        """Producer id and epoch."""
         return self.producer_id, self.epoch
 
     def place(self, where: Where) -> str:
+        """Return the place of the batch in its partition."""
         return place(*where, self.first, self.last)
 
 
@@ -71,7 +73,7 @@ def replica_folder(
     return max(of_leader or found, key=_length, default=None)
 
 
-def record_batches(folder: Path) -> Iterator[RecordBatch]:
+def record_batches(folder: Path) -> Iterator[BatchHeader]:
     """Yield every record batch of a partition's folder, in offset order.
 
     :raises CannotTell: a batch is corrupt, or of an older format.
@@ -85,7 +87,7 @@ def record_batches(folder: Path) -> Iterator[RecordBatch]:
                 yield from _batches(data, segment)
 
 
-def _batches(data: mmap.mmap, segment: Path) -> Iterator[RecordBatch]:
+def _batches(data: mmap.mmap, segment: Path) -> Iterator[BatchHeader]:
     position = 0
     while position + _HEADER.size <= len(data):
         (first, length, _, magic, crc, attributes, last_delta, _, _, producer, epoch, _, count) = (
@@ -107,7 +109,7 @@ def _batches(data: mmap.mmap, segment: Path) -> Iterator[RecordBatch]:
             )
         marker = _marker(data, position + _HEADER.size) if attributes & _CONTROL else None
         transactional = bool(attributes & _TRANSACTIONAL)
-        yield RecordBatch(first, first + last_delta, count, producer, epoch, transactional, marker)
+        yield BatchHeader(first, first + last_delta, count, producer, epoch, transactional, marker)
         position = end
 
 
@@ -146,7 +148,7 @@ def _length(folder: Path) -> tuple[str, int]:
 class Epochs:
     """Identities seen in all partitions."""
 
-    batches: Mapping[int, Batch]
+    batches: Mapping[int, LedgerBatch]
     """The chain, by sequence."""
     producer_ids: frozenset[int]
     owners: Mapping[Identity, int]
@@ -157,13 +159,14 @@ class Epochs:
     repeated_markers: int = 0
 
     @staticmethod
-    def from_chain(chain: Chain) -> Epochs:
+    def from_chain(chain: BatchChain) -> Epochs:
         """Return the identities of a chain, none of them seen yet."""
         by_sequence = {batch.sequence: batch for batch in chain.batches}
         owners = {batch.identity: batch.sequence for batch in chain.batches}
         return Epochs(by_sequence, frozenset(producer for producer, _ in owners), owners)
 
     def facts(self) -> dict[str, int]:
+        """Return the numbers of identities, record batches and repeated markers."""
         return {
             "record_batches": self.record_batches,
             "committed_identities": len(self.committed),
@@ -176,11 +179,11 @@ def check_output(
     where: Where, reading: Reading, folder: Path, epochs: Epochs, findings: Findings
 ) -> None:
     """Check every record batch of one output partition."""
-    unended: dict[int, list[RecordBatch]] = {}
+    unended: dict[int, list[BatchHeader]] = {}
     for batch in record_batches(folder):
         # Behind the end nothing is asked for but the markers of what lies before it.
-        behind = batch.first >= reading.looked_at.end
-        if batch.first < reading.looked_at.start or (behind and batch.producer_id not in unended):
+        behind = batch.first >= reading.scope.end
+        if batch.first < reading.scope.start or (behind and batch.producer_id not in unended):
             continue
         if batch.marker is not None:
             # A marker may have the next epoch, because version 2 of the transaction protocol
@@ -206,7 +209,7 @@ def check_output(
                 findings.anomaly("aborted-read", "I5", batch.place(where), detail)
 
 
-def check_ledger(chain: Chain, where: Where, folder: Path, findings: Findings) -> None:
+def check_ledger(chain: BatchChain, where: Where, folder: Path, findings: Findings) -> None:
     """Check that each ledger record was written in a transaction of the producer it names."""
     here = [batch for batch in chain.batches if batch.ledger_partition == where[1]]
     batches = {batch.ledger_offset: batch for batch in here}
@@ -226,7 +229,7 @@ def check_ledger(chain: Chain, where: Where, folder: Path, findings: Findings) -
 
 def _check_transaction(
     where: Where,
-    written: list[RecordBatch],
+    written: list[BatchHeader],
     marker: Marker,
     reading: Reading,
     epochs: Epochs,
@@ -245,7 +248,7 @@ def _check_transaction(
 
 
 def _check_committed(
-    where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings
+    where: Where, batch: BatchHeader, reading: Reading, epochs: Epochs, findings: Findings
 ) -> None:
     at = batch.place(where)
     part = reading.log.part_at(batch.first)
@@ -267,7 +270,7 @@ def _check_committed(
 
 
 def _check_aborted(
-    where: Where, batch: RecordBatch, reading: Reading, epochs: Epochs, findings: Findings
+    where: Where, batch: BatchHeader, reading: Reading, epochs: Epochs, findings: Findings
 ) -> None:
     at = batch.place(where)
     if batch.producer_id in epochs.producer_ids:

@@ -54,6 +54,7 @@ class Listing:
     written_at_ms: Mapping[str, int] = field(default_factory=dict)
 
     def behind_a_link(self, name: str) -> bool:
+        """Return whether a symbolic link is on the way to ``name``."""
         return any(name == link or name.startswith(f"{link}/") for link in self.links)
 
 
@@ -191,17 +192,17 @@ class ListView(FileView):
         # Not splitlines(), which also cuts at U+0085 and U+2028: a partition's folder may have
         # these in its name.
         lines = (line for text in self._lists() for line in text.split("\n") if line)
-        named = Counter(self._relative(self._path(line)) for line in lines)
+        counts = Counter(self._relative(self._path(line)) for line in lines)
         infos = {self._relative(one.path): one for one in self._list_folder(_DATA, recursive=True)}
-        elsewhere = [name for name in named if name not in infos]
+        elsewhere = [name for name in counts if name not in infos]
         more = self._call(lambda: self._files.get_file_info(elsewhere))
         pairs = zip(elsewhere, more, strict=True)
         infos |= {name: info for name, info in pairs if info.type == fs.FileType.File}
-        infos = {name: infos[name] for name in named if name in infos}
+        infos = {name: infos[name] for name in counts if name in infos}
         return Listing(
             {name: int(info.size) for name, info in infos.items()},
-            twice=frozenset(name for name, times in named.items() if times > 1),
-            missing=frozenset(named.keys() - infos.keys()),
+            twice=frozenset(name for name, times in counts.items() if times > 1),
+            missing=frozenset(counts.keys() - infos.keys()),
             written_at_ms={
                 name: (info.mtime_ns or 0) // 1_000_000 for name, info in infos.items()
             },

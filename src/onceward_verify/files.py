@@ -20,14 +20,14 @@ from typing import NamedTuple
 from onceward_verify.chain import build_chain, ledger_facts
 from onceward_verify.file_views import FileView, Listing, open_view
 from onceward_verify.findings import CannotTell, Findings, WrongUsage
-from onceward_verify.ledger import Batch, FilesPart, Since, parse_batch, select
+from onceward_verify.ledger import FilesPart, LedgerBatch, Since, parse_batch, select
 
 _DIGITS = 20
 _SLOT = ".json"
 _FLOOR = "floor-"
 
 
-def read_entries(ledger: Path, pipeline_id: str) -> dict[int, Batch]:
+def read_entries(ledger: Path, pipeline_id: str) -> dict[int, LedgerBatch]:
     """Read a pipeline's records in a folder ledger, by sequence.
 
     Of a batch that was decided and then finished the latter. What lies below the ledger's floor
@@ -37,7 +37,7 @@ def read_entries(ledger: Path, pipeline_id: str) -> dict[int, Batch]:
     :raises CannotTell: there is no such ledger.
     """
     folder = ledger / pipeline_id
-    read: dict[int, Batch] = {}
+    read: dict[int, LedgerBatch] = {}
     floor = _floor(folder)
     for slot in sorted(int(name.removesuffix(_SLOT)) for name in _names(folder) if _is_slot(name)):
         try:
@@ -123,8 +123,8 @@ def check_files(question: FilesQuestion) -> Findings:
     listing = view.list_files()
     later = read_entries(ledger, question.pipeline_id)
 
-    selected = select(list(batches.values()), question.since)
-    chain = build_chain(selected.batches, findings, complete=selected.complete)
+    selection = select(list(batches.values()), question.since)
+    chain = build_chain(selection.batches, findings, complete=selection.complete)
     findings.facts |= {
         "pipeline_id": question.pipeline_id,
         "ledger": ledger_facts(str(ledger), chain),
@@ -139,12 +139,12 @@ def check_files(question: FilesQuestion) -> Findings:
     if not question.shared:
         for name in sorted(listing.twice):
             findings.anomaly("duplicate-write", "I2", name, "lists name the file more than once")
-    unaccounted = _count_unaccounted(listing, {**batches, **later}, question, findings)
+    strangers = _count_unaccounted(listing, {**batches, **later}, question, findings)
     findings.facts["files"] = {
         "path": view.where,
         "files": sum(len(batch.files.files) for batch in chain.batches if batch.files),
         "batches": sum(1 for batch in chain.batches if batch.files and batch.files.files),
-        "unaccounted_files": unaccounted,
+        "unaccounted_files": strangers,
     }
     findings.facts["prepared"] = view.list_prepared(question.pipeline_id)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
@@ -162,7 +162,7 @@ def _default_ledger(root: str) -> Path:
 
 
 def _check_batch(
-    batch: Batch,
+    batch: LedgerBatch,
     part: FilesPart,
     listing: Listing,
     view: FileView,
@@ -190,7 +190,7 @@ def _check_batch(
 
 
 def _check_contents(
-    batch: Batch, part: FilesPart, listing: Listing, view: FileView, findings: Findings
+    batch: LedgerBatch, part: FilesPart, listing: Listing, view: FileView, findings: Findings
 ) -> None:
     rows: list[int] = []
     for name, size in part.files.items():
@@ -234,7 +234,10 @@ def _batch_folder(name: str) -> _BatchFolder | None:
 
 
 def _count_unaccounted(
-    listing: Listing, batches: Mapping[int, Batch], question: FilesQuestion, findings: Findings
+    listing: Listing,
+    batches: Mapping[int, LedgerBatch],
+    question: FilesQuestion,
+    findings: Findings,
 ) -> int:
     """Report files that no batch names, and return their number.
 

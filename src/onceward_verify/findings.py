@@ -120,11 +120,13 @@ class Findings:
 
     @property
     def verdict(self) -> Verdict:
+        """Verdict: an anomaly violates, a doubt makes inconclusive."""
         if self.anomalies:
             return "violated"
         return "inconclusive" if self.not_covered else "exactly_once"
 
     def as_json(self) -> dict[str, Any]:
+        """Return the findings for programs: the checker's public answer."""
         return {
             "verdict": self.verdict,
             "anomalies": [asdict(anomaly) for anomaly in self.anomalies],
@@ -164,19 +166,19 @@ def _verdict_sentence(findings: Findings) -> str:
         return f"VIOLATED: {of}: {findings.counts.total()} anomalies: {names}"
     if not ledger["batches"]:
         return f"CANNOT TELL: {of}: no batch to look at"
-    seen = (
+    claim = (
         f"{ledger['records']:,} records in {ledger['batches']:,} batches are visible exactly "
         f"as they were committed"
     )
     if ledger["first_sequence"]:
-        seen += f", from sequence {ledger['first_sequence']} on"
+        claim += f", from sequence {ledger['first_sequence']} on"
     if findings.facts.get("judged_by") == "totals":
         return _totals_sentence(of, findings)
     if findings.verdict == "inconclusive":
-        return f"CANNOT TELL: {of}: as far as can be seen {seen}, but not all can be seen"
+        return f"CANNOT TELL: {of}: as far as can be seen {claim}, but not all can be seen"
     if conservation := findings.facts.get("conservation"):
-        seen += f", and account for {conservation['input_records']:,} records of the source"
-    return f"EXACTLY ONCE: {of}: {seen}"
+        claim += f", and account for {conservation['input_records']:,} records of the source"
+    return f"EXACTLY ONCE: {of}: {claim}"
 
 
 def _totals_sentence(of: str, findings: Findings) -> str:

@@ -25,7 +25,7 @@ _COMMITTABLES = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OutputPart:
     """Records that one batch put into one output partition. Offsets are inclusive."""
 
     sequence: int
@@ -38,6 +38,7 @@ class Part:
 
     @property
     def place(self) -> str:
+        """Place in the output's log."""
         return place(self.topic, self.partition, self.first, self.last)
 
 
@@ -76,7 +77,7 @@ class Span(NamedTuple):
     ids: tuple[tuple[str, str], ...] = ()
 
 
-class Write(NamedTuple):
+class FrameWrite(NamedTuple):
     """One frame that was handed over. ``topic`` is None where settings or rows name it."""
 
     topic: str | None
@@ -84,14 +85,14 @@ class Write(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class LedgerBatch:
     """One ledger record, and its place."""
 
     sequence: int
     query_id: str
     batch_id: int
     spans: tuple[Span, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[OutputPart, ...]
     identity: tuple[int, int]
     """Producer id and epoch."""
     ledger_topic: str
@@ -99,7 +100,7 @@ class Batch:
     ledger_offset: int
     run_id: str = ""
     """Of the query's start that wrote it; empty: not recorded."""
-    writes: tuple[Write, ...] | None = None
+    writes: tuple[FrameWrite, ...] | None = None
     """Frames that the user's function handed over (in a supplement all of the batch's); None: not
     recorded."""
     supplement: bool = False
@@ -117,15 +118,17 @@ class Batch:
 
     @property
     def place(self) -> str:
+        """Place in the ledger."""
         return place(self.ledger_topic, self.ledger_partition, self.ledger_offset)
 
     @property
     def records(self) -> int:
+        """Number of records and rows in all outputs."""
         rows = sum(part.rows for part in self.tables) + (self.files.rows if self.files else 0)
         return rows + sum(part.count for part in self.parts)
 
 
-def parse_batch(value: bytes, topic: str, partition: int, offset: int) -> Batch:
+def parse_batch(value: bytes, topic: str, partition: int, offset: int) -> LedgerBatch:
     """Parse the ledger record ``value``.
 
     :raises CannotTell: it is not one, or of a newer version.
@@ -142,7 +145,7 @@ def parse_batch(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             )
         sequence = int(record["sequence"])
         finished = record.get("state", "finished") == "finished"
-        return Batch(
+        return LedgerBatch(
             sequence=sequence,
             query_id=str(record["query_id"]),
             batch_id=int(record["batch_id"]),
@@ -181,7 +184,7 @@ def _ids(witness: Any) -> tuple[tuple[str, str], ...]:
 
 def _parts(
     sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str
-) -> tuple[Part, ...]:
+) -> tuple[OutputPart, ...]:
     for name, output in outputs.items():
         if (output["kind"], output["version"]) not in (_KAFKA, _TABLE, _FILES, _PREPARED):
             raise CannotTell(
@@ -193,7 +196,9 @@ def _parts(
                 "what was committed",
             )
     return tuple(
-        Part(sequence, topic, int(partition), int(count), int(first), int(last), str(checksum))
+        OutputPart(
+            sequence, topic, int(partition), int(count), int(first), int(last), str(checksum)
+        )
         for output in outputs.values()
         if output["kind"] == _KAFKA[0]
         for topic, partitions in output["data"].items()
@@ -269,12 +274,14 @@ def _is_published(outputs: Mapping[str, Mapping[str, Any]]) -> bool:
     )
 
 
-def _writes(pairs: Any) -> tuple[Write, ...] | None:
+def _writes(pairs: Any) -> tuple[FrameWrite, ...] | None:
     if pairs is None:
         return None
     # A frame to a part of a fan-out is recorded under the part's name, which is no topic.
     return tuple(
-        Write(None if topic is None or topic.startswith(_BRANCH) else str(topic), int(records))
+        FrameWrite(
+            None if topic is None or topic.startswith(_BRANCH) else str(topic), int(records)
+        )
         for topic, records in pairs
     )
 
@@ -319,8 +326,8 @@ class Selection:
     ``complete``: no batch of the selection is missing at its begin.
     """
 
-    batches: tuple[Batch, ...]
-    before: tuple[Batch, ...]
+    batches: tuple[LedgerBatch, ...]
+    before: tuple[LedgerBatch, ...]
     complete: bool
 
 
@@ -350,7 +357,7 @@ def parse_since(text: str) -> Since:
     return Since("time", int(time.timestamp() * 1000), text)
 
 
-def select(read: Sequence[Batch], since: Since | None) -> Selection:
+def select(read: Sequence[LedgerBatch], since: Since | None) -> Selection:
     """Select the batches that ``since`` asks for, in the order of ``read``.
 
     :raises CannotTell: the ledger has nothing that late.
@@ -359,15 +366,15 @@ def select(read: Sequence[Batch], since: Since | None) -> Selection:
         return Selection(tuple(read), (), complete=False)
     ordered = sorted(read, key=lambda batch: batch.sequence)
     newest = ordered[-1]
-    wanted = [batch for batch in ordered if _is_wanted(batch, since, newest.query_id)]
-    if not wanted:
+    matches = [batch for batch in ordered if _is_wanted(batch, since, newest.query_id)]
+    if not matches:
         raise CannotTell(
             f"the ledger has no batch since {since.text}: it ends with batch {newest.batch_id} of "
             f"query "
             f"{newest.query_id}, sequence {newest.sequence}",
             next_step="name an earlier one with --since, or wait for the next batch",
         )
-    first = wanted[0]
+    first = matches[0]
     numbers = {"batch": first.batch_id, "sequence": first.sequence, "time": first.committed_at_ms}
     has_the_one_before = any(batch.sequence == first.sequence - 1 for batch in ordered)
     return Selection(
@@ -377,7 +384,7 @@ def select(read: Sequence[Batch], since: Since | None) -> Selection:
     )
 
 
-def _is_wanted(batch: Batch, since: Since, newest_query: str) -> bool:
+def _is_wanted(batch: LedgerBatch, since: Since, newest_query: str) -> bool:
     if since.kind == "batch":
         return batch.query_id == newest_query and batch.batch_id >= since.number
     return (batch.sequence if since.kind == "sequence" else batch.committed_at_ms) >= since.number

@@ -15,7 +15,7 @@ import re
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from onceward_verify.database import Database, StoredRecord, Table
+from onceward_verify.database import DatabaseSnapshot, StoredRecord, TableRef
 from onceward_verify.findings import CannotTell, Unavailable, WrongUsage
 
 try:
@@ -40,7 +40,7 @@ _SNAPSHOT = (
 )
 
 
-class MySQL(Database):
+class MySQLSnapshot(DatabaseSnapshot):
     """Snapshot of a MySQL or MariaDB database.
 
     :param url: ``mysql://…`` or ``mariadb://…``, as the sink takes it.
@@ -59,12 +59,12 @@ class MySQL(Database):
                 next_step="check --database-url, and that the server is up",
             ) from error
 
-    def __enter__(self) -> MySQL:
+    def __enter__(self) -> MySQLSnapshot:
         for statement in _SNAPSHOT:
             self._execute(statement)
         return self
 
-    def find_table(self, name: str) -> Table | None:
+    def find_table(self, name: str) -> TableRef | None:
         """Return the table of that name.
 
         :raises CannotTell: it is a view, or in an engine that has no snapshots.
@@ -90,24 +90,24 @@ class MySQL(Database):
                     f"({engine})",
                     next_step="look at the table that the pipeline has written to",
                 )
-            return Table((str(its_schema), str(its_name)), f"{its_schema}.{its_name}")
+            return TableRef((str(its_schema), str(its_name)), f"{its_schema}.{its_name}")
         return None
 
-    def ledger_end(self, ledger: Table, pipeline_id: str) -> int | None:
+    def ledger_end(self, ledger: TableRef, pipeline_id: str) -> int | None:
         query = _compose("SELECT sequence FROM {} WHERE pipeline = %s", ledger)
         rows = self._query(query, pipeline_id)
         return int(rows[0][0]) if rows and int(rows[0][0]) >= 0 else None
 
-    def batches(self, batches: Table, pipeline_id: str) -> list[StoredRecord]:
+    def batches(self, batches: TableRef, pipeline_id: str) -> list[StoredRecord]:
         query = "SELECT sequence, record FROM {} WHERE pipeline = %s ORDER BY sequence, state"
         rows = self._query(_compose(query, batches), pipeline_id)
         return [StoredRecord(int(sequence), record.encode()) for sequence, record in rows]
 
-    def row_counts(self, table: Table) -> dict[int, int]:
+    def row_counts(self, table: TableRef) -> dict[int, int]:
         ((number,),) = self._query(_compose("SELECT COUNT(*) FROM {} WHERE %s", table), True)
         return {0: int(number)}
 
-    def staging_tables(self, ledger: Table) -> list[str]:
+    def staging_tables(self, ledger: TableRef) -> list[str]:
         schema, _ = _pair(ledger)
         rows = self._query(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", schema
@@ -140,11 +140,11 @@ class MySQL(Database):
             ) from error
 
 
-def _pair(table: Table) -> tuple[str, str]:
+def _pair(table: TableRef) -> tuple[str, str]:
     return cast("tuple[str, str]", table.key)  # from find_table
 
 
-def _compose(query: str, table: Table) -> str:
+def _compose(query: str, table: TableRef) -> str:
     """Insert the quoted name of ``table`` into ``query``, a statement with parameters."""
     names = (part.replace("`", "``").replace("%", "%%") for part in _pair(table))
     return query.format(".".join(f"`{name}`" for name in names))

@@ -17,7 +17,7 @@ from typing import Any
 
 from onceward_verify.cluster import COMMITTED, UNCOMMITTED, Cluster, Where
 from onceward_verify.findings import Findings, place
-from onceward_verify.ledger import Part
+from onceward_verify.ledger import OutputPart
 from onceward_verify.partition_log import Interval, Offsets, PartitionLog, headers_section
 
 # Unaccounted records whose content is compared; what comes beyond is called unaccounted.
@@ -42,24 +42,25 @@ class Reading:
     """One output partition as both kinds of reader are given it."""
 
     log: PartitionLog
-    looked_at: OutputRange
+    scope: OutputRange
     compacted: bool | None
     """None: the broker does not say."""
     shared: bool
     """Others write here, too."""
     written: Offsets = field(default_factory=Offsets)
     """Offsets of all records, visible or not."""
-    crowded: list[Part] = field(default_factory=list)
+    crowded: list[OutputPart] = field(default_factory=list)
     """Parts with more records between their ends than recorded."""
 
     @property
     def aborted(self) -> int:
+        """Number of records that no reader of committed records is given."""
         return self.written.count - self.log.visible.count
 
 
 def read_outputs(
     cluster: Cluster,
-    parts: Mapping[Where, Sequence[Part]],
+    parts: Mapping[Where, Sequence[OutputPart]],
     ranges: Mapping[Where, OutputRange],
     compacted: Mapping[str, bool | None],
     *,
@@ -68,14 +69,14 @@ def read_outputs(
     """Read every partition twice."""
     readings = {
         where: Reading(
-            PartitionLog(parts.get(where, ()), looked_at.accounted_from, looked_at.accounted_to),
-            looked_at,
+            PartitionLog(parts.get(where, ()), scope.accounted_from, scope.accounted_to),
+            scope,
             compacted[where[0]],
             shared,
         )
-        for where, looked_at in ranges.items()
+        for where, scope in ranges.items()
     }
-    spans = {where: (looked_at.start, looked_at.end) for where, looked_at in ranges.items()}
+    spans = {where: (scope.start, scope.end) for where, scope in ranges.items()}
     for where, messages, offsets in cluster.read(spans, COMMITTED):
         readings[where].log.feed(messages, offsets)
     for where, _, offsets in cluster.read(spans, UNCOMMITTED):
@@ -90,7 +91,7 @@ def check_outputs(readings: Mapping[Where, Reading], findings: Findings) -> None
     for where, reading in readings.items():
         _check_visibility(where, reading, findings)
         for part, tally in zip(reading.log.parts, reading.log.tallies, strict=True):
-            if part.first < reading.looked_at.start:
+            if part.first < reading.scope.start:
                 what = f"{part.place} (sequence {part.sequence}): deleted by retention"
                 findings.note_expired(what)
                 continue
@@ -111,26 +112,28 @@ def check_outputs(readings: Mapping[Where, Reading], findings: Findings) -> None
         findings.anomaly("fractured-batch", "I4", torn[sequence][0], detail)
 
 
-def _leave_open(part: Part, reading: Reading, findings: Findings) -> None:
+def _leave_open(part: OutputPart, reading: Reading, findings: Findings) -> None:
     why = "the topic is compacted"
     if not reading.compacted:
         why = "DESCRIBE_CONFIGS is not granted, it may be compacted"
     findings.cannot_judge(f"{part.place} (sequence {part.sequence}): {why}")
 
 
-def _report_loss(part: Part, reading: Reading, seen: int, findings: Findings) -> None:
+def _report_loss(
+    part: OutputPart, reading: Reading, visible_count: int, findings: Findings
+) -> None:
     holes = reading.log.visible.missing(part.first, part.last)
-    hidden = sum(reading.written.count_within(*hole) for hole in holes)
+    invisible = sum(reading.written.count_within(*hole) for hole in holes)
     detail = (
-        f"sequence {part.sequence} wrote {part.count} records, {seen} are visible; missing "
-        f"{_describe(holes)}"
+        f"sequence {part.sequence} wrote {part.count} records, {visible_count} are visible; "
+        f"missing {_describe(holes)}"
     )
-    if hidden:
-        detail += f", of which {hidden} are in the log and not visible (aborted)"
+    if invisible:
+        detail += f", of which {invisible} are in the log and not visible (aborted)"
     findings.anomaly("lost-write", "I1", part.place, detail)
 
 
-def _check_complete(part: Part, reading: Reading, checksum: str, findings: Findings) -> None:
+def _check_complete(part: OutputPart, reading: Reading, checksum: str, findings: Findings) -> None:
     """Check content and transaction of a part that has as many records as recorded."""
     if checksum != part.checksum and reading.shared and reading.compacted is not False:
         _leave_open(part, reading, findings)  # as many as before, and some are of others
@@ -148,7 +151,7 @@ def _check_complete(part: Part, reading: Reading, checksum: str, findings: Findi
         _check_single_transaction(part, reading, findings)
 
 
-def _check_single_transaction(part: Part, reading: Reading, findings: Findings) -> None:
+def _check_single_transaction(part: OutputPart, reading: Reading, findings: Findings) -> None:
     """Check that the records of ``part`` share their transaction with no other.
 
     A marker takes an offset, so that the records of one transaction are one run without gap
@@ -183,8 +186,8 @@ def _check_visibility(where: Where, reading: Reading, findings: Findings) -> Non
 
 
 def _describe(intervals: Sequence[Interval], limit: int = 5) -> str:
-    shown = intervals[:limit]
-    texts = [str(first) if first == last else f"{first}..{last}" for first, last in shown]
+    first_few = intervals[:limit]
+    texts = [str(first) if first == last else f"{first}..{last}" for first, last in first_few]
     return "offsets " + ", ".join(texts) + (", …" if len(intervals) > limit else "")
 
 
@@ -220,7 +223,7 @@ def leave_unaccounted_open(
 
 
 def _report_topic(cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings) -> None:
-    suspects, repeated = _contents(cluster, readings)
+    suspects, repeats = _contents(cluster, readings)
     copies = _find_copies(cluster, readings, suspects)
     for where, reading in readings.items():
         for first, last in reading.log.unaccounted.intervals:
@@ -240,8 +243,8 @@ def _report_topic(cluster: Cluster, readings: Mapping[Where, Reading], findings:
                 f"sequence {part.sequence} wrote {part.count} records, between its ends more "
                 f"are visible"
             )
-            if repeated[part]:
-                detail += f": {repeated[part]} with a content seen before"
+            if repeats[part]:
+                detail += f": {repeats[part]} with a content seen before"
                 findings.anomaly("duplicate-write", "I2", part.place, detail)
             else:
                 detail += ", each with a content of its own"
@@ -250,14 +253,14 @@ def _report_topic(cluster: Cluster, readings: Mapping[Where, Reading], findings:
 
 def _contents(
     cluster: Cluster, readings: Mapping[Where, Reading]
-) -> tuple[dict[bytes, list[tuple[Where, int]]], dict[Part, int]]:
+) -> tuple[dict[bytes, list[tuple[Where, int]]], dict[OutputPart, int]]:
     """Return contents of unaccounted records with their places.
 
     And the number of repeated records of each crowded part.
     """
     suspects: dict[bytes, list[tuple[Where, int]]] = defaultdict(list)
     crowded = [part for reading in readings.values() for part in reading.crowded]
-    crowds: dict[Part, Counter[bytes]] = {part: Counter() for part in crowded}
+    crowds: dict[OutputPart, Counter[bytes]] = {part: Counter() for part in crowded}
     number = 0
     for where, messages, _ in cluster.read(_spans(readings)):
         log = readings[where].log
@@ -279,20 +282,20 @@ def _find_copies(
     """Return ascending offsets of the suspects whose content some batch accounts for in the
     topic.
     """
-    accounted: set[bytes] = set()
+    contents: set[bytes] = set()
     if suspects:
         for where, messages, _ in cluster.read(_spans(readings)):
             log = readings[where].log
             ours = (m for m in messages if log.part_at(m.offset()) is not None)
-            accounted.update(content for content in map(_content, ours) if content in suspects)
+            contents.update(content for content in map(_content, ours) if content in suspects)
     copies: dict[Where, list[int]] = {where: [] for where in readings}
-    for where, offset in sorted(at for content in accounted for at in suspects[content]):
+    for where, offset in sorted(at for content in contents for at in suspects[content]):
         copies[where].append(offset)
     return copies
 
 
 def _spans(readings: Mapping[Where, Reading]) -> dict[Where, tuple[int, int]]:
-    ranges = {where: reading.looked_at for where, reading in readings.items()}
+    ranges = {where: reading.scope for where, reading in readings.items()}
     return {where: (one.start, one.end) for where, one in ranges.items()}
 
 

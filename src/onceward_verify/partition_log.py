@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from onceward_verify.findings import Unavailable
-from onceward_verify.ledger import Part
+from onceward_verify.ledger import OutputPart
 
 try:
     from crc32c import crc32c
@@ -57,6 +57,7 @@ class RunningChecksum:
         self.count += len(keys)
 
     def hexdigest(self) -> str:
+        """Return the checksum as manifests print it."""
         return "-".join(f"{crc:08x}" for crc in self._crcs)
 
 
@@ -64,8 +65,8 @@ def headers_section(headers: Headers) -> bytes:
     """Encode the headers of one record as Kafka's record format has them (KIP-82)."""
     section = varint(len(headers))
     for name, value in headers:
-        encoded = name.encode()
-        section += varint(len(encoded)) + encoded
+        data = name.encode()
+        section += varint(len(data)) + data
         section += varint(-1) if value is None else varint(len(value)) + value
     return section
 
@@ -153,7 +154,7 @@ class PartitionLog:
     """
 
     def __init__(
-        self, parts: Sequence[Part], accounted_from: int | None, accounted_to: int
+        self, parts: Sequence[OutputPart], accounted_from: int | None, accounted_to: int
     ) -> None:
         self.parts = list(parts)
         self.tallies = [RunningChecksum() for _ in parts]
@@ -180,7 +181,7 @@ class PartitionLog:
                 )
         self.visible.add(offsets)
 
-    def stretches(self, offsets: Any) -> Iterator[tuple[Part | None, int, int]]:
+    def stretches(self, offsets: Any) -> Iterator[tuple[OutputPart | None, int, int]]:
         """Yield each stretch of ``offsets`` in one part, or in none: part, begin and end."""
         for number, start, stop in self._runs(offsets):
             yield self.parts[number - 1] if number else None, start, stop
@@ -193,7 +194,7 @@ class PartitionLog:
         for start, stop in itertools.pairwise([0, *cuts, len(offsets)]):
             yield int(numbers[start]), start, stop
 
-    def part_at(self, offset: int) -> Part | None:
+    def part_at(self, offset: int) -> OutputPart | None:
         """Return the part that ``offset`` lies in, if any."""
         number = int(np.searchsorted(self._firsts, offset, side="right")) - 1
         return self.parts[number - 1] if number > 0 and offset <= self._lasts[number] else None

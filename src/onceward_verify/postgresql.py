@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceward_verify.database import Database, StoredRecord, Table
+from onceward_verify.database import DatabaseSnapshot, StoredRecord, TableRef
 from onceward_verify.findings import CannotTell, Unavailable
 
 try:
@@ -29,7 +29,7 @@ except ImportError as missing:
 _SECONDS_TO_CONNECT = 30
 
 
-class PostgreSQL(Database):
+class PostgreSQLSnapshot(DatabaseSnapshot):
     """Snapshot of a PostgreSQL database.
 
     :param url: ``postgresql://…``, as libpq takes it.
@@ -50,12 +50,12 @@ class PostgreSQL(Database):
         self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         self._connection.read_only = True
 
-    def __enter__(self) -> PostgreSQL:
+    def __enter__(self) -> PostgreSQLSnapshot:
         # A policy that would hide rows from us is an error then.
         self._connection.execute("SET row_security = off")
         return self
 
-    def find_table(self, name: str) -> Table | None:
+    def find_table(self, name: str) -> TableRef | None:
         rows = self._query(
             "WITH RECURSIVE above(oid) AS ("
             "SELECT inhparent FROM pg_inherits WHERE inhrelid = to_regclass(%s) "
@@ -69,14 +69,14 @@ class PostgreSQL(Database):
         if not rows:
             return None
         ((oid, quoted, parents),) = rows
-        return Table(int(oid), str(quoted), tuple(map(int, parents or ())))
+        return TableRef(int(oid), str(quoted), tuple(map(int, parents or ())))
 
-    def ledger_end(self, ledger: Table, pipeline_id: str) -> int | None:
+    def ledger_end(self, ledger: TableRef, pipeline_id: str) -> int | None:
         query = _compose("SELECT sequence FROM {} WHERE pipeline = %s", ledger)
         rows = self._query(query, pipeline_id)
         return int(rows[0][0]) if rows and int(rows[0][0]) >= 0 else None
 
-    def batches(self, batches: Table, pipeline_id: str) -> list[StoredRecord]:
+    def batches(self, batches: TableRef, pipeline_id: str) -> list[StoredRecord]:
         query = (
             "SELECT sequence, record, transaction, xmin::text::bigint FROM {} "
             "WHERE pipeline = %s ORDER BY sequence, state"
@@ -88,12 +88,12 @@ class PostgreSQL(Database):
             )
         ]
 
-    def row_counts(self, table: Table) -> dict[int, int]:
+    def row_counts(self, table: TableRef) -> dict[int, int]:
         query = "SELECT xmin::text::bigint, count(*) FROM {} WHERE %s GROUP BY 1"
         rows = self._query(_compose(query, table), True)
         return {int(transaction): int(number) for transaction, number in rows}
 
-    def staging_tables(self, ledger: Table) -> list[str]:
+    def staging_tables(self, ledger: TableRef) -> list[str]:
         rows = self._query(
             "SELECT relname FROM pg_class WHERE relkind = 'r' "
             "AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = %s) "
@@ -113,6 +113,6 @@ class PostgreSQL(Database):
             ) from error
 
 
-def _compose(query: str, table: Table) -> sql.Composed:
+def _compose(query: str, table: TableRef) -> sql.Composed:
     """Insert the name of ``table`` into ``query``; the server has quoted it."""
     return sql.SQL(query).format(sql.SQL(table.name.replace("%", "%%")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from onceward_verify.chain import Chain
+from onceward_verify.chain import BatchChain
 from onceward_verify.cluster import COMMITTED, Cluster, Where
 from onceward_verify.findings import Findings, place
 from onceward_verify.ledger import kafka_position
@@ -16,7 +16,7 @@ from onceward_verify.ledger import kafka_position
 
 def check_sources(
     cluster: Cluster,
-    chain: Chain,
+    chain: BatchChain,
     findings: Findings,
     *,
     expect_caught_up: bool,

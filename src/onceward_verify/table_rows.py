@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from onceward_verify.chain import Chain
-from onceward_verify.database import Table
+from onceward_verify.chain import BatchChain
+from onceward_verify.database import TableRef
 from onceward_verify.findings import Findings
-from onceward_verify.ledger import HALF, Batch, TablePart
+from onceward_verify.ledger import HALF, LedgerBatch, TablePart
 
 _APPEND, _UPSERT = "append", "upsert"
 
@@ -31,9 +31,9 @@ class Bounds(NamedTuple):
 
 def check_totals(
     rows: int,
-    table: Table,
+    table: TableRef,
     names: frozenset[str],
-    chain: Chain,
+    chain: BatchChain,
     findings: Findings,
     *,
     shared: bool,
@@ -53,7 +53,13 @@ def check_totals(
 
 
 def _compare_total(
-    rows: int, bounds: Bounds, table: Table, chain: Chain, findings: Findings, *, shared: bool
+    rows: int,
+    bounds: Bounds,
+    table: TableRef,
+    chain: BatchChain,
+    findings: Findings,
+    *,
+    shared: bool,
 ) -> list[str]:
     what = f"table {table.name}: it has {rows} rows"
     if findings.counts["ledger-gap"]:
@@ -118,9 +124,9 @@ class TransactionCheck:
 
     def __init__(
         self,
-        table: Table,
+        table: TableRef,
         names: frozenset[str],
-        chain: Chain,
+        chain: BatchChain,
         transactions: Mapping[int, Sequence[int]],
         findings: Findings,
         *,
@@ -150,7 +156,7 @@ class TransactionCheck:
         """
         rows = sum(counts.values())
         rewritten = self._find_rewritten(counts)
-        replaced = 0
+        replacements = 0
         # Rows that batches after this one may have replaced or removed, beyond those missing
         # already.
         replaceable = 0
@@ -168,22 +174,22 @@ class TransactionCheck:
             replaceable -= by_later
             if mode != _APPEND:
                 replaceable += expected - by_itself if mode == _UPSERT else expected
-            replaced += by_itself + by_later
+            replacements += by_itself + by_later
             if batch.sequence not in rewritten:
-                self._check_batch(batch, expected, visible, excused=by_itself + by_later)
+                self._check_batch(batch, expected, visible, allowance=by_itself + by_later)
         for transaction in earlier:
             counts.pop(transaction, None)
-        if replaced:
+        if replacements:
             self._findings.note_expired(
-                f"table {self._table.name}: {replaced} rows that later batches have replaced or "
-                f"removed, if nobody else"
+                f"table {self._table.name}: {replacements} rows that later batches have replaced "
+                "or removed, if nobody else"
             )
-        unaccounted = self._count_unaccounted(counts)
+        strangers = self._count_unaccounted(counts)
         self._findings.facts["tables"][self._table.name] = {
             "rows": rows,
             "batches": sum(1 for number in self._expected.values() if number),
-            "replaced_rows": replaced,
-            "unaccounted_rows": unaccounted,
+            "replaced_rows": replacements,
+            "unaccounted_rows": strangers,
             "anomalies": sorted(self._anomalies),
         }
 
@@ -219,12 +225,14 @@ class TransactionCheck:
                 return frozenset(older)
         return ()
 
-    def _is_after(self, transaction: int, batch: Batch) -> bool:
+    def _is_after(self, transaction: int, batch: LedgerBatch) -> bool:
         numbers = self._transactions[batch.sequence]
         # Numbers go in a circle.
         return all((transaction - number) & HALF < 1 << 31 for number in numbers)
 
-    def _check_batch(self, batch: Batch, expected: int, visible: int, *, excused: int) -> None:
+    def _check_batch(
+        self, batch: LedgerBatch, expected: int, visible: int, *, allowance: int
+    ) -> None:
         where = f"{self._table.name}@{batch.sequence}"
         detail = (
             f"of the {expected} rows that sequence {batch.sequence} is told to have written "
@@ -237,11 +245,11 @@ class TransactionCheck:
                 f"{where}: {detail}; it is decided, and not all of its transactions are said to "
                 f"be committed yet"
             )
-        elif visible + excused < expected and self._shared:
+        elif visible + allowance < expected and self._shared:
             self._findings.cannot_judge(
                 f"{where}: {detail}, and others may have changed or removed some"
             )
-        elif visible + excused < expected:
+        elif visible + allowance < expected:
             detail += "; if others change or remove rows, --shared-table"
             self._anomaly("lost-write", "I1", batch.sequence, detail)
 
@@ -250,7 +258,7 @@ class TransactionCheck:
         if not counts or self._shared:
             return sum(counts.values())
         first = self._chain.batches[0]
-        unaccounted = 0
+        strangers = 0
         for transaction, rows in sorted(counts.items()):
             if not self._is_after(transaction, first) and not self._chain.from_the_beginning:
                 self._findings.note_expired(
@@ -258,7 +266,7 @@ class TransactionCheck:
                     f"batch looked at"
                 )
                 continue
-            unaccounted += rows
+            strangers += rows
             detail = f"{rows} rows were written by transaction {transaction}, which is no batch's"
             self._anomaly("unaccounted-write", "I2", transaction, detail)
-        return unaccounted
+        return strangers

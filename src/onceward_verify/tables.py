@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward_verify.chain import Chain, build_chain, ledger_facts
-from onceward_verify.database import Database, StoredRecord, Table
+from onceward_verify.chain import BatchChain, build_chain, ledger_facts
+from onceward_verify.database import DatabaseSnapshot, StoredRecord, TableRef
 from onceward_verify.findings import CannotTell, Findings, WrongUsage, place
-from onceward_verify.ledger import HALF, Batch, Since, parse_batch, select
+from onceward_verify.ledger import HALF, LedgerBatch, Since, parse_batch, select
 from onceward_verify.table_rows import TransactionCheck, check_totals
 
 
-def connect(url: str) -> Database:
+def connect(url: str) -> DatabaseSnapshot:
     """Connect to the database at ``url``, whose scheme says which kind it is.
 
     Import what only that kind needs.
@@ -31,13 +31,13 @@ def connect(url: str) -> Database:
     """
     scheme = url.partition("://")[0]
     if scheme in ("postgresql", "postgres"):
-        from onceward_verify.postgresql import PostgreSQL
+        from onceward_verify.postgresql import PostgreSQLSnapshot
 
-        return PostgreSQL(url)
+        return PostgreSQLSnapshot(url)
     if scheme in ("mysql", "mariadb"):
-        from onceward_verify.mysql import MySQL
+        from onceward_verify.mysql import MySQLSnapshot
 
-        return MySQL(url)
+        return MySQLSnapshot(url)
     raise WrongUsage(
         "--database-url is no address of a PostgreSQL, MySQL or MariaDB database",
         next_step="pass postgresql://user@host:port/database, mysql://… or mariadb://…; the "
@@ -89,10 +89,12 @@ def check_tables(question: TablesQuestion) -> Findings:
                 next_step="name it with --ledger-table, as schema.table if need be",
             )
         records = database.batches(batches, question.pipeline_id)
-        parsed = _parse(records, question.ledger_table)
-        _check_end(database.ledger_end(ledger, question.pipeline_id), parsed, question, findings)
-        selected = select(parsed, question.since)
-        chain = build_chain(selected.batches, findings, complete=selected.complete)
+        from_ledger = _parse(records, question.ledger_table)
+        _check_end(
+            database.ledger_end(ledger, question.pipeline_id), from_ledger, question, findings
+        )
+        selection = select(from_ledger, question.since)
+        chain = build_chain(selection.batches, findings, complete=selection.complete)
         findings.facts |= {
             "pipeline_id": question.pipeline_id,
             "ledger": ledger_facts(question.ledger_table, chain),
@@ -100,7 +102,7 @@ def check_tables(question: TablesQuestion) -> Findings:
             "tables": {},
         }
         if chain.batches:
-            _check_rows(database, chain, selected.before, records, question, findings)
+            _check_rows(database, chain, selection.before, records, question, findings)
         else:
             findings.cannot_judge(
                 f"pipeline {question.pipeline_id}: {question.ledger_table} has no batch of it"
@@ -112,7 +114,7 @@ def check_tables(question: TablesQuestion) -> Findings:
     return findings
 
 
-def _parse(records: Sequence[StoredRecord], ledger: str) -> list[Batch]:
+def _parse(records: Sequence[StoredRecord], ledger: str) -> list[LedgerBatch]:
     """Return the batches in their order.
 
     Of one that was decided and then finished the latter, which comes last.
@@ -129,7 +131,7 @@ def _parse(records: Sequence[StoredRecord], ledger: str) -> list[Batch]:
 
 
 def _check_end(
-    end: int | None, batches: Sequence[Batch], question: TablesQuestion, findings: Findings
+    end: int | None, batches: Sequence[LedgerBatch], question: TablesQuestion, findings: Findings
 ) -> None:
     """Check that the row that fences and the records beside it end with the same batch.
 
@@ -145,9 +147,9 @@ def _check_end(
 
 
 def _check_rows(
-    database: Database,
-    chain: Chain,
-    before: Sequence[Batch],
+    database: DatabaseSnapshot,
+    chain: BatchChain,
+    before: Sequence[LedgerBatch],
     records: Sequence[StoredRecord],
     question: TablesQuestion,
     findings: Findings,
@@ -171,7 +173,7 @@ def _check_rows(
         check.run(database.row_counts(table), earlier)
 
 
-def _doubt_writers(records: Sequence[StoredRecord], batches: Sequence[Batch]) -> str:
+def _doubt_writers(records: Sequence[StoredRecord], batches: Sequence[LedgerBatch]) -> str:
     """Return why transactions do not tell whose the rows are; empty if they do."""
     for one in records:
         if one.transaction & HALF != one.writer:
@@ -190,7 +192,7 @@ def _doubt_writers(records: Sequence[StoredRecord], batches: Sequence[Batch]) ->
     return ""
 
 
-def _writers(batch: Batch, names: frozenset[str], decision: int) -> tuple[int, ...]:
+def _writers(batch: LedgerBatch, names: frozenset[str], decision: int) -> tuple[int, ...]:
     """Return the transactions that may have written a batch's rows of one table.
 
     Those that its tasks had prepared, or the decision itself. Of a fan-out each sink has its own.
@@ -200,13 +202,13 @@ def _writers(batch: Batch, names: frozenset[str], decision: int) -> tuple[int, .
 
 
 def _find_tables(
-    database: Database, chain: Chain, findings: Findings
-) -> dict[Table, frozenset[str]]:
+    database: DatabaseSnapshot, chain: BatchChain, findings: Findings
+) -> dict[TableRef, frozenset[str]]:
     """Return the tables, each with all the names under which batches write to it.
 
     One that is a part of another of them counts as that.
     """
-    tables: dict[Table, set[str]] = defaultdict(set)
+    tables: dict[TableRef, set[str]] = defaultdict(set)
     for name in sorted({part.table for batch in chain.batches for part in batch.tables}):
         table = database.find_table(name)
         if table is None:
@@ -224,7 +226,7 @@ def _find_tables(
     }
 
 
-def _sources(question: TablesQuestion, chain: Chain, findings: Findings) -> None:
+def _sources(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:
     from onceward_verify.cluster import Cluster  # needs confluent-kafka, which tables alone do not
     from onceward_verify.sources import check_sources
 

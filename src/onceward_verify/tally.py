@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from onceward_verify.chain import Skipped
-from onceward_verify.ledger import Batch, kafka_position
+from onceward_verify.ledger import LedgerBatch, kafka_position
 
 Rule = Literal["exactly", "at-most", "at-least"]
 Source = tuple[str, int]
@@ -27,7 +27,7 @@ _MANY = 255
 
 
 @dataclass(frozen=True)
-class Group:
+class BatchGroup:
     """One batch of the query, with its supplements: all that was written for what it read.
 
     ``spans``: for each source partition the first offset and the end (exclusive).
@@ -71,16 +71,16 @@ class Window:
         return self.begins | {piece.group for piece in self.slices if piece.group != _NO_GROUP}
 
 
-def group_batches(batches: Iterable[Batch]) -> list[Group]:
+def group_batches(batches: Iterable[LedgerBatch]) -> list[BatchGroup]:
     """Group each batch with its supplements. Sources that are not Kafka's are left out.
 
     :raises ValueError: one source partition is read twice by the same query; names it.
     """
-    groups: list[Group] = []
+    groups: list[BatchGroup] = []
     for batch in batches:
         if batch.supplement and groups and groups[-1].batch_id == batch.batch_id:
             last = groups[-1]
-            groups[-1] = Group(
+            groups[-1] = BatchGroup(
                 last.batch_id,
                 (*last.sequences, batch.sequence),
                 last.spans,
@@ -88,12 +88,12 @@ def group_batches(batches: Iterable[Batch]) -> list[Group]:
             )
         else:
             groups.append(
-                Group(batch.batch_id, (batch.sequence,), _spans(batch), batch.supplement)
+                BatchGroup(batch.batch_id, (batch.sequence,), _spans(batch), batch.supplement)
             )
     return groups
 
 
-def _spans(batch: Batch) -> dict[Source, tuple[int, int]]:
+def _spans(batch: LedgerBatch) -> dict[Source, tuple[int, int]]:
     spans: dict[Source, tuple[int, int]] = {}
     for span in batch.spans:
         begins, ends = kafka_position(span.start) or {}, kafka_position(span.end) or {}
@@ -105,7 +105,9 @@ def _spans(batch: Batch) -> dict[Source, tuple[int, int]]:
     return spans
 
 
-def windows(groups: Sequence[Group], skipped: Iterable[Skipped], cells: int) -> Iterator[Window]:
+def windows(
+    groups: Sequence[BatchGroup], skipped: Iterable[Skipped], cells: int
+) -> Iterator[Window]:
     """Yield everything that was read, each group in order, by at most ``cells`` cells."""
     pieces: list[Slice] = []
     begins: set[int] = set()
@@ -133,7 +135,7 @@ def windows(groups: Sequence[Group], skipped: Iterable[Skipped], cells: int) -> 
 
 
 def _ranges(
-    groups: Sequence[Group], skipped: Iterable[Skipped]
+    groups: Sequence[BatchGroup], skipped: Iterable[Skipped]
 ) -> Iterator[tuple[int, Source | None, int, int]]:
     for number, group in enumerate(groups):
         read = False
@@ -147,12 +149,12 @@ def _ranges(
             yield _NO_GROUP, source, first, last + 1
 
 
-def _sources(group: Group) -> Iterator[Source]:
+def _sources(group: BatchGroup) -> Iterator[Source]:
     return (source for source, (start, end) in group.spans.items() if start < end)
 
 
 @dataclass
-class Outcome:
+class WindowResult:
     """Result of a window, in numbers of records.
 
     Stretches are (source, first, last), offsets inclusive.
@@ -186,7 +188,7 @@ class Tally:
     :param counts: number of independent counts (one in all, or one for each output topic).
     """
 
-    def __init__(self, window: Window, groups: Sequence[Group], counts: int) -> None:
+    def __init__(self, window: Window, groups: Sequence[BatchGroup], counts: int) -> None:
         self._window = window
         self._groups = groups
         self._counts = counts
@@ -237,35 +239,37 @@ class Tally:
 
     def summarize(
         self,
-        judged: frozenset[int],
-        known: Mapping[Source, tuple[int, int]],
+        complete: frozenset[int],
+        ranges: Mapping[Source, tuple[int, int]],
         compacted: frozenset[Source],
-    ) -> Outcome:
+    ) -> WindowResult:
         """Return the window's result.
 
-        :param judged: groups whose output is all there, so that what nothing names is lost.
-        :param known: for each source partition from where to where (exclusive) its records were
+        :param complete: groups whose output is all there, so that what nothing names is lost.
+        :param ranges: for each source partition from where to where (exclusive) its records were
             read.
         :param compacted: source partitions of which records may be gone in between.
         """
-        outcome = Outcome(named=[0] * self._counts, never=[0] * self._counts)
+        outcome = WindowResult(named=[0] * self._counts, never=[0] * self._counts)
         outcome.again, outcome.unjudged = [0] * self._counts, [0] * self._counts
         for source, pieces in self._slices.items():
             kinds, base = self._kinds[source], self.extents[source][0]
             for piece in pieces:
-                kind = _READ | _COMPLETE if piece.group in judged else _READ
+                kind = _READ | _COMPLETE if piece.group in complete else _READ
                 kind = _SKIPPED if piece.group == _NO_GROUP else kind
                 kinds[piece.start - base : piece.end - base] |= kind
             within = np.zeros(len(kinds), bool)
-            first, end = known.get(source, (0, 0))
+            first, end = ranges.get(source, (0, 0))
             within[max(0, first - base) : max(0, end - base)] = True
             self._evaluate(source, within, source in compacted, outcome)
         return outcome
 
-    def _evaluate(self, source: Source, within: Any, compacted: bool, outcome: Outcome) -> None:
+    def _evaluate(
+        self, source: Source, within: Any, compacted: bool, outcome: WindowResult
+    ) -> None:
         kinds, base = self._kinds[source], self.extents[source][0]
         is_record, read = (kinds & _IS_RECORD) != 0, (kinds & _READ) != 0
-        judged = is_record & ((kinds & _COMPLETE) != 0)
+        complete = is_record & ((kinds & _COMPLETE) != 0)
         inputs = is_record & read
         outcome.inputs += int(inputs.sum())
         # Not all that is not read was skipped: between two slices lie offsets of another window.
@@ -280,15 +284,15 @@ class Tally:
         for count, row in enumerate(self._named[source]):
             never, again = row == 0, row > 1
             outcome.named[count] += int((inputs & ~never).sum())
-            outcome.never[count] += int((judged & never).sum())
-            outcome.unjudged[count] += int((inputs & ~judged & never).sum())
+            outcome.never[count] += int((complete & never).sum())
+            outcome.unjudged[count] += int((inputs & ~complete & never).sum())
             outcome.again[count] += int(again.sum())
-            outcome.lost += [(count, source, *run) for run in _runs(judged & never, base)]
+            outcome.lost += [(count, source, *run) for run in _runs(complete & never, base)]
             for first, last in _runs(again, base):
                 most = int(row[first - base : last - base + 1].max())
                 outcome.repeated.append((count, source, first, last, most))
 
-    def reader_at(self, source: Source, offset: int) -> Group | None:
+    def reader_at(self, source: Source, offset: int) -> BatchGroup | None:
         """Return the group that has read ``offset``, if any."""
         pieces = self._slices[source]
         number = bisect.bisect_right(pieces, offset, key=lambda piece: piece.start)

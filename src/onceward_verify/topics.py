@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onceward_verify.chain import Chain, build_chain, disjoint_parts, ledger_facts
+from onceward_verify.chain import BatchChain, build_chain, disjoint_parts, ledger_facts
 from onceward_verify.cluster import COMMITTED, UNCOMMITTED, Cluster, Where
 from onceward_verify.conservation import Conservation, check_conservation
 from onceward_verify.fencing import Epochs, check_ledger, check_output, replica_folder
 from onceward_verify.findings import CannotTell, Findings, place
-from onceward_verify.ledger import Batch, Part, Selection, Since, parse_batch, select
+from onceward_verify.ledger import LedgerBatch, OutputPart, Selection, Since, parse_batch, select
 from onceward_verify.outputs import (
     OutputRange,
     Reading,
@@ -42,7 +42,7 @@ _LOOK_SECONDS = 0.2
 class LedgerReading:
     """The pipeline's records, and what stands in the way of reading them."""
 
-    batches: list[Batch]
+    batches: list[LedgerBatch]
     """In the order of partitions and offsets."""
     undecided: list[str]
     """Places of the pipeline's records that are in, or behind, a transaction that has not
@@ -76,7 +76,7 @@ def read_ledger(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float)
 def _read(cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float) -> LedgerReading:
     decided_to, undecided, behind_others = _wait_until_decided(cluster, partitions, key, settle_s)
     starts = cluster.starts(partitions)
-    batches: dict[Where, list[Batch]] = {where: [] for where in partitions}
+    batches: dict[Where, list[LedgerBatch]] = {where: [] for where in partitions}
     tombstones = []
     ranges = {where: (starts[where], decided_to[where]) for where in partitions}
     for where, messages, _ in cluster.read(ranges):
@@ -119,7 +119,7 @@ def _wait_until_decided(
         time.sleep(_LOOK_SECONDS)
 
 
-def _has_gap(batches: list[Batch]) -> bool:
+def _has_gap(batches: list[LedgerBatch]) -> bool:
     return any(
         after.ledger_partition == before.ledger_partition and after.sequence > before.sequence + 1
         for before, after in itertools.pairwise(batches)
@@ -173,13 +173,13 @@ def check_topics(question: TopicsQuestion) -> Findings:
 
     # The ends come first: see the top of this module.
     outputs = _output_partitions(cluster, question, findings)
-    seen_to = cluster.ends(outputs, COMMITTED)
+    read_ends = cluster.ends(outputs, COMMITTED)
     ledger = _ledger(cluster, question)
     high = cluster.ends(outputs)
 
     _report_undecided(ledger, question, findings)
-    selected = select(ledger.batches, question.since)
-    chain = build_chain(selected.batches, findings, complete=selected.complete)
+    selection = select(ledger.batches, question.since)
+    chain = build_chain(selection.batches, findings, complete=selection.complete)
     findings.facts |= {
         "pipeline_id": question.pipeline_id,
         "ledger": ledger_facts(question.ledger_topic, chain),
@@ -193,11 +193,11 @@ def check_topics(question: TopicsQuestion) -> Findings:
     parts = _select_parts(chain, outputs, findings)
     if ledger.undecided:
         # Visible records may belong to a batch whose ledger record is behind an open transaction.
-        for where, end in seen_to.items():
+        for where, end in read_ends.items():
             last = max((part.last + 1 for part in parts.get(where, ())), default=0)
-            seen_to[where] = min(end, last)
+            read_ends[where] = min(end, last)
 
-    ranges = _output_ranges(cluster, question, chain, selected, parts, seen_to, high, findings)
+    ranges = _output_ranges(cluster, question, chain, selection, parts, read_ends, high, findings)
     readings = _read_outputs(cluster, question, parts, ranges, high, findings)
     check_outputs(readings, findings)
     if question.shared_topic:
@@ -247,7 +247,7 @@ def _report_undecided(ledger: LedgerReading, question: TopicsQuestion, findings:
         findings.cannot_judge(f"ledger records before {where}: somebody deleted them there")
 
 
-def _report_other_targets(chain: Chain, question: TopicsQuestion, findings: Findings) -> None:
+def _report_other_targets(chain: BatchChain, question: TopicsQuestion, findings: Findings) -> None:
     """Report whether other targets have published the newest batch.
 
     What they have is not looked at here.
@@ -265,8 +265,8 @@ def _report_other_targets(chain: Chain, question: TopicsQuestion, findings: Find
 
 
 def _select_parts(
-    chain: Chain, outputs: Sequence[Where], findings: Findings
-) -> dict[Where, list[Part]]:
+    chain: BatchChain, outputs: Sequence[Where], findings: Findings
+) -> dict[Where, list[OutputPart]]:
     parts = disjoint_parts(chain.batches)
     for where in sorted(parts.keys() - set(outputs)):
         findings.cannot_judge(f"{place(*where)}: batches wrote there, and it was not looked at")
@@ -276,20 +276,20 @@ def _select_parts(
 def _output_ranges(
     cluster: Cluster,
     question: TopicsQuestion,
-    chain: Chain,
-    selected: Selection,
-    parts: Mapping[Where, Sequence[Part]],
-    seen_to: Mapping[Where, int],
+    chain: BatchChain,
+    selection: Selection,
+    parts: Mapping[Where, Sequence[OutputPart]],
+    read_ends: Mapping[Where, int],
     high: Mapping[Where, int],
     findings: Findings,
 ) -> dict[Where, OutputRange]:
-    wanted = {
-        where: max([seen, *(min(part.last + 1, high[where]) for part in parts.get(where, ()))])
-        for where, seen in seen_to.items()
+    targets = {
+        where: max([end, *(min(part.last + 1, high[where]) for part in parts.get(where, ()))])
+        for where, end in read_ends.items()
     }
-    wanted = dict(high) if question.expect_caught_up else wanted
-    stable = cluster.wait_until_stable(wanted, question.settle_s)
-    starts = _skip_to_selection(cluster.starts(high), selected, parts)
+    targets = dict(high) if question.expect_caught_up else targets
+    stable = cluster.wait_until_stable(targets, question.settle_s)
+    starts = _skip_to_selection(cluster.starts(high), selection, parts)
     first_sequence = chain.covered[0].sequence if chain.covered else 0
     ranges = {}
     for where in high:
@@ -301,19 +301,23 @@ def _output_ranges(
             else:
                 at = place(*where, stable[where], high[where] - 1)
                 findings.anomaly("open-transaction", "I8", at, detail)
-        covered = [part.first for part in parts.get(where, ()) if part.sequence >= first_sequence]
-        accounted_from = starts[where] if chain.from_the_beginning else min(covered, default=None)
-        end = min(stable[where], wanted[where])
-        ranges[where] = OutputRange(starts[where], end, accounted_from, min(seen_to[where], end))
+        first_offsets = [
+            part.first for part in parts.get(where, ()) if part.sequence >= first_sequence
+        ]
+        accounted_from = (
+            starts[where] if chain.from_the_beginning else min(first_offsets, default=None)
+        )
+        end = min(stable[where], targets[where])
+        ranges[where] = OutputRange(starts[where], end, accounted_from, min(read_ends[where], end))
     return ranges
 
 
 def _skip_to_selection(
-    starts: Mapping[Where, int], selected: Selection, parts: Mapping[Where, Sequence[Part]]
+    starts: Mapping[Where, int], selection: Selection, parts: Mapping[Where, Sequence[OutputPart]]
 ) -> dict[Where, int]:
     """Return where to begin reading: behind the last record of a batch before the selection."""
     begin = dict(starts)
-    for part in (part for batch in selected.before for part in batch.parts):
+    for part in (part for batch in selection.before for part in batch.parts):
         where = (part.topic, part.partition)
         if where in begin:
             begin[where] = max(begin[where], part.last + 1)
@@ -328,35 +332,35 @@ def _skip_to_selection(
 def _read_outputs(
     cluster: Cluster,
     question: TopicsQuestion,
-    parts: Mapping[Where, Sequence[Part]],
+    parts: Mapping[Where, Sequence[OutputPart]],
     ranges: Mapping[Where, OutputRange],
     high: Mapping[Where, int],
     findings: Findings,
 ) -> dict[Where, Reading]:
     compacted = {topic: cluster.is_compacted(topic) for topic in {where[0] for where in ranges}}
-    decided: dict[Where, list[Part]] = {where: [] for where in parts}
+    decided_parts: dict[Where, list[OutputPart]] = {where: [] for where in parts}
     for where, part in ((where, part) for where, of_one in parts.items() for part in of_one):
         if _is_decided(part, ranges[where], high[where]):
-            decided[where].append(part)
+            decided_parts[where].append(part)
         else:
             findings.cannot_judge(
                 f"{part.place} (sequence {part.sequence}): behind a transaction that has not ended"
             )
-    return read_outputs(cluster, decided, ranges, compacted, shared=question.shared_topic)
+    return read_outputs(cluster, decided_parts, ranges, compacted, shared=question.shared_topic)
 
 
-def _is_decided(part: Part, looked_at: OutputRange, high: int) -> bool:
+def _is_decided(part: OutputPart, scope: OutputRange, high: int) -> bool:
     """Return whether ``part`` lies below the decided end.
 
     Above the end of everything it is lost, which is decided, too.
     """
-    return part.last < looked_at.end or looked_at.end >= high
+    return part.last < scope.end or scope.end >= high
 
 
 def _check_epochs(
     cluster: Cluster,
     question: TopicsQuestion,
-    chain: Chain,
+    chain: BatchChain,
     readings: Mapping[Where, Reading],
     findings: Findings,
 ) -> None:

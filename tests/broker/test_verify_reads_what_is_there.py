@@ -17,7 +17,7 @@ from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.compression import Codec
 from onceward_testing import LocalKafka
-from onceward_verify.fencing import RecordBatch, record_batches, replica_folder
+from onceward_verify.fencing import BatchHeader, record_batches, replica_folder
 from onceward_verify.findings import CannotTell
 from support.handmade_pipeline import HandmadePipeline
 from support.verify_process import verify
@@ -112,7 +112,7 @@ def test_a_segment_that_is_still_being_written_ends_with_its_last_whole_batch(
     whole = (folder / f"{0:020d}.log").read_bytes()
     segment = tmp_path / f"{0:020d}.log"
 
-    def batches_of(data: bytes) -> list[RecordBatch]:
+    def batches_of(data: bytes) -> list[BatchHeader]:
         segment.write_bytes(data)
         return list(record_batches(tmp_path))
 

@@ -25,7 +25,7 @@ from onceward.sql.ledger import table
 from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing.sink_contract import batch
 from onceward_verify.findings import CannotTell
-from onceward_verify.mysql import MySQL
+from onceward_verify.mysql import MySQLSnapshot
 from support.mysql_client import transaction_at
 from support.tasks_here import ArrowFrame
 
@@ -260,7 +260,7 @@ def test_nobody_waits_for_the_checker(three: Place):
     """Not even who alters a table that it has counted; and it does not take what it sees then for
     its snapshot.
     """
-    with MySQL(three.server.url) as database:
+    with MySQLSnapshot(three.server.url) as database:
         counted = database.find_table(f"{three.schema}.t")
         assert counted is not None
         assert database.row_counts(counted) == {0: 6}

@@ -14,9 +14,9 @@ import pytest
 
 from onceward_verify import fencing
 from onceward_verify.cli import run
-from onceward_verify.fencing import Epochs, Marker, RecordBatch, check_output
+from onceward_verify.fencing import BatchHeader, Epochs, Marker, check_output
 from onceward_verify.findings import Findings
-from onceward_verify.ledger import Batch, Part
+from onceward_verify.ledger import LedgerBatch, OutputPart
 from onceward_verify.outputs import OutputRange, Reading, check_outputs
 from onceward_verify.partition_log import PartitionLog
 from onceward_verify.sources import _check_topic
@@ -26,7 +26,12 @@ WHERE = ("out", 0)
 
 
 def reading_of(
-    part: Part, seen: list[int], end: int, *, compacted: bool | None = False, shared: bool = False
+    part: OutputPart,
+    seen: list[int],
+    end: int,
+    *,
+    compacted: bool | None = False,
+    shared: bool = False,
 ) -> Reading:
     looked_at = OutputRange(0, end, 0, end)
     log = PartitionLog([part], 0, end)
@@ -38,14 +43,14 @@ def reading_of(
     return reading
 
 
-def written(first: int, last: int, producer: int, marker: Marker | None = None) -> RecordBatch:
-    return RecordBatch(first, last, last - first + 1, producer, 3, True, marker)
+def written(first: int, last: int, producer: int, marker: Marker | None = None) -> BatchHeader:
+    return BatchHeader(first, last, last - first + 1, producer, 3, True, marker)
 
 
-def judged(log: list[RecordBatch], end: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def judged(log: list[BatchHeader], end: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(fencing, "record_batches", lambda folder: log)
-    part = Part(0, *WHERE, count=2, first=0, last=1, checksum="")
-    told = Batch(0, "q", 0, (), (part,), (7, 3), "ledger", 0, 0)
+    part = OutputPart(0, *WHERE, count=2, first=0, last=1, checksum="")
+    told = LedgerBatch(0, "q", 0, (), (part,), (7, 3), "ledger", 0, 0)
     findings = Findings()
     epochs = Epochs({0: told}, frozenset({7}), {(7, 3): 0})
     check_output(WHERE, reading_of(part, [0, 1], end), Path(), epochs, findings)
@@ -69,14 +74,14 @@ def test_what_no_marker_follows_is_told_of_all_the_same(monkeypatch: pytest.Monk
 def test_a_topic_that_may_be_compacted_may_lack_records(
     compacted: bool | None, verdict: str
 ) -> None:
-    part = Part(0, *WHERE, count=3, first=0, last=2, checksum="")
+    part = OutputPart(0, *WHERE, count=3, first=0, last=2, checksum="")
     findings = Findings()
     check_outputs({WHERE: reading_of(part, [0, 2], 3, compacted=compacted)}, findings)
     assert findings.verdict == verdict
 
 
 def test_a_compacted_topic_of_several_may_hold_as_many_records_as_the_batch_had() -> None:
-    part = Part(0, *WHERE, count=2, first=0, last=2, checksum="of the batch's own two")
+    part = OutputPart(0, *WHERE, count=2, first=0, last=2, checksum="of the batch's own two")
     findings = Findings()
     check_outputs({WHERE: reading_of(part, [1, 2], 3, compacted=True, shared=True)}, findings)
     assert findings.verdict == "inconclusive"

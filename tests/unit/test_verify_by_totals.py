@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from onceward_verify.chain import Chain
-from onceward_verify.database import Table
+from onceward_verify.chain import BatchChain
+from onceward_verify.database import TableRef
 from onceward_verify.findings import Findings
-from onceward_verify.ledger import Batch, TablePart
+from onceward_verify.ledger import LedgerBatch, TablePart
 from onceward_verify.table_rows import check_totals, row_bounds
 
 APPENDED = [("append", 3), ("append", 2)]
@@ -27,7 +27,7 @@ def findings_of(
     gap: bool = False,
 ) -> Findings:
     batches = tuple(
-        Batch(
+        LedgerBatch(
             number,
             "q",
             number,
@@ -44,8 +44,8 @@ def findings_of(
     findings = Findings(facts={"tables": {}})
     if gap:
         findings.anomaly("ledger-gap", "I6", "ledger", "no record of sequence 7")
-    chain = Chain(batches, batches, from_the_beginning)
-    check_totals(rows, Table("t", "s.t"), frozenset({"t"}), chain, findings, shared=shared)
+    chain = BatchChain(batches, batches, from_the_beginning)
+    check_totals(rows, TableRef("t", "s.t"), frozenset({"t"}), chain, findings, shared=shared)
     return findings
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from onceward_verify.chain import Skipped, build_chain, disjoint_parts
 from onceward_verify.findings import CannotTell, Findings, WrongUsage
 from onceward_verify.ledger import (
-    Batch,
     FilesPart,
-    Part,
+    FrameWrite,
+    LedgerBatch,
+    OutputPart,
     Span,
-    Write,
     _is_published,
     kafka_position,
     parse_batch,
@@ -29,7 +29,7 @@ from onceward_verify.ledger import (
 )
 
 
-def batch(sequence: int, start: Any, end: Any, **more: Any) -> Batch:
+def batch(sequence: int, start: Any, end: Any, **more: Any) -> LedgerBatch:
     told = {
         "query_id": "q",
         "batch_id": sequence,
@@ -40,20 +40,20 @@ def batch(sequence: int, start: Any, end: Any, **more: Any) -> Batch:
         "ledger_offset": sequence * 2,
         **more,
     }
-    return Batch(sequence=sequence, spans=(Span(start, end),), **told)
+    return LedgerBatch(sequence=sequence, spans=(Span(start, end),), **told)
 
 
 def at(**offsets: int) -> dict[str, dict[str, int]]:
     return {"in": {partition.removeprefix("p"): offset for partition, offset in offsets.items()}}
 
 
-def judged(*batches: Batch) -> Findings:
+def judged(*batches: LedgerBatch) -> Findings:
     findings = Findings()
     build_chain(batches, findings)
     return findings
 
 
-def names(*batches: Batch) -> list[str]:
+def names(*batches: LedgerBatch) -> list[str]:
     return [anomaly.name for anomaly in judged(*batches).anomalies]
 
 
@@ -149,8 +149,8 @@ def test_a_ledger_that_was_adopted_says_nothing_of_what_came_before():
 
 
 def test_output_that_is_told_to_lie_before_earlier_output_goes_back_and_is_counted_once():
-    def part(sequence: int, first: int, last: int) -> Part:
-        return Part(sequence, "out", 0, last - first + 1, first, last, "")
+    def part(sequence: int, first: int, last: int) -> OutputPart:
+        return OutputPart(sequence, "out", 0, last - first + 1, first, last, "")
 
     one = batch(0, at(p0=0), at(p0=5), parts=(part(0, 10, 19),))
     two = batch(1, at(p0=5), at(p0=9), parts=(part(1, 15, 24),))
@@ -237,10 +237,17 @@ def test_a_run_that_comes_back_is_a_zombie():
     assert (found.name, "sequence 1 " in found.detail) == ("zombie-write", True)
 
 
-def writing(parts: dict[str, int], *writes: tuple[str | None, int], **more: Any) -> Batch:
-    told = tuple(Part(0, topic, 0, count, 0, count - 1, "") for topic, count in parts.items())
+def writing(parts: dict[str, int], *writes: tuple[str | None, int], **more: Any) -> LedgerBatch:
+    told = tuple(
+        OutputPart(0, topic, 0, count, 0, count - 1, "") for topic, count in parts.items()
+    )
     return batch(
-        0, at(p0=0), at(p0=5), parts=told, writes=tuple(Write(*write) for write in writes), **more
+        0,
+        at(p0=0),
+        at(p0=5),
+        parts=told,
+        writes=tuple(FrameWrite(*write) for write in writes),
+        **more,
     )
 
 
@@ -255,21 +262,21 @@ def writing(parts: dict[str, int], *writes: tuple[str | None, int], **more: Any)
         (writing({"a": 3, "b": 2}, ("a", 3)), "unaccounted-write"),
     ],
 )
-def test_what_is_handed_over_is_told(wrote: Batch, name: str | None):
+def test_what_is_handed_over_is_told(wrote: LedgerBatch, name: str | None):
     assert set(names(wrote)) == ({name} if name else set())
 
 
 @pytest.mark.parametrize(("added", "name"), [(2, set()), (1, {"lost-write"})])
 def test_a_supplement_tells_of_every_frame(added: int, name: set[str]):
     whole = writing({"a": 3}, ("a", 3))
-    parts = (Part(1, "b", 0, added, 0, added - 1, ""),)
+    parts = (OutputPart(1, "b", 0, added, 0, added - 1, ""),)
     more = replace(
         whole,
         sequence=1,
         identity=(7, 9),
         supplement=True,
         parts=parts,
-        writes=(Write("a", 3), Write("b", 2)),
+        writes=(FrameWrite("a", 3), FrameWrite("b", 2)),
     )
     assert set(names(whole, more)) == name
 
@@ -346,7 +353,7 @@ def test_what_is_optional_in_a_record_is_read():
     full = parse_batch(json.dumps(more).encode(), "ledger", 0, 0)
     assert (full.run_id, full.writes, full.supplement) == (
         "r",
-        (Write("a", 3), Write(None, 4)),
+        (FrameWrite("a", 3), FrameWrite(None, 4)),
         True,
     )
     assert full.committed_at_ms == 5
@@ -369,7 +376,7 @@ def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
         {"run_id": "another"},
         {"identity": (8, 0)},
         {"committed_at_ms": 1},
-        {"parts": (Part(0, "out", 0, 1, 0, 0, "x"),)},
+        {"parts": (OutputPart(0, "out", 0, 1, 0, 0, "x"),)},
         {"files": FilesPart("file:/out", "flat", "parquet", 1, {"a": 1})},
     ],
 )

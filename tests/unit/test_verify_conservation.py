@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onceward_verify.chain import Skipped
 from onceward_verify.conservation import InputName, Lineage, parse_lineage
 from onceward_verify.findings import WrongUsage
-from onceward_verify.ledger import Batch, Span
-from onceward_verify.tally import Group, Outcome, Source, Tally, group_batches, windows
+from onceward_verify.ledger import LedgerBatch, Span
+from onceward_verify.tally import BatchGroup, Source, Tally, WindowResult, group_batches, windows
 
 SOURCES = [("in", 0), ("in", 1)]
 END = 30
@@ -25,7 +25,7 @@ Offsets = set[tuple[Source, int]]
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Group], list[Skipped]]:
+def histories(draw: st.DrawFn) -> tuple[list[BatchGroup], list[Skipped]]:
     """Batches that join, some of them skipped, over two source partitions."""
     cuts = {
         source: sorted(draw(st.lists(st.integers(0, END), min_size=1, max_size=6)))
@@ -42,7 +42,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Group], list[Skipped]]:
             )
             skipped.append(Skipped("q", number, number, ranges))
         else:
-            groups.append(Group(number, (number,), spans))
+            groups.append(BatchGroup(number, (number,), spans))
     return groups, skipped
 
 
@@ -50,7 +50,7 @@ offsets = st.tuples(st.sampled_from(SOURCES), st.integers(0, END + 2))
 
 
 def counted(
-    groups: list[Group],
+    groups: list[BatchGroup],
     skipped: list[Skipped],
     cells: int,
     records: Offsets,
@@ -58,11 +58,11 @@ def counted(
     judged: frozenset[int],
     known: dict[Source, tuple[int, int]],
     compacted: frozenset[Source],
-) -> tuple[list[Outcome], Counter[tuple[int, Source, int]]]:
+) -> tuple[list[WindowResult], Counter[tuple[int, Source, int]]]:
     """By the real thing, in windows of ``cells``: their outcomes, and what groups named and had
     not read.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[WindowResult] = []
     foreign: Counter[tuple[int, Source, int]] = Counter()
     for window in windows(groups, skipped, cells):
         tally = Tally(window, groups, 2)
@@ -97,7 +97,7 @@ def spread(stretches: list[tuple[Any, ...]]) -> Counter[Any]:
     st.booleans(),
 )
 def test_counting_agrees_with_a_plain_model(
-    history: tuple[list[Group], list[Skipped]],
+    history: tuple[list[BatchGroup], list[Skipped]],
     cells: int,
     records: Offsets,
     telling: list[tuple[int, int, tuple[Source, int]]],
@@ -160,7 +160,7 @@ def test_counting_agrees_with_a_plain_model(
 
 
 def test_names_that_come_again_are_pointed_at():
-    groups = [Group(0, (0,), {("in", 0): (0, 10)})]
+    groups = [BatchGroup(0, (0,), {("in", 0): (0, 10)})]
     (window,) = windows(groups, [], 100)
     tally = Tally(window, groups, 1)
     _, again = tally.add_names(0, 0, ("in", 0), np.array([1, 2, 2, 11]))
@@ -177,9 +177,9 @@ def test_names_that_come_again_are_pointed_at():
     ]
 
 
-def batch(sequence: int, *spans: tuple[Any, Any], **more: Any) -> Batch:
+def batch(sequence: int, *spans: tuple[Any, Any], **more: Any) -> LedgerBatch:
     told = {"batch_id": sequence, **more}
-    return Batch(
+    return LedgerBatch(
         sequence,
         "q",
         told.pop("batch_id"),
@@ -300,7 +300,7 @@ def test_what_lies_between_two_slices_is_counted_by_its_own_window():
     it.
     """
     one, other = ("in", 0), ("in", 1)
-    groups = [Group(1, (1,), {other: (0, 1)}), Group(3, (3,), {other: (2, 3)})]
+    groups = [BatchGroup(1, (1,), {other: (0, 1)}), BatchGroup(3, (3,), {other: (2, 3)})]
     skipped = [Skipped("q", 0, 0, ((one, 0, 0),)), Skipped("q", 2, 2, ((other, 1, 1),))]
     known = {one: (0, 0), other: (0, 5)}
     outcomes, _ = counted(groups, skipped, 3, {(other, 1)}, [], frozenset(), known, frozenset())

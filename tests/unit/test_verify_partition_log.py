@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.kafka.records.checksum import ContentChecksum
-from onceward_verify.ledger import Part
+from onceward_verify.ledger import OutputPart
 from onceward_verify.partition_log import Offsets, PartitionLog, RunningChecksum, varint
 
 BYTES = st.none() | st.binary(max_size=40)
@@ -89,7 +89,7 @@ def test_every_record_is_tallied_for_the_batch_it_lies_in_or_accounted_for_nowhe
 ):
     parts, position = [], 3
     for sequence, length in enumerate(lengths):
-        parts.append(Part(sequence, "out", 0, length, position, position + length - 1, ""))
+        parts.append(OutputPart(sequence, "out", 0, length, position, position + length - 1, ""))
         position += length + sequence % 3
     log = PartitionLog(parts, accounted_from=2, accounted_to=50)
     ordered = sorted(visible)
