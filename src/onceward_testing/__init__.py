@@ -1,4 +1,4 @@
-"""What users test their own pipelines with: a real broker, fault points and verdicts.
+"""Tools to test pipelines with: a real broker, fault points and verdicts.
 
 :class:`LocalKafka` starts an Apache Kafka for the length of a test; with pytest the fixture
 ``local_kafka`` is there as soon as Onceward is installed (:mod:`onceward_testing.pytest_plugin`).

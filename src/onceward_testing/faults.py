@@ -62,8 +62,8 @@ _SYNTAX = "write step:phase:occurrence:action, for example commit:finished:3:kil
 
 
 class InjectedFault(BatchFailed):
-    """What a fault with the action ``error`` raises when it names no other error: the batch may
-    run again."""
+    """Error that a fault with the action ``error`` raises when it names no other error: the batch
+    may run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Moment:
         return f"{self.step}{of}:{self.phase}:{self.occurrence}"
 
     def is_like(self, event: events.Event) -> bool:
-        """Is it one of the events that count?"""
+        """Return whether ``event`` is one of those that count."""
         if (event.step, event.phase) != (self.step, self.phase):
             return False
         return not self.of or any(str(value).startswith(self.of) for value in event.ids.values())
@@ -89,7 +89,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens when the last of ``moments`` has come.
+    """An action for when the last of ``moments`` has come.
 
     ``argument``: an error's name, or seconds, or empty.
     """
@@ -180,7 +180,7 @@ class FaultPoints:
 
 
 class _Countdown:
-    """How far one fault has come along its chain of moments."""
+    """Progress of one fault along its chain of moments."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault

@@ -1,4 +1,4 @@
-"""Which jars make up a Kafka version, how its JVMs are started, and which class is behind each
+"""Jars of a Kafka version, options of its JVMs, and the class behind each
 command-line tool.
 
 Called by :mod:`onceward_testing.local_kafka` and ``onceward jars``. Runs wherever tests run; no
@@ -127,7 +127,7 @@ def run_tool(
     bootstrap_servers: str | None = None,
     timeout_s: float = 120,
 ) -> str:
-    """What ``tool`` (``kafka-topics``, ``kafka-consumer-groups`` …) prints to stdout.
+    """Run ``tool`` (``kafka-topics``, ``kafka-consumer-groups`` …) and return its stdout.
 
     ``--bootstrap-server`` is added when the tool takes one and ``arguments`` name none.
 

@@ -45,7 +45,7 @@ class KafkaNode:
         self.node_id = node_id
         self.port = port
         self.folder = folder
-        """Everything this node writes; ``data_folder`` below it holds the partitions."""
+        """Folder of all that this node writes; ``data_folder`` below it holds the partitions."""
         self._keep = keep
         self.data_folder = folder / "data"
         self.log_file = log_file
@@ -67,7 +67,7 @@ class KafkaNode:
 
     @property
     def running(self) -> bool:
-        """Whether the process exists (also while suspended)."""
+        """Return whether the process exists (also while suspended)."""
         return self._server is not None and self._server.running
 
     def format(self, cluster_id: str, arguments: Sequence[str]) -> None:
@@ -222,7 +222,7 @@ def brokers_seen_by(host: str, port: int, timeout_s: float = 2.0) -> frozenset[i
 
 
 def _node_ids(answer: bytes) -> frozenset[int]:
-    """From ``correlation_id, [node_id, host, port, rack]…``."""
+    """Read ``correlation_id, [node_id, host, port, rack]…``."""
     try:
         _, count = struct.unpack_from(">ii", answer, 0)
         position, ids = 8, set()

@@ -42,7 +42,8 @@ _PROXIED = "PROXIED"
 
 
 class LocalKafka:
-    """A Kafka cluster of its own, from :meth:`start` (or entering a ``with`` block) to :meth:`stop`.
+    """A Kafka cluster of its own, from :meth:`start` (or entering a ``with`` block) to
+    :meth:`stop`.
 
     :param nodes: 1, or 3 with every topic (also the internal ones) on 3 replicas of which 2 must
         be in sync.
@@ -134,7 +135,7 @@ class LocalKafka:
 
     @property
     def proxy(self) -> KafkaProxy:
-        """What stands before the brokers with ``proxied=True``."""
+        """Return the proxy before the brokers, with ``proxied=True``."""
         self._started_nodes()
         if self._proxy is None:
             raise ConfigurationError(
@@ -205,9 +206,9 @@ class LocalKafka:
             node.wait_until_it_sees({other.node_id for other in running})
 
     def kafka_tool(self, tool: str, *arguments: str, timeout_s: float = 120) -> str:
-        """What one of Kafka's own command-line tools (``kafka-topics``, ``kafka-consumer-groups``,
-        ``kafka-dump-log`` …) prints to stdout. ``--bootstrap-server`` is filled in. Each call
-        starts a JVM: one to two seconds.
+        """Return what one of Kafka's own command-line tools (``kafka-topics``,
+        ``kafka-consumer-groups``, ``kafka-dump-log`` …) prints to stdout. ``--bootstrap-server``
+        is filled in. Each call starts a JVM: one to two seconds.
 
         :raises ConfigurationError: no such tool. :raises ResourceError: it failed, with what it
             said.

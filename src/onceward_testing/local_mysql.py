@@ -119,7 +119,7 @@ class LocalMySQL(LocalServer):
 
     @property
     def password(self) -> str:
-        """Of the user ``onceward``, who may do everything."""
+        """Return the password of the user ``onceward``, who may do everything."""
         return self._password
 
     def follow(self, primary: LocalMySQL) -> None:
@@ -188,7 +188,7 @@ class LocalMySQL(LocalServer):
         }
 
     def _is_ready(self, log: Path, offset: int) -> bool:
-        """It says so before it takes the first connection, and not earlier."""
+        """Look for the line that it logs right before it takes the first connection."""
         return _READY in log.read_bytes()[offset:]
 
     @property

@@ -91,6 +91,6 @@ class LocalOpenSearch(LocalServer):
         )
 
     def _is_ready(self, log: Path, offset: int) -> bool:
-        """It has read its indices, too."""
+        """Return whether it answers and has read its indices, too."""
         wanted = "wait_for_status=yellow&wait_for_no_initializing_shards=true&timeout=1s"
         return http_status(f"{self.url}/_cluster/health?{wanted}") == 200

@@ -60,7 +60,7 @@ class LocalRedis(LocalServer):
         )
 
     def _is_ready(self, log: Path, offset: int) -> bool:
-        """It has read its log: before, it answers ``LOADING``."""
+        """Return whether it has read its log: before, it answers ``LOADING``."""
         with (
             suppress(OSError),
             socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection,

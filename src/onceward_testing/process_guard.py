@@ -59,7 +59,7 @@ def end_session(session: int) -> None:
 
 
 def die_with_the_guard() -> None:
-    """In the child, before it becomes the command: ask the kernel for SIGKILL when the guard's
+    """Ask the kernel, in the child before it becomes the command, for SIGKILL when the guard's
     main thread ends."""
     with contextlib.suppress(
         OSError, AttributeError

@@ -20,7 +20,7 @@ from onceward.spark.session.jars import cache_folder
 
 
 def server_folder(name: str) -> Path:
-    """Where it is, or will be."""
+    """Return the folder where it is, or will be."""
     return cache_folder() / "servers" / name
 
 
@@ -51,7 +51,7 @@ def unpack_once(name: str, unpack: Callable[[Path], None]) -> Path:
 
 
 _PACKAGES = {"libaio.so.1": ("libaio1t64", "libaio1"), "libnuma.so.1": ("libnuma1",)}
-"""Of Debian, by what a program asks for; the newest name first."""
+"""Packages of Debian by the library that a program asks for; the newest name first."""
 
 _FETCH_SECONDS = 120
 

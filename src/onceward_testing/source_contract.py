@@ -60,7 +60,7 @@ STEPS = [
     (events.PUBLISH, "started"),  # decided: the ledger knows it, Spark's commit log does not
     (events.FINISH, "started"),  # published as well
 ]
-"""Where a run is ended between "offset logged" and "batch committed"."""
+"""Steps at which a run is ended between "offset logged" and "batch committed"."""
 
 
 class Killed(Exception):
@@ -80,11 +80,11 @@ class SourceKit:
 
     @property
     def ledger(self) -> FolderLedger:
-        """Of the pipeline that the tests run."""
+        """Return the id of the pipeline that the tests run."""
         return FolderLedger(self.folder / "ledger")
 
     def records(self) -> list[LedgerRecord]:
-        """What it has committed, newest first, one a batch."""
+        """Return the ledger records that it has committed, newest first, one a batch."""
         chain = self.ledger.chain(pipeline_id(_PIPELINE))
         try:
             newest_first = {record.sequence: record for record in chain.history(_READS)}
@@ -93,7 +93,7 @@ class SourceKit:
         return list(newest_first.values())
 
     def visible(self) -> Counter[Any]:
-        """Of each row that readers of the sink find, what stands in the column ``key``."""
+        """Return the column ``key`` of all rows that readers of the sink find."""
         out = self.folder / "out"
         if not out.exists():
             return Counter()
@@ -129,7 +129,7 @@ class SourceKit:
         return query
 
     def ends_well(self, max_rows: int = 1_000) -> None:
-        """As :meth:`run`, and the sink has every row once."""
+        """Run as :meth:`run` does, and assert that the sink has every row once."""
         query = self.run(max_rows)
         assert query.exception() is None, error_of(query) or query.exception()
         assert self.visible() == Counter(self.wanted())
@@ -157,12 +157,12 @@ class SourceReader:
         raise AssertionError(f"no end after {_READS} ranges")
 
     def keys(self, ranges: list[tuple[Any, pa.Table]]) -> list[Any]:
-        """What stands in the column ``key`` of all their rows."""
+        """Return the column ``key`` of all their rows."""
         return [value for _, rows in ranges for value in rows.column(self.key).to_pylist()]
 
 
 class SourceContract:
-    """What a query relies on in every source. A subclass has the fixture ``kit``."""
+    """The contract on which a query relies in every source. A subclass has the fixture ``kit``."""
 
     # in queries, with real restarts
 

@@ -34,8 +34,8 @@ class ReadRecord:
 def end_offsets(
     bootstrap_servers: str, topic: str, isolation: Isolation, timeout_s: float = 30
 ) -> dict[int, int]:
-    """Where each partition ends: its high watermark, or for ``read_committed`` its last stable
-    offset.
+    """Return the end of each partition: its high watermark, or for ``read_committed`` its last
+    stable offset.
 
     The two are equal exactly when no transaction is open in the partition (KIP-98).
 

@@ -17,14 +17,14 @@ import typer
 
 
 class DemoSource(str, Enum):
-    """Where the job of the demo reads from."""
+    """Sources of the demo's job."""
 
     kafka = "kafka"
     mysql = "mysql"
 
 
 class DemoSink(str, Enum):
-    """Where the job of the demo writes to."""
+    """Targets of the demo's job."""
 
     kafka = "kafka"
     postgres = "postgres"
@@ -140,7 +140,7 @@ _CLIENTS = {
     "postgres": (("psycopg", "adbc_driver_postgresql"), ",postgresql"),
     "mysql": (("pymysql",), ",mysql"),
 }
-"""Of a source or sink: the modules that it needs, and the extra that brings them."""
+"""Modules that a source or sink needs, and the extra that brings them."""
 
 _RECORDS = {DemoSource.kafka: 200_000, DemoSource.mysql: 60_000}
 

@@ -34,8 +34,8 @@ class _Expected:
 
 
 class Owner(Protocol):
-    """What a connection asks of its :class:`onceward_testing.proxy.listener.Listener`, which has
-    the words."""
+    """The interface that a connection needs of its
+    :class:`onceward_testing.proxy.listener.Listener`, which has the words."""
 
     node: int
     is_cut: bool
@@ -48,7 +48,10 @@ class Owner(Protocol):
 
 
 class ProxyConnection:
-    """See the module. ``run`` returns when either side has closed, or a fault has."""
+    """One client's connection to a broker.
+
+    ``run`` returns when either side has closed, or a fault has.
+    """
 
     def __init__(
         self, listener: Owner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -1,4 +1,4 @@
-"""What the proxy does to which request: faults, armed by a test, that wait for their occurrence.
+"""Faults of the proxy: armed by a test, they wait for the request that they hit.
 
 Made by :meth:`onceward_testing.proxy.KafkaProxy.on`. Functions of values and counts, no I/O; armed
 in the test's thread and asked in the proxy's.
@@ -32,7 +32,7 @@ Action = Literal[
 
 @dataclass(frozen=True, slots=True)
 class RequestPattern:
-    """Which requests a fault is about; ``*`` and ``?`` in a client id mean what they mean in a
+    """The requests that a fault hits; ``*`` and ``?`` in a client id mean what they mean in a
     shell.
 
     ``nth`` counts matching requests from 1, since the fault was armed; from there on ``times`` in
@@ -86,12 +86,12 @@ class ProxyFault:
         self._changed = threading.Condition()
 
     def wait(self, timeout_s: float = 60.0, *, times: int = 1) -> bool:
-        """Until it has fired ``times`` times; False when the time is over."""
+        """Wait until it has fired ``times`` times; False when the time is over."""
         with self._changed:
             return self._changed.wait_for(lambda: self.fired >= times, timeout_s)
 
     def cancel(self) -> None:
-        """From now on everything passes. What is held stays held."""
+        """Let everything pass from now on. What is held stays held."""
         with self._changed:
             self._armed = False
 
@@ -110,7 +110,7 @@ class ProxyFault:
 
     @property
     def answered(self) -> bool:
-        """Whether every request that was held has been answered by a broker."""
+        """Return whether every request that was held has been answered by a broker."""
         return bool(self.held) and all(held.answered for held in self.held)
 
     # ── the proxy's side ──
@@ -129,7 +129,7 @@ class ProxyFault:
             )
 
     def has_fired(self, held: HeldRequest | None = None) -> None:
-        """It has been carried out once more."""
+        """Note that it has been carried out once more."""
         with self._changed:
             if held is not None:
                 self.held.append(held)
@@ -182,11 +182,11 @@ class On:
         return self._arm("drop_response")
 
     def delay(self, seconds: float) -> ProxyFault:
-        """It waits, and what follows on its connection waits behind it."""
+        """Delay it, and what follows on its connection behind it."""
         return self._arm("delay", seconds)
 
     def hold(self) -> ProxyFault:
-        """It waits for :meth:`ProxyFault.release`, even when its client gives up or is killed."""
+        """Hold it until :meth:`ProxyFault.release`, even when its client gives up or is killed."""
         return self._arm("hold")
 
     def duplicate(self) -> ProxyFault:
@@ -210,8 +210,8 @@ _DELIVERY_SECONDS = 30.0
 
 
 class HeldRequest:
-    """See the module. ``head`` says whose request it is and what it asks for, ``node`` to which
-    broker it goes, ``client_port`` which of its sockets the client has sent it from."""
+    """A request that is held. ``head`` says whose request it is and what it asks for, ``node`` to
+    which broker it goes, ``client_port`` which of its sockets the client has sent it from."""
 
     def __init__(
         self,
@@ -235,11 +235,14 @@ class HeldRequest:
 
     @property
     def answered(self) -> bool:
-        """Whether the broker has answered."""
+        """Return whether the broker has answered."""
         return self._has_answer.is_set()
 
     def release(self) -> None:
-        """See :meth:`onceward_testing.proxy.ProxyFault.release`. A second time does nothing."""
+        """Release it, as :meth:`onceward_testing.proxy.ProxyFault.release` does.
+
+        A second time does nothing.
+        """
         asyncio.run_coroutine_threadsafe(self._release(), self._loop).result(_DELIVERY_SECONDS)
 
     def answer(self, timeout_s: float = 30.0) -> bytes:
@@ -265,15 +268,15 @@ class HeldRequest:
     # ── the proxy's side, in its loop ──
 
     async def wait_for_release(self) -> None:
-        """Until the test lets it go."""
+        """Wait until the test releases it."""
         await self._released.wait()
 
     async def wait_for_answer(self) -> None:
-        """Until a broker has answered."""
+        """Wait until a broker has answered."""
         await self._answered.wait()
 
     def mark_delivered(self) -> None:
-        """It has been written to a broker."""
+        """Note that it has been written to a broker."""
         self._settled.set()
 
     def orphan(self, deliver: Callable[[HeldRequest], Awaitable[None]]) -> None:

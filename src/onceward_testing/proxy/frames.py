@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 PREFIX_BYTES = 64 << 10
-"""How much of a frame is read before anything is decided; the longest header has 8 + 2 + 32,767
+"""Size of the part that is read before anything is decided; the longest header has 8 + 2 + 32,767
 bytes."""
 
 CHUNK_BYTES = 256 << 10
@@ -36,7 +36,7 @@ class NotKafka(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """Who asks for what. ``api`` is Kafka's name of the request, such as ``Produce``."""
+    """A request's header. ``api`` is Kafka's name of the request, such as ``Produce``."""
 
     api: str
     version: int
@@ -45,7 +45,7 @@ class RequestHead:
 
     @classmethod
     def of(cls, prefix: bytes) -> RequestHead:
-        """From the first bytes of a request, its size left out. :raises NotKafka: too short to be
+        """Read the first bytes of a request, its size left out. :raises NotKafka: too short to be
         one."""
         try:
             key, version, correlation_id, length = _HEADER.unpack_from(prefix)
@@ -77,7 +77,8 @@ def _api_names() -> dict[int, str]:
 
 
 def correlation_id(prefix: bytes) -> int:
-    """Which request an answer belongs to. :raises NotKafka: …"""
+    """Return the number of the request that an answer belongs to. :raises NotKafka: it is too
+    short."""
     if len(prefix) < _SIZE.size:
         raise NotKafka(f"an answer of {len(prefix)} bytes")
     number: int = _SIZE.unpack_from(prefix)[0]
@@ -167,7 +168,7 @@ class PassedRequests:
         self._passed = passed
 
     def count(self, api: str, *, client_id: str | None = None, node: int | None = None) -> int:
-        """How many of them are ``api`` (``"Produce"``), of clients whose id matches (``*``,
+        """Return how many of them are ``api`` (``"Produce"``), of clients whose id matches (``*``,
         ``?``), to ``node``."""
         return sum(
             times
@@ -178,5 +179,5 @@ class PassedRequests:
         )
 
     def client_ids(self, api: str) -> frozenset[str]:
-        """Who asked for ``api``."""
+        """Return the ids of the clients that asked for ``api``."""
         return frozenset(client for name, client, _ in self._passed if name == api)

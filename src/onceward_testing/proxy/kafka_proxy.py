@@ -136,8 +136,8 @@ class KafkaProxy:
         return On(self._faults, RequestPattern(api, nth, times, client_id, node))
 
     def cut(self, node: int) -> None:
-        """Nothing passes to or from ``node`` until :meth:`heal`; connections stay open, as when a
-        network parts."""
+        """Let nothing pass to or from ``node`` until :meth:`heal`; connections stay open, as when
+        a network parts."""
         self._do(_calling(self._listeners[node].cut))
 
     def heal(self) -> None:
@@ -149,7 +149,7 @@ class KafkaProxy:
     # ── counts ──
 
     def count(self, api: str, *, client_id: str | None = None, node: int | None = None) -> int:
-        """How many requests ``api`` were passed on to brokers since the start; see
+        """Return how many requests ``api`` were passed on to brokers since the start; see
         :meth:`PassedRequests.count`."""
         return self._counts.since(None).count(api, client_id=client_id, node=node)
 
@@ -158,7 +158,7 @@ class KafkaProxy:
         return self._counts.mark()
 
     def since(self, mark: Mark) -> PassedRequests:
-        """What was passed on after ``mark``."""
+        """Return the requests that were passed on after ``mark``."""
         return self._counts.since(mark)
 
     def __enter__(self) -> KafkaProxy:

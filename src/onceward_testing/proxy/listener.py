@@ -27,7 +27,10 @@ _TLS_HANDSHAKE = b"\x16"
 
 
 class Listener:
-    """See the module. ``port`` is 0 until it listens, unless a port was asked for."""
+    """The proxy's port for one broker.
+
+    ``port`` is 0 until it listens, unless a port was asked for.
+    """
 
     def __init__(
         self, node: int, broker: tuple[str, int], port: int, faults: Faults, counts: RequestCounter
@@ -36,8 +39,8 @@ class Listener:
         self.port = port
         self.is_cut = False
         self.tls: ssl.SSLContext | None = None
-        """For clients that begin with a TLS handshake; the broker is spoken to in plain text all
-        the same."""
+        """TLS for clients that begin with a TLS handshake; the broker is spoken to in plain text
+        all the same."""
         self._broker_address = broker
         self._faults = faults
         self._counts = counts
@@ -60,7 +63,7 @@ class Listener:
         await self._close_connections()
 
     def cut(self) -> None:
-        """Nothing passes any more; connections stay open, and new ones are taken."""
+        """Let nothing pass any more; connections stay open, and new ones are taken."""
         self.is_cut = True
 
     async def heal(self) -> None:
@@ -139,7 +142,7 @@ class Listener:
 
 
 async def _begins_with_tls(client: socket.socket) -> bool:
-    """Whether the first byte is that of a handshake record; Kafka's frames begin with their
+    """Return whether the first byte is that of a handshake record; Kafka's frames begin with their
     length, below 16 MiB."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(client, readable.set)
