@@ -1,5 +1,4 @@
-"""The command ``onceward``. Each subcommand is a function in a module of its own, registered at
-the bottom of this one.
+"""The command ``onceward``: each subcommand is a function in a module, registered at the bottom.
 
 Run by the console script of the package. Subcommand modules keep heavy imports (PySpark, clients,
 numpy) inside their functions, so that ``onceward --help`` answers at once.
@@ -20,9 +19,6 @@ from onceward.cli.dead_letters import dead_letters
 from onceward.cli.doctor.command import doctor
 from onceward.cli.groups import Commands
 from onceward.cli.jars import jars
-from onceward_testing.cli.broker import broker
-from onceward_testing.cli.demo import demo
-from onceward_verify.cli import app as verify
 
 app = typer.Typer(
     name="onceward",
@@ -52,11 +48,7 @@ def _root(
     """End-to-end exactly-once streaming for PySpark."""
 
 
-# Every subcommand, in the order in which --help lists them. Those of other packages stay here until
-# every environment has their entry points.
-app.command()(demo)
+# Every subcommand of this package, in the order in which --help lists them.
 app.command()(doctor)
-app.add_typer(verify)
 app.add_typer(dead_letters)
-app.command()(broker)
 app.command()(jars)
