@@ -1,5 +1,6 @@
-"""What is on the disk when a call returns, so that it outlasts a power failure. A file's bytes are
-synced with it, its name with the folder that has it (``fsync(2)``).
+"""Folders and files that outlast a power failure once a call returns.
+
+A file's bytes are synced with it, its name with the folder that has it (``fsync(2)``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 
 
 def make(folder: Path) -> None:
-    """With its parents."""
+    """Make a folder, with its parents."""
     if not folder.is_dir():
         make(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -17,7 +18,7 @@ def make(folder: Path) -> None:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """A file's bytes, also those that another process has written; or the names in a folder."""
+    """Sync a file's bytes, also those of another process; or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

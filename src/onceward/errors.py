@@ -1,5 +1,4 @@
-"""Every error of Onceward, in one tree. Each says what happened, to which resource, and what to do
-next.
+"""Errors of Onceward, in one tree. Each says what happened to which resource, and the next step.
 
 ::
 
@@ -117,8 +116,8 @@ class Recovery(Enum):
 
     RUN_AGAIN = "the engine aborts the attempt and runs the same batch again"
     REOPEN = (
-        "the engine begins anew with the batch, as a start of the query would: take over, "
-        "read the ledger, admit"
+        "the engine begins anew with the batch, as a start of the query would: take over, read "
+        "the ledger, admit"
     )
     RESTART = "the query fails, and may be started again on the same checkpoint"
     RESTART_AT_ONCE = (
@@ -154,7 +153,7 @@ class OncewardError(Exception):
         self.details = details or {}
 
     def __str__(self) -> str:
-        """One paragraph, whatever was quoted in it."""
+        """Return one paragraph, whatever was quoted in it."""
         text = f"{self.message}. Next: {self.next_step}." if self.next_step else self.message
         return _LINE_BREAKS.sub(" ", text)
 
@@ -204,7 +203,7 @@ class WorkerPythonMismatch(ConfigurationError):
 
 
 class SourceContractViolated(ConfigurationError):
-    """A source of one's own breaks its contract: too many rows, a position that stays where rows
+    """A custom source breaks its contract: too many rows, a position that stays where rows
     came, no JSON.
     """
 
@@ -282,7 +281,7 @@ class ChangeUnreadable(InputError):
 
 
 class InvalidRow(InputError):
-    """A source of one's own gave rows that its schema has no place for; nothing of them becomes
+    """A custom source gave rows that its schema has no place for; nothing of them becomes
     null or is cut.
     """
 
@@ -372,7 +371,7 @@ class StoreUnreachable(ResourceError):
 
 
 class CheckpointUnreachable(ResourceError):
-    """The notes beside Spark's checkpoint cannot be written or read."""
+    """The journal of failed calls beside Spark's checkpoint cannot be written or read."""
 
     recovery = Recovery.RESTART
 
@@ -450,7 +449,7 @@ class BinlogPurged(SourceDataLost):
 
 
 class SourceFailed(ResourceError):
-    """The code of a source of one's own raised. ``details["traceback"]`` is the traceback, from
+    """The code of a custom source raised. ``details["traceback"]`` is the traceback, from
     the user's first line.
     """
 
@@ -522,7 +521,7 @@ class SourceTopicReplaced(AdmissionRefused):
 
 
 class SourceReplaced(AdmissionRefused):
-    """A source of one's own says by its ``identity()`` that it is another one now: old positions
+    """A custom source says by its ``identity()`` that it is another one now: old positions
     mean nothing in it.
     """
 

@@ -1,6 +1,6 @@
 """Events of the engine: one when a step of a micro-batch starts, one when it ends.
 
-The engine knows nobody who listens. There are two ways to:
+There are two ways to listen:
 
 * :func:`watch`, for logs, metrics and dashboards: events are queued, and the watcher has a thread
   of its own. Whatever it does, and however long it takes, no batch notices.
@@ -127,7 +127,7 @@ def watch(watcher: Listener) -> Callable[[], None]:
 
 
 class _Queued:
-    """Between the steps and one watcher."""
+    """The queue between the steps and one watcher."""
 
     def __init__(self, watcher: Listener) -> None:
         self._watcher = watcher

@@ -36,7 +36,8 @@ class TopicPartition(NamedTuple):
 
 
 class ProducerIdentity(NamedTuple):
-    """What the broker fences by: the producer id and its epoch (KIP-98, KIP-360, KIP-890)."""
+    """The identity by which brokers fence: the producer id and its epoch (KIP-98, KIP-360,
+    KIP-890)."""
 
     producer_id: int
     epoch: int
@@ -46,8 +47,8 @@ class ProducerIdentity(NamedTuple):
 
 
 class AttemptId(NamedTuple):
-    """One attempt at a batch: whose it is, and which of its owner's. No two attempts of a pipeline
-    have the same.
+    """One attempt at a batch: its owner, and a number. No two attempts of a pipeline have the
+    same.
 
     ``owner`` is what the ledger's store fences by, ``number`` counts: in Kafka the producer id and
     its epoch, elsewhere a takeover and the attempts since.
@@ -74,7 +75,7 @@ class BatchId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """One attempt of one Spark task: what ``TaskContext`` says of it.
+    """One attempt of one Spark task, by its ``TaskContext``.
 
     ``partition_id`` names the task, ``task_attempt_id`` is unique and growing within a Spark
     application: of two attempts of a task, the one with the higher number was started later.
@@ -92,10 +93,10 @@ class TaskAttempt:
 
 
 class SourceRange(NamedTuple):
-    """What one source gave to a batch: Spark's offset JSON, parsed, before and after.
+    """The part of one source that a batch has: Spark's offset JSON, parsed, before and after.
 
     ``start`` is None for a source that had no offset yet and cannot name its first one. The values
-    are opaque but for Kafka's, which are ``{topic: {"partition": offset}}``. ``identity`` says in
+    are opaque but for Kafka's, which are ``{topic: {"partition": offset}}``. ``identity`` tells in
     the ledger which source it was (JSON; None: unknown): offsets of another one mean nothing.
     """
 
@@ -120,22 +121,20 @@ def is_kafka_offset(offset: Any) -> bool:
 
 
 def pipeline_id(value: str) -> PipelineId:
-    """``value`` checked: 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka and of
-    folders.
-    """
+    """Return ``value`` if it is 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka
+    and folders."""
     legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
     if not legal or len(value) > _PIPELINE_MAX_LENGTH:
         raise ConfigurationError(
             f"pipeline_id={value!r} is not a usable name",
             next_step=f"use 1 to {_PIPELINE_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and "
-            f"'-', "
-            "the same at every start of this query",
+            "'-', the same at every start of this query",
         )
     return PipelineId(value)
 
 
 def topic_name(value: str, setting: str = "") -> str:
-    """``value`` checked by Kafka's own rule for topic names (``Topic.validate``).
+    """Return ``value`` if it is a topic's name by Kafka's own rule (``Topic.validate``).
 
     :param setting: the parameter that has it, for the message.
     """
@@ -146,8 +145,7 @@ def topic_name(value: str, setting: str = "") -> str:
             if setting
             else f"topic name {value!r} is invalid",
             next_step=f"use 1 to {_TOPIC_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and "
-            f"'-', "
-            "but not '.' or '..'",
+            "'-', but not '.' or '..'",
         )
     return value
 
@@ -156,10 +154,11 @@ MARK_LENGTH = 8
 
 
 def chain_mark(identity: str) -> str:
-    """Of the chain with that identity, in names of what is prepared in it."""
+    """Return the mark of the chain with that identity, in names of what is prepared in it."""
     return hashlib.sha256(identity.encode()).hexdigest()[:MARK_LENGTH]
 
 
 def chain_prefix(pipeline: PipelineId, mark: str) -> str:
-    """How the names of all that is prepared in a chain begin. No pipeline's id has an ``@``."""
+    """Return how the names of all that is prepared in a chain begin. No pipeline's id has an
+    ``@``."""
     return f"{pipeline}@{mark}-"

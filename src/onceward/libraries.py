@@ -13,7 +13,7 @@ from onceward.errors import ConfigurationError
 
 
 def library(why: str, extra: str, name: str, *parts: str) -> Any:
-    """The module ``name``, its ``parts`` imported as well.
+    """Return the module ``name``, its ``parts`` imported as well.
 
     :param why: who needs what, for the error. :param extra: of the package, which brings it.
     :raises ConfigurationError: it is not installed, or cannot be imported.

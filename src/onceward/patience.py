@@ -1,10 +1,8 @@
-"""Whoever waits asks all the while whether it has become pointless: ``query.stop()``, an epoch
-that is poisoned.
+"""Waits that end early once they are pointless: ``query.stop()``, an epoch that is poisoned.
 
-Used by everything that waits inside a batch, in the driver or in a task. Said once, by whoever
-knows (:func:`asking`, around the batch), and heard by every wait below it in the same thread
-(:func:`ask`), however deep: so no conversation has to be handed the question, and none can forget
-it.
+Used by everything that waits inside a batch, in the driver or in a task. The check is set once
+(:func:`asking`, around the batch), and made by every wait below it in the same thread
+(:func:`ask`), however deep: so no conversation has to be handed the check, and none can forget it.
 
 A wait has a deadline of its own all the same. And the steps of one undertaking have one together
 (:func:`within`): that each of ten has two minutes must not add up to twenty.
@@ -35,9 +33,8 @@ _ends_at: ContextVar[float] = ContextVar("ends_at", default=float("inf"))
 
 @contextmanager
 def asking(*should_stop: ShouldStop) -> Iterator[None]:
-    """Inside, every wait of this thread calls ``should_stop`` several times a second, besides what
-    it calls already.
-    """
+    """Make every wait of this thread call ``should_stop`` several times a second, inside the
+    block."""
     token = _asked.set((*_asked.get(), *should_stop))
     try:
         yield
@@ -46,7 +43,10 @@ def asking(*should_stop: ShouldStop) -> Iterator[None]:
 
 
 def ask() -> None:
-    """Call what is to be asked here. :raises Exception: what it raises: nobody waits any more."""
+    """Make the checks that hold here.
+
+    :raises Exception: what a check raises: the wait is pointless.
+    """
     asked = _asked.get()
     if not asked:
         return
@@ -59,7 +59,7 @@ def ask() -> None:
 
 
 def carried(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """``function``, which asks in whichever thread calls it what is asked here and now."""
+    """Return ``function`` with the checks that hold here, for another thread."""
     here = _asked.get()
 
     def call(*args: _P.args, **named: _P.kwargs) -> _T:
@@ -71,7 +71,7 @@ def carried(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @contextmanager
 def within(timeout_ms: float) -> Iterator[None]:
-    """Inside, no deadline of this thread is later than ``timeout_ms`` from now."""
+    """Let no deadline of this thread be later than ``timeout_ms`` from now, inside the block."""
     token = _ends_at.set(min(_ends_at.get(), surroundings.monotonic() + timeout_ms / 1000))
     try:
         yield
@@ -80,14 +80,14 @@ def within(timeout_ms: float) -> Iterator[None]:
 
 
 def ends_at(timeout_ms: float) -> float:
-    """When a wait of ``timeout_ms`` that begins now is over, on the monotonic clock: or before,
-    see :func:`within`.
+    """Return when a wait of ``timeout_ms`` that begins now is over (monotonic); earlier within
+    :func:`within`.
     """
     return min(_ends_at.get(), surroundings.monotonic() + timeout_ms / 1000)
 
 
 def pause(seconds: float) -> None:
-    """Sleep, and ask meanwhile."""
+    """Sleep, and make the checks meanwhile."""
     until = surroundings.monotonic() + seconds
     while (left := until - surroundings.monotonic()) > 0:
         ask()
@@ -96,8 +96,9 @@ def pause(seconds: float) -> None:
 
 
 def result(answer: Future[_T], timeout_s: float) -> _T:
-    """What ``answer`` brings, and ask meanwhile. :raises TimeoutError: nothing within
-    ``timeout_s``.
+    """Return the result of ``answer``, and make the checks meanwhile.
+
+    :raises TimeoutError: nothing within ``timeout_s``.
     """
     until = surroundings.monotonic() + timeout_s
     while True:

@@ -1,7 +1,7 @@
-"""Where Python's own logs would show a secret that is on its way into the JVM.
+"""Keeps secrets on their way into the JVM out of Python's own logs.
 
-Called by ``sources`` and ``sinks``, in the driver, around the few calls that carry one. Touches
-log filters only.
+Called by sources and sinks, in the driver, around the few calls that carry one. Touches log
+filters only.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ _unlogged = threading.local()
 
 
 def _is_not_unlogged(record: logging.LogRecord) -> bool:
-    """A filter is asked in the thread that logs."""
+    """Filter a record. Called in the thread that logs."""
     return not getattr(_unlogged, "depth", 0)
 
 
 @contextmanager
 def unlogged_calls() -> Iterator[None]:
-    """Inside, this thread's calls into the JVM are not logged: at DEBUG py4j writes each with all
-    its arguments.
-
-    The filter stays for good. Were it taken away again, a thread that goes through the list of
-    filters just then would skip one, perhaps the one that it needs.
-    """
+    """Keep this thread's calls into the JVM out of the logs: at DEBUG py4j writes each with all
+    its arguments."""
+    # The filters stay for good. Were one taken away again, a thread that goes through the list of
+    # filters just then would skip one, perhaps the one that it needs.
     for name in _PY4J_LOGGERS:
         logging.getLogger(name).addFilter(_is_not_unlogged)  # the same one is added once only
     _unlogged.depth = getattr(_unlogged, "depth", 0) + 1

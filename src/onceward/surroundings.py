@@ -1,13 +1,12 @@
-"""What a process takes from its surroundings: time, pauses, threads and chance. One door for all
-of it.
+"""A process's surroundings: time, pauses, threads and chance, in one place.
 
 Whatever decides (the engine, transactions, the sequencer, ledgers, the driver's side of sinks)
-asks here, and not :mod:`time`, :mod:`threading` or :mod:`secrets` themselves, so that
-``tests/simulation`` can be the surroundings: there time is counted, a thread is a stack that is
-switched to, and chance is a seed. Code calls ``surroundings.sleep(…)``, by the module, so that
-what is put in its place is what is called.
+uses these, and not :mod:`time`, :mod:`threading` or :mod:`secrets` themselves, so that
+``tests/simulation`` can replace them: there time is counted, a thread is a stack that is switched
+to, and chance is a seed. Code calls ``surroundings.sleep(…)``, by the module, so that the
+replacement is called.
 
-A lock that nobody holds while he waits for something needs no door.
+A lock that nobody holds while waiting for something may be Python's own.
 """
 
 from __future__ import annotations

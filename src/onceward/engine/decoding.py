@@ -1,18 +1,18 @@
-"""Steps of a plan that read a format, and what they cannot read: dead letters. Driver only.
+"""Steps of a plan that read a format, and the records they cannot read: dead letters. Driver only.
 
 A format's function (:mod:`onceward.formats`) puts a :class:`DecodingStep` into the user's plan:
 the rows that it reads carry a name there, :attr:`DecodingStep.tag`, and only those that it can
 read go on. Whatever the user makes of them, windows and joins included, the engine finds the name
-in the plan of the running batch, takes the same rows a second time
+in the plan of the running batch, computes the same rows a second time
 (:mod:`onceward.spark.batch.below`), asks the step which of them it cannot read, and hands these to
 the sink as one more frame of the batch. So nobody can forget them, and they are committed together
 with the rest, or not at all.
 
-A step gives the same verdict of the same bytes each time it is asked, so that each record is in
-one of the two frames, and a source gives the same records of a batch each time it is read, or no
-batch could be repeated.
+A step gives the same verdict of the same bytes each time, so that each record is in one of the two
+frames, and a source gives the same records of a batch each time it is read, or no batch could be
+repeated.
 
-Called by ``engine.calls.foreach_batch`` at each batch; formats call :func:`register`.
+Called by ``engine.calls`` for each batch; formats call :func:`register`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -63,21 +64,18 @@ class DecodingStep(ABC):
     """Are records that cannot be read dead letters? Else they fail the batch."""
 
     def before_batch(self) -> None:  # noqa: B027
-        """At each batch's beginning, before anything is written; what it raises fails the
-        batch.
-        """
+        """Prepare for a batch, before anything is written. An exception fails the batch."""
 
     @abstractmethod
     def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """Those of the rows below the tag that the step cannot read, with the columns
-        :data:`DEAD_LETTER`.
-        """
+        """Return the rows that cannot be read, with the columns :data:`DEAD_LETTER`."""
 
     def explain(
         self, error: OncewardError, rows: Callable[[], DataFrame] | None
     ) -> OncewardError | None:
-        """A batch has failed: learn what the next start of the query has to know, and say it
-        better, or None.
+        """Return a better error for a batch that has failed, or None.
+
+        The step may learn from ``error`` what the next start of the query has to know.
 
         :param rows: gives the batch's rows below the tag; None where the batch is over.
         """
@@ -90,7 +88,7 @@ _in_run: OrderedDict[str, tuple[DecodingStep, ...]] = OrderedDict()
 
 
 def register(step: DecodingStep) -> None:
-    """From now on the engine knows ``step`` by its tag."""
+    """Make ``step`` known to the engine by its tag."""
     with _lock:
         _registered[step.tag] = step
         while len(_registered) > _REMEMBERED:
@@ -98,7 +96,7 @@ def register(step: DecodingStep) -> None:
 
 
 def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
-    """The steps in the plan of the query's run that ``frame`` is a batch of; looked up once a run.
+    """Return the steps in the plan of the query's run that ``frame`` is a batch of.
 
     :raises UnsupportedQuery: the plan has one that this process does not know, so that its records
         would be lost.
@@ -118,9 +116,9 @@ def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
         step = _registered.get(tag)
         if step is None:
             raise UnsupportedQuery(
-                f"the query reads a format by a call that this process has forgotten after "
-                f"{_REMEMBERED} later ones "
-                f"({tag}), so that records that it could not read would be lost",
+                "the query reads a format by a call that this process has forgotten after "
+                f"{_REMEMBERED} later ones ({tag}), so that records that it could not read would "
+                "be lost",
                 next_step="define the query anew, calling decode(…), and start it",
             )
         found.append(step)
@@ -132,9 +130,9 @@ def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
 
 
 def take_dead_letters(frame: DataFrame, step: DecodingStep) -> DataFrame:
-    """The dead letters of the running batch that ``frame`` belongs to.
+    """Return the dead letters of the running batch that ``frame`` belongs to.
 
-    :raises UnsupportedQuery: the rows below the step cannot be had a second time.
+    :raises UnsupportedQuery: the rows below the step cannot be computed a second time.
     """
     # Computed a second time, beside the query. A union of valid rows and dead letters in the
     # user's plan would not pass a window or a join, and a user's filter could drop the dead
@@ -145,13 +143,11 @@ def take_dead_letters(frame: DataFrame, step: DecodingStep) -> DataFrame:
 def explain(
     error: OncewardError, steps: tuple[DecodingStep, ...], frame: DataFrame
 ) -> OncewardError:
-    """``error``, or what one of the steps has to say about it. Of being fenced nobody has anything
-    to say.
-    """
+    """Return ``error``, or a better one of one of the steps. ``Fenced`` is returned unchanged."""
     if isinstance(error, Fenced):
         return error
     for step in steps:
-        better = _ask_step(step, error, lambda tag=step.tag: rows_below(frame, tag))  # type: ignore[misc]
+        better = _ask_step(step, error, partial(rows_below, frame, step.tag))
         if better is not None:
             return better
     return error
@@ -162,13 +158,15 @@ def _ask_step(
 ) -> OncewardError | None:
     try:
         return step.explain(error, rows)
-    except Exception as also:  # noqa: BLE001 — the error itself is what counts: unheard, its batch would pass for skipped
+    except Exception as also:  # noqa: BLE001
+        # The error itself is what counts: unheard, its batch would pass for skipped.
         log.warning("no more could be found out about %r: %r", error, also)
         return None
 
 
 def explain_outside(error: OncewardError) -> OncewardError:
-    """The same for an error that Spark met outside of a batch's function; every step is asked."""
+    """Return ``error``, which Spark met outside of a batch's function, or a better one of any
+    step."""
     with _lock:
         steps = tuple(reversed(_registered.values()))
     for step in steps:

@@ -1,16 +1,16 @@
-"""Small batches without a Python worker: rows come to the driver, which writes them itself. Driver
-only; for targets.
+"""Small batches without a Python worker: the driver collects the rows and writes them. Driver
+only.
 
-The user's plan runs as it is, in all of its tasks, so that a slow function is as parallel as ever;
-its rows come back as Arrow, as in ``DataFrame.toArrow``.
+Called by targets. The user's plan runs as it is, in all of its tasks, so that a slow function is
+as parallel as ever; its rows come back as Arrow, as in ``DataFrame.toArrow``.
 
-What bounds it, so that no batch can fill the driver: a plan may make many rows of few records, or
-large ones. So the plan itself is told how much it may give back (:class:`Bound`): each task gives
-at most so many rows, and an oversized row only says that it is oversized. When either happened,
-nothing has been written, and the batch goes to tasks.
+A plan may make many rows of few records, or large ones. So that no batch can fill the driver, the
+plan itself limits what it gives back (:class:`Bound`): each task gives at most so many rows, and
+an oversized row only a flag that it is oversized. When either happened, nothing has been written,
+and the batch goes to tasks.
 
-That Spark computes part of the plan a second time (``spark.shuffles``) is as dangerous here as
-elsewhere: :func:`fetch` looks.
+That Spark computes part of the plan a second time (``spark.batch.shuffles``) is as dangerous here
+as elsewhere: :func:`fetch` checks it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _PASSES = 50  # frames that go to tasks before the driver looks again
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one task of the plan may give to the driver: rows, and payload bytes of one row."""
+    """The most that one task of the plan may give to the driver: rows, and payload bytes of one
+    row."""
 
     rows: int
     record_bytes: int
@@ -49,8 +50,7 @@ class Bound:
     def for_batch(
         source_records: int, tasks: int, driver_records: int, driver_bytes: int
     ) -> Bound:
-        """For a batch of ``source_records``, at most ``driver_records``, whose plan has so many
-        ``tasks``.
+        """Return the bound for a batch of ``source_records``, whose plan has so many ``tasks``.
 
         All tasks together give no more than 64 times ``driver_bytes``, or ``driver_records``
         kilobytes a task where that is more.
@@ -65,7 +65,7 @@ class Bound:
 
 
 class DriverTurn:
-    """Whether the driver takes a batch: by what is known of it, and of those before it."""
+    """Decides whether the driver takes a batch, by what is known of it and of those before it."""
 
     def __init__(self, driver_records: int, driver_bytes: int) -> None:
         self._records = driver_records
@@ -74,9 +74,8 @@ class DriverTurn:
         self._tasks = _MANY_TASKS  # of the plan, as far as known
 
     def takes(self, running: RunningBatch) -> bool:
-        """For each frame once. State is left to tasks: its output has no relation to the batch's
-        source records.
-        """
+        """Return whether the driver takes a frame. Called once for each frame."""
+        # State is left to tasks: its output has no relation to the batch's source records.
         if running.stateful or running.input_records is None or self._bytes == 0:
             return False
         if not running.input_records <= self._records or self._records == 0:
@@ -87,13 +86,16 @@ class DriverTurn:
         return True
 
     def bound(self, running: RunningBatch) -> Bound:
-        """For a batch that is taken."""
+        """Return the bound for a batch that is taken."""
         return Bound.for_batch(running.input_records or 0, self._tasks, self._records, self._bytes)
 
     def note(self, table: pa.Table | None, tasks: int) -> None:
-        """What came of it, and how many tasks the plan had, which is known only then without
-        planning it twice. After too much of it, tasks have the next ones: looking costs a job.
+        """Note the result of a frame that was taken, and how many tasks its plan had.
+
+        :param table: None: the rows were more than the driver may have.
         """
+        # Before, the number of tasks is not known without planning the job twice. After too many
+        # rows tasks have the next frames: looking costs a job.
         self._tasks = tasks
         if table is None or table.nbytes > self._bytes:
             self._passes = _PASSES
@@ -107,8 +109,7 @@ def fetch(
     computation: Computation,
     lost: job.Lost,
 ) -> pa.Table | None:
-    """All rows of ``frame``, by one job, in the order of its partitions; None when they are more
-    than the driver may have.
+    """Return all rows of ``frame``, by one job, in the order of its partitions; None: too many.
 
     :param size: SQL for the payload bytes of one row.
     :raises OncewardError: what ``lost`` returned, and as :func:`onceward.spark.batch.job.collect`
@@ -126,9 +127,8 @@ def fetch(
 
 
 def bounded(frame: DataFrame, bound: Bound, size: str) -> DataFrame:
-    """``frame`` within ``bound``: one row too many, or an oversized one without its content, where
-    it is not.
-    """
+    """Return ``frame`` within ``bound``, and where it is larger, one row too many or an oversized
+    one without its content."""
     oversized = f"({size}) > {bound.record_bytes}"
     names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
     kept = [f"IF({oversized}, NULL, {name}) AS {name}" for name in names]
@@ -139,9 +139,7 @@ def bounded(frame: DataFrame, bound: Bound, size: str) -> DataFrame:
 
 
 def within(table: pa.Table, bound: Bound) -> pa.Table | None:
-    """The rows of a :func:`bounded` frame, if they are all there is; None when a task had to leave
-    something out.
-    """
+    """Return the rows of a :func:`bounded` frame; None when a task had to leave something out."""
     if table.num_rows > bound.rows or pc.any(table.column(_OVERSIZED)).as_py():
         return None
     return table.drop_columns([_OVERSIZED])

@@ -1,5 +1,4 @@
-"""One batch into several targets: one decision, in which the others' committables are named.
-Driver only.
+"""Several targets in one batch: one decision, which names the committables of all. Driver only.
 
 Called by ``engine.micro_batch`` as any target is. At most one of the targets is atomic, and then
 its commit decides: a Kafka transaction, or one of a database, with the ledger record inside. Else
@@ -7,14 +6,15 @@ the ledger record alone decides. The others are two-phase (:mod:`onceward.engine
 their tasks have prepared is named in that one record, and they publish it after the decision, one
 after the other.
 
-A two-phase target knows nothing of the others. It is given a chain of its own, a
-:class:`BranchChain`, which shows it the record as if it were its alone, and puts what it notes
-there back into the record of all. That record is *finished* once each of them is; until then every
-start goes on publishing, and what one of them has published already it answers for with *already
-done*, or is not asked, where the record could be told.
+A two-phase target does not know the others. It gets a chain of its own, a :class:`BranchChain`,
+which shows it the record as if it were its alone, and merges what it records there into the record
+of all. That record is *finished* once each of them is; until then every start goes on publishing.
+A target that has published already answers *already done*, or is not asked, where the record could
+be updated.
 
-Nobody decides but the owner of the one chain: it is taken once, after all have looked what is
-prepared and before all look again, and each attempt at a batch has one name for all of them.
+Only the owner of the one chain decides: the chain is taken once, after all targets have listed
+what is prepared and before all list it again, and each attempt at a batch has one name for all of
+them.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ class FanOutTarget(Target):
         return self.chain.progress(replace(record, state=State.FINISHED))
 
     def _record_published(self, record: LedgerRecord, error: OncewardError) -> None:
-        """Which targets have published, before a start that may be long after: who reads them may
-        have taken it away by then, and it would count as lost.
-        """
+        """Record which targets have published."""
+        # The next start may be long after: by then a reader may have taken away what was
+        # published, and it would count as lost.
         if not any(
             _is_published(record.outputs[output])
             for output in self._branches
@@ -156,10 +156,10 @@ class FanOutTarget(Target):
             )
 
     def _must_be_ours(self, record: LedgerRecord) -> dict[str, LedgerRecord]:
-        """What each of the two-phase targets has still to publish of ``record``, which is decided
-        and not finished, in their order.
+        """Return what each two-phase target has still to publish of ``record``, in their order.
 
-        :raises LedgerUnreadable: a target that would have to is none of ours.
+        :param record: decided and not finished.
+        :raises LedgerUnreadable: a target that would have to publish is none of ours.
         """
         prepared = {name for name in record.outputs if name.startswith(BRANCH)}
         if not prepared or not prepared <= self._branches.keys():
@@ -199,19 +199,19 @@ class Branch:
         target.branch = name
 
     def own_record(self, record: LedgerRecord) -> LedgerRecord:
-        """``record`` as if it were of this target alone."""
+        """Return ``record`` as if it were of this target alone."""
         outputs = {
             output.kind: output for name, output in record.outputs.items() if name == self.output
         }
         return replace(record, outputs=outputs)
 
     def merge(self, record: LedgerRecord, own: LedgerRecord) -> LedgerRecord:
-        """``record`` with what this target says in ``own``. It is not finished by that."""
+        """Return ``record`` with this target's output in ``own``, and not finished by that."""
         (output,) = own.outputs.values()
         return replace(record, outputs={**record.outputs, self.output: output})
 
     def publish(self, record: LedgerRecord) -> LedgerRecord:
-        """What is decided in ``record``; the record as it is then, still *decided*."""
+        """Publish what is decided in ``record``; return it as it is then, still *decided*."""
         self._chain.record = record
         self.target.finish(self.own_record(record))
         record = self._chain.record
@@ -221,14 +221,13 @@ class Branch:
 
     @property
     def record(self) -> LedgerRecord:
-        """Of all, as far as this target has come with it."""
+        """The record of all, as far as this target has published it."""
         return self._chain.record
 
 
 class BranchChain(Chain):
-    """The chain of all, as one of the two-phase targets sees it: to note how far it is, and to ask
-    whose it is.
-    """
+    """The chain of all, as one two-phase target sees it: it records progress and asks for the
+    owner."""
 
     record: LedgerRecord
     """Of all, which is being published."""
@@ -262,10 +261,10 @@ class BranchChain(Chain):
         return None if record is None else self._branch.own_record(record)
 
     def abort(self) -> None:
-        """The fan-out does."""
+        """Do nothing: the fan-out aborts."""
 
     def close(self) -> None:
-        """The fan-out does."""
+        """Do nothing: the fan-out closes."""
 
     def peek(self) -> LedgerRecord | None:
         return self._as_own(self._chain.peek())
@@ -311,7 +310,8 @@ class FanOutAttempt(Attempt):
 
     def write(self, write: Write, running: RunningBatch) -> int:
         attempt = self._attempts.get(write.where or "", self._atomic)
-        assert attempt is not None  # noqa: S101 — where nobody is atomic each frame names another one
+        # Where no target is atomic, each frame names another one.
+        assert attempt is not None  # noqa: S101
         return attempt.write(write, running)
 
     def prepared(self) -> Prepared:

@@ -117,6 +117,8 @@ class MicroBatches:
         ids = self._ids(running)
         if not self._is_open:
             self._refuse_before_fencing(running)
+            # open() takes over before it reads the ledger. The other way round: 1. this run reads,
+            # 2. a predecessor commits, 3. this run takes over, and writes that batch again.
             with events.step(events.OPEN, **ids):
                 self._newest = self._target.open(running)
             self._is_open = True
@@ -199,8 +201,9 @@ class MicroBatches:
         running: RunningBatch,
         supplemented: LedgerRecord | None = None,
     ) -> None:
-        """:param supplemented: the committed record of this batch, to which ``writes`` are
-        added.
+        """Write the batch, as often as it takes.
+
+        :param supplemented: the committed record of this batch, to which ``writes`` are added.
         """
         attempt = 1
         while True:

@@ -1,6 +1,4 @@
-"""What every sink is told alike: who it is, what it promises, how often and how long it tries.
-Checked, immutable.
-"""
+"""Settings that all sinks share: who it is, what it promises, how often it tries. Immutable."""
 
 from __future__ import annotations
 
@@ -48,8 +46,7 @@ class SinkPolicy:
         if not self.has_ledger and self.resume != "checkpoint":
             raise ContradictoryOptions(
                 f"resume={self.resume!r} with delivery={self.delivery!r}: without exactly-once "
-                f"there is no ledger to "
-                "resume from",
+                "there is no ledger to resume from",
                 next_step='use delivery="exactly_once", or leave resume out',
             )
 
@@ -64,9 +61,8 @@ _NOTHING_TO_DO = ("nothing; ", "nothing, ", "nothing: ", "none: ")
 
 
 def with_the_next_start(error: OncewardError) -> None:
-    """A batch was tried as often as it may be in one run: what ``error`` says of the next try is
-    for the next start.
-    """
+    """Make the next step of ``error`` one for the next start: this run has tried the batch often
+    enough."""
     step = error.next_step
     for nothing in _NOTHING_TO_DO:
         step = step.removeprefix(nothing)
@@ -77,7 +73,7 @@ def with_the_next_start(error: OncewardError) -> None:
 
 
 def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
-    """What sinks are told alike whose decision is a ledger record.
+    """Check the settings of a sink whose decision is a ledger record.
 
     :raises ConfigurationError: naming the setting and what it takes.
     """
@@ -94,7 +90,10 @@ def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
 
 
 def one_of(name: str, value: object, choices: Sequence[object]) -> None:
-    """:raises ConfigurationError: the setting ``name`` is none of ``choices``."""
+    """Check that a setting has one of its values.
+
+    :raises ConfigurationError: the setting ``name`` is none of ``choices``.
+    """
     if value not in choices or type(value) not in map(type, choices):  # 1 is True, for Python
         raise ConfigurationError(
             f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}"
@@ -106,12 +105,13 @@ def _is_a_number(value: object) -> bool:
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> None:
-    """:raises ConfigurationError: the setting ``name`` is no whole number from ``least`` to
-    ``most``.
+    """Check that a setting is a whole number in its range.
+
+    :raises ConfigurationError: the setting ``name`` is no whole number from ``least`` to ``most``.
     """
     wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most and value > most):  # type: ignore[operator]
         wanted = f"a whole number {wanted}"
         raise ConfigurationError(
             f"{name}={value!r} is not {wanted}", next_step=f"set {name} to {wanted}"
@@ -119,7 +119,7 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
 
 
 def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One column or several.
+    """Return one column or several as a tuple.
 
     :raises ConfigurationError: none, or one twice.
     """

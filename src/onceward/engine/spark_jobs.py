@@ -1,5 +1,5 @@
-"""An attempt whose tasks are Spark's own: a job for each frame, and the driver prepares what they
-have written.
+"""An attempt whose tasks are Spark's own: a job for each frame, then the driver prepares the
+result.
 
 Called by ``engine.micro_batch``; subclassed by sinks for files and for tables of a lake, in the
 driver. What a sink prepares it knows by the batch's number in the ledger, so that the record has
@@ -29,7 +29,7 @@ _FORMAT = 1
 
 
 def attempt_name(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: str) -> str:
-    """Of an attempt, in its target. Nobody else's, ever.
+    """Return the name of an attempt in its target, which no other ever has.
 
     :param mark: of the chain (:func:`onceward.ids.chain_mark`).
     :param branch: the sink's name in a fan-out, or empty.
@@ -73,18 +73,18 @@ class SparkJobsAttempt(Attempt):
 
     @abstractmethod
     def _committable(self) -> dict[str, Any]:
-        """Of a batch with rows: what the ledger record is to name. All of it is durable."""
+        """Return what the ledger record is to name, of a batch with rows. All of it is durable."""
 
     @abstractmethod
     def _drop(self) -> None:
-        """What was written, and will never be decided."""
+        """Drop what was written, and will never be decided."""
 
     def _extra_data(self) -> Mapping[str, Any]:
-        """In the ledger record, besides."""
+        """Return what the ledger record is to hold besides."""
         return {}
 
     def _summary(self, committables: Sequence[Mapping[str, Any]]) -> str:
-        """For the log."""
+        """Return what was prepared, for the log."""
         return f"as {self._name}"
 
     def prepared(self) -> Prepared:
@@ -120,7 +120,8 @@ class SparkJobsAttempt(Attempt):
         self._chain.abort()
 
     def _try_to_drop(self) -> None:
-        """What cannot be dropped now, the next start finds, or the target's own maintenance."""
+        """Drop what was written. What cannot be dropped now, the next start finds, or the target's
+        own maintenance."""
         try:
             self._drop()
         except Exception as error:  # noqa: BLE001 — see above

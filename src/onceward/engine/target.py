@@ -1,7 +1,6 @@
-"""What a sink offers to the engine, so that a batch's output and its ledger record become true in
-one step.
+"""The interface by which a batch's output and its ledger record become true in one step.
 
-Implemented in ``sinks``; called by ``engine.micro_batch`` only, from the query's own thread in the
+Implemented by sinks; called by ``engine.micro_batch`` only, from the query's own thread in the
 driver. One target serves one pipeline, batch after batch, by one :class:`Attempt` after the other;
 nothing is called concurrently. There are two kinds:
 
@@ -41,9 +40,10 @@ class Write(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What an attempt has written, all of it durable and none of it visible: for the ledger, by
-    the target's name, and in words for the log. ``state`` is DECIDED where :meth:`Target.finish`
-    will have something to do.
+    """The outputs of an attempt: all of it durable, none of it visible.
+
+    ``outputs`` goes into the ledger, by the target's name, ``summary`` into the log. ``state`` is
+    DECIDED where :meth:`Target.finish` will have something to do.
     """
 
     outputs: Mapping[str, Output]
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
 
 
 def event_ids(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
-    """Of a batch, for events."""
+    """Return the ids of a batch, for events."""
     return {
         "pipeline": pipeline,
         "query_id": running.batch.query_id,
@@ -61,8 +61,9 @@ def event_ids(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
 
 
 class Attempt(ABC):
-    """One try at one batch. The methods come in this order; :meth:`abort` may come at any time
-    before :meth:`commit`.
+    """One try at one batch.
+
+    The methods come in this order; :meth:`abort` may come at any time before :meth:`commit`.
     """
 
     id: AttemptId
@@ -74,21 +75,23 @@ class Attempt(ABC):
         return {"attempt": str(self.id)}
 
     def share(self, computation: Computation) -> None:
-        """Before the first :meth:`write`: attempts of several targets at one batch, all of one
-        computation.
+        """Share a computation with attempts of other targets at the batch. Before the first
+        :meth:`write`.
         """
         self._computation = computation
 
     @abstractmethod
     def write(self, write: Write, running: RunningBatch) -> int:
-        """Run the plan of one frame of the batch, once, and write its rows, invisible until
-        :meth:`commit`; how many there were. Every row exactly once, or raise. Called for each
+        """Run the plan of one frame of the batch, once; return how many rows it wrote.
+
+        They are invisible until :meth:`commit`. Every row exactly once, or raise. Called for each
         frame of the batch, one after the other.
         """
 
     @abstractmethod
     def prepared(self) -> Prepared:
-        """After the last frame: all is durable that the decision will make true.
+        """Return the outputs, after the last frame: all is durable that the decision will make
+        true.
 
         :raises ComputationsMixed: the frames may not be of one computation of the batch.
         """
@@ -101,7 +104,7 @@ class Attempt(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """The decision: :attr:`record` and what it names become true, or neither.
+        """Decide: :attr:`record` and what it names become true, or neither.
 
         :raises CommitInDoubt: no answer; it may or may not have happened. The engine calls
             :meth:`Target.settle`.
@@ -115,15 +118,13 @@ class Attempt(ABC):
 
 
 def foreign_output_error(record: LedgerRecord) -> LedgerUnreadable:
-    """The refusal to go on behind a batch that only the sink which decided it can publish."""
+    """Return the refusal to go on behind a batch that only another sink can publish."""
     kinds = ", ".join(sorted(output.kind for output in record.outputs.values())) or "nothing"
     return LedgerUnreadable(
         f"{record.batch} of pipeline {record.pipeline} is decided and not published yet, and was "
-        f"prepared by another "
-        f"sink ({kinds}); going on would leave it out",
+        f"prepared by another sink ({kinds}); going on would leave it out",
         next_step="start the query once more with the sink that wrote it, until its batch is "
-        "published; then change "
-        "the sink, or give the new one a pipeline_id of its own",
+        "published; then change the sink, or give the new one a pipeline_id of its own",
         details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id},
     )
 
@@ -143,11 +144,11 @@ class Target(ABC):
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
-        """The newest ledger record, without touching a predecessor that may be alive and well;
-        None if not certain.
+        """Return the newest ledger record, without touching a predecessor that may be alive; None:
+        not certain.
 
-        It may be outdated by the time it returns. It is there so that a query that will be refused
-        anyway does not fence a healthy one first.
+        It may be outdated by the time it returns. A query that will be refused anyway must not
+        fence a healthy one first.
         """
 
     @abstractmethod
@@ -161,27 +162,28 @@ class Target(ABC):
         """
 
     def confirm(self) -> None:  # noqa: B027 — most ledgers are read where they are written
-        """Before a batch is refused for the record that :meth:`open` or :meth:`settle` gave: it is
-        the newest.
+        """Confirm that the record of :meth:`open` or :meth:`settle` is the newest. Before a
+        refusal for it.
 
         :raises LedgerOutdated: it is not; that batch may be all right.
         """
 
     @abstractmethod
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
-        """A fresh attempt; nothing of an earlier one can join it. If it raises, nothing is open.
+        """Return a fresh attempt; nothing of an earlier one can join it. If it raises, nothing is
+        open.
 
         :param newest: what the engine takes for the newest record. Where the target may have
-            forgotten the pipeline, and with it whoever would have fenced us, it looks.
+            forgotten the pipeline, and with it whoever would have fenced us, it reads the ledger.
         :raises LedgerBehind: that record is gone.
         """
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
-        """After the decision: publish what ``record`` names; the record as it is then. Repeated
-        until it succeeds, at every start if need be, so it does again what may be done already; it
-        never aborts anything.
+        """Publish what ``record`` names, after the decision; return the record as it is then.
 
-        Asked for decided records only, which atomic targets do not write.
+        Repeated until it succeeds, at every start if need be, so it does again what may be done
+        already; it never aborts anything. Called for decided records only, which atomic targets do
+        not write.
 
         :raises PublishIncomplete: not yet; the query may be started again, and tries again.
         :raises PreparedDataLost: never; a person decides.
@@ -196,8 +198,8 @@ class Target(ABC):
         """
 
     def must_be_ours(self) -> LedgerRecord | None:
-        """The newest ledger record, after something that only the chain's owner may do. Between
-        attempts.
+        """Return the newest ledger record, after a step that only the chain's owner may take.
+        Between attempts.
 
         :raises Fenced: somebody newer has the chain.
         """

@@ -28,7 +28,7 @@ def plan_write(
     open_writer: OpenWriter,
     returned_errors: tuple[type[OncewardError], ...] = (OncewardError,),
 ) -> DataFrame:
-    """``frame``, written by its tasks when it is computed; its rows are then their results."""
+    """Return ``frame`` as its tasks write it; its rows are then their results."""
     with unlogged_calls():  # what is pickled here may hold passwords
         return frame.mapInArrow(task_function(open_writer, returned_errors), RESULT_DDL)
 

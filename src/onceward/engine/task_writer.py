@@ -1,7 +1,7 @@
-"""What runs in the tasks of a batch, for every sink that is written in Python. Executors only.
+"""The tasks of a batch, for every sink that is written in Python. Executors only.
 
 The driver's side is :mod:`onceward.engine.task_job`. A task opens a writer, hands it all of its
-rows, and brings one row back to the driver: what the writer has prepared (the committable), or the
+rows, and returns one row to the driver: what the writer has prepared (the committable), or the
 error of ours that it met.
 
 What if a task dies, hangs or runs twice? Its writer has made nothing visible. Of a task's attempts
@@ -78,7 +78,8 @@ class TaskResult:
 def task_function(
     open_writer: OpenWriter, returned_errors: tuple[type[OncewardError], ...] = (OncewardError,)
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``: takes a task's rows, yields one row of :data:`RESULT_DDL`.
+    """Return the function for ``mapInArrow``: it takes a task's rows, yields one row of
+    :data:`RESULT_DDL`.
 
     :param returned_errors: errors of a writer that come to the driver as they are, as the task's
         result. Any other fails the task, as in any job of Spark's: of those the driver sees the
@@ -116,7 +117,7 @@ def _written(open_writer: OpenWriter, task: TaskAttempt, batches: Batches) -> tu
 
 
 def results(rows: Iterable[Any], task_count: int) -> list[TaskResult]:
-    """What the tasks have prepared, in the order of their partitions.
+    """Return what the tasks have prepared, in the order of their partitions.
 
     :param rows: the job's, by the names of :data:`RESULT_DDL`.
     :raises OncewardError: what a task brought back.
@@ -148,13 +149,13 @@ def collect_reports(rows: Iterable[Any], found: list[TaskResult]) -> list[Oncewa
 
 
 def check_each_task_once(partition_ids: Sequence[int], task_count: int) -> None:
-    """:raises ReportMismatch: these are not the partitions of all tasks of a job of so many, each
-    once.
+    """Check that the reports are those of all tasks of a job, each once.
+
+    :raises ReportMismatch: they are not.
     """
     if sorted(partition_ids) != list(range(task_count)):
         raise ReportMismatch(
             f"the tasks' reports do not add up: {task_count} tasks were run, but reports came "
-            f"from "
-            f"{sorted(partition_ids)}",
+            f"from {sorted(partition_ids)}",
             next_step="nothing; the batch is aborted and runs again. If it repeats, report it",
         )

@@ -17,7 +17,7 @@ class TimeLimit:
         self._began = surroundings.monotonic()
 
     def passed(self) -> BatchTimedOut | None:
-        """The error, once the time is over."""
+        """Return the error, once the time is over."""
         if self._seconds is None or surroundings.monotonic() - self._began <= self._seconds:
             return None
         return BatchTimedOut(

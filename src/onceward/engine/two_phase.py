@@ -1,16 +1,11 @@
-"""Two-phase targets: tasks prepare, the ledger record decides, the driver publishes what it names.
-Driver only.
+"""Two-phase targets: tasks prepare, the ledger record decides, the driver publishes. Driver only.
 
 Called by ``engine.micro_batch``. What is written is the matter of a :class:`Committer`, which a
 user's sink is; here is the order, and who may do what when:
 
-1. At the start the committer lists what it finds prepared. *Then* the chain is taken, and with
-   that no older copy can decide anything; and it is listed once more. What is on both lists was
-   prepared before and has not been published; of that, what the newest record names stays, and all
-   else was never decided. It is aborted before the first attempt, and not sooner: a start that is
-   refused (the ledger is another one, say, and decided nothing) drops nothing. What a newer copy
-   prepares meanwhile is not on the first list, what an older one has still published is not on the
-   second.
+1. At the start, the target finds what earlier runs have prepared and never decided
+   (:meth:`TwoPhaseTarget.open`). It is aborted before the first attempt, and not sooner: a start
+   that is refused (the ledger is another one, say, and decided nothing) drops nothing.
 2. Tasks prepare, each task attempt under a name of its own. What no report names never becomes
    true.
 3. The ledger record, with every committable in it, is appended: the decision.
@@ -99,34 +94,35 @@ class Task(NamedTuple):
         the pipeline's id and ``@``, which no id has.
         """
         batch, (owner, number) = f"{self.batch.query_id[:8]}-{self.batch.batch_id}", self.attempt
-        return f"{self.pipeline}@{batch}-{owner}.{number}-{self.frame}-{self.partition_id}.{self.task_attempt_id}"
+        task = f"{self.frame}-{self.partition_id}.{self.task_attempt_id}"
+        return f"{self.pipeline}@{batch}-{owner}.{number}-{task}"
 
 
 class Beginner(Protocol):
-    """What is pickled for the tasks."""
+    """The part of a committer that is pickled for the tasks."""
 
     def begin(self, task: Task) -> TaskWriter:
-        """In a task."""
+        """Return the writer of a task. In a task."""
 
 
 class Committer(Beginner, Protocol):
-    """What is written, and how it is made visible; :class:`onceward.TwoPhaseCommitSink` has the
-    words on each.
+    """Writes, and makes visible what was written. Documented at
+    :class:`onceward.TwoPhaseCommitSink`.
     """
 
     committable_version: ClassVar[int]
 
     def commit(self, committable: Any) -> CommitResult | None:
-        """In the driver, after the decision."""
+        """Make a committable visible. In the driver, after the decision."""
 
     def abort(self, committable: Any) -> None:
-        """In the driver, instead of it."""
+        """Drop a committable. In the driver, instead of :meth:`commit`."""
 
     def recover(self) -> Iterable[Any]:
-        """In the driver, at the start, before anything else."""
+        """List what is prepared. In the driver, at the start, before anything else."""
 
     def upgrade(self, committable: Any, version: int) -> Any:
-        """In the driver, for one of an older version."""
+        """Return a committable of an older version in today's form. In the driver."""
 
 
 class TwoPhaseTarget(Target):
@@ -181,7 +177,7 @@ class TwoPhaseTarget(Target):
         return newest
 
     def list_prepared(self) -> list[Any]:
-        """Before the chain is taken: what can be checked, and what is prepared."""
+        """Check what can be checked, and list what is prepared. Before the chain is taken."""
         return as_json(list(self.committer.recover()))
 
     def find_undecided(
@@ -191,7 +187,8 @@ class TwoPhaseTarget(Target):
         running: RunningBatch,
         others: Sequence[Any] = (),
     ) -> None:
-        """Once it is taken, and ends with ``newest``: what of ``before`` was never decided.
+        """Find what of ``before`` was never decided, once the chain is taken, which ends with
+        ``newest``.
 
         :param others: what is decided and another target's, which may be listed here, too.
         """
@@ -206,42 +203,39 @@ class TwoPhaseTarget(Target):
         if of_another := [one for one in undecided if not self.is_of_this_chain(one)]:
             log.warning(
                 "%s: %d are prepared by another pipeline, or under this pipeline's id by that of "
-                "another ledger, which "
-                "may have decided them; they are left to it, or to you: %s",
+                "another ledger, which may have decided them; they are left to it, or to you: %s",
                 self._policy.pipeline,
                 len(of_another),
                 str(of_another)[:_LONGEST_TEXT],
             )
 
     def must_be_of_this_chain(self) -> None:
-        """As the owner of the chain, before anything is dropped by what it says: is what is
-        prepared here its own?
+        """Check that what is prepared here is of this chain, before anything of it is dropped. As
+        its owner.
 
         :raises ConfigurationError: it is another one's.
         """
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        """Was it prepared in this chain, as far as its name tells? What another one has prepared
-        may be decided there.
+        """Return whether it was prepared in this chain, as far as its name tells.
 
-        A committable of a sink of one's own that has the name of a task of another pipeline is of
-        that pipeline, though :meth:`Committer.recover` lists it: where several of them prepare in
-        one place, say.
+        What another chain has prepared may be decided there. A committable of a custom sink that
+        has the name of a task of another pipeline is of that pipeline, though
+        :meth:`Committer.recover` lists it: where several of them prepare in one place, say.
         """
         pipelines = {found[1] for found in _TASK_NAME.finditer(json.dumps(recovered))}
         return not pipelines or self._policy.pipeline in pipelines
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """What the committer lists as prepared of ``record``, as long as that is decided and not
-        finished.
-        """
+        """Return what the committer lists of ``record``, as long as that is decided and not
+        finished."""
         return self._committables(record)
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
         return self.attempt(self.chain.begin(newest), newest)
 
     def attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
-        """By that name, which the chain has given out for it."""
+        """Return a fresh attempt with the name that the chain has given out for it."""
         self._drop_undecided()
         return self._attempt(attempt_id, newest)
 
@@ -251,9 +245,9 @@ class TwoPhaseTarget(Target):
         )
 
     def _drop_undecided(self) -> None:
-        """Of earlier runs, now that this one was admitted. Nobody can decide it any more: an older
-        copy has no chain, and a newer one decides what its own tasks have prepared.
-        """
+        """Drop what earlier runs have prepared and not decided, now that this one was admitted."""
+        # Nobody can decide it any more: an older copy has no chain, and a newer one decides what
+        # its own tasks have prepared.
         undecided, self._undecided = self._undecided, []
         for committable in undecided:
             drop(self.committer, committable, self._policy.pipeline)
@@ -276,11 +270,9 @@ class TwoPhaseTarget(Target):
             if waiting and not patience.wait():
                 raise PublishIncomplete(
                     f"{record.batch} is decided, and {len(waiting)} of its committables were "
-                    f"still to be committed "
-                    f"after {self.commit_timeout_s:g} s without progress",
+                    f"still to be committed after {self.commit_timeout_s:g} s without progress",
                     next_step="see why commit() answers 'retry later' or fails (the log has its "
-                    "errors); start the "
-                    "query again: it goes on with them before anything else",
+                    "errors); start the query again: it goes on with them before anything else",
                     details={"pipeline": record.pipeline, "waiting": len(waiting)},
                 )
         return self.chain.progress(replace(record, state=State.FINISHED))
@@ -295,7 +287,7 @@ class TwoPhaseTarget(Target):
                 "%s: committing a part of %s failed: %s", record.pipeline, record.batch, error
             )
             return CommitResult.RETRY_LATER
-        except Exception as error:  # noqa: BLE001 — the decision stands: whatever it is, it is tried again
+        except Exception as error:  # noqa: BLE001 — it stays decided, and is tried again
             log.warning(
                 "%s: committing a part of %s failed: %r", record.pipeline, record.batch, error
             )
@@ -322,8 +314,7 @@ class TwoPhaseTarget(Target):
             f"{str(lost[0])[:_LONGEST_TEXT]}"
             + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
             next_step="find out what removed it, and restore it if that is possible; to go on "
-            "without it, start once "
-            'with resume="skip_missing"',
+            'without it, start once with resume="skip_missing"',
             details={
                 "pipeline": record.pipeline,
                 "batch_id": record.batch.batch_id,
@@ -332,7 +323,10 @@ class TwoPhaseTarget(Target):
         )
 
     def _committables(self, record: LedgerRecord) -> list[Any]:
-        """:raises LedgerUnreadable: they are not this sink's, or of a newer version of it."""
+        """Return the committables of a record.
+
+        :raises LedgerUnreadable: they are not this sink's, or of a newer version of it.
+        """
         output = record.outputs.get(self.kind)
         if output is None or (output.kind, output.version) != (self.kind, _FORMAT):
             raise foreign_output_error(record)
@@ -340,8 +334,7 @@ class TwoPhaseTarget(Target):
         if version > known:
             raise LedgerUnreadable(
                 f"the newest ledger record of pipeline {record.pipeline} has committables of "
-                f"version {version}; this "
-                f"sink knows up to {known} (committable_version)",
+                f"version {version}; this sink knows up to {known} (committable_version)",
                 next_step="start this pipeline with the code of the sink that wrote them, or with "
                 "later one",
             )
@@ -391,7 +384,7 @@ class TwoPhaseAttempt(Attempt):
         return sum(result.rows for result in results)
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
-        """What opens the writers of the batch's frame number ``frame``."""
+        """Return what opens the writers of the batch's frame number ``frame``."""
         return OpenTaskWriter(
             self._committer, self._policy.pipeline, running.batch, self.id, frame
         )
@@ -412,11 +405,11 @@ class TwoPhaseAttempt(Attempt):
         )
 
     def _extra_data(self) -> dict[str, Any]:
-        """In the ledger record, besides."""
+        """Return what the ledger record is to hold besides."""
         return {}
 
     def _committables(self) -> list[Any]:
-        """Of all frames, in their order and that of their partitions."""
+        """Return those of all frames, in their order and that of their partitions."""
         reported = (result.committable for results in self._results for result in results)
         return [committable for committable in reported if committable is not None]
 
@@ -424,9 +417,8 @@ class TwoPhaseAttempt(Attempt):
         self._chain.append(self.record)
 
     def abort(self) -> None:
-        """What a report has named is dropped; what none has, a task that died has not reported:
-        ``recover``.
-        """
+        """Drop what a report has named. What none has, a task that died has not reported:
+        ``recover``."""
         committables, self._results = self._committables(), []
         for committable in committables:
             drop(self._committer, committable, self._policy.pipeline)
@@ -447,15 +439,13 @@ def check_chain_exists(chain: Chain, running: RunningBatch, policy: SinkPolicy) 
 
 
 def as_json(committables: list[Any]) -> list[Any]:
-    """As they are after a way through the ledger, so that they can be compared."""
+    """Return committables as they are read back from the ledger, so that they can be compared."""
     found: list[Any] = json.loads(json.dumps(committables))
     return found
 
 
 def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:
-    """What was not decided, and never will be. If it cannot be dropped, the next start lists it
-    again.
-    """
+    """Drop what was not decided, and never will be. If it fails, the next start lists it again."""
     try:
         committer.abort(committable)
     except Exception as error:  # noqa: BLE001 — see above

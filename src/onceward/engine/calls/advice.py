@@ -51,8 +51,8 @@ class Refusal(NamedTuple):
 
 
 _AT_THE_LEDGER = (
-    'with a new, empty checkpoint, KafkaSink(resume="ledger") and kafka_source(starting="ledger")'
-    " (of a source of your own: stream(ledger=…, pipeline_id=…))"
+    'with a new, empty checkpoint, KafkaSink(resume="ledger") and kafka_source(starting="ledger") '
+    "(of a source of your own: stream(ledger=…, pipeline_id=…))"
 )
 _ONE_BLOCK = (
     "hand all frames of a batch over together, `with sink.batch(frame, batch_id) as batch: "
@@ -85,8 +85,8 @@ REFUSALS: Mapping[Admission, Refusal] = {
         (
             "if the ledger was lost, find out from the output how far it goes",
             "to begin a chain on an existing checkpoint on purpose (migration, or skipped "
-            'batches), start once with resume="adopt" while the pipeline has no ledger '
-            "record, and call the sink for every batch from then on",
+            'batches), start once with resume="adopt" while the pipeline has no ledger record, '
+            "and call the sink for every batch from then on",
         ),
     ),
     Admission.REPLACED: Refusal(
@@ -133,8 +133,7 @@ REFUSALS: Mapping[Admission, Refusal] = {
     Admission.SKIPPED: Refusal(
         BatchNotWritten,
         "{batch} was handed over, but not {skipped} before it, which the ledger does not have: "
-        "the "
-        "foreachBatch function did not call the sink for every batch{or_lost}",
+        "the foreachBatch function did not call the sink for every batch{or_lost}",
         (
             f"{_EVERY_BATCH} (no `if not frame.isEmpty()` before it), and start once with "
             'resume="{resume}", which goes on without those that were left out{find_out}',
@@ -158,11 +157,10 @@ _ROWS_MISSING = Refusal(  # of NOT_WRITTEN, where the ledger has the batch of th
     BatchNotWritten,
     "{batch} was offered, but a call for batch {failed} before it failed, whose rows may be "
     "missing from it ({error}); Spark counts the batch as done: the foreachBatch function kept "
-    "the "
-    "error to itself",
+    "the error to itself",
     (
-        "hand all frames of a batch over together, those that are committed first, and let "
-        "the sink's errors leave the function",
+        "hand all frames of a batch over together, those that are committed first, and let the "
+        "sink's errors leave the function",
         "to have the rest written, {rewind}",
         _GO_ON_WITHOUT,
     ),
@@ -292,8 +290,7 @@ def must_compute_once(running: RunningBatch, failed: OncewardError | None) -> No
         f"an attempt at {running.batch} failed{why}, and it is not tried again in this run: the "
         "query keeps state in checkpoints of format 2 "
         "(spark.sql.streaming.stateStore.checkpointFormatVersion), of which Spark would commit "
-        "the "
-        "one of the failed attempt",
+        "the one of the failed attempt",
         next_step="start the query again (ow.supervise does), which runs the batch anew from the "
         "last committed state",
     ) from failed
@@ -315,10 +312,8 @@ def batch_changed(
         "transaction of their own"
         if more_frames
         else "hand the committed frames over first and unchanged, the others after them, and "
-        "start "
-        'once with resume="write_missing", which writes those; or write what is missing with a sink '
-        "and "
-        'a pipeline_id of its own (resume="adopt")'
+        'start once with resume="write_missing", which writes those; or write what is missing '
+        'with a sink and a pipeline_id of its own (resume="adopt")'
     )
     return BatchChanged(
         f"{batch} is committed with {_text(committed)}; the function now hands over {_text(now)}, "
@@ -341,7 +336,8 @@ def dead_letters_changed(
         f"{batch} is committed with {_text(committed)}, now it has {_text(now)}: records that are "
         "dead letters of it can be read now, and the query's state would count them, too",
         next_step="start with the schemas that the records were read by then; or let the state "
-        'count them: start once with resume="skip_missing", and do not feed these dead letters back',
+        'count them: start once with resume="skip_missing", and do not feed these dead letters '
+        "back",
         details={ROWS_REFUSED: True, "batch_id": batch.batch_id},
     )
 
@@ -352,12 +348,12 @@ def publishing_first(decided: BatchId, offered: BatchId) -> str:
     if decided.query_id == offered.query_id:
         # Its own query cannot be started on this checkpoint any more.
         return (
-            f"; {decided} is decided and not published yet: whichever start is admitted "
-            f"publishes it first of all"
+            f"; {decided} is decided and not published yet: whichever start is admitted publishes "
+            "it first of all"
         )
     return (
-        f"; first of all start the query that wrote {decided} once more: it is decided, and "
-        f"not published yet"
+        f"; first of all start the query that wrote {decided} once more: it is decided, and not "
+        "published yet"
     )
 
 

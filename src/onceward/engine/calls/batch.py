@@ -173,5 +173,5 @@ def passed_wrongly(message: str, kind: str) -> NotForTasks:
     return NotForTasks(
         f"{message}; {kind} takes whole micro-batches in the driver",
         next_step=f"hand a sink over by frame.writeStream.foreachBatch({kind}(…)) in a classic "
-        f"Spark session",
+        "Spark session",
     )

@@ -100,7 +100,7 @@ class ForeachBatchSink(ABC):
         """
         raise UnsupportedQuery(
             f"the query sets records aside that it cannot read, and {type(self).__name__} has no "
-            f"place for them",
+            "place for them",
             next_step='write to Kafka with ow.KafkaSink(…, dead_letter_topic="…"), or let such a '
             'sink decide in an ow.FanOut; or use on_error="stop"',
         )
@@ -206,8 +206,7 @@ class ForeachBatchSink(ABC):
             log.error(
                 "%s: no file could be left beside the checkpoint that batch %s failed (%s). Next: "
                 "let the sink's errors leave the function; one that keeps them to itself, and "
-                "ends "
-                "before its next batch, has left this batch out",
+                "ends before its next batch, has left this batch out",
                 pipeline,
                 batch_id,
                 also,

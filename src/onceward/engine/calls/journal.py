@@ -6,8 +6,8 @@ when the function keeps an error to itself: then only the journal has the error.
 of a batch that goes well.
 
 A file is named ``<batch_id>.<kind>`` and has the error and the run. It stands against later
-batches until its batch is committed, or the user gives it up (``resume="skip_missing"``). A run lists the
-files once, when it begins.
+batches until its batch is committed, or the user gives it up (``resume="skip_missing"``). A run
+lists the files once, when it begins.
 """
 
 from __future__ import annotations

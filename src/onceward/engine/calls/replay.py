@@ -76,7 +76,8 @@ def replay(
             raise SourceDataLost(
                 f"{running.batch} is committed, and whether it lacks rows that the function hands "
                 f"over now cannot be found out: {lost.message}",
-                next_step='to leave the batch as it is committed, start once with resume="skip_missing"',
+                next_step="to leave the batch as it is committed, start once with "
+                'resume="skip_missing"',
             ) from lost
         log.warning(
             "%s: %s is committed and cannot be read again: %s",
@@ -100,7 +101,11 @@ def _missing_writes(
     *,
     refused: bool,
 ) -> Sequence[Write]:
-    """:param refused: rows are missing for a reason that is known, and not by chance."""
+    """Return the frames that the committed batch lacks, if the user wants them written.
+
+    :param refused: rows are missing for a reason that is known, and not by chance.
+    :raises BatchChanged: there are some, and the user has not decided.
+    """
     aside = [write.set_aside for write in writes]
     outcome, lacking = compare_all(
         committed, now, aside, exactly=refused, stateful=running.stateful

@@ -95,13 +95,12 @@ def find(key: RunKey, settings: object) -> OpenRun | None:
     if run is not None and run.settings != settings:
         raise UnsupportedQuery(
             "two sinks with the same pipeline_id and different settings are called in one query; "
-            "a "
-            "pipeline_id names one chain of transactions, and the rows of the second sink are not "
-            "written",
+            "a pipeline_id names one chain of transactions, and the rows of the second sink are "
+            "not written",
             next_step="use one sink, hand over all frames of a batch with `with sink.batch(frame, "
             "batch_id) as batch: batch.write(first); batch.write(second, topic=…)`, those of the "
-            'first sink first, and start once with resume="write_missing", which writes what the batch '
-            "lacks; or give each sink a pipeline_id of its own",
+            'first sink first, and start once with resume="write_missing", which writes what the '
+            "batch lacks; or give each sink a pipeline_id of its own",
             details={ROWS_REFUSED: True},
         )
     return run

@@ -92,7 +92,7 @@ class SinkRuns:
         if ours not in (None, running.batch.query_id) and is_running(frame, str(ours)):
             raise UnsupportedQuery(
                 f"query {running.batch.query_id} was given the sink of query {ours}, which is "
-                f"running",
+                "running",
                 next_step="give each query a sink and a pipeline_id of its own",
             )
 
@@ -104,7 +104,7 @@ class SinkRuns:
         if running.run_id in self._replaced:
             raise Fenced(
                 f"run {running.run_id} of query {running.batch.query_id} was replaced by a newer "
-                f"run of this sink",
+                "run of this sink",
                 next_step="give each running query a sink and a pipeline_id of its own",
             )
         if self._key is not None and self._key != key:

@@ -94,12 +94,12 @@ class CallHistory:
     """The calls for the batches before the one that is offered, as far as they are known.
 
     ``failed``: the first of these batches whose call failed, and stands against this one: its
-    number, and the error. ``given_up``: some were left out by ``resume="skip_missing"``. ``first_of_run``:
-    Spark has run none of them in this run of the query, so that an earlier run, or nobody, has
-    skipped some. ``ends``: where Spark's offset log has the ledger's newest batch end, one a
-    source; None where the log has dropped it (``spark.sql.streaming.minBatchesToRetain``), or
-    where it is not needed. ``checkpoint``: where Spark keeps its logs; ``rewindable``: they reach
-    back to ``failed``.
+    number, and the error. ``given_up``: some were left out by ``resume="skip_missing"``.
+    ``first_of_run``: Spark has run none of them in this run of the query, so that an earlier run,
+    or nobody, has skipped some. ``ends``: where Spark's offset log has the ledger's newest batch
+    end, one a source; None where the log has dropped it
+    (``spark.sql.streaming.minBatchesToRetain``), or where it is not needed. ``checkpoint``: where
+    Spark keeps its logs; ``rewindable``: they reach back to ``failed``.
     """
 
     skipped_batches: SkippedBatches = "refuse"
@@ -181,7 +181,7 @@ def loses_dead_letters(
     A function may skip a batch that has no rows for it; what a format could not read in that batch
     it never saw.
     """
-    # "skip_missing" is about what an earlier run has skipped, not about what this one goes on skipping.
+    # "skip_missing" is about what an earlier run has skipped, not this one.
     excused = resume == "skip_missing" and (newest is None or newest.run_id != run_id)
     return not excused and (newest is None or not begins_at_end(sources, newest, new_allowed=True))
 
@@ -208,8 +208,7 @@ def _after_gap(
         )
         if not same:
             return Admission.OFFSETS_DIFFER
-    # "skip_missing" is about what an earlier run has left out, not about what this one goes on leaving
-    # out.
+    # "skip_missing" is about what an earlier run has left out, not this one.
     left_out = history.given_up or (resume == "skip_missing" and history.first_of_run)
     allowed = history.skipped_batches == "allow" or left_out
     return Admission.AFTER_SKIPPED if allowed else Admission.SKIPPED

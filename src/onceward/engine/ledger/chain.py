@@ -1,17 +1,16 @@
-"""The chain of decided batches of one pipeline: what every store of the ledger offers. An
-interface.
+"""The chain of decided batches of one pipeline: the interface of every store of the ledger.
 
-Implemented by :mod:`kafka_chain`, :mod:`folder` and :mod:`table`; called by targets, in the
-driver, from the query's own thread. One object is one owner, or would like to be. What all stores
-owe:
+Implemented by :mod:`onceward.kafka.ledger.chain`, :mod:`onceward.files.ledger` and
+:mod:`onceward.sql.ledger.table`; called by targets, in the driver, from the query's own thread.
+One object is one owner, or would like to be. What all stores owe:
 
 * one owner at a time: after :meth:`Chain.take`, no older owner can append anything, and what is
   read then is final;
 * compare-and-set: a record is appended behind the very record that its batch was admitted by, or
   not at all;
-* an append is durable when it returns; if it is not known whether it happened, that is said
-  (:class:`~onceward.errors.CommitInDoubt`), and :meth:`Chain.settle` finds out: it fences before
-  it reads.
+* an append is durable when it returns; where it is not known whether it happened, it raises
+  :class:`~onceward.errors.CommitInDoubt`, and :meth:`Chain.settle` finds out: it fences before it
+  reads.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ from onceward.ids import AttemptId, PipelineId
 
 
 class Chain(ABC):
-    """See the module. Every method may raise :class:`onceward.errors.Fenced`: a newer owner has
-    taken the chain.
+    """One owner's chain.
+
+    Every method may raise :class:`onceward.errors.Fenced`: a newer owner has taken the chain.
     """
 
     owners_grow: ClassVar[bool] = False
@@ -36,11 +36,13 @@ class Chain(ABC):
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
-        """The newest record, disturbing nobody; None if there is none, or it cannot be told at
-        once. It may be outdated by the time it returns.
+        """Return the newest record without disturbing anybody; None if there is none, or it is not
+        certain.
+
+        It may be outdated by the time it returns.
         """
 
-    def must_be_there(self) -> None:  # noqa: B027 — only a folder can be another one's in its place
+    def must_be_there(self) -> None:  # noqa: B027 — only a folder can be replaced
         """Check that the store has this chain at all, where an earlier batch must have left it.
 
         :raises LedgerUnreachable: it has not.
@@ -52,18 +54,20 @@ class Chain(ABC):
 
     @abstractmethod
     def newest(self) -> LedgerRecord | None:
-        """As the owner: the newest record, read anew."""
+        """Read the newest record anew. As the owner."""
 
     @abstractmethod
     def identity(self) -> str:
-        """As the owner: what tells this chain from every other, also from one that was in its
-        place before and is gone. A copy has the same, wherever it is moved (in Kafka: within the
-        cluster, and as long as the topic is).
+        """Return what tells this chain from every other, also from a deleted one in its place. As
+        the owner.
+
+        A copy has the same, wherever it is moved (in Kafka: within the cluster, and as long as the
+        topic is).
         """
 
     @abstractmethod
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
-        """As the owner: the name of a fresh attempt.
+        """Return the name of a fresh attempt. As the owner.
 
         :param newest: what the owner takes for the newest record.
         :raises LedgerBehind: that record is gone.
@@ -71,7 +75,8 @@ class Chain(ABC):
 
     @abstractmethod
     def append(self, record: LedgerRecord) -> None:
-        """The decision: ``record``, by the attempt that was begun last, behind the newest record.
+        """Append ``record``, by the attempt that was begun last, behind the newest one: the
+        decision.
 
         :raises CommitInDoubt: it may or may not be there; :meth:`settle`.
         :raises OncewardError: it is not there.
@@ -97,9 +102,8 @@ class Chain(ABC):
 
     @abstractmethod
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        """The last records that are kept, newest first; of a batch that was decided and finished,
-        both.
-        """
+        """Return the last records that are kept, newest first; of a batch decided and finished,
+        both."""
 
     def close(self) -> None:  # noqa: B027 — not every store holds something
         """Give back connections. Never raises."""
@@ -112,9 +116,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def chain(self, pipeline: PipelineId) -> Chain:
-        """The chain of ``pipeline``, for one run of its query. Nothing is connected before it is
-        used.
-        """
+        """Return the chain of ``pipeline``, for one run of its query. Nothing is connected yet."""
 
     @property
     @abstractmethod
@@ -123,14 +125,14 @@ class Ledger(ABC):
 
 
 def new_owner() -> int:
-    """A name for who takes a chain now: larger than those before, and by lot nobody else's, so
-    that those of a chain that was deleted, or restored from an older copy, do not come back.
-    """
+    """Return a name for a new owner of a chain: larger than those before, with 16 random bits."""
+    # The bits make it unique: owners of a chain that was deleted, or restored from an older copy,
+    # must not come back.
     return surroundings.wall_clock_ns() // 1_000_000 << 16 | surroundings.random_bits(16)
 
 
 def takeover_error(pipeline: PipelineId, where: str) -> Fenced:
-    """Somebody newer has the chain."""
+    """Return the error of an owner whose chain was taken over."""
     return Fenced(
         f"a newer copy of pipeline {pipeline} has taken its chain in {where}",
         next_step="leave this copy stopped; if two are running by mistake, give one another "
@@ -139,12 +141,12 @@ def takeover_error(pipeline: PipelineId, where: str) -> Fenced:
 
 
 def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
-    """The chain no longer ends where its owner left it; ``what`` says how that shows, and how it
-    can have come.
+    """Return the error for a chain that no longer ends where its owner left it.
+
+    :param what: how that shows, and how it can have come.
     """
     return LedgerBehind(
         f"the chain of pipeline {pipeline} in {where} {what}, while this query was running",
         next_step="restore the ledger; or find out from the output how far it goes, and begin "
-        "anew under a new "
-        "pipeline_id",
+        "anew under a new pipeline_id",
     )

@@ -91,8 +91,9 @@ class LedgerRecord:
 
 
 def encode(record: LedgerRecord, **where: Any) -> bytes:
-    """``record`` as UTF-8 JSON, keys in reading order. ``where``: what its store notes of the
-    place, for itself.
+    """Return ``record`` as UTF-8 JSON, keys in reading order.
+
+    :param where: what its store notes of the place, for itself.
     """
     document: dict[str, Any] = {
         "version": VERSION,
@@ -133,7 +134,7 @@ def _source(source: SourceRange) -> dict[str, Any]:
 
 
 def decode(data: bytes, *, where: str) -> LedgerRecord:
-    """The record that :func:`encode` wrote.
+    """Return the record that :func:`encode` wrote.
 
     :param where: the place and the key, for the error.
     :raises LedgerUnreadable: not JSON, a field missing, or written by another Onceward.
