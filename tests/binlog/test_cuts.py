@@ -40,6 +40,7 @@ from onceward.mysql.source.position import Coordinates, Position, binlog_number
 from onceward.mysql.source.ranges import PlannedRange, RangePlanner
 from onceward.mysql.source.settings import ChangesSettings, make_settings
 from onceward.mysql.source.transactions import TransactionWalk
+from support.errors import raises
 
 FILE = "binlog.000001"
 SERVER = "11111111-1111-1111-1111-111111111111"
@@ -517,7 +518,7 @@ def test_positions_are_the_same_as_json():
     position = start(gtids="x", born=7, snapshot={"left": []})
     assert Position.from_json(position.to_json()) == position
     for other in ({"mysql": 3}, {"mysql": 2}, {"mysql": 1}, 7, {**position.to_json(), "more": 1}):
-        with pytest.raises(SourceContractViolated, match="no position of mysql_changes"):
+        with raises(SourceContractViolated):
             Position.from_json(other)
     assert [binlog_number(name) for name in ("binlog.000009", "a.b.1000000")] == [9, 1_000_000]
     assert Coordinates("binlog.999999", 5).order < Coordinates("binlog.1000000", 4).order

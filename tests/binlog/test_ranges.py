@@ -51,6 +51,7 @@ from onceward.mysql.source.partitions import to_frame
 from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.ranges import PlannedRange, RangePlanner
 from onceward.mysql.source.settings import ChangesSettings
+from support.errors import raises
 
 SOURCE = uuid.UUID(int=7)
 READABLE = [path for path in GOLDEN_FILES if "minimal" not in path.name]
@@ -283,7 +284,7 @@ def test_a_snapshot_does_not_wait_forever_for_what_is_not_sent(monkeypatch):
     monkeypatch.setattr(chunks, "_SECONDS", 0.1)
     log = Log()
     log.transaction(1)
-    with pytest.raises(ServerUnreachable, match=f"between {FILE}:") as late:
+    with raises(ServerUnreachable) as late:
         touched(log, iter([3, *[0] * 1000]))
     assert late.value.details["at"] == f"{FILE}:{log.events[3].position}"
 

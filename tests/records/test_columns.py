@@ -15,6 +15,7 @@ from record_strategies import columns_of, plain_records
 
 from onceward.errors import InvalidColumn
 from onceward.kafka.records.columns import HEADERS_TYPE, NOW, RecordColumns
+from support.errors import raises
 
 ROWS = ["a", None, "ccc"]
 
@@ -71,7 +72,7 @@ def test_other_types_are_refused_by_name(kind, name):
 
 
 def test_headers_of_another_type_are_refused():
-    with pytest.raises(InvalidColumn, match="'headers'"):
+    with raises(InvalidColumn):
         RecordColumns.of(pa.nulls(1, pa.binary()), headers=pa.array([["x"]]))
 
 
@@ -111,12 +112,12 @@ def test_plain_integers_are_milliseconds():
         assert RecordColumns.of(
             pa.nulls(2, pa.binary()), timestamp=stamps
         ).timestamp_ms.tolist() == [7, 8]
-    with pytest.raises(InvalidColumn, match="'timestamp'"):
+    with raises(InvalidColumn):
         RecordColumns.of(pa.nulls(2, pa.binary()), timestamp=pa.array(["1", "2"]))
 
 
 def test_unequal_lengths_are_refused():
-    with pytest.raises(InvalidColumn, match="'key' has 1 rows"):
+    with raises(InvalidColumn):
         RecordColumns.of(pa.nulls(2, pa.binary()), key=pa.nulls(1, pa.binary()))
 
 
@@ -150,6 +151,6 @@ def test_columns_beyond_two_gigabytes_are_refused_by_name():
     payload = pa.py_buffer(bytes(1 << 16))
     offsets = pa.py_buffer(np.array([0, 1 << 16], np.int32))
     one = RecordColumns(None, pa.Array.from_buffers(pa.binary(), 1, [None, offsets, payload]))
-    with pytest.raises(InvalidColumn, match="'value' would hold more than 2 GiB") as refused:
+    with raises(InvalidColumn) as refused:
         RecordColumns.concat([one] * (1 << 15))
     assert "maxRecordsPerBatch" in refused.value.next_step

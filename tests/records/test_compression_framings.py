@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from onceward.errors import ConfigurationError
 from onceward.kafka.records.compression import Codec, check_level, codec_of, compress, decompress
 from onceward.kafka.records.corrupt import CorruptRecords
+from support.errors import raises
 
 REAL = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 LIMIT = 10_000_000
@@ -66,13 +67,13 @@ def test_levels_are_taken(codec, levels):
     ],
 )
 def test_levels_out_of_range_are_refused(codec, level):
-    with pytest.raises(ConfigurationError, match="level"):
+    with raises(ConfigurationError):
         check_level(codec, level)
 
 
 def test_codecs_have_kafkas_names():
     assert [codec_of(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == list(Codec)
-    with pytest.raises(ConfigurationError, match="brotli") as refused:
+    with raises(ConfigurationError) as refused:
         codec_of("brotli")
     assert "zstd" in refused.value.next_step
 
@@ -135,7 +136,7 @@ def test_lz4_frames_with_linked_blocks_are_read():
 def test_the_limit_is_the_last_length_allowed(codec):
     packed = compress(codec, bytes(1000))
     assert decompress(codec, packed, 1000) == bytes(1000)
-    with pytest.raises(CorruptRecords, match="beyond 999"):
+    with raises(CorruptRecords):
         decompress(codec, packed, 999)
 
 
@@ -146,7 +147,7 @@ def test_bombs_are_refused_without_their_memory(codec):
     tracemalloc.start()
     before = pa.total_allocated_bytes()
     try:
-        with pytest.raises(CorruptRecords, match="beyond 1000000 bytes"):
+        with raises(CorruptRecords):
             decompress(codec, bomb, 1_000_000)
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
         assert pa.total_allocated_bytes() - before < 5_000_000
@@ -180,7 +181,7 @@ def test_snappy_lengths_are_not_believed(packed):
 
 
 def test_a_snappy_block_may_not_claim_more_than_it_can_hold():
-    with pytest.raises(CorruptRecords, match="claims more than its bytes can hold"):
+    with raises(CorruptRecords):
         decompress(Codec.SNAPPY, snappy_claiming(9_000_000), LIMIT)
 
 

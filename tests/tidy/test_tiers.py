@@ -14,6 +14,7 @@ from fault_table import FAULTS
 from onceward.errors import ConfigurationError
 from onceward.spark.session.java import java_found
 from onceward_testing import LocalKafka
+from support.errors import raises
 from support.no_java import JavaStarted
 from tiers import TIERS, Collected, Facts, tier_of
 
@@ -112,7 +113,7 @@ def test_java_is_refused_here():
 
 def test_a_broker_is_refused_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     java_found.cache_clear()
-    with pytest.raises(ConfigurationError, match="no-java-in-a-fast-test"):
+    with raises(ConfigurationError, "no-java-in-a-fast-test"):
         LocalKafka(folder=tmp_path).start()
 
 

@@ -14,6 +14,7 @@ from benchmarks.__main__ import app
 from benchmarks.contenders import latency_contenders, package_root, throughput_contenders
 from benchmarks.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED
 from onceward.errors import ConfigurationError
+from support.errors import raises
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_folder_with_the_package_will_do(checkout: Path) -> None:
 
 
 def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no package onceward"):
+    with raises(ConfigurationError):
         package_root(tmp_path)
 
 

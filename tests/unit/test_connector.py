@@ -11,6 +11,7 @@ import pytest
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session import jars
 from onceward.spark.session.connector import Connector, spark_connector
+from support.errors import raises
 
 CONNECTOR, AVRO = "org.apache.spark:spark-sql-kafka-0-10_2.13", "org.apache.spark:spark-avro_2.13"
 PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
@@ -106,9 +107,7 @@ def test_a_connector_that_fails_after_a_batch_that_is_run_again_is_replaced(
 
 
 def test_a_spark_that_was_never_run_gets_no_jars(repository: Repository):
-    with pytest.raises(
-        ConfigurationError, match=r"never run with PySpark 4\.4\.0.*4\.2\.0 and 4\.3\.0"
-    ):
+    with raises(ConfigurationError):
         spark_connector(spark_version="4.4.0")
     assert repository.asked == []
 

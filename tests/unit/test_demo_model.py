@@ -36,6 +36,7 @@ from onceward_testing.demo.windows.people import (
 from onceward_testing.faults import parse_faults
 from onceward_testing.job_messages import MessageReader, MessageWriter
 from onceward_testing.verdict import exactly_once
+from support.errors import raises
 
 
 def test_people_are_the_same_for_the_same_seed() -> None:
@@ -199,9 +200,9 @@ def test_a_plan_of_many_kills_is_by_its_seed_alone_and_has_all_kinds() -> None:
 
 
 def test_settings_are_checked_and_travel_as_json() -> None:
-    with pytest.raises(ConfigurationError, match="10 records"):
+    with raises(ConfigurationError):
         DemoSettings(records=10)
-    with pytest.raises(ConfigurationError, match="Kafka sink alone"):
+    with raises(ConfigurationError):
         DemoSettings(sink="postgres", delivery="at_least_once")
     for wrong in (
         {"sink": "files"},
@@ -209,7 +210,7 @@ def test_settings_are_checked_and_travel_as_json() -> None:
         {"delivery": "at_least_once"},
         {"plain": True},
     ):
-        with pytest.raises(ConfigurationError, match="changes of MySQL"):
+        with raises(ConfigurationError):
             DemoSettings(source="mysql", **wrong)  # type: ignore[arg-type]
     job = DemoJobSettings("a:1", "/f", window_seconds=20)
     assert DemoJobSettings.from_json(job.to_json()) == job

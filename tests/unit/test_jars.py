@@ -13,6 +13,7 @@ import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session import archives, jars
+from support.errors import raises
 
 
 class Resolver:
@@ -100,7 +101,7 @@ def test_processes_that_race_ask_once(resolver: Resolver):
 
 @pytest.mark.parametrize("wrong", ["kafka", "a:b", "a:b:c:d", "a::1", ""])
 def test_a_malformed_coordinate_is_refused_before_anything_starts(resolver: Resolver, wrong: str):
-    with pytest.raises(ConfigurationError, match="group:artifact:version"):
+    with raises(ConfigurationError, "group:artifact:version"):
         jars.resolve(wrong)
 
 
@@ -112,7 +113,7 @@ def test_no_coordinates_no_jars(resolver: Resolver):
     "coordinate", ["g:a:1", "g:a:1:zip", "g:a:1:zip:", "g:a:1:zip:all:more", ""]
 )
 def test_an_archive_has_a_coordinate_of_five_parts(coordinate: str) -> None:
-    with pytest.raises(ConfigurationError, match="group:artifact:version:type:classifier"):
+    with raises(ConfigurationError, "group:artifact:version:type:classifier"):
         archives.archive(coordinate)
 
 
@@ -133,7 +134,7 @@ def test_a_process_that_resolves_for_ever_is_not_waited_for_for_ever(
     monkeypatch.setattr(jars, "_OTHERS_SECONDS", 0.3)
     with (
         jars._one_resolver_at_a_time(tmp_path),
-        pytest.raises(ResourceError, match=r"holds .*resolver\.lock"),
+        raises(ResourceError),
         jars._one_resolver_at_a_time(tmp_path),
     ):
         pytest.fail("two resolvers at a time")

@@ -14,6 +14,7 @@ from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind, LedgerOutda
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.wire.transactions.states import State
+from support.errors import raises
 
 
 def record(sequence: int, attempt: AttemptId) -> LedgerRecord:
@@ -77,13 +78,13 @@ def test_a_new_producer_id_after_a_newer_copy_has_written_is_the_end(
 ):
     """The broker had forgotten us both, so that it fenced nobody: the ledger tells."""
     ours = chain(found)
-    with pytest.raises(Fenced, match="has written"):
+    with raises(Fenced):
         ours.begin(known)
     assert ours.transaction.aborted == 1
 
 
 def test_the_same_sequence_by_another_is_a_newer_copys():
-    with pytest.raises(Fenced, match="has written"):
+    with raises(Fenced):
         chain(record(0, AttemptId(99, 0))).begin(OURS)
 
 

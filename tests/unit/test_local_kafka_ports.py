@@ -12,6 +12,7 @@ import pytest
 from onceward.errors import ResourceError
 from onceward_testing import LocalKafka
 from onceward_testing.free_ports import taken_ports
+from support.errors import raises
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def listener() -> Iterator[socket.socket]:
 
 def test_a_port_that_is_taken_is_named_before_anything_is_started(listener: socket.socket):
     port = listener.getsockname()[1]
-    with pytest.raises(ResourceError, match=rf"port {port} of 127.0.0.1 is taken") as caught:
+    with raises(ResourceError) as caught:
         LocalKafka(ports=[port]).start()
     assert caught.value.details == {"ports": [port]}
 

@@ -12,6 +12,7 @@ import pytest
 from onceward.errors import ConfigurationError, ServerUnreachable
 from onceward.mysql.source.connection import Server
 from onceward.mysql.source.settings import ChangesSettings, make_settings
+from support.errors import raises
 
 
 def settings(**said: Any) -> ChangesSettings:
@@ -26,7 +27,7 @@ def settings(**said: Any) -> ChangesSettings:
 def test_a_server_that_takes_a_connection_and_says_nothing_is_waited_for_a_while():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(ServerUnreachable, match="timed out"):
+        with raises(ServerUnreachable):
             Server(settings(url=f"mysql://reader:hidden@127.0.0.1:{port}?connect_timeout=1"))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from onceward.errors import UnsupportedQuery
 from onceward.spark.batch.query import refuse_source_evolution, refuse_unsupported
+from support.errors import raises
 
 
 class Named:
@@ -47,13 +48,13 @@ def test_micro_batches_are_welcome(speculation: str, trigger: str):
 @pytest.mark.fault("speculative-copy")
 @pytest.mark.parametrize("speculation", ["true", "TRUE", " true "])
 def test_speculation_is_refused(speculation: str):
-    with pytest.raises(UnsupportedQuery, match=r"spark\.speculation") as caught:
+    with raises(UnsupportedQuery, "spark.speculation") as caught:
         refuse_unsupported(speculation, Execution())
     assert caught.value.next_step == "set spark.speculation=false"
 
 
 def test_asynchronous_progress_tracking_is_refused():
-    with pytest.raises(UnsupportedQuery, match="asyncProgressTrackingEnabled"):
+    with raises(UnsupportedQuery, "asyncProgressTrackingEnabled"):
         refuse_unsupported("false", Execution("AsyncProgressTrackingMicroBatchExecution"))
 
 
@@ -67,12 +68,12 @@ def test_asynchronous_progress_tracking_is_refused():
     ids=lambda execution: execution.getSimpleName(),
 )
 def test_modes_without_a_batch_boundary_are_refused(execution: Execution):
-    with pytest.raises(UnsupportedQuery, match="no micro-batch boundary") as caught:
+    with raises(UnsupportedQuery) as caught:
         refuse_unsupported("false", execution)
     assert "trigger(processingTime" in caught.value.next_step
 
 
 def test_sources_that_may_come_and_go_are_refused():
     refuse_source_evolution("false")
-    with pytest.raises(UnsupportedQuery, match="enableSourceEvolution"):
+    with raises(UnsupportedQuery, "enableSourceEvolution"):
         refuse_source_evolution("true")

@@ -29,6 +29,7 @@ from onceward.errors import (
 )
 from onceward.ids import is_kafka_offset
 from onceward.spark.batch.carried import Carried, Carrier, carried_in
+from support.errors import raises
 
 SCHEMA = t.StructType().add("n", t.LongType(), False)
 
@@ -170,7 +171,7 @@ def test_a_row_that_became_visible_late_is_named():
     with pytest.raises(SourceRangeChanged):
         ranges(source).again(end)
     late = Offset(7, 0, 3, following[0].checksum, first=False)  # logged up to 7 with 0, 1 and 2
-    with pytest.raises(SourceRangeChanged, match="goes on with others"):
+    with raises(SourceRangeChanged):
         ranges(source).again(late)
 
 
@@ -220,7 +221,7 @@ def failing_later(position: Any, limit: int) -> Any:
 @pytest.mark.parametrize("answer", [failing, failing_later])
 def test_what_a_source_raises_is_shown_with_its_place(answer: Callable[[Any, int], Any]):
     reading = ranges(Broken(answer))
-    with pytest.raises(SourceFailed, match="LookupError: no such page") as failed:
+    with raises(SourceFailed) as failed:
         reading.following(reading.beginning())
     assert "in failing)" in str(failed.value)
     assert 'raise LookupError("no such page")' in failed.value.details["traceback"]
@@ -243,7 +244,7 @@ def test_another_source_is_named_before_and_after_it_is_read():
     source.name = "one"
     [(end, _), _] = through(source, 7)
     source.name = "two"
-    with pytest.raises(SourceReplaced, match=r"'two'.*'one'"):
+    with raises(SourceReplaced):
         ranges(source).following(end)
     with pytest.raises(SourceReplaced):
         ranges(source).again(end)
@@ -265,7 +266,7 @@ def test_an_identity_may_come_later_and_must_be_text():
     source.name = "one"
     assert ranges(source).again(end).num_rows == 7
     source.name = 7  # type: ignore[assignment]
-    with pytest.raises(SourceContractViolated, match="identity"):
+    with raises(SourceContractViolated):
         ranges(source).beginning()
 
 
@@ -284,7 +285,7 @@ def test_offsets_come_back_from_a_checkpoint_and_are_not_taken_for_kafkas(positi
     "value", [None, {"position": 1}, {"topic": {"0": 5}}, {"onceward": 2, "position": 1}, "text"]
 )
 def test_offsets_of_others_are_refused(value: Any):
-    with pytest.raises(SourceContractViolated, match="no offset of a resettable source"):
+    with raises(SourceContractViolated):
         Offset.from_json(value)
 
 
@@ -462,7 +463,7 @@ def test_offsets_that_do_not_join_are_refused():
     ends = [first.latestOffset() for _ in range(3)]
     second = reader(source)
     second.partitions(ends[2], ends[2])
-    with pytest.raises(Carried, match="logged as a range from 14"):
+    with raises(Carried):
         second.partitions(ends[0], ends[2])
 
 

@@ -16,6 +16,7 @@ from onceward.errors import (
     UnknownOption,
 )
 from onceward.formats.registry.settings import OPTIONS, parse_address, parse_settings
+from support.errors import raises
 
 CANARY = "the-canary-sings-Pa55"
 
@@ -109,9 +110,9 @@ def test_options_that_are_wrong_are_named_and_secrets_are_not(
 
 def test_tls_options_need_an_address_with_tls(tmp_path: Path):
     (tmp_path / "ca.pem").write_text("x")
-    with pytest.raises(ContradictoryOptions, match="https"):
+    with raises(ContradictoryOptions):
         ow.SchemaRegistry("http://registry", options={"ssl.ca.location": str(tmp_path / "ca.pem")})
-    with pytest.raises(ConfigurationError, match="certificates"):
+    with raises(ConfigurationError):
         ow.SchemaRegistry(
             "https://registry", options={"ssl.ca.location": str(tmp_path / "ca.pem")}
         )
@@ -147,5 +148,5 @@ def test_a_number_that_no_registry_gives_out_is_not_asked_for(number: Any):
 
 @pytest.mark.parametrize("subject", ["", ".", "..", "x" * 1_001, None, b"x"])
 def test_a_subject_that_is_none_is_not_asked_for(subject: Any):
-    with pytest.raises(ConfigurationError, match="no subject"):
+    with raises(ConfigurationError):
         ow.SchemaRegistry("http://127.0.0.1:1", timeout_s=0.1).latest(subject)

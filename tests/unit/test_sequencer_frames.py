@@ -13,6 +13,7 @@ from onceward.errors import Fenced, OncewardError
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.kafka.sink.sequencer import frames
 from onceward.kafka.sink.sequencer.frames import BadFrame, FrameBuffer, Op
+from support.errors import raises
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 PARTITIONS = st.builds(
@@ -84,14 +85,14 @@ def test_frames_come_out_whole_however_they_are_cut(spoken, cuts):
 def test_an_oversize_length_is_refused_before_its_payload_comes(length):
     buffer = FrameBuffer()
     buffer.feed(struct.pack(">BI", Op.LEASE, length))
-    with pytest.raises(BadFrame, match="over the limit"):
+    with raises(BadFrame):
         buffer.next_frame()
 
 
 def test_an_unknown_operation_is_refused():
     buffer = FrameBuffer()
     buffer.feed(b"GET / HTTP/1.1\r\n")
-    with pytest.raises(BadFrame, match="unknown operation"):
+    with raises(BadFrame):
         buffer.next_frame()
 
 

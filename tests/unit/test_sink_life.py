@@ -36,6 +36,7 @@ from onceward.errors import (
 )
 from onceward.ids import BatchId, PipelineId
 from onceward.spark.batch.job import JobInterrupted
+from support.errors import raises
 
 
 class Frame(str):
@@ -191,7 +192,7 @@ def test_a_new_run_takes_the_sink_over_and_the_old_one_is_fenced(sink: Any) -> N
     call(sink, "run-1/q", 0)
     call(sink, "run-2/q", 1)
     assert [target.closed for target in sink.targets] == [True, False]
-    with pytest.raises(Fenced, match="run-1"):
+    with raises(Fenced, "run-1"):
         call(sink, "run-1/q", 1)
     call(sink, "run-2/q", 2)
 
@@ -200,7 +201,7 @@ def test_another_query_is_refused_while_the_first_one_runs_and_does_not_disturb_
     sink: Any,
 ) -> None:
     call(sink, "run-1/q", 0)
-    with pytest.raises(UnsupportedQuery, match="given the sink of query q"):
+    with raises(UnsupportedQuery):
         call(sink, "run-2/other", 0)
     call(sink, "run-1/q", 1)
     assert [target.closed for target in sink.targets] == [False]
@@ -238,7 +239,7 @@ def test_a_sink_built_anew_goes_on_for_the_first(sink: Any) -> None:
 
 def test_two_unlike_sinks_of_one_pipeline_are_refused(sink: Any) -> None:
     call(sink, "run-1/q", 0)
-    with pytest.raises(UnsupportedQuery, match="different settings"):
+    with raises(UnsupportedQuery):
         call(Sink("unlike"), "run-1/q", 1)
     call(sink, "run-1/q", 1)
     assert len(sink.targets) == 1
@@ -265,13 +266,13 @@ def test_a_second_try_knows_what_failed(sink: Any, monkeypatch: pytest.MonkeyPat
 
 def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
     batch = sink.batch(Frame("run-1/q"), 0)
-    with pytest.raises(UnsupportedQuery, match="with block"):
+    with raises(UnsupportedQuery):
         batch.write(Frame("run-1/q"))
     assert list(files.written) == ["0.refused"], "the function may keep it to itself"
     again = sink.batch(Frame("run-1/q"), 1)
     with again:
         pass
-    with pytest.raises(UnsupportedQuery, match="with block"):
+    with raises(UnsupportedQuery):
         again.write(Frame("run-1/q"))
 
 
@@ -314,10 +315,10 @@ def test_other_frames_do_not_stand_in_for_those_that_failed(
     with pytest.raises(type(error)):
         call_with("left")
     monkeypatch.setattr(Batches, "error", None)
-    with pytest.raises(UnsupportedQuery, match="other frames"):
+    with raises(UnsupportedQuery):
         call_with("right")
     assert list(files.written) == ["3.failed", "3.refused"]
-    with pytest.raises(UnsupportedQuery, match="other frames"):
+    with raises(UnsupportedQuery):
         call_with("left")  # which of the two it lacks is no longer known
 
 
@@ -329,10 +330,7 @@ def test_an_error_of_sparks_own_is_a_failed_call_too(
     with pytest.raises(ZeroDivisionError):
         call(sink, "run-raw/q", 3)
     monkeypatch.setattr(Batches, "error", None)
-    with (
-        pytest.raises(UnsupportedQuery, match="other frames"),
-        sink.batch(Frame("run-raw/q"), 3) as batch,
-    ):
+    with raises(UnsupportedQuery), sink.batch(Frame("run-raw/q"), 3) as batch:
         batch.write(Frame("another"))
 
 
@@ -412,7 +410,7 @@ def test_a_batch_that_somebody_stops_is_no_error(
 ) -> None:
     monkeypatch.setattr(Batches, "error", met)
     stopped.add("run-stopped/q")
-    with pytest.raises(JobInterrupted, match=r"InterruptedException$") as ended:
+    with raises(JobInterrupted) as ended:
         call(sink, "run-stopped/q", 3)
     assert len(str(ended.value)) < 300, "Spark's expression for it takes stack for each character"
     (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
@@ -445,11 +443,11 @@ def test_a_failed_attempt_whose_state_spark_would_commit_is_not_tried_again_by_t
     with pytest.raises(SendFailed):
         call(sink, "run-state/q", 3)
     monkeypatch.setattr(Batches, "error", None)
-    with pytest.raises(StateOfFailedAttempt, match="lost"):
+    with raises(StateOfFailedAttempt):
         call(sink, "run-state/q", 3)
     call(sink, "run-state-started-anew/q", 3)
     monkeypatch.setattr(Batches, "error", LedgerOutdated("read from a deposed leader"))
-    with pytest.raises(StateOfFailedAttempt, match="deposed"):
+    with raises(StateOfFailedAttempt):
         call(Sink(attempts=3), "run-state-outdated/q", 4)
 
 
@@ -459,7 +457,7 @@ def test_the_class_in_the_place_of_a_sink_is_refused_by_name(
 ) -> None:
     monkeypatch.setattr(foreach_batch, "DataFrame", Frame)
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
-    with pytest.raises(UnsupportedQuery, match="the class Sink was handed to Spark") as refused:
+    with raises(UnsupportedQuery) as refused:
         Sink(batch, 0)
     assert "foreachBatch(Sink(…))" in refused.value.next_step
     if isinstance(batch, Frame):
@@ -470,10 +468,10 @@ def test_a_sink_that_is_handed_to_foreach_is_refused_by_name() -> None:
     """Spark pickles the function at once, in the driver, and passes on what is a
     ``PickleError``.
     """
-    with pytest.raises(UnsupportedQuery, match=r"writeStream\.foreach,") as refused:
+    with raises(UnsupportedQuery, "writeStream.foreach,") as refused:
         CloudPickleSerializer().dumps(Sink())
     assert "foreachBatch(Sink(…))" in refused.value.next_step
-    with pytest.raises(UnsupportedQuery, match=r"writeStream\.foreach,"):
+    with raises(UnsupportedQuery, "writeStream.foreach,"):
         Sink()(Row(value=b"x"))  # type: ignore[arg-type]
 
 
@@ -482,9 +480,7 @@ def test_a_block_that_spark_itself_asks_for_is_refused_by_name(
 ) -> None:
     """``foreachBatch(sink.batch)``: Spark takes a batch whose block nobody begins for done."""
     called_by_spark = eval("lambda make, frame: make(frame, 0)", {"__name__": "pyspark.sql.utils"})  # noqa: S307
-    with pytest.raises(
-        UnsupportedQuery, match="the sink's method batch was handed to foreachBatch"
-    ):
+    with raises(UnsupportedQuery):
         called_by_spark(sink.batch, Frame("run-block/q"))
 
 
@@ -546,7 +542,7 @@ def test_what_was_written_is_not_tried_again(sink: Any) -> None:
     """
     call(sink, "run-1/q", 3)
     sink.close()
-    with pytest.raises(UnsupportedQuery, match="called twice"):
+    with raises(UnsupportedQuery, batch_id=3):
         call(sink, "run-1/q", 3)
 
 
@@ -558,7 +554,7 @@ def test_who_was_fenced_does_not_take_the_pipeline_back(
         call(sink, "run-fenced/q", 3)
     monkeypatch.setattr(Batches, "error", None)
     for number in (3, 4):
-        with pytest.raises(Fenced, match="has lost pipeline"):
+        with raises(Fenced):
             call(sink, "run-fenced/q", number)
     assert len(sink.targets) == 1
     call(sink, "run-of-another-start/q", 3)
@@ -572,7 +568,7 @@ def test_one_pipeline_has_one_home_in_a_run(sink: Any) -> None:
     elsewhere = Sink()
     elsewhere._where = "there"
     for number in (0, 1):
-        with pytest.raises(UnsupportedQuery, match="different clusters"):
+        with raises(UnsupportedQuery):
             call(elsewhere, "run-homes/q", number)
     call(sink, "run-homes/q", 1)
     elsewhere.close()
@@ -642,7 +638,7 @@ def test_rows_that_a_committed_batch_lacks_are_kept_as_refused(
     written.
     """
     call(sink, "run-lacking/q", 3)
-    with pytest.raises(UnsupportedQuery, match="called twice"):
+    with raises(UnsupportedQuery, batch_id=3):
         call(sink, "run-lacking/q", 3)
     with pytest.raises(ZeroDivisionError), sink.batch(Frame("run-lacking/q"), 3):
         raise ZeroDivisionError
@@ -685,7 +681,7 @@ def test_a_wrong_batch_number_hides_no_refused_frame(
 
     if bad_first:
         refuse()
-        with pytest.raises(UnsupportedQuery, match="other frames"):
+        with raises(UnsupportedQuery):
             call(sink, "run-number/q", 3)
     else:
         call(sink, "run-number/q", 3)
@@ -702,7 +698,7 @@ def test_blocks_of_one_batch_do_not_nest(sink: Any) -> None:
             with contextlib.suppress(UnsupportedQuery), batch:
                 raise AssertionError("never begun")
 
-    with pytest.raises(UnsupportedQuery, match="within another"):
+    with raises(UnsupportedQuery):
         nested()
     assert sink.targets == []
 
@@ -755,10 +751,7 @@ def test_a_late_error_of_an_earlier_batch_lets_no_other_frames_in(
     with pytest.raises(InvalidColumn), sink.batch(Frame("run-late-error/q"), 3):
         raise InvalidColumn("of batch 3, in a thread")
     monkeypatch.setattr(Batches, "error", None)
-    with (
-        pytest.raises(UnsupportedQuery, match="other frames"),
-        sink.batch(Frame("run-late-error/q"), 4),
-    ):
+    with raises(UnsupportedQuery), sink.batch(Frame("run-late-error/q"), 4):
         pass
 
 

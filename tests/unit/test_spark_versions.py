@@ -12,6 +12,7 @@ from onceward.errors import ConfigurationError
 from onceward.spark.session.jars import SUBMITTED_VARIABLE
 from onceward.spark.session.java import java_found
 from onceward.spark.session.versions import RUN_WITH, must_have_been_run, must_start_on
+from support.errors import raises
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +58,7 @@ def test_a_missing_java_is_named_although_the_jars_are_known(
     monkeypatch.delenv(SUBMITTED_VARIABLE, raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     java_found.cache_clear()
-    with pytest.raises(ConfigurationError, match="has no bin/java"):
+    with raises(ConfigurationError):
         ow.spark_conf()
 
 

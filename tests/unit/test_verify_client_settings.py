@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from onceward_verify.client_settings import settings_from_file
 from onceward_verify.findings import CannotTell
+from support.errors import raises
 
 
 def settings(folder: Path, text: str) -> dict[str, str]:
@@ -48,11 +47,11 @@ def test_javas_names_become_librdkafkas(tmp_path: Path):
 
 
 def test_a_java_truststore_is_refused_with_what_to_do(tmp_path: Path):
-    with pytest.raises(CannotTell, match="truststore") as refused:
+    with raises(CannotTell) as refused:
         settings(tmp_path, "ssl.truststore.location=/trust.jks\nssl.truststore.password=secret\n")
     assert "ssl.ca.location" in refused.value.next_step
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(CannotTell, match=r"nothing\.properties"):
+    with raises(CannotTell, "nothing.properties"):
         settings_from_file(tmp_path / "nothing.properties")

@@ -17,6 +17,7 @@ from onceward_verify.conservation import InputName, Lineage, parse_lineage
 from onceward_verify.findings import WrongUsage
 from onceward_verify.ledger import LedgerBatch, Span
 from onceward_verify.tally import BatchGroup, Source, Tally, WindowResult, group_batches, windows
+from support.errors import raises
 
 SOURCES = [("in", 0), ("in", 1)]
 END = 30
@@ -290,7 +291,7 @@ def test_the_topic_may_be_left_out():
     ],
 )
 def test_a_lineage_that_says_too_little(text: str):
-    with pytest.raises(WrongUsage, match="--lineage-headers") as refused:
+    with raises(WrongUsage, "--lineage-headers") as refused:
         parse_lineage("headers", text)
     assert "topic=NAME,partition=NAME,offset=NAME" in refused.value.next_step
 

@@ -18,6 +18,7 @@ from onceward.kafka.records.columns import RecordColumns
 from onceward.kafka.records.compression import Codec
 from onceward.kafka.wire.reads import key_reader as reads
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST
+from support.errors import raises
 
 KEY = b"pipeline"
 WHERE = TopicPartition("ledger", 0)
@@ -116,5 +117,5 @@ def test_a_deposed_leaders_answer_is_corrected() -> None:
 def test_a_leader_without_our_append_proves_nothing() -> None:
     log = [data(0, b"a"), data(1, b"b"), data(2, b"another history"), data(3, b"theirs")]
     reader = reads.KeyReader(Leader(log, high_watermarks=[4]), WHERE, KEY)  # type: ignore[arg-type]
-    with pytest.raises(BrokerUnreachable, match="our append at offset 3"):
+    with raises(BrokerUnreachable):
         reader.newest_before(3, OURS)

@@ -17,6 +17,7 @@ from onceward.kafka.wire.options.settings import (
     spark_source_options,
 )
 from onceward.operate.supervise import may_pass
+from support.errors import raises
 
 CANARY = "canary-password"
 SASL = {
@@ -128,7 +129,7 @@ def test_what_cannot_be_understood_is_refused_and_no_secret_is_repeated(
 
 @pytest.mark.parametrize("servers", ["", "a", "a:b", "a:0", "a:99999", []])
 def test_servers_must_be_host_and_port(servers: Any) -> None:
-    with pytest.raises(ConfigurationError, match="bootstrap_servers"):
+    with raises(ConfigurationError, "bootstrap_servers"):
         settings_from_options(servers, {}, client_id="me")
 
 
@@ -171,7 +172,7 @@ def test_a_certificate_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     broken = tmp_path / "ca.pem"
     broken.write_text("no certificate")
     client, _ = parsed({"security.protocol": "SSL", "ssl.ca.location": str(broken)})
-    with pytest.raises(FileUnreadable, match="TLS certificates") as unreadable:
+    with raises(FileUnreadable) as unreadable:
         Certificates(client.security)
     assert may_pass(unreadable.value), "files may be being replaced"
     assert not may_pass(unreadable.value, worked_before=False)
@@ -212,7 +213,7 @@ def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> 
 
 
 def test_oauth_tokens_cannot_be_passed_on_to_spark() -> None:
-    with pytest.raises(ConfigurationError, match="OAUTHBEARER"):
+    with raises(ConfigurationError, "OAUTHBEARER"):
         spark_source_options({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
 
 
