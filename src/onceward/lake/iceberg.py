@@ -32,9 +32,8 @@ class Iceberg(LakeTable):
         super().__init__(pipeline)
         self._name = name
         self._opened: IcebergTable | None = None
-        self._new: set[str] = (
-            set()
-        )  # attempts that this process has staged, and not tried to publish
+        # Attempts that this process has staged, and not tried to publish
+        self._new: set[str] = set()
 
     def __str__(self) -> str:
         return f"the Iceberg table {self._name}"
@@ -62,7 +61,8 @@ class Iceberg(LakeTable):
         return f"{_NEWEST}{self._pipeline}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
-        self._table.must_fit(frame)  # which columns there are, Iceberg's own writer finds out
+        # Which columns there are, Iceberg's own writer finds out
+        self._table.must_fit(frame)
         return frame
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:

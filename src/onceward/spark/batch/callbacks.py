@@ -20,7 +20,8 @@ _by_run: dict[str, weakref.ref[Any]] = {}
 
 def remember(frame: DataFrame, run_id: str) -> None:
     """This call came by the connection of that run."""
-    with suppress(AttributeError):  # insides of PySpark: without them one is left, as without us
+    # Insides of PySpark: without them one is left, as without us
+    with suppress(AttributeError):
         gateway: Any = frame.sparkSession.sparkContext._gateway
         connection = gateway._gateway_client.get_thread_connection()
         if connection is not None:
@@ -35,4 +36,5 @@ def close(run_id: str) -> None:
     connection = None if known is None else known()
     if connection is not None:
         with suppress(OSError, AttributeError):  # it is closed already
-            connection.socket.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
+            # Its thread reads the end, and ends
+            connection.socket.shutdown(socket.SHUT_RDWR)

@@ -27,7 +27,8 @@ from onceward.spark.batch.carried import SECRET, carried_in
 from onceward.spark.batch.thrown import Thrown, of_condition, of_kind
 
 _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
-_WHAT_IS_LOST = "Reason:"  # what Spark's Kafka source says behind its general words
+# What Spark's Kafka source says behind its general words
+_WHAT_IS_LOST = "Reason:"
 
 # Avro's GenericDatumWriter, with the way to the value.
 _NULL = re.compile(r"null value for \(non-nullable\) (\S+) at ([^\s:]+)")
@@ -190,7 +191,8 @@ def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
     null = next((one for one in thrown if one.thrown_in.endswith(_TRACED_IN)), None)
     if null is not None and (found := _NULL.search(null.message)) is not None:
         return _unfit(f"a value at {found[2]} is null, and its schema has a {found[1]} there")
-    null = of_condition(thrown, _NULL_FIELD)  # of Spark's AvroSerializer, since 4.2
+    # Of Spark's AvroSerializer, since 4.2
+    null = of_condition(thrown, _NULL_FIELD)
     if null is not None and (found := _NULL_IN_FIELD.search(null.message)) is not None:
         return _unfit(
             f"a value at {found[1]} is null, and its schema has a {found[2].strip(chr(34))} there"
@@ -256,7 +258,8 @@ def _what_workers_lack(thrown: Thrown) -> str | None:
     elif thrown.is_a("PythonException"):
         text = _raised_before_any_row(thrown.message)
     elif thrown.is_a("SparkException") and thrown.message.lstrip().startswith(_DAEMON_ENDED):
-        text = thrown.message  # what the daemon wrote to its standard error
+        # What the daemon wrote to its standard error
+        text = thrown.message
     if _NO_ONCEWARD.search(text):
         return "the Python that Spark's workers run cannot import onceward"
     if text.startswith(_OTHER_PYTHON):

@@ -25,7 +25,8 @@ from onceward.spark.batch.thrown import of_condition, thrown_by
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
-_GRACE_SECONDS = 2.0  # most tasks stop by themselves, and then the job's own error tells more
+# Most tasks stop by themselves, and then the job's own error tells more
+_GRACE_SECONDS = 2.0
 _ABORTED = "the query is being stopped; the batch was aborted, and the next start runs it."
 
 
@@ -135,7 +136,8 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
                 context.cancelJobsWithTag(tag)
                 return
 
-    context.addJobTag(tag)  # a property of the query's own JVM thread, on which this runs
+    # A property of the query's own JVM thread, on which this runs
+    context.addJobTag(tag)
     watcher = threading.Thread(target=watch, name="onceward-job-watcher", daemon=True)
     watcher.start()
     try:
@@ -145,9 +147,8 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
         if is_being_stopped(frame):
             raise JobInterrupted from None
         cancelled = of_condition(thrown_by(error), "SPARK_JOB_CANCELLED")
-        if (
-            cancelled is not None and lost() is None
-        ):  # not by us: Ctrl-C (PySpark cancels all jobs), or Spark's page
+        # Not by us: Ctrl-C (PySpark cancels all jobs), or Spark's page
+        if cancelled is not None and lost() is None:
             raise JobInterrupted(
                 f"the job of this batch was cancelled ({cancelled.message})."
             ) from None

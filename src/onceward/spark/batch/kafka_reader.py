@@ -17,9 +17,8 @@ from onceward.errors import ConnectorMissing
 from onceward.spark.batch.thrown import of_kind, thrown_by
 from onceward.spark.session.connector import connector_to_name
 
-_NOT_FOUND = (
-    "Failed to find data source: kafka"  # QueryCompilationErrors: without a condition of its own
-)
+# QueryCompilationErrors: without a condition of its own
+_NOT_FOUND = "Failed to find data source: kafka"
 # A connector of another Spark, or without the jars that it needs itself.
 _DOES_NOT_LINK = (
     "ServiceConfigurationError",

@@ -90,7 +90,8 @@ def count_rows(frames: Sequence[DataFrame]) -> list[int]:
     :raises ComputationsMixed: they may have read two answers of a persisted frame. A row that was
         drawn for one of them and then for another counts twice, or not at all.
     """
-    if len(frames) < 2:  # nobody else reads what it has read
+    # Nobody else reads what it has read
+    if len(frames) < 2:
         return [frame.count() for frame in frames]
     readers, numbers = Readers(frames[0].sparkSession.sparkContext), []
     for frame in frames:
@@ -124,9 +125,7 @@ def _drop(context: SparkContext, rdds: Any) -> None:
     for rdd in sorted(rdds):
         log.warning("dropping the blocks of persisted RDD %d", rdd)
         # Blocking: a block that still exists when a task of the next attempt asks for it is read.
-        master.removeRdd(
-            rdd, True
-        )  # wait: a block that is still there when a task asks for it is read
+        master.removeRdd(rdd, True)
 
 
 def _persisted_behind(frame: DataFrame) -> Counter[int]:

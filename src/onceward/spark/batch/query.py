@@ -31,9 +31,8 @@ SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-_STATEFUL = (
-    "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
-)
+# How every stateful physical operator prints its StatefulOperatorStateInfo
+_STATEFUL = "state info ["
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +134,8 @@ class SparkHistory:
             return None
         logged = found.get()
         kind = logged.getClass().getSimpleName()
-        if (
-            kind == "OffsetMap"
-        ):  # spark.sql.streaming.offsetLog.formatVersion=2, by the sources' names: their places
+        # spark.sql.streaming.offsetLog.formatVersion=2, by the sources' names: their places
+        if kind == "OffsetMap":
             by_name = logged.offsetsMap()
             return tuple(_offset(by_name.apply(str(index))) for index in range(by_name.size()))
         if kind != "OffsetSeq":
@@ -181,9 +179,8 @@ def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
         return None
     context = frame.sparkSession.sparkContext
     running = context.getLocalProperty(_BATCH_ID)
-    number = (
-        batch_id if running is None else int(running)
-    )  # a function may have passed on another one
+    # A function may have passed on another one
+    number = batch_id if running is None else int(running)
     return number, _in_another_thread(context, execution)
 
 
@@ -260,7 +257,8 @@ def newest_committed(query: StreamingQuery) -> int | None:
 
     Whatever the log's file system raises is raised, and takes as long as it takes.
     """
-    wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
+    # None in Spark Connect, which the sink refuses anyway
+    wrapper = getattr(query, "_jsq", None)
     if wrapper is None:
         return None
     newest = wrapper.streamingQuery().commitLog().getLatestBatchId()
@@ -273,7 +271,8 @@ def newest_committed_at(checkpoint: str) -> int | None:
 
     :param checkpoint: the query's ``checkpointLocation``.
     """
-    context: Any = SparkContext._active_spark_context  # a session would be that of a thread
+    # A session would be that of a thread
+    context: Any = SparkContext._active_spark_context
     if context is None:
         return None
     paths = context._jvm.org.apache.hadoop.fs
@@ -421,9 +420,8 @@ def _describe(execution: Any, batch: BatchId) -> RunningBatch:
         if start is None:
             start = _initial_offset(stream)
         end = _offset(available.get(stream))
-        sources.append(
-            SourceRange(start, start if end is None else end)
-        )  # no end: nothing has come yet
+        # No end: nothing has come yet
+        sources.append(SourceRange(start, start if end is None else end))
     relations = zip(kafka_indices, kafka_options(execution), strict=False)
     kafka = tuple(KafkaSource(index, _servers(options)) for index, options in relations)
     return RunningBatch(

@@ -59,9 +59,8 @@ class Shuffles:
     """What is known of the shuffles behind a query's batches. One for a run; not thread safe."""
 
     def __init__(self) -> None:
-        self._forgotten: dict[
-            int, frozenset[str]
-        ] = {}  # what was taken back when we told Spark to forget
+        # What was taken back when we told Spark to forget
+        self._forgotten: dict[int, frozenset[str]] = {}
 
     @contextmanager
     def read_once(self, frame: DataFrame) -> Iterator[None]:

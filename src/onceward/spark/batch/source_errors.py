@@ -39,7 +39,8 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     """Why a query ended, if its Kafka source or its Python workers were the reason; None if they
     were not.
     """
-    wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
+    # None in Spark Connect, which the sink refuses anyway
+    wrapper = getattr(query, "_jsq", None)
     if wrapper is None:
         return None
     execution = wrapper.streamingQuery()

@@ -82,9 +82,8 @@ def _chain(throwable: Any) -> Iterator[Thrown]:
         if throwable is None:
             return
         following = None
-        with suppress(
-            Exception
-        ):  # the JVM is gone, or lacks a class that py4j asks for: what is known will do
+        # The JVM is gone, or lacks a class that py4j asks for: what is known will do
+        with suppress(Exception):
             yield _thrown(throwable)
             following = throwable.getCause()
         throwable = following
@@ -94,7 +93,8 @@ def _thrown(throwable: Any) -> Thrown:
     kind, frames = str(throwable.getClass().getName()), throwable.getStackTrace()
     condition = ""
     if kind.startswith("org.apache.spark."):
-        with suppress(Exception):  # most of them are SparkThrowable, and have one; not all
+        # Most of them are SparkThrowable, and have one; not all
+        with suppress(Exception):
             condition = str(throwable.getCondition() or "")
     thrown_in = str(frames[0].getClassName()) if len(frames) else ""
     return Thrown(kind, str(throwable.getMessage() or ""), condition, thrown_in)

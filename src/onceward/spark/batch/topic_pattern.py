@@ -34,14 +34,14 @@ def whole_names(spark: SparkSession, pattern: str) -> str:
     # `old-orders-1`; Kafka's consumers match whole names (Matcher.matches).
     anchored = f"\\A(?:{pattern})\\z"
     try:
-        _compiled(
-            spark, pattern
-        )  # the other alone would accept `a)|(?:b`, which means something else
+        # The other alone would accept `a)|(?:b`, which means something else
+        _compiled(spark, pattern)
         _compiled(spark, anchored)
     except (
         PySparkException,
         Py4JJavaError,
-    ) as error:  # PatternSyntaxException, as PySpark translates it
+    ) as error:
+        # PatternSyntaxException, as PySpark translates it
         said = str(error).splitlines()[0]
         raise ConfigurationError(
             f"topic_pattern={pattern!r} is no pattern of java.util.regex that can be matched with "
@@ -57,9 +57,8 @@ def matching(spark: SparkSession, anchored: str, names: Iterable[str]) -> list[s
     all of them.
     """
     jvm: Any = spark.sparkContext._jvm
-    every = _compiled(spark, "\n").splitAsStream(
-        "\n".join(names)
-    )  # names of topics have no line breaks
+    # Names of topics have no line breaks
+    every = _compiled(spark, "\n").splitAsStream("\n".join(names))
     found = every.filter(_compiled(spark, anchored).asPredicate())
     return sorted(str(found.collect(jvm.java.util.stream.Collectors.joining("\n"))).split())
 

@@ -42,7 +42,8 @@ _OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}")
 _RENAMING = ("", "file", "hdfs")
 _STORES = ("s3a",)
-_SYNCING = 8  # a disk takes several requests at once, and a journal commits them together
+# A disk takes several requests at once, and a journal commits them together
+_SYNCING = 8
 _REFUSED = {  # of a rename that was not carried out
     "org.apache.hadoop.fs.FileAlreadyExistsException",
     "org.apache.hadoop.fs.ParentNotDirectoryException",
@@ -252,7 +253,8 @@ class LocalFiles(Files):
                 os.link(written, place)
         finally:
             written.unlink(missing_ok=True)
-        sync(place.parent)  # last: a power failure would bring a name back that is gone here
+        # Last: a power failure would bring a name back that is gone here
+        sync(place.parent)
         return place.read_text("utf-8", errors="replace")
 
     def move(self, source: str, target: str) -> bool:
@@ -386,9 +388,8 @@ class HadoopFiles(Files):
             stream.close()
 
     def move(self, source: str, target: str) -> bool:
-        if (
-            self.size(target) is not None
-        ):  # of a folder over a file the name node says more than that it is there
+        # Of a folder over a file the name node says more than that it is there
+        if self.size(target) is not None:
             return False
         no_options = self._gateway.new_array(self._hadoop.Options.Rename, 0)
         try:

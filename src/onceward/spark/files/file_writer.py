@@ -120,9 +120,8 @@ def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> An
     plan = planned_once(frame)._jdf.logicalPlan()
     options = {**how.options, **COMMITTER_OPTIONS, "path": folder}
     if how.partition_by:
-        options["__partition_columns"] = json.dumps(
-            list(how.partition_by)
-        )  # DataSourceUtils.PARTITIONING_COLUMNS_KEY
+        # DataSourceUtils.PARTITIONING_COLUMNS_KEY
+        options["__partition_columns"] = json.dumps(list(how.partition_by))
     source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
         session._jsparkSession,
         how.name,

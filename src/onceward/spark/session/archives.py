@@ -61,7 +61,8 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
         module, new_id(group, artifact, version), True, False, False
     )
     extra = jvm.java.util.HashMap()
-    extra.put("m:classifier", classifier)  # as Ivy's own reader of POMs says it
+    # As Ivy's own reader of POMs says it
+    extra.put("m:classifier", classifier)
     wanted = descriptors.DefaultDependencyArtifactDescriptor(
         dependency, artifact, kind, kind, None, extra
     )

@@ -36,11 +36,12 @@ _RUN_CONNECTORS = ("4.2.0", "4.1.3", "4.1.1", "4.0.0")
 # Their own fails the query at the end of a batch that is run again after a start, written as it is
 # (SPARK-57438).
 _MENDED_BY = {"4.1.0": "4.1.3", "4.1.1": "4.1.3", "4.1.2": "4.1.3"}
+# And with Avro functions and a token provider of their own
 _RUN_WHOLE = (
     "4.2.0",
     "4.1.1",
     "4.0.0",
-)  # and with Avro functions and a token provider of their own
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,8 @@ _FORMAT = 2
 _OTHERS_SECONDS = 900
 _LOOK_SECONDS = 0.2
 _LOG_TAIL_CHARACTERS = 3_000
-_NOT_FOUND = re.compile(
-    r":: ([^#\s]+)#([^;\s]+);(\S+): not found"
-)  # how Ivy sums up what it could not find
+# How Ivy sums up what it could not find
+_NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -109,7 +108,8 @@ def kept_or_asked(
     answer_file.parent.mkdir(parents=True, exist_ok=True)
     with _one_resolver_at_a_time(answer_file.parent):
         if (jars := remembered(answer_file)) is not None:
-            return jars  # somebody resolved the same while we waited
+            # Somebody resolved the same while we waited
+            return jars
         jars = ask()
         remember(answer_file, jars, coordinates=coordinates)
         return jars
@@ -141,7 +141,8 @@ def remembered(answer_file: Path) -> list[Path] | None:
         answer = json.loads(answer_file.read_text())
         jars = [Path(jar) for jar in answer["jars"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # absent or damaged: resolving again writes a good one
+        # Absent or damaged: resolving again writes a good one
+        return None
     return jars if jars and all(jar.is_file() for jar in jars) else None
 
 
@@ -177,9 +178,8 @@ def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
 
 def _taken(lock: IO[str]) -> bool:
     try:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # released by the kernel whenever this process ends
+        # Released by the kernel whenever this process ends
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -195,9 +195,8 @@ def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) ->
 
     :raises ResourceError: it finds nothing, or fails.
     """
-    must_have_modules(
-        java_executable()
-    )  # a clear error now instead of a failed launch script later
+    # A clear error now instead of a failed launch script later
+    must_have_modules(java_executable())
     from py4j.protocol import Py4JError
 
     with tempfile.TemporaryFile() as chatter:
@@ -206,10 +205,11 @@ def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) ->
             try:
                 jars = ask(gateway)
             except Py4JError as failure:
+                # Asked now: the text lives in the JVM that is about to end
                 jars, reason = (
                     [],
                     _java_message(failure),
-                )  # asked now: the text lives in the JVM that is about to end
+                )
         if not jars or not all(jar.is_file() for jar in jars):
             raise _not_resolvable(coordinates, reason, chatter)
         return jars
@@ -231,7 +231,8 @@ def _spark_gateway(chatter: IO[bytes]) -> Iterator[Any]:
     """Spark's py4j gateway without a Spark context; its JVM has ended when the block is left."""
     from pyspark.java_gateway import launch_gateway
 
-    start: Any = launch_gateway  # PySpark ships it without types
+    # PySpark ships it without types
+    start: Any = launch_gateway
     with _as_if_not_submitted():
         gateway = start(popen_kwargs={"stdout": chatter, "stderr": chatter})
     process = gateway.proc
@@ -240,7 +241,8 @@ def _spark_gateway(chatter: IO[bytes]) -> Iterator[Any]:
     finally:
         gateway.shutdown()
         if process.stdin is not None:
-            process.stdin.close()  # Spark's gateway server ends when its stdin does
+            # Spark's gateway server ends when its stdin does
+            process.stdin.close()
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:

@@ -88,7 +88,8 @@ def java_major_version(version_text: str) -> int:
             next_step="check that JAVA_HOME or PATH lead to a Java that runs",
         )
     first, second = int(match.group(1)), int(match.group(2) or 0)
-    return second if first == 1 else first  # before Java 9 the number that counts came second
+    # Before Java 9 the number that counts came second
+    return second if first == 1 else first
 
 
 def _version_text(java: str) -> str:
@@ -100,4 +101,5 @@ def _version_text(java: str) -> str:
         raise ConfigurationError(
             f"{java} does not run: {failure}", next_step="point JAVA_HOME at a Java that runs"
         ) from failure
-    return answer.stderr + answer.stdout  # every known JVM prints its version to stderr
+    # Every known JVM prints its version to stderr
+    return answer.stderr + answer.stdout

@@ -67,7 +67,8 @@ def spark_defaults(environment: Mapping[str, str] | None = None) -> dict[str, st
     if not folder:
         from pyspark import find_spark_home
 
-        home: Any = find_spark_home  # PySpark ships it without types
+        # PySpark ships it without types
+        home: Any = find_spark_home
         folder = str(Path(environment.get("SPARK_HOME") or home._find_spark_home()) / "conf")
     try:
         lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()

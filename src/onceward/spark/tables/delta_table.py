@@ -183,9 +183,8 @@ class DeltaTable:
             self._session._jsparkSession.sessionState().conf(),
         )
         transaction = self.begin()
-        self._must_fit(
-            frame, transaction.shape
-        )  # the table may have changed since the frame was made to fit
+        # The table may have changed since the frame was made to fit
+        self._must_fit(frame, transaction.shape)
         with failures_told("into a Delta table", self.path):
             return transaction.write(frame, options), transaction.shape
 

@@ -289,9 +289,8 @@ class IcebergTable:
             for manifest in one.dataManifests(io):
                 if manifest.snapshotId() in names:
                     files.add(manifest.path())
-        first = min(
-            int(one.sequenceNumber()) for one in dropped
-        )  # what is older names none of these files
+        # What is older names none of these files
+        first = min(int(one.sequenceNumber()) for one in dropped)
         read = set[str]()
         for other in base.snapshots():
             if int(other.sequenceNumber()) < first or int(other.snapshotId()) in names:
