@@ -231,9 +231,8 @@ class Decoder:
         while waiting:
             pending = waiting.pop()
             yield pending.block()
-            if (
-                pending.has_more
-            ):  # of one event that is larger than a piece: its rows are the last ones
+            # Of one event that is larger than a piece: its rows are the last ones.
+            if pending.has_more:
                 more.append(([pending], []))
         yield from truncations
         self._pieces.extendleft(reversed(more))
@@ -318,9 +317,8 @@ class Decoder:
                     + _COLUMNS_AT
                     + self._parse_header(table, kind, bytes(buffer[start + _COLUMNS_AT : stop]))
                 )
-                table.headers[kind] = bytes(
-                    buffer[start + _COLUMNS_AT : at]
-                )  # the bits behind the last column are set or not
+                # The bits behind the last column are set or not.
+                table.headers[kind] = bytes(buffer[start + _COLUMNS_AT : at])
             except OncewardError as error:
                 self._refuse(event, error, table.body)
                 return

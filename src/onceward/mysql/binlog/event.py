@@ -172,9 +172,8 @@ def unsupported_reason(
     """
     if kind in _SUPPORTED[dialect]:
         return None
-    if (
-        kind == XA_PREPARE and len(body) > 0 and body[0]
-    ):  # XA COMMIT … ONE PHASE is logged as one, and is a commit
+    # XA COMMIT … ONE PHASE is logged as one, and is a commit.
+    if kind == XA_PREPARE and len(body) > 0 and body[0]:
         return None
     found = _REASONS.get(kind)
     return found or (None if flags & IGNORABLE_FLAG else "unknown_event")

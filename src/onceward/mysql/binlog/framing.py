@@ -39,9 +39,8 @@ MOST_BYTES = (1 << 30) + (1 << 20)
 GiB.
 """
 
-_PACKET = struct.Struct(
-    "<IBIBIIIH"
-)  # length and number, status, then the event: time, kind, server, size, end, flags
+# Length and number, status, then the event: time, kind, server, size, end, flags.
+_PACKET = struct.Struct("<IBIBIIIH")
 _HEADER = struct.Struct("<IBIIIH")
 _FULL = 0xFFFFFF  # the packet is continued in the next one
 _POSITION_MASK = 0xFFFFFFFF
@@ -268,9 +267,8 @@ class EventReader:
         artificial = artificial or (kind == ROTATE and log_pos == 0)
         if kind == ROTATE and artificial:
             return self._rotate(buffer, start, stop, (timestamp, server_id, flags))
-        behind = (
-            _CHECKSUM if kind == FORMAT_DESCRIPTION else self._checksum
-        )  # a format description always has one
+        # A format description always has one.
+        behind = _CHECKSUM if kind == FORMAT_DESCRIPTION else self._checksum
         if size < HEADER_BYTES + behind:
             raise self._damage(f"an event of {size} bytes")
         # Servers change a format description that they make up, and not its checksum, if the file

@@ -165,9 +165,8 @@ class GtidSet(Gtids):
         name, _, number = gtid.rpartition(":")
         source, _, tag = name.partition(":")
         bounds = self._bounds.get((source, tag))
-        if (
-            bounds is not None and number.isdecimal()
-        ):  # without reading it closer: asked for every transaction
+        # Without reading it closer: asked for every transaction.
+        if bounds is not None and number.isdecimal():
             return _contains(bounds, int(number), int(number) + 1)
         return self.covers(GtidSet.from_text(gtid))
 

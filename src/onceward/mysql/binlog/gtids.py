@@ -30,13 +30,10 @@ from onceward.mysql.binlog.gtid_sets import END, TAG, GtidBinlogState, Gtids, Gt
 
 _MAY_HAVE_STATEMENTS = 1
 _LOGICAL_CLOCK = 2
-_USUAL = struct.Struct(
-    "<B16sQB16xIHBB"
-)  # flags, source, number, clock, its two numbers, time in three, length
-_IN_ONE_BYTE, _IN_TWO_BYTES = (
-    251,
-    252,
-)  # a length below the first; the sign of one in the two bytes behind it
+# Flags, source, number, clock, its two numbers, time in three, length.
+_USUAL = struct.Struct("<B16sQB16xIHBB")
+# A length below the first; the sign of one in the two bytes behind it.
+_IN_ONE_BYTE, _IN_TWO_BYTES = (251, 252)
 _TWO_TIMES = 1 << 55
 _SERIAL_VERSION = 1
 _SERIAL_FIELDS = 12
@@ -93,9 +90,8 @@ def parse_previous_gtids(event: BinlogEvent) -> Gtids | None:
         state = GtidBinlogState()
         for _ in range(fields.fixed_int(4) & 0x0FFFFFFF):  # the bits above are flags
             domain, server, number = fields.fixed_int(4), fields.fixed_int(4), fields.fixed_int(8)
-            state.add(
-                f"{domain}-{server}-{number}"
-            )  # of several servers in a domain, the last one is listed last
+            # Of several servers in a domain, the last one is listed last.
+            state.add(f"{domain}-{server}-{number}")
         return state
     return None
 
@@ -103,9 +99,8 @@ def parse_previous_gtids(event: BinlogEvent) -> Gtids | None:
 def _parse_untagged(event: BinlogEvent) -> Gtid:
     """Parse GTID and ANONYMOUS_GTID, whose last fields came with later versions."""
     at = event.start + HEADER_BYTES
-    if (
-        event.kind == GTID and event.stop - at >= _USUAL.size
-    ):  # most are like that, and there is one in a transaction
+    # Most are like that, and there is one in a transaction.
+    if event.kind == GTID and event.stop - at >= _USUAL.size:
         flags, source, number, clock, low, middle, high, size = _USUAL.unpack_from(
             event.buffer, at
         )

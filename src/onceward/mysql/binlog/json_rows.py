@@ -210,9 +210,8 @@ def _objects(
             between += "null,"  # in all rows: no text of its own for each
             continue
         text, quoted = _value_texts(table, column, array, values)
-        if isinstance(
-            text, pa.ChunkedArray
-        ):  # which is what Arrow makes of more than it can address
+        # Which is what Arrow makes of more than it can address.
+        if isinstance(text, pa.ChunkedArray):
             raise _too_long_error(table, [array])
         if text.null_count:
             if quoted:

@@ -418,9 +418,8 @@ def array_from_text(
     try:
         text = raw.cast(pa.string())
         if column.kind is ColumnKind.JSON:
-            return pc.replace_substring(
-                text, "\n", ""
-            )  # the server breaks lines in long base64, and nowhere else
+            # The server breaks lines in long base64, and nowhere else.
+            return pc.replace_substring(text, "\n", "")
         if column.kind is ColumnKind.FLOAT:
             return text.cast(pa.float64()).cast(arrow)
         # A ZEROFILL has zeros in front.

@@ -315,9 +315,8 @@ def _read_untouched(
     changed: dict[str, Any],
 ) -> Iterator[pa.Table]:
     """Yield the rows of step 4."""
-    query(
-        "SET character_set_results = NULL"
-    )  # texts in their own charsets, as the binlog has them
+    # Texts in their own charsets, as the binlog has them.
+    query("SET character_set_results = NULL")
     keys = pa.array(changed, pa.string())
     statement = (
         f"SELECT {', '.join(table.expressions)} "  # noqa: S608

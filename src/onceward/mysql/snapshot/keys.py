@@ -80,9 +80,8 @@ class KeyColumn:
     def place(self, answer: Any) -> str:
         """Return the place from the answer to :attr:`expression`."""
         text = answer.decode() if isinstance(answer, bytes) else str(answer)
-        return (
-            str(Decimal(text)) if self.kind in _DIGITS else text
-        )  # without the zeros of ZEROFILL
+        # Without the zeros of ZEROFILL.
+        return str(Decimal(text)) if self.kind in _DIGITS else text
 
     def literal(self, place: str) -> str:
         """Return SQL: beside the column the server takes the column's collation, not the

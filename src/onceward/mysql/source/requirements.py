@@ -41,9 +41,8 @@ GRANTS = {
 """The login follows. MariaDB's first word for SLAVE MONITOR was REPLICATION CLIENT, too: until
 10.5.
 """
-_FOREIGN_KEY = re.compile(
-    r"\s+CONSTRAINT `(.+?)` FOREIGN KEY "
-)  # a ` in the name is ` on MariaDB, and `` on MySQL
+# A ` in the name is ` on MariaDB, and `` on MySQL.
+_FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `(.+?)` FOREIGN KEY ")
 _NAME = re.compile(r"`(?:[^`]|``)*`")
 _CASCADE_RULES = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 _UPDATES = "log_replica_updates"
@@ -105,10 +104,8 @@ class ServerCheck:
         began = time.monotonic()
         if began < self._due:
             return
-        tables = {
-            *list_selected_tables(server, settings),
-            *unchecked_tables,
-        }  # before the look: who comes later is unseen
+        # Before the look: who comes later is unseen.
+        tables = {*list_selected_tables(server, settings), *unchecked_tables}
         _raise_unmet(
             server,
             [*check_requirements(server, settings), *_check_select(server, unchecked_tables)],
