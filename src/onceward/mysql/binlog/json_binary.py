@@ -278,8 +278,6 @@ def _temporal_text(kind: int, value: int) -> str:
         return f"{sign}{value >> 12 & 0x3FF:02d}:{value >> 6 & 63:02d}:{clock}"
     months, day = value >> 22, value >> 17 & 31
     date = f"{months // 13:04d}-{months % 13:02d}-{day:02d}"
-    return (
-        date
-        if kind == _OPAQUE_DATE
-        else f"{date} {value >> 12 & 31:02d}:{value >> 6 & 63:02d}:{clock}"
-    )
+    if kind == _OPAQUE_DATE:
+        return date
+    return f"{date} {value >> 12 & 31:02d}:{value >> 6 & 63:02d}:{clock}"

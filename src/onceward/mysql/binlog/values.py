@@ -210,11 +210,9 @@ def binary_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cel
             pa.binary(column.width), len(fixed), [None, pa.py_buffer(fixed.tobytes())]
         )
         raw = raw.cast(pa.binary())
-        return (
-            raw
-            if cells.null is None
-            else pc.if_else(pa.array(cells.null), pa.scalar(None, pa.binary()), raw)
-        )
+        if cells.null is None:
+            return raw
+        return pc.if_else(pa.array(cells.null), pa.scalar(None, pa.binary()), raw)
     if column.is_compressed:
         return decompressed_array(table, column, at, cells)
     raw = at.binary(cells)

@@ -200,11 +200,9 @@ def _column_fields(
         return {"kind": ColumnKind.BINARY}
     if data_type in _SHAPES:
         return {"kind": ColumnKind.GEOMETRY}
-    return (
-        {"kind": {"json": ColumnKind.JSON, "vector": ColumnKind.VECTOR}[data_type]}
-        if data_type in ("json", "vector")
-        else None
-    )
+    if data_type in ("json", "vector"):
+        return {"kind": {"json": ColumnKind.JSON, "vector": ColumnKind.VECTOR}[data_type]}
+    return None
 
 
 def list_tables(query: Query, selects: Callable[[str, str], bool]) -> list[tuple[str, str]]:

@@ -107,11 +107,9 @@ def select_changes(
     changes = merge_changes([*parts, *others], values)
     # Blocks are put in order by events, and the two halves of an update here are in different
     # ones.
-    return (
-        changes.sort_by([(name, "ascending") for name in ("pos", "inner", "row")])
-        if parts
-        else changes
-    )
+    if parts:
+        return changes.sort_by([(name, "ascending") for name in ("pos", "inner", "row")])
+    return changes
 
 
 def _split_block(block: RowBlock, choice: KeyFilter) -> list[RowBlock]:

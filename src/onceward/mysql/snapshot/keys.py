@@ -71,11 +71,9 @@ class KeyColumn:
     @property
     def expression(self) -> str:
         """The expression that selects a place."""
-        return (
-            f"HEX({self.quoted})"
-            if self.kind in (ColumnKind.TEXT, ColumnKind.BINARY)
-            else f"CAST({self.quoted} AS CHAR)"
-        )
+        if self.kind in (ColumnKind.TEXT, ColumnKind.BINARY):
+            return f"HEX({self.quoted})"
+        return f"CAST({self.quoted} AS CHAR)"
 
     def place(self, answer: Any) -> str:
         """Return the place from the answer to :attr:`expression`."""

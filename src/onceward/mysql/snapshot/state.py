@@ -86,11 +86,9 @@ def advance_snapshot(
     """
     if is_over(state):
         return None
-    return (
-        next_state(server.query, server.dialect, state, chunks, rows)
-        if caught_up
-        else state_without_chunks(state)
-    )
+    if caught_up:
+        return next_state(server.query, server.dialect, state, chunks, rows)
+    return state_without_chunks(state)
 
 
 def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
@@ -206,16 +204,12 @@ def _find_chunk_end(
         f"{range_condition(table.key, after, None)} "
         f"ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
     )
-    return (
-        [column.place(answer) for column, answer in zip(table.key, found[0], strict=True)]
-        if found
-        else None
-    )
+    if found:
+        return [column.place(answer) for column, answer in zip(table.key, found[0], strict=True)]
+    return None
 
 
 def _rows_per_chunk(table: TableDescription) -> int:
-    return (
-        min(MOST, max(FEWEST, CHUNK_BYTES // table.row_bytes))
-        if table.row_bytes
-        else _ROWS_UNKNOWN
-    )
+    if table.row_bytes:
+        return min(MOST, max(FEWEST, CHUNK_BYTES // table.row_bytes))
+    return _ROWS_UNKNOWN

@@ -264,11 +264,9 @@ class MySQLChanges(PartitionedSource):
     def partitions(self, start: Any, end: Any) -> list[Any]:
         """Return ranges of bytes with changes, one a task."""
         plan = self._plans.get(text_of([start, end]))
-        return (
-            plan
-            if plan is not None
-            else self._planned_again(Position.from_json(start), Position.from_json(end))
-        )
+        if plan is not None:
+            return plan
+        return self._planned_again(Position.from_json(start), Position.from_json(end))
 
     def _beginning(self, position: Any, current: Position) -> Position:
         """Return the position behind what is known to have no selected change."""
