@@ -149,18 +149,8 @@ def _inner_event(
     timestamp, kind, server_id, _, _, flags = _HEADER.unpack_from(buffer, at)
     if kind == TRANSACTION_PAYLOAD:
         raise damaged_event(outer, "a payload in a payload")
-    return BinlogEvent(
-        buffer,
-        at,
-        at + size,
-        kind,
-        flags,
-        timestamp,
-        server_id,
-        outer.file,
-        outer.position,
-        number,
-    )
+    header = kind, flags, timestamp, server_id
+    return BinlogEvent(buffer, at, at + size, *header, outer.file, outer.position, number)
 
 
 def _statement_start(event: BinlogEvent) -> int:

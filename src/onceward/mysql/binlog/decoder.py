@@ -325,13 +325,11 @@ class Decoder:
         pending = table.pending.get(kind)
         if pending is None:
             self._busy.add(table)
-            pending = table.pending[kind] = PendingRows(
-                table.map,
-                table.layout,
-                ROWS_EVENTS[kind],
-                self._skippable,
-                2 * PIECE_BYTES // table.row_bytes,
+            most_rows = 2 * PIECE_BYTES // table.row_bytes
+            pending = PendingRows(
+                table.map, table.layout, ROWS_EVENTS[kind], self._skippable, most_rows
             )
+            table.pending[kind] = pending
             self._waiting.append(pending)
         pending.add(event, self._gtid, self._event_count, buffer[at:stop])
         self._event_count += 1

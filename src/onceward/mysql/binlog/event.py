@@ -10,7 +10,7 @@ Source: MySQL, ``libs/mysql/binlog/event/binlog_event.h`` (``Log_event_type``,
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 HEADER_BYTES = 19
 
@@ -70,14 +70,10 @@ ARTIFICIAL_FLAG = 0x20
 
 RowChange = Literal["insert", "update", "delete"]
 
+_INSERT, _UPDATE, _DELETE = get_args(RowChange)
 ROWS_EVENTS: dict[int, RowChange] = {
-    23: "insert",
-    24: "update",
-    25: "delete",
-    30: "insert",
-    31: "update",
-    32: "delete",
-}
+    23: _INSERT, 24: _UPDATE, 25: _DELETE, 30: _INSERT, 31: _UPDATE, 32: _DELETE,
+}  # fmt: skip
 """Rows events: of version 1, which MariaDB writes, and of version 2."""
 
 COMPRESSED_ROWS_EVENTS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
@@ -100,22 +96,10 @@ _REASONS = {
 _LOAD_FILES = frozenset({BEGIN_LOAD_QUERY, APPEND_BLOCK, DELETE_FILE})
 """The file of such a statement in blocks; the event that executes it follows them."""
 
-_COMMON = frozenset(
-    {
-        QUERY,
-        STOP,
-        ROTATE,
-        INTVAR,
-        RAND,
-        USER_VAR,
-        FORMAT_DESCRIPTION,
-        XID,
-        TABLE_MAP,
-        HEARTBEAT,
-        *ROWS_EVENTS,
-        *_LOAD_FILES,
-    }
-)
+_COMMON = frozenset({
+    QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID, TABLE_MAP, HEARTBEAT,
+    *ROWS_EVENTS, *_LOAD_FILES,
+})  # fmt: skip
 """INTVAR, RAND and USER_VAR hold values for the QUERY behind them, which is classified by its
 text; CREATE EVENT has some as well.
 """
@@ -123,8 +107,7 @@ text; CREATE EVENT has some as well.
 _SUPPORTED: dict[Dialect, frozenset[int]] = {
     "mysql": _COMMON | {
         IGNORABLE, ROWS_QUERY, GTID, ANONYMOUS_GTID, PREVIOUS_GTIDS, TRANSACTION_CONTEXT,
-        VIEW_CHANGE,
-        TRANSACTION_PAYLOAD, HEARTBEAT_V2, GTID_TAGGED,
+        VIEW_CHANGE, TRANSACTION_PAYLOAD, HEARTBEAT_V2, GTID_TAGGED,
     },
     "mariadb": _COMMON | {
         ANNOTATE_ROWS, BINLOG_CHECKPOINT, MARIADB_GTID, GTID_LIST, START_ENCRYPTION,

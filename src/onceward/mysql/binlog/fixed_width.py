@@ -224,20 +224,11 @@ def temporal_array(table: TableMap, column: TableColumn, at: CellBytes, cells: C
         digits = np.empty((len(value), _DATE_BYTES), np.uint8)
         digits[:] = _DATE_PATTERN
     else:
-        parts = (
-            _datetimes(at, cells) if column.kind is ColumnKind.DATETIME else _timestamps(at, cells)
-        )
-        fraction = _fraction(
-            at, cells.start + (5 if column.kind is ColumnKind.DATETIME else 4), column.fsp
-        )
-        fits = (
-            (parts[0] < 10_000)
-            & (parts[0] >= 0)
-            & (parts[3] < 24)
-            & (parts[4] < 60)
-            & (parts[5] < 60)
-        )
-        fits &= fraction < 1_000_000
+        is_datetime = column.kind is ColumnKind.DATETIME
+        parts = _datetimes(at, cells) if is_datetime else _timestamps(at, cells)
+        fraction = _fraction(at, cells.start + (5 if is_datetime else 4), column.fsp)
+        fits = (parts[0] < 10_000) & (parts[0] >= 0) & (fraction < 1_000_000)
+        fits &= (parts[3] < 24) & (parts[4] < 60) & (parts[5] < 60)
         check_cells(fits, cells.null, f"{_describe(table, column)}{_NO_NUMBER}")
         if cells.null is not None:
             fraction = np.where(cells.null, 0, fraction)

@@ -253,18 +253,20 @@ class RowLayout:
             return RowCells(*steps[0])
         event = np.concatenate([each for each, _, _ in steps])
         order = np.argsort(event, kind="stable")
-        columns = [
-            Cells(
-                np.concatenate([step[2][place].start for step in steps])[order],
-                np.concatenate([_required_length(step[2][place]) for step in steps])[order]
-                if column.length_bytes
-                else None,
-                _nulls([(step[2][place].null, len(step[0])) for step in steps], order),
-            )
-            for place, column in enumerate(self._columns)
-        ]
-        return RowCells(
-            event[order], np.concatenate([number for _, number, _ in steps])[order], columns
+        columns = [self._join_cells(steps, place, order) for place in range(len(self._columns))]
+        rows = np.concatenate([number for _, number, _ in steps])
+        return RowCells(event[order], rows[order], columns)
+
+    def _join_cells(
+        self, steps: list[tuple[Numbers, Numbers, list[Cells]]], place: int, order: Numbers
+    ) -> Cells:
+        parts = [cells[place] for _, _, cells in steps]
+        length = None
+        if self._columns[place].length_bytes:
+            length = np.concatenate([_required_length(part) for part in parts])[order]
+        nulls = [(part.null, len(event)) for part, (event, _, _) in zip(parts, steps, strict=True)]
+        return Cells(
+            np.concatenate([part.start for part in parts])[order], length, _nulls(nulls, order)
         )
 
 

@@ -42,7 +42,10 @@ _BLANK = (
 )
 _TEXT = r"'(?:[^'\\]|\\.|'')*'"
 _TEXT_AS_IT_IS = r"'(?:[^']|'')*'"  # NO_BACKSLASH_ESCAPES
-_REST = r"(?P<name>`(?:[^`]|``)*`{more})|(?P<text>{texts})|(?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)|(?P<sign>[^'\"`])"
+_REST = (
+    r"(?P<name>`(?:[^`]|``)*`{more})|(?P<text>{texts})|"
+    r"(?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)|(?P<sign>[^'\"`])"
+)
 
 
 def _pattern(ansi_quotes: bool, backslashes: bool) -> re.Pattern[str]:
@@ -257,15 +260,10 @@ def dml_tables(verb: str, tokens: TokenReader) -> TableNames:
         and not _has_second_table(verb, rest)
     ):
         return (first,)
-    found = [tokens.possible_tables(*chain) for chain in _qualified_names(rest)]
-    return tuple(
-        dict.fromkeys(
-            [
-                *([first] if first else []),
-                *(take_table for take_tables in found for take_table in take_tables),
-            ]
-        )
-    )
+    tables = [first] if first else []
+    for name in _qualified_names(rest):
+        tables += tokens.possible_tables(*name)
+    return tuple(dict.fromkeys(tables))
 
 
 def _first_table(verb: str, tokens: TokenReader) -> tuple[str, str] | None:

@@ -143,28 +143,28 @@ def classify_statement(
     lower_case_names: bool = False,
 ) -> Effect:
     """Return what a statement does to the selected tables."""
-    verdicts = [
+    effects = [
         classify_tokens(
             tokenize(text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes),
             statement.database, selects, selects_database, lower_case_names,
         )
         for text in statement.texts
     ]  # fmt: skip
-    if not verdicts:
+    if not effects:
         return unknown_statement("a statement in a character set that is not known")
-    no_effects = [verdict for verdict in verdicts if isinstance(verdict, NoEffect)]
-    if len(no_effects) == len(verdicts):
-        return max(no_effects, key=lambda verdict: verdict.defines is not None)
-    elsewhere = [verdict.tables for verdict in verdicts if isinstance(verdict, OtherTables)]
-    if len(elsewhere) == len(verdicts):
-        return OtherTables(tuple(dict.fromkeys(name for tables in elsewhere for name in tables)))
-    if not isinstance(verdicts[0], Unsupported) and any(
-        verdict != verdicts[0] for verdict in verdicts
-    ):
+    no_effects = [effect for effect in effects if isinstance(effect, NoEffect)]
+    if len(no_effects) == len(effects):
+        return max(no_effects, key=lambda effect: effect.defines is not None)
+    other_tables = [effect.tables for effect in effects if isinstance(effect, OtherTables)]
+    if len(other_tables) == len(effects):
+        return OtherTables(
+            tuple(dict.fromkeys(name for tables in other_tables for name in tables))
+        )
+    if not isinstance(effects[0], Unsupported) and any(effect != effects[0] for effect in effects):
         return unknown_statement(
             "a statement whose character set is not sure, and which may be on a table that is read"
         )
-    return verdicts[0]
+    return effects[0]
 
 
 def _parse_variables(variables: EventFields) -> tuple[int, int]:

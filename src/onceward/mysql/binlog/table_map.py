@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Literal
 
 from onceward.mysql.binlog.charsets import charset_by_collation, decode_name
 from onceward.mysql.binlog.errors import SET_FULL_METADATA, damaged_data, unreadable_change
+from onceward.mysql.binlog.event import Dialect
 from onceward.mysql.binlog.fields import MetadataFields
 
 
@@ -104,9 +104,15 @@ LABEL_TYPES = frozenset({247, 248})
 
 _INTEGER_BYTES = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}
 _TYPE_NAMES = {
-    0: "DECIMAL of before MySQL 5.0", 7: "TIMESTAMP of before MySQL 5.6", 11: "TIME of before MySQL 5.6",
+    0: "DECIMAL of before MySQL 5.0", 7: "TIMESTAMP of before MySQL 5.6",
+    11: "TIME of before MySQL 5.6",
     12: "DATETIME of before MySQL 5.6", 6: "NULL", 20: "an array", 243: "an invalid type",
 }  # fmt: skip
+_STRING = 254
+_TEMPORAL_TYPES = {
+    17: (ColumnKind.TIMESTAMP, 4), 18: (ColumnKind.DATETIME, 5), 19: (ColumnKind.TIME, 3),
+}  # fmt: skip
+_BLOB_KINDS = {245: ColumnKind.JSON, 255: ColumnKind.GEOMETRY, 242: ColumnKind.VECTOR}
 _OLD_TEMPORALS = {7, 11, 12}
 _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 MOST_DIGITS = 65
@@ -124,7 +130,7 @@ class StoredColumn:
     @property
     def is_fixed_string(self) -> bool:
         """CHAR or BINARY, whose padding at the end is not in the binlog."""
-        return self.number == 254
+        return self.number == _STRING
 
 
 def parse_types(
@@ -137,7 +143,10 @@ def parse_types(
     data = MetadataFields(metadata, f"the table map of {table}")
     found = []
     for name, number in zip(names, types, strict=True):
-        found.append(_parse_type(name, number, data, table))
+        if number == _STRING:
+            found.append(_string_column(name, data.take_byte(), data.take_byte(), table))
+        else:
+            found.append(StoredColumn(number, _parse_type(name, number, data, table)))
     if data.remaining:
         raise damaged_data(f"the table map of {table} has metadata for more columns than it has")
     return found
@@ -148,54 +157,36 @@ def decimal_bytes(digits: int) -> int:
     return digits // 9 * 4 + _DIGIT_BYTES[digits % 9]
 
 
-def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> StoredColumn:
+def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> TableColumn:
     if number in _INTEGER_BYTES:
-        return StoredColumn(number, TableColumn(name, ColumnKind.INTEGER, _INTEGER_BYTES[number]))
+        return TableColumn(name, ColumnKind.INTEGER, _INTEGER_BYTES[number])
     if number in (4, 5):
         if (width := data.take_byte()) != 4 * (number - 3):
             raise damaged_data(f"the table map of {table} has a float of {width} bytes")
-        return StoredColumn(number, TableColumn(name, ColumnKind.FLOAT, width))
+        return TableColumn(name, ColumnKind.FLOAT, width)
     if number == 13:
-        return StoredColumn(number, TableColumn(name, ColumnKind.YEAR, 1))
+        return TableColumn(name, ColumnKind.YEAR, 1)
     if number in (10, 14):
-        return StoredColumn(number, TableColumn(name, ColumnKind.DATE, 3))
-    if number in (17, 18, 19):
-        return StoredColumn(number, _temporal_column(name, number, data.take_byte(), table))
+        return TableColumn(name, ColumnKind.DATE, 3)
+    if number in _TEMPORAL_TYPES:
+        return _temporal_column(name, number, data.take_byte(), table)
     if number == 246:
-        return StoredColumn(
-            number, _decimal_column(name, data.take_byte(), data.take_byte(), table)
-        )
+        return _decimal_column(name, data.take_byte(), data.take_byte(), table)
     if number == 16:
         odd, whole = data.take_byte(), data.take_byte()
-        return StoredColumn(
-            number, TableColumn(name, ColumnKind.BIT, whole + (odd > 0), bits=whole * 8 + odd)
-        )
+        return TableColumn(name, ColumnKind.BIT, whole + (odd > 0), bits=whole * 8 + odd)
     if number in (15, 253, 141):
         size = int.from_bytes(data.take(2), "little")
         # Of a compressed one the length has two bytes as soon as its byte of method may reach
         # beyond 255.
-        return StoredColumn(
-            number,
-            TableColumn(
-                name, ColumnKind.TEXT, 0, 1 + (size > 255), size=size, is_compressed=number == 141
-            ),
+        length_bytes, is_compressed = 1 + (size > 255), number == 141
+        return TableColumn(
+            name, ColumnKind.TEXT, 0, length_bytes, size=size, is_compressed=is_compressed
         )
-    if number in (252, 140, 245, 255, 242):
-        kind = {245: ColumnKind.JSON, 255: ColumnKind.GEOMETRY, 242: ColumnKind.VECTOR}.get(
-            number, ColumnKind.TEXT
-        )
-        return StoredColumn(
-            number,
-            TableColumn(
-                name,
-                kind,
-                0,
-                _check_length_bytes(data.take_byte(), table),
-                is_compressed=number == 140,
-            ),
-        )
-    if number == 254:
-        return _string_column(name, data.take_byte(), data.take_byte(), table)
+    if number in (252, 140, *_BLOB_KINDS):
+        kind = _BLOB_KINDS.get(number, ColumnKind.TEXT)
+        length_bytes = _check_length_bytes(data.take_byte(), table)
+        return TableColumn(name, kind, 0, length_bytes, is_compressed=number == 140)
     raise _unsupported_type(name, number, table)
 
 
@@ -208,11 +199,7 @@ def _check_length_bytes(number: int, table: str) -> int:
 def _temporal_column(name: str, number: int, fsp: int, table: str) -> TableColumn:
     if fsp > 6:
         raise damaged_data(f"the table map of {table} has {fsp} digits of a second")
-    kind, whole = {
-        17: (ColumnKind.TIMESTAMP, 4),
-        18: (ColumnKind.DATETIME, 5),
-        19: (ColumnKind.TIME, 3),
-    }[number]
+    kind, whole = _TEMPORAL_TYPES[number]
     return TableColumn(name, kind, whole + (fsp + 1) // 2, fsp=fsp)
 
 
@@ -239,39 +226,28 @@ def _string_column(name: str, first: int, second: int, table: str) -> StoredColu
         return StoredColumn(
             real, TableColumn(name, ColumnKind.ENUM if real == 247 else ColumnKind.SET, second)
         )
-    if real != 254:
+    if real != _STRING:
         raise damaged_data(f"the table map of {table} has a CHAR of type {real}")
     return StoredColumn(real, TableColumn(name, ColumnKind.TEXT, 0, 1 + (size > 255), size=size))
 
 
 def _unsupported_type(name: str, number: int, table: str) -> Exception:
     type_name = _TYPE_NAMES.get(number, "one that is not known")
-    step = (
-        f"ALTER TABLE {table} FORCE writes the column anew in today's form; start from a position "
-        f"after that"
-        if number in _OLD_TEMPORALS
-        else f"leave {table} out of the wanted tables, or change the column's type and start from "
-        f"a position after that"
-    )
+    step = f"leave {table} out of the wanted tables, or change the column's type and"
+    if number in _OLD_TEMPORALS:
+        step = f"ALTER TABLE {table} FORCE writes the column anew in today's form;"
     return unreadable_change(
-        "column_type", f"column {name!r} of {table} has the type {number} ({type_name})", step
+        "column_type",
+        f"column {name!r} of {table} has the type {number} ({type_name})",
+        f"{step} start from a position after that",
     )
 
-
-Dialect = Literal["mysql", "mariadb"]
 
 ID_BYTES = 6
 _VERSION_COLUMNS, _MICROSECONDS = ("row_start", "row_end"), 6
-_SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SETS, _ENUMS, _GEOMETRIES = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-)
-_KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET, _LABELLED_CHARSET, _VISIBILITY = 8, 9, 10, 11, 12
+_SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SETS, _ENUMS = range(1, 7)
+_GEOMETRIES, _KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET = range(7, 11)
+_LABELLED_CHARSET, _VISIBILITY = 11, 12
 
 
 @dataclass(frozen=True)

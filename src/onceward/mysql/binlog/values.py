@@ -69,7 +69,7 @@ def decompressed_array(
     title = f"a value of the compressed column {column.name!r} of {table.name}"
     try:
         for value in at.slices(cells):
-            found.append(value and _decompress_value(value))  # noqa: PERF401  says where it stopped
+            found.append(value and _decompress_value(value))  # noqa: PERF401  for its length
     except (zlib.error, ValueError) as error:
         raise InvalidCell(
             len(found), damaged_data(f"{title} cannot be unpacked: {error}")
@@ -294,7 +294,8 @@ def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells
     found: list[str | None] = []
     try:
         for document in documents:
-            found.append(None if document is None else json_text(document))  # noqa: PERF401  says where it stopped
+            text = None if document is None else json_text(document)
+            found.append(text)
     except InvalidJson as error:
         what = (
             f"column {column.name!r} of {table.name} has a document that cannot be read: {error}"

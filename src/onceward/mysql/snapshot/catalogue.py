@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward.errors import ServerMisconfigured
-from onceward.mysql.binlog.table_map import ColumnKind, Dialect, TableColumn, TableMap
+from onceward.mysql.binlog.event import Dialect
+from onceward.mysql.binlog.table_map import ColumnKind, TableColumn, TableMap
 from onceward.mysql.binlog.values import select_expression
 from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Key, KeyColumn, Query, quote
 
@@ -56,6 +57,7 @@ class TableDescription:
 
 
 def quote_table(database: str, table: str) -> str:
+    """Return a table's quoted name with its database."""
     return f"{quote(database)}.{quote(table)}"
 
 
@@ -67,7 +69,8 @@ def describe_table(query: Query, dialect: Dialect, database: str, table: str) ->
     """
     where = f"TABLE_SCHEMA = {_literal(database)} AND TABLE_NAME = {_literal(table)}"
     columns = query(
-        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, NUMERIC_PRECISION, "  # noqa: S608
+        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, "  # noqa: S608
+        "NUMERIC_PRECISION, "
         "NUMERIC_SCALE, "
         "DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS "
         f"WHERE {where} ORDER BY ORDINAL_POSITION"
@@ -92,7 +95,8 @@ def describe_table(query: Query, dialect: Dialect, database: str, table: str) ->
 
 def _describe_row_bytes(query: Query, where: str, name: str) -> int:
     rows = query(
-        f"SELECT TABLE_TYPE, ENGINE, AVG_ROW_LENGTH FROM information_schema.TABLES WHERE {where}"  # noqa: S608 — a quoted text
+        f"SELECT TABLE_TYPE, ENGINE, AVG_ROW_LENGTH "  # noqa: S608
+        f"FROM information_schema.TABLES WHERE {where}"
     )
     kind, engine, row_bytes = rows[0] if rows else ("not visible", None, None)
     if kind != "BASE TABLE":

@@ -158,15 +158,9 @@ def read_rows(
         table = _describe_in_view(query, as_of, chunk)
         first = _rows_at_first_change(query, reading, chunk, as_of, high, settings)
         try:
-            found = (
-                list(
-                    _read_untouched(
-                        server.connection, query, table, chunk, as_of, settings.values, first
-                    )
-                )
-                if table is not None
-                else []
-            )
+            found = []
+            if table is not None:
+                found = list(_read_untouched(server, table, chunk, as_of, settings.values, first))
             break
         except _driver().MySQLError as error:
             if error_number(error) != _DEFINITION_CHANGED:
@@ -306,8 +300,7 @@ def _read_blocks(
 
 
 def _read_untouched(
-    connection: Any,
-    query: Query,
+    server: Server,
     table: TableDescription,
     chunk: Chunk,
     as_of: Position,
@@ -316,14 +309,14 @@ def _read_untouched(
 ) -> Iterator[pa.Table]:
     """Yield the rows of step 4."""
     # Texts in their own charsets, as the binlog has them.
-    query("SET character_set_results = NULL")
+    server.query("SET character_set_results = NULL")
     keys = pa.array(changed, pa.string())
     statement = (
         f"SELECT {', '.join(table.expressions)} "  # noqa: S608
         f"FROM {table.quoted} FORCE INDEX (PRIMARY) "
         f"WHERE {range_condition(table.key, chunk['after'], chunk['up_to'])}"
     )
-    for columns in fetch_columns(connection, statement):
+    for columns in fetch_columns(server.connection, statement):
         try:
             rows = columns_from_text(table.map, columns)
         except InvalidCell as error:
@@ -337,11 +330,9 @@ def _read_untouched(
             file=as_of.file,
             pos=as_of.pos,
         )
-        yield (
-            changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys)))
-            if changed
-            else changes
-        )
+        if changed:
+            changes = changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys)))
+        yield changes
 
 
 def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:

@@ -132,7 +132,8 @@ def _split_block(block: RowBlock, choice: KeyFilter) -> list[RowBlock]:
 def _select_rows(block: RowBlock, kind: str, rows: Mask) -> list[RowBlock]:
     if not rows.any():
         return []
-    return [replace(block if rows.all() else block.select(rows), kind=kind)]  # type: ignore[arg-type]
+    selected = block if rows.all() else block.select(rows)
+    return [replace(selected, kind=kind)]  # type: ignore[arg-type]
 
 
 def _compare(

@@ -28,20 +28,11 @@ Query = Callable[[str], Sequence[tuple[Any, ...]]]
 KeyPlace = list[str]
 Mask = npt.NDArray[np.bool_]
 
-SORTED_HERE = frozenset(
-    {
-        ColumnKind.INTEGER,
-        ColumnKind.YEAR,
-        ColumnKind.DECIMAL,
-        ColumnKind.BINARY,
-        ColumnKind.DATE,
-        ColumnKind.DATETIME,
-        ColumnKind.TIMESTAMP,
-    }
-)
+_DIGITS = frozenset({ColumnKind.INTEGER, ColumnKind.YEAR, ColumnKind.DECIMAL})
+_DATES = {ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP}
+SORTED_HERE = _DIGITS | _DATES | {ColumnKind.BINARY}
 """Dates and timestamps by their texts, which sort as they do."""
 SORTED_THERE = frozenset({ColumnKind.TEXT, ColumnKind.TIME})
-_DIGITS = frozenset({ColumnKind.INTEGER, ColumnKind.YEAR, ColumnKind.DECIMAL})
 _AT_ONCE = 500
 """Keys in one query, some 100 bytes each."""
 
@@ -58,11 +49,12 @@ class KeyColumn:
     collation: str = ""
 
     def to_json(self) -> dict[str, str]:
+        """Return JSON."""
         return {**asdict(self), "kind": self.kind.value}
 
     @classmethod
-    def from_json(cls, expression: dict[str, str]) -> KeyColumn:
-        return cls(**{**expression, "kind": ColumnKind(expression["kind"])})  # type: ignore[arg-type]
+    def from_json(cls, value: dict[str, str]) -> KeyColumn:
+        return cls(**{**value, "kind": ColumnKind(value["kind"])})  # type: ignore[arg-type]
 
     @property
     def quoted(self) -> str:
@@ -119,6 +111,7 @@ Key = tuple[KeyColumn, ...]
 
 
 def quote(name: str) -> str:
+    """Return a quoted name."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -135,8 +128,8 @@ def is_behind(key: Key, place: KeyPlace, columns: Sequence[pa.Array], query: Que
     """Return a mask of the keys, one column of them each, that are behind ``place``."""
     if all(column.kind in SORTED_HERE for column in key):
         found = np.zeros(len(columns[0]), np.bool_)
-        for column, expression, values in reversed(list(zip(key, place, columns, strict=True))):
-            limit = column.value(expression, values.type)
+        for column, limit_text, values in reversed(list(zip(key, place, columns, strict=True))):
+            limit = column.value(limit_text, values.type)
             found = _to_mask(pc.greater(values, limit)) | (
                 _to_mask(pc.equal(values, limit)) & found
             )
@@ -173,10 +166,8 @@ def _comparison_queries(key: Key, place: KeyPlace, keys: list[tuple[Any, ...]]) 
             rows.append(
                 f"SELECT {number}{'' if rows else ' AS `onceward number`'}, {', '.join(values)}"
             )
-        yield (
-            f"SELECT `onceward number` FROM ({' UNION ALL '.join(rows)}) AS asked WHERE "  # noqa: S608
-            f"{condition}"
-        )
+        union = " UNION ALL ".join(rows)
+        yield f"SELECT `onceward number` FROM ({union}) AS asked WHERE {condition}"  # noqa: S608
 
 
 # Row constructors, ``(a, b) > (1, 2)``, mean the same as these OR conditions, but no server looks

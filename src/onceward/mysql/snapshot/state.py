@@ -100,7 +100,8 @@ def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> 
     """
     for database, table in tables:
         describe_table(query, dialect, database, table)
-        query(f"SELECT * FROM {quote_table(database, table)} LIMIT 0")  # noqa: S608 — quoted; a right for all columns
+        # This takes a privilege on all columns.
+        query(f"SELECT * FROM {quote_table(database, table)} LIMIT 0")  # noqa: S608 — quoted
     return {
         "left": [list(each) for each in tables],
         "table": None,
@@ -150,21 +151,22 @@ def next_state(
     return {"left": left, "table": table, "key": key, "after": after, "chunks": found}
 
 
-def parse_key(columns: list[dict[str, str]]) -> Key:
+def parse_key(key: list[dict[str, str]]) -> Key:
     """Parse the key of a state or a chunk."""
-    return tuple(KeyColumn.from_json(each) for each in columns)
+    return tuple(KeyColumn.from_json(each) for each in key)
 
 
-def check_same_key(table_now: Key, now: Key, database: str, table: str) -> None:
+def check_same_key(before: Key, now: Key, database: str, table: str) -> None:
     """Check the primary key.
 
     :raises ChangeUnreadable: it was altered while the snapshot was under way.
     """
-    if table_now != now:
+    if before != now:
         raise key_changed_error(database, table)
 
 
 def key_changed_error(database: str, table: str) -> OncewardError:
+    """Return the error of an altered primary key."""
     return ChangeUnreadable(
         f"the primary key of {database}.{table} was altered while a snapshot of it was under way",
         next_step="start the query with a new checkpoint",

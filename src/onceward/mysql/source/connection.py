@@ -350,12 +350,14 @@ def error_number(error: BaseException) -> int:
     """Return the number of PyMySQL's error that ``error`` is, or was raised from; 0 if it is
     none.
     """
-    text = error.__cause__ if isinstance(error, OncewardError) else error
+    cause = error.__cause__ if isinstance(error, OncewardError) else error
     driver = library("changes of a MySQL or MariaDB server need PyMySQL", "mysql", "pymysql")
     is_numbered = (
-        isinstance(text, driver.MySQLError) and bool(text.args) and isinstance(text.args[0], int)
+        isinstance(cause, driver.MySQLError)
+        and bool(cause.args)
+        and isinstance(cause.args[0], int)
     )
-    return int(text.args[0]) if is_numbered and text is not None else 0
+    return int(cause.args[0]) if is_numbered and cause is not None else 0
 
 
 def _driver_error(number: int, text: str, where: str) -> OncewardError:

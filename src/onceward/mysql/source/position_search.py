@@ -199,16 +199,16 @@ def read_file_header(
     settings: ChangesSettings, server: str, file: str
 ) -> tuple[int | None, Gtids | None]:
     """Return when a binlog was created, and all transactions before it."""
-    born = None
+    created_at = None
     with open_dump(settings, server, Coordinates(file, FIRST_BYTE)) as dump:
         for events in dump.blocks():
             for event in events:
                 if event.kind == FORMAT_DESCRIPTION:
-                    born = event.timestamp
+                    created_at = event.timestamp
                 before = parse_previous_gtids(event)
                 if before is not None or event.kind in TRANSACTION_STARTS:
-                    return born, before
-    return born, None
+                    return created_at, before
+    return created_at, None
 
 
 def _is_in_binlogs(server: Server, position: Position) -> bool:
@@ -295,21 +295,16 @@ def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> st
     is in it.
     """
     files = list(server.binlogs())
+
+    def before(file: str) -> Gtids | None:
+        return _transactions_before(settings, server, file)
+
     if server.dialect == "mysql" or _is_gtid_strict(server):
         unread = (
-            bisect_left(
-                files,
-                True,
-                key=lambda file: (
-                    not _can_start(read_set, _transactions_before(settings, server, file))
-                ),
-            )
-            - 1
+            bisect_left(files, True, key=lambda file: not _can_start(read_set, before(file))) - 1
         )
     else:
-        unread = _newest_start(
-            server, read_set, [_transactions_before(settings, server, file) for file in files]
-        )
+        unread = _newest_start(server, read_set, [before(file) for file in files])
     removed = Gtids.parse("mysql", server.purged_gtids()) if server.dialect == "mysql" else None
     if unread < 0 or (removed is not None and not read_set.covers(removed)):
         raise BinlogPurged(
@@ -441,8 +436,8 @@ def _find_timestamp(settings: ChangesSettings, server: Server, milliseconds: int
     """
     files = list(server.binlogs())
     while len(files) > 1:
-        born, _ = read_file_header(settings, server.identity, files[-1])
-        if born is not None and born * 1000 < milliseconds:
+        created_at, _ = read_file_header(settings, server.identity, files[-1])
+        if created_at is not None and created_at * 1000 < milliseconds:
             break
         files.pop()
 

@@ -82,7 +82,7 @@ class _PartitionBuilder:
     gtid: str | None = None
     changes: int = 0
     """In the open partition."""
-    born: int | None = None
+    created_at: int | None = None
     era: int = 0
     """See :class:`~onceward.mysql.source.position.Position`."""
 
@@ -92,7 +92,7 @@ class _PartitionBuilder:
         """End the open partition here, and begin another one."""
         if self.changes:
             part: dict[str, Any] = {
-                "file": self.file, "born": self.born, "era": self.era, "from": self.begin,
+                "file": self.file, "born": self.created_at, "era": self.era, "from": self.begin,
                 "to": pos,
             }  # fmt: skip
             if self.maps:
@@ -186,14 +186,8 @@ class RangePlanner(TransactionWalk):
             self._on_incomplete()
         else:
             self._parts.cut(*self.place)
-        return PlannedRange(
-            self.position(),
-            self._parts.partitions,
-            self._changes,
-            self.bytes,
-            self.is_done,
-            self.error,
-        )
+        parts, error = self._parts.partitions, self.error
+        return PlannedRange(self.position(), parts, self._changes, self.bytes, self.is_done, error)
 
     # Transactions
 
@@ -233,7 +227,7 @@ class RangePlanner(TransactionWalk):
 
     def _format(self, event: BinlogEvent) -> None:
         super()._format(event)
-        self._parts.born = event.timestamp
+        self._parts.created_at = event.timestamp
 
     # What is in them
 

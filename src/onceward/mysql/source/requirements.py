@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from onceward.errors import AccessDenied, ServerMisconfigured, ServerUnreachable
+from onceward.mysql.snapshot.catalogue import quote_table
 from onceward.mysql.snapshot.keys import quote
 from onceward.mysql.snapshot.state import is_missing
 from onceward.mysql.source.connection import LOCK_WAIT, Server, error_number, open_dump
@@ -147,17 +148,11 @@ def check_requirements(
         return found
     found += _check_variables(server, variables)
     if variables.get("server_id") == "0":
-        fix = _set_statement(server, "server_id", "1")
-        return [
-            *found,
-            Requirement(
-                "server_id",
-                "0",
-                is_met=False,
-                why="the server sends its binlog to nobody",
-                fix=fix,
-            ),
-        ]
+        why, fix = (
+            "the server sends its binlog to nobody",
+            _set_statement(server, "server_id", "1"),
+        )
+        return [*found, Requirement("server_id", "0", is_met=False, why=why, fix=fix)]
     checks = list(_check_grants(server, settings))
     found += checks
     if all(one.is_met for one in checks):
@@ -326,7 +321,8 @@ def _check_patterns(server: Server, settings: ChangesSettings) -> Iterator[Requi
         if "*" not in "".join(pattern):
             continue
         database, table = (one.replace("*", f"onceward_{secrets.token_hex(4)}") for one in pattern)
-        if _is_denied(server, f"SELECT 1 FROM {quote(database)}.{quote(table)} LIMIT 0"):  # noqa: S608 — quoted
+        name = quote_table(database, table)
+        if _is_denied(server, f"SELECT 1 FROM {name} LIMIT 0"):  # noqa: S608 — quoted
             yield Requirement(
                 f"SELECT on {'.'.join(pattern)}", "not granted on all of it", is_met=False,
                 why="tables on which nothing is granted are not seen, and their rows would be "
@@ -386,10 +382,12 @@ def _check_versioning(server: Server, tables: Iterable[tuple[str, str]]) -> Iter
 
 def _check_select(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Requirement]:
     for database, table in tables:
-        refused = _refusal(server, f"SELECT 1 FROM {quote(database)}.{quote(table)} LIMIT 0")  # noqa: S608 — quoted
+        name = quote_table(database, table)
+        refused = _refusal(server, f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 — quoted
         if refused:
             yield Requirement(
-                f"SELECT on {database}.{table}", refused, is_met=False, why="its rows may not be read",
+                f"SELECT on {database}.{table}", refused, is_met=False,
+                why="its rows may not be read",
                 fix=f"GRANT SELECT ON {grant_target(database, table)} TO the login",
             )  # fmt: skip
 
@@ -434,7 +432,7 @@ def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[
     shows ``REFERENTIAL_CONSTRAINTS`` to nobody who may only SELECT.
     """
     try:
-        ((_, statement),) = server.query(f"SHOW CREATE TABLE {quote(schema)}.{quote(table)}")
+        ((_, statement),) = server.query(f"SHOW CREATE TABLE {quote_table(schema, table)}")
     except (AccessDenied, ServerMisconfigured):
         return  # said already: its rows may not be read either
     for line in str(statement).splitlines():

@@ -17,10 +17,10 @@ from typing import Any, Literal, cast, get_args
 
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.mysql.binlog.errors import Skippable
+from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.source.position import binlog_number
 from onceward.sql.ledger.mysql import said_in
 
-Values = Literal["text", "debezium"]
 Starting = Literal["initial", "earliest", "latest"] | Mapping[str, Any]
 
 BATCH_BYTES = 64 << 20
@@ -43,7 +43,7 @@ class ChangesSettings:
     tables: tuple[tuple[str, str], ...]
     """Patterns: of a database, and of a table in it."""
     starting: Any = "initial"
-    values: Values = "text"
+    values: ValueForm = "text"
     max_bytes: int = BATCH_BYTES
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     pass_over: tuple[str, ...] = ()
@@ -102,12 +102,9 @@ class ChangesSettings:
             else user_tables
         )
         return replace(
-            self,
-            user_tables=user_tables,
-            tables=tables,
-            ignores_case=ignores_case,
+            self, user_tables=user_tables, tables=tables, ignores_case=ignores_case,
             cascades_are_logged=cascades_are_logged,
-        )
+        )  # fmt: skip
 
     @cached_property
     def skippable(self) -> Skippable:
@@ -124,10 +121,10 @@ class ChangesSettings:
         """Tables whose rows may be changed by a cascade, which the binlog does not have, in
         normalized form.
         """
-        connect_args = (
+        cascades = (
             one.removeprefix("cascade:") for one in self.pass_over if _CASCADE.fullmatch(one)
         )
-        return frozenset(one.lower() if self.ignores_case else one for one in connect_args)
+        return frozenset(one.lower() if self.ignores_case else one for one in cascades)
 
 
 def make_settings(
@@ -161,13 +158,13 @@ def make_settings(
         raise _invalid(
             "heartbeat_seconds", heartbeat_seconds, "use seconds, more than 0 and at most a day"
         )
-    if values not in get_args(Values):
-        raise _invalid("values", values, f"use one of {', '.join(get_args(Values))}")
+    if values not in get_args(ValueForm):
+        raise _invalid("values", values, f"use one of {', '.join(get_args(ValueForm))}")
     return ChangesSettings(
-        connect_args={name: what for name, what in connect_args.items() if name != "database"},
+        connect_args={name: value for name, value in connect_args.items() if name != "database"},
         tables=_parse_patterns(tables),
         starting=_parse_starting(starting),
-        values=cast(Values, values),
+        values=cast(ValueForm, values),
         max_bytes=max_bytes_per_batch,
         heartbeat_seconds=float(heartbeat_seconds),
         pass_over=_parse_pass_over(pass_over, _parse_patterns(tables)),
@@ -175,17 +172,17 @@ def make_settings(
 
 
 @lru_cache(1024)
-def _pattern(connect_args: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, connect_args.split("*"))), re.DOTALL)
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-def _matches(name: str, connect_args: str) -> bool:
-    return _pattern(connect_args).fullmatch(name) is not None
+def _matches(name: str, pattern: str) -> bool:
+    return _pattern(pattern).fullmatch(name) is not None
 
 
 def _parse_patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
-    connect_args = [tables] if isinstance(tables, str) else list(tables)
-    for one in connect_args:
+    patterns = [tables] if isinstance(tables, str) else list(tables)
+    for one in patterns:
         if not isinstance(one, str) or not re.fullmatch(r"[^.]+\.[^.]+", one):
             raise _invalid(
                 "tables", one, 'name each as "database.table"; * stands for any text: "shop.*"'
@@ -196,9 +193,9 @@ def _parse_patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
                 one,
                 "the server's own tables have no changes to read; name tables of yours",
             )
-    if not connect_args:
+    if not patterns:
         raise _invalid("tables", tables, 'name one at least: "shop.orders"')
-    return tuple(cast("tuple[str, str]", tuple(one.split("."))) for one in connect_args)
+    return tuple(cast("tuple[str, str]", tuple(one.split("."))) for one in patterns)
 
 
 def _parse_starting(starting: Any) -> Any:
@@ -223,27 +220,25 @@ def _parse_starting(starting: Any) -> Any:
     )
 
 
-def _milliseconds(connect_args: Any) -> int:
-    if isinstance(connect_args, datetime):
-        if connect_args.tzinfo is None:
+def _milliseconds(time: Any) -> int:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
             raise ContradictoryOptions(
-                f"starting at {connect_args} says no time zone",
+                f"starting at {time} says no time zone",
                 next_step="use datetime(…, tzinfo=timezone.utc), for example",
             )
-        return round(connect_args.timestamp() * 1000)
-    if isinstance(connect_args, int) and not isinstance(connect_args, bool):
-        return connect_args
+        return round(time.timestamp() * 1000)
+    if isinstance(time, int) and not isinstance(time, bool):
+        return time
     raise _invalid(
         "starting",
-        {"timestamp": connect_args},
+        {"timestamp": time},
         "use a datetime with a time zone, or milliseconds since 1970",
     )
 
 
-def _parse_pass_over(
-    connect_args: Sequence[str], tables: tuple[tuple[str, str], ...]
-) -> tuple[str, ...]:
-    each = [connect_args] if isinstance(connect_args, str) else list(connect_args)
+def _parse_pass_over(names: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    each = [names] if isinstance(names, str) else list(names)
     for one in each:
         is_valid = isinstance(one, str) and any(
             kind.fullmatch(one) for kind in (_PLACE, _GTID, _CASCADE)
@@ -271,5 +266,5 @@ def _may_match(name: str, tables: tuple[tuple[str, str], ...]) -> bool:
     )
 
 
-def _invalid(name: str, connect_args: object, next_step: str) -> ConfigurationError:
-    return ConfigurationError(f"{name}={connect_args!r}", next_step=next_step)
+def _invalid(name: str, value: object, next_step: str) -> ConfigurationError:
+    return ConfigurationError(f"{name}={value!r}", next_step=next_step)

@@ -34,6 +34,7 @@ from onceward.errors import (
 )
 from onceward.formats.debezium.changes import TABLES, VALUES
 from onceward.mysql.binlog.gtid_sets import Gtids
+from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, is_over
 from onceward.mysql.source.connection import Server, follow
 from onceward.mysql.source.partitions import COLUMNS, join_pieces, read_partition
@@ -52,7 +53,6 @@ from onceward.mysql.source.settings import (
     HEARTBEAT_SECONDS,
     ChangesSettings,
     Starting,
-    Values,
     make_settings,
 )
 
@@ -78,7 +78,7 @@ def mysql_changes(
     max_bytes_per_batch: int = BATCH_BYTES,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
     pass_over: Sequence[str] = (),
-    values: Values = "text",
+    values: ValueForm = "text",
     ledger: Ledger | None = None,
     pipeline_id: str | None = None,
     poll_seconds: float = DEFAULT_POLL_SECONDS,
@@ -113,30 +113,18 @@ def mysql_changes(
     :raises ConfigurationError: a setting is invalid.
     """
     settings = make_settings(
-        url=url,
-        tables=tables,
-        starting=starting,
-        max_bytes_per_batch=max_bytes_per_batch,
-        heartbeat_seconds=heartbeat_seconds,
-        pass_over=pass_over,
-        values=values,
-    )
+        url=url, tables=tables, starting=starting, max_bytes_per_batch=max_bytes_per_batch,
+        heartbeat_seconds=heartbeat_seconds, pass_over=pass_over, values=values,
+    )  # fmt: skip
     frame = MySQLChanges(settings).stream(
-        spark,
-        max_rows_per_batch=_NO_LIMIT,
-        poll_seconds=poll_seconds,
-        ledger=ledger,
+        spark, max_rows_per_batch=_NO_LIMIT, poll_seconds=poll_seconds, ledger=ledger,
         pipeline_id=pipeline_id,
-    )
+    )  # fmt: skip
     # What ``formats.debezium`` looks for: values in another form would be taken for what they are
     # not, and a table that is not read has no changes, ever.
-    written = {VALUES: values}
-    patterns = {TABLES: [".".join(one) for one in settings.tables]}
-    return (
-        frame.withMetadata("before", written)
-        .withMetadata("after", written)
-        .withMetadata("table", patterns)
-    )
+    form, names = {VALUES: values}, {TABLES: [".".join(one) for one in settings.tables]}
+    frame = frame.withMetadata("before", form).withMetadata("after", form)
+    return frame.withMetadata("table", names)
 
 
 @dataclass

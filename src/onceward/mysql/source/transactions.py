@@ -76,7 +76,7 @@ class TransactionWalk:
     ) -> None:
         self.at = at
         self.dialect = at.dialect
-        self.place, self.born, self.era = at.place, at.born, at.era
+        self.place, self.created_at, self.era = at.place, at.born, at.era
         self.gtids: Gtids | None = None if at.gtids is None else Gtids.parse(at.dialect, at.gtids)
         self._skips = None if at.skips is None else GtidBinlogState.from_text(at.skips)
         self.prepared = dict(at.prepared or {})
@@ -134,7 +134,7 @@ class TransactionWalk:
             self.at,
             file=self.place.file,
             pos=self.place.pos,
-            born=self.born,
+            born=self.created_at,
             era=self.era,
             gtids=None if self.gtids is None else str(self.gtids),
             skips=str(self._skips) if self._skips else None,
@@ -330,7 +330,7 @@ class TransactionWalk:
                 "binlogs is gone",
                 details={"known": created_at, "found": event.timestamp},
             )
-        self.born = event.timestamp
+        self.created_at = event.timestamp
         self._on_other(event)
 
     def _previous(self, event: BinlogEvent) -> None:
