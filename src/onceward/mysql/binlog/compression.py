@@ -74,7 +74,7 @@ def _payload_events(event: BinlogEvent) -> Iterator[BinlogEvent]:
     compression = values.get(_COMPRESSION)
     if compression not in (_ZSTD, _NONE):
         raise unreadable_event(
-            event, "unknown_event", f"a transaction compressed in a way that is not known "
+            event, "unknown_event", "a transaction compressed in a way that is not known "
                                     f"({compression})",
             "set binlog_transaction_compression=OFF on the server, or look for a newer Onceward",
             loss="the whole transaction, of which nothing can be read",

@@ -346,7 +346,7 @@ class Decoder:
         error = unreadable_change(
             "table_map",
             f"rows of the table number {int.from_bytes(number, 'little')}, which no event before "
-            f"them describes",
+            "them describes",
             "start at the beginning of a transaction",
         )
         raise add_event(error, event, gtid_text(self._gtid))

@@ -17,8 +17,8 @@ from onceward.mysql.binlog.event import BinlogEvent
 
 ON_DAMAGE = (
     "the query reads it again by itself; if that fails at the same place, run mysqlbinlog "
-    "--verify-binlog-checksum on "
-    "the file, and read from another server, or from a new checkpoint with a snapshot"
+    "--verify-binlog-checksum on the file, and read from another server, or from a new "
+    "checkpoint with a snapshot"
 )
 
 
@@ -116,8 +116,8 @@ SET_FULL_IMAGE = (
 
 DROP_SYSTEM_VERSIONING = (
     "ALTER TABLE … DROP SYSTEM VERSIONING, or leave the table out of tables=; then start from a "
-    "position after that: "
-    "what is deleted stays in the table as history, and no change tells it from what is there"
+    "position after that: what is deleted stays in the table as history, and no change tells it "
+    "from what is there"
 )
 
 

@@ -368,6 +368,6 @@ def _invalid_set(text: str) -> ConfigurationError:
     return ConfigurationError(
         f"{text[:200]!r} is no set of transactions",
         next_step="write it as the server does: MySQL's gtid_executed "
-        "(source:1-7,source:tag:1-3), MariaDB's "
-        "gtid_binlog_pos or gtid_binlog_state (0-1-27,1-2-3)",
+        "(source:1-7,source:tag:1-3), MariaDB's gtid_binlog_pos or gtid_binlog_state "
+        "(0-1-27,1-2-3)",
     )

@@ -424,7 +424,7 @@ def _unsupported_ddl(what: str, name: tuple[str, str]) -> Unsupported:
     return Unsupported(
         "ddl",
         f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of "
-        f"them",
+        "them",
         _COMPARE,
     )
 
@@ -434,7 +434,7 @@ def _unsupported_cascade(name: tuple[str, str]) -> Unsupported:
     return Unsupported(
         "cascade",
         f"a foreign key of {table} (CASCADE, SET NULL) by which the server changes rows, and "
-        f"writes no binlog of it",
+        "writes no binlog of it",
         "let the key RESTRICT, and the application change the rows; then compare the table with "
         "what came of it. Or, "
         f'if none of its rows is ever changed that way, pass_over=["cascade:{table}"]',
@@ -448,7 +448,7 @@ def _unsupported_versioning(name: tuple[str, str]) -> Unsupported:
         f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in "
         "the table as history, and no change tells it from what is there",
         f"ALTER TABLE {'.'.join(name)} DROP SYSTEM VERSIONING, or leave it out of the wanted "
-        f"tables",
+        "tables",
     )
 
 

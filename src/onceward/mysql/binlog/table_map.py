@@ -207,7 +207,7 @@ def _decimal_column(name: str, precision: int, scale: int, table: str) -> TableC
     if not (1 <= precision <= MOST_DIGITS and scale <= min(precision, MOST_SCALE)):
         raise damaged_data(
             f"the table map of {table} has a decimal of {precision} digits, {scale} behind the "
-            f"point"
+            "point"
         )
     width = decimal_bytes(precision - scale) + decimal_bytes(scale)
     return TableColumn(name, ColumnKind.DECIMAL, width, precision=precision, scale=scale)

@@ -76,8 +76,8 @@ def decompressed_array(
         ) from None
     except NotImplementedError as error:
         step = (
-            f"ALTER TABLE {table.name} to have it without COMPRESSED, and start from a "
-            f"position after that"
+            f"ALTER TABLE {table.name} to have it without COMPRESSED, and start from a position "
+            "after that"
         )
         raise InvalidCell(
             len(found), unreadable_change("column_type", f"{title} is packed by {error}", step)
@@ -190,8 +190,8 @@ def _no_text_error(table: TableMap, column: TableColumn, value: bytes) -> Oncewa
         "column_type",
         f"column {column.name!r} of {table.name} has bytes that are no text of its charset "
         f"{column.charset}, among them {value[:32]!r}",
-        "correct the value on the server, and read the row again from the table; a column "
-        "that holds such bytes for good should be a VARBINARY",
+        "correct the value on the server, and read the row again from the table; a column that "
+        "holds such bytes for good should be a VARBINARY",
     )
 
 
@@ -244,8 +244,8 @@ def _pad(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
 def _check_bytes(table: TableMap, column: TableColumn, fits: pa.Array) -> None:
     if pc.all(fits).as_py() is False:
         what = (
-            f"a {column.kind.value} of column {column.name!r} of {table.name} has a length or "
-            f"a number that none has"
+            f"a {column.kind.value} of column {column.name!r} of {table.name} has a length or a "
+            "number that none has"
         )
         raise InvalidCell(pc.index(fits, False).as_py(), damaged_data(what))
 

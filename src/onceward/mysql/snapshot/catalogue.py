@@ -150,7 +150,7 @@ def _describe_key(
             raise _no_snapshot_error(
                 name,
                 f"its primary key has the column {column.name!r} of the type {whole_type}, whose "
-                f"order we do not know",
+                "order we do not know",
                 "use another start than initial, or a key of numbers, texts, bytes or moments",
             )
         charset = column.charset if column.kind is ColumnKind.TEXT else ""

@@ -133,7 +133,7 @@ class ConsistentView:
         """Raise :class:`ServerUnreachable` if no view could be opened for a minute."""
         if time.monotonic() > self._ends:
             raise ServerUnreachable(
-                f"the server did not show for a minute what its binlog has before "
+                "the server did not show for a minute what its binlog has before "
                 f"{self._as_of.place}: {why}",
                 next_step="see in SHOW PROCESSLIST what its commits wait for (a semi-synchronous "
                 "replica, a full disk)",

@@ -61,7 +61,7 @@ def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -
     ):
         raise ServerMisconfigured(
             f"{settings.where} has not given each transaction a GTID, so nobody can say which of "
-            f"them its tables have",
+            "them its tables have",
             next_step="set gtid_mode=ON (by way of OFF_PERMISSIVE and ON_PERMISSIVE, without a "
             "restart), and FLUSH BINARY LOGS; or use another start than initial",
         )

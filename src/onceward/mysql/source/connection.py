@@ -248,10 +248,10 @@ def open_session(settings: ChangesSettings, server: str) -> Iterator[Server]:
         if session.identity != server:
             raise ServerUnreachable(
                 f"{settings.where} led to the server {server}, and leads to {session.identity} "
-                f"now",
+                "now",
                 next_step="start the query again: it finds its place on the new server by GTIDs; "
-                "where the address is "
-                "a proxy's that spreads connections, let it lead to one server",
+                "where the address is a proxy's that spreads connections, let it lead to one "
+                "server",
                 details={"known": server, "found": session.identity},
             )
         yield session
@@ -302,8 +302,8 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
     if at.pos > size:
         return SourceReplaced(
             f"{what}; the file has {size} bytes, and is shorter than when it was read: the "
-            f"server's binlogs were "
-            "reset, or it lost their end in a crash, or it is another server",
+            "server's binlogs were reset, or it lost their end in a crash, or it is another "
+            "server",
             next_step=server.anew_advice,
             details=details,
         )

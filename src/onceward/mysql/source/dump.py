@@ -104,7 +104,7 @@ class Dump:
         if until is not None:
             raise BinlogCorrupted(
                 f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} "
-                f"before",
+                "before",
                 next_step="if the server lost what it had written (sync_binlog other than 1), "
                 "start from a new checkpoint, with a snapshot",
                 details={"at": self._at()},
@@ -133,7 +133,7 @@ class Dump:
         if reader.position >= _FAR:
             raise ServerMisconfigured(
                 f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
-                f"for",
+                "for",
                 next_step="set gtid_mode=ON, or let no transaction be that large; then start "
                 "from a new checkpoint, with a snapshot"
                 if reader.dialect == "mysql"

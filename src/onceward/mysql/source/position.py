@@ -110,9 +110,9 @@ class Position:
                 return found if value["mysql"] == VERSION else found._upgrade()
         raise SourceContractViolated(
             f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of "
-            f"this version of Onceward",
-            next_step="start this query with a checkpoint of its own, and do not change the order "
-            "of its sources",
+            "this version of Onceward",
+            next_step="start this query with a checkpoint of its own, and do not change the "
+            "order of its sources",
         )
 
 

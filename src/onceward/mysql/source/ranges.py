@@ -331,8 +331,8 @@ class RangePlanner(TransactionWalk):
     def _on_rollback(self, event: BinlogEvent) -> None:
         if self._here:
             what = (
-                "a ROLLBACK of a transaction with changes of tables that are read, some of "
-                "which may have none"
+                "a ROLLBACK of a transaction with changes of tables that are read, some of which "
+                "may have none"
             )
             self._refuse(
                 event, unreadable_event(event, "statement", what, _COMPARE, gtid=self.gtid)
@@ -370,7 +370,7 @@ class RangePlanner(TransactionWalk):
 def _view_or_trigger(name: tuple[str, str]) -> Unsupported:
     what = (
         f"a statement in the place of the rows that it changed: {'.'.join(name)} is a view, or "
-        f"has a trigger"
+        "has a trigger"
     )
     return Unsupported(
         "statement",

@@ -303,8 +303,8 @@ def _check_tables(
         there = any(settings.fits(*one, pattern) for one in tables)
         yield Requirement(
             ".".join(pattern), "there" if there else NOT_THERE, there, "no such table is seen",
-            f"correct the name, make the table first, or GRANT SELECT ON {grant_target(*pattern)} "
-            f"TO the login",
+            "correct the name, make the table first, or GRANT SELECT ON "
+            f"{grant_target(*pattern)} TO the login",
         )  # fmt: skip
     yield from _check_select(server, tables)
     yield from _check_cascades(server, settings, tables)
@@ -328,7 +328,7 @@ def _check_patterns(server: Server, settings: ChangesSettings) -> Iterator[Requi
                 why="tables on which nothing is granted are not seen, and their rows would be "
                     "missing",
                 fix=f"GRANT SELECT ON {grant_target(*pattern)} TO the login, or name the tables "
-                    f"one by one",
+                    "one by one",
             )  # fmt: skip
 
 
@@ -376,7 +376,7 @@ def _check_versioning(server: Server, tables: Iterable[tuple[str, str]]) -> Iter
                 why="what is deleted stays in it as history, and no change tells it from what is "
                     "there",
                 fix=f"ALTER TABLE {quote(database)}.{quote(table)} DROP SYSTEM VERSIONING, or "
-                    f"leave it out",
+                    "leave it out",
             )  # fmt: skip
 
 
@@ -410,8 +410,8 @@ def _check_cascades(
     if server.cascades_are_logged:
         return
     rows = server.query(
-        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE "
-        "WHERE REFERENCED_TABLE_NAME IS NOT NULL"
+        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE WHERE "
+        "REFERENCED_TABLE_NAME IS NOT NULL"
     )
     with_keys = {(str(schema), str(table)) for schema, table in rows}
     for schema, table in tables:

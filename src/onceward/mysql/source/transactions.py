@@ -1,6 +1,10 @@
 """Follows the events of a binlog from transaction to transaction: :class:`TransactionWalk`. Pure.
 Driver.
 
+A transaction begins with its GTID event, or one that says that it has none, and ends with XID,
+with COMMIT or ROLLBACK as text, or, where no BEGIN came, with its one statement. A transaction
+payload is a whole transaction.
+
 Source: MySQL, ``sql/binlog.cc``; MariaDB, *Gtid_log_event* in its *Replication protocol*,
 ``sql/rpl_gtid.cc`` (``rpl_binlog_state``).
 """
@@ -229,12 +233,12 @@ class TransactionWalk:
         return found or _NO_GTID
 
     def _query(self, event: BinlogEvent) -> None:
-        before = short_statement(event) if event.kind == QUERY else b""
-        if before == b"BEGIN":
+        text = short_statement(event) if event.kind == QUERY else b""
+        if text == b"BEGIN":
             self._state = OPEN
-        elif self._state == OPEN and before == b"COMMIT":
+        elif self._state == OPEN and text == b"COMMIT":
             self._end_transaction(event)
-        elif self._state == OPEN and before == b"ROLLBACK":
+        elif self._state == OPEN and text == b"ROLLBACK":
             if not self._is_skipping:
                 self._on_rollback(event)
             self._end_transaction(event)
@@ -336,26 +340,30 @@ class TransactionWalk:
     def _previous(self, event: BinlogEvent) -> None:
         before = parse_previous_gtids(event)
         if before is not None:
-            self.skipped_gtids.update(before)
-        if before is not None and self.gtids is not None and not self.gtids.covers(before):
+            self._take_previous(event, before)
+        self._on_other(event)
+
+    def _take_previous(self, event: BinlogEvent, before: Gtids) -> None:
+        """Handle the set of all transactions before a file. One that was not seen is in no binlog."""
+        self.skipped_gtids.update(before)
+        if self.gtids is not None and not self.gtids.covers(before):
             what = (
                 f"the set of all transactions before it, {before}, and seen were {self.gtids}: "
-                f"gtid_purged was set"
+                "gtid_purged was set"
             )
             self._refuse(event, unreadable_event(event, "incident", what, _MISSING))
-        if before is not None and self.gtids is None:
+        gtids = self.gtids
+        if gtids is None:
             self.gtids = before
         elif (
             isinstance(before, GtidBinlogState)
-            and isinstance(self.gtids, GtidBinlogState)
+            and isinstance(gtids, GtidBinlogState)
             and self._skips is None
         ):
-            self.gtids.learn(before)
-        elif before is not None and self.gtids is not None:
-            self.gtids.update(before)
-        if before is not None:
-            self._mark_reached(before)
-        self._on_other(event)
+            gtids.learn(before)
+        else:
+            gtids.update(before)
+        self._mark_reached(before)
 
     # Stops
 
