@@ -45,8 +45,8 @@ def decompress(event: BinlogEvent) -> Iterator[BinlogEvent]:
     payload have their number in ``inner``, and are made one by one: a block is in memory, not the
     transaction.
 
-    :raises BinlogCorrupted: its lengths are wrong. :raises ChangeUnreadable: the compression method
-        is unknown.
+    :raises BinlogCorrupted: its lengths are wrong.
+    :raises ChangeUnreadable: the compression method is unknown.
     """
     if event.kind == TRANSACTION_PAYLOAD:
         yield from _payload_events(event)

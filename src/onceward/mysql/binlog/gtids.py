@@ -215,7 +215,8 @@ def gtid_text(event: BinlogEvent | str | None) -> str | None:
     is once a change, so the two usual types are parsed here directly.
 
     :param event: the first event of a transaction, or its GTID.
-    :raises BinlogCorrupted: it is no such event. :raises ChangeUnreadable: a newer server wrote it.
+    :raises BinlogCorrupted: it is no such event.
+    :raises ChangeUnreadable: a newer server wrote it.
     """
     if event is None or isinstance(event, str):
         return event

@@ -301,7 +301,8 @@ class TableMap:
     def parse_shape(body: bytes) -> list[TableColumn]:
         """Return how its columns lie in rows, without their names.
 
-        :raises ChangeUnreadable: a type is not supported. :raises BinlogCorrupted: as :meth:`parse`.
+        :raises ChangeUnreadable: a type is not supported.
+        :raises BinlogCorrupted: as :meth:`parse`.
         """
         data = MetadataFields(body, "a table map", ID_BYTES + 2)
         db, table = _take_names(data)

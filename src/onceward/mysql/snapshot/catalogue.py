@@ -64,8 +64,7 @@ def quote_table(database: str, table: str) -> str:
 def describe_table(query: Query, dialect: Dialect, database: str, table: str) -> TableDescription:
     """Describe a table that is there, by ``information_schema``.
 
-    :raises ServerMisconfigured: there can be no snapshot of it; the error names the table, and the next
-        step.
+    :raises ServerMisconfigured: there can be no snapshot of it.
     """
     where = f"TABLE_SCHEMA = {_literal(database)} AND TABLE_NAME = {_literal(table)}"
     columns = query(

@@ -82,7 +82,7 @@ def advance_snapshot(
     may take seconds.
 
     :param caught_up: the batch's end is where the binlog ended just now.
-    :raises ChangeUnreadable, ServerMisconfigured: a table has changed, so that the snapshot cannot go on.
+    :raises ChangeUnreadable, ServerMisconfigured: a table has changed: it cannot go on.
     """
     if is_over(state):
         return None

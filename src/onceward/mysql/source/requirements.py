@@ -99,8 +99,7 @@ class ServerCheck:
         :param begins: the query has no position yet: then a table that is not there is a wrong
             name, and else one that was dropped.
         :param unchecked_tables: tables that the binlog names, and that may not be visible.
-        :raises ServerMisconfigured: changes would be lost, or cannot be read; the error has all next
-            steps.
+        :raises ServerMisconfigured: changes would be lost, or cannot be read.
         """
         began = time.monotonic()
         if began < self._due:

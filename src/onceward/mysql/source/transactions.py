@@ -344,7 +344,7 @@ class TransactionWalk:
         self._on_other(event)
 
     def _take_previous(self, event: BinlogEvent, before: Gtids) -> None:
-        """Handle the set of all transactions before a file. One that was not seen is in no binlog."""
+        """Handle the set before a file. A transaction of it that was not seen is in no binlog."""
         self.skipped_gtids.update(before)
         if self.gtids is not None and not self.gtids.covers(before):
             what = (
