@@ -45,7 +45,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """End-to-end exactly-once streaming for PySpark."""
+    """Run end-to-end exactly-once streaming for PySpark."""
 
 
 # Every subcommand of this package, in the order in which --help lists them.

@@ -88,9 +88,8 @@ def _others() -> list[object]:
 
 
 def _submit(connector: Connector) -> str:
-    """``--jars`` and ``--conf``, for the shell to split into words: nothing in it may need
-    quotes.
-    """
+    """Return ``--jars`` and ``--conf`` for the shell to split into words: nothing in it may need
+    quotes."""
     from onceward.spark.session.settings import WORKER_DAEMON, launch_conf
 
     settings = launch_conf(connector)

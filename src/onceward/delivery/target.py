@@ -166,7 +166,8 @@ class WriteAheadTarget(TwoPhaseTarget):
                 log.debug("closing: %r", error)
 
     def _must_become_the_same(self, delivery: Delivery, record: LedgerRecord) -> None:
-        """:raises ConfigurationError: of the batch's rows this sink would make something else."""
+        """Compare the sink's settings with the batch's. :raises ConfigurationError: this sink
+        would make something else of its rows."""
         then, now = delivery.settings, self._settings
         if then == now:
             return
@@ -189,9 +190,8 @@ class WriteAheadTarget(TwoPhaseTarget):
         )
 
     def _looked_at(self, delivery: Delivery, record: LedgerRecord) -> dict[RowFile, Looked]:
-        """The files that are needed. :raises PreparedDataLost: one has something wrong, and may not be
-        left out.
-        """
+        """Read the files that are needed. :raises PreparedDataLost: one is damaged, and may not be
+        left out."""
         looked = {file: file.looked_at(self._folder) for file in delivery.needed}
         self._must_not_be_lost([found.wrong for found in looked.values() if found.wrong], record)
         return looked
@@ -261,15 +261,14 @@ class WriteAheadTarget(TwoPhaseTarget):
         )
 
     def _counted(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
-        """The record that says that ``chunk`` is delivered."""
+        """Append the record that says that ``chunk`` is delivered."""
         output = record.outputs[KIND]
         data: Mapping[str, Any] = {**output.data, "delivered": chunk.number + 1}
         return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
 
     def _progress(self, wanted: LedgerRecord) -> LedgerRecord:
-        """An answer that is lost need not cost a repeated chunk: the chain is asked whether it was
-        carried out.
-        """
+        """Ask the chain after a lost answer whether it was carried out: that need not cost a
+        repeated chunk."""
         try:
             written = self.chain.progress(wanted)
         except CommitInDoubt as doubt:

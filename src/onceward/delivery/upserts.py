@@ -126,7 +126,7 @@ class Upsert(NamedTuple):
 
 
 def refused(key: str, why: str, next_step: str) -> DeliveryRefused:
-    """The row of ``key`` can never be written as it is."""
+    """Return the error for the row of ``key``, which can never be written as it is."""
     return DeliveryRefused(
         f"key {key!r} cannot be written: {why}", next_step=next_step, details={"key": key}
     )
@@ -156,9 +156,8 @@ class UpsertColumns:
     """As many as the target takes, and then none that is empty. None: any."""
 
     def check(self, schema: StructType) -> None:
-        """:raises InvalidColumn: a frame with ``schema`` has not got them, in types that can be
-        used.
-        """
+        """Check the types of a frame's columns. :raises InvalidColumn: it lacks them, or they
+        cannot be used."""
         for name in self.key:
             self._must_be(schema, "key", name, (*_INTEGERS, StringType))
         if self.version is not None:
@@ -188,7 +187,8 @@ class UpsertColumns:
             )
 
     def refuse(self, rows: pa.RecordBatch) -> None:
-        """In a task, before the decision: later they could neither be written nor left out.
+        """Check rows in a task, before the decision: later they could neither be written nor left
+        out.
 
         :raises RowRefused: of these rows one has no key or version, an operation that is none, or
             a value that cannot be taken out of Arrow.
@@ -227,7 +227,7 @@ class UpsertColumns:
                 )
 
     def upserts(self, chunk: Chunk) -> list[Upsert]:
-        """Of each key in ``chunk`` the last write, in the order of the rows."""
+        """Return the last write of each key in ``chunk``, in the order of the rows."""
         counted, by = None, self.pipeline
         if self.version is not None:
             column = chunk.rows.column(self.version)
@@ -250,8 +250,10 @@ class UpsertColumns:
         return list(last.values())
 
     def key_of(self, values: Sequence[Any]) -> str:
-        """One value as it is; several joined by ``:``, in which they and ``%`` are written as in a
-        URL: no two rows with different values come to one key.
+        """Return one value as it is; several joined by ``:``, in which they and ``%`` are written
+        as in a URL.
+
+        No two rows with different values come to one key.
         """
         texts = [str(value) for value in values]
         return texts[0] if len(texts) == 1 else ":".join(quote(text, safe="") for text in texts)
@@ -276,7 +278,8 @@ class CheckedRows(TaskWriter):
 
 
 def rows_of(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Each as a dict by the names of its columns; maps, whose keys are texts, as dicts, too."""
+    """Return each row as a dict by the names of its columns; maps, whose keys are texts, as dicts,
+    too."""
     columns = [_values(column) for column in rows.columns]
     return [
         dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)
@@ -291,7 +294,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _must_come_out(name: str, column: pa.Array) -> list[Any]:
-    """By doing it: 0.3 µs a value, in a task."""
+    """Convert all values of a column, to see that it can be done: 0.3 µs a value, in a task."""
     try:
         return _values(column)
     except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
@@ -307,7 +310,7 @@ def _must_come_out(name: str, column: pa.Array) -> list[Any]:
 
 
 def _has_texts_for_keys(kind: pa.DataType) -> bool:
-    """In all maps within ``kind``; others are lists of pairs."""
+    """Return whether all maps within ``kind`` have texts as keys; others are lists of pairs."""
     if pa.types.is_map(kind) and not (
         pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)
     ):
@@ -316,7 +319,7 @@ def _has_texts_for_keys(kind: pa.DataType) -> bool:
 
 
 def _counted(values: pa.Array) -> pa.Array:
-    """As whole numbers: a timestamp's microseconds since the epoch."""
+    """Convert values to whole numbers: a timestamp to its microseconds since the epoch."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us", values.type.tz))
     return values.cast(pa.int64())

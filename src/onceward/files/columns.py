@@ -14,7 +14,7 @@ from onceward.files.settings import FileSinkSettings
 
 
 def check(schema: StructType, settings: FileSinkSettings) -> None:
-    """Asked as a frame is handed over, before anything is computed.
+    """Check a frame's columns as it is handed over, before anything is computed.
 
     :raises InvalidColumn: a column is missing, or in the way.
     """
@@ -79,6 +79,6 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
 
 
 def kept(names: Sequence[str], partition_by: Sequence[str]) -> list[str]:
-    """The columns that are in the files, in their order: the others become folders."""
+    """Return the columns that are in the files, in their order: the others become folders."""
     folders = {column.lower() for column in partition_by}
     return [name for name in names if name.lower() not in folders]

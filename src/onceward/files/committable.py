@@ -31,17 +31,17 @@ class Committable(NamedTuple):
     at: str = ""
 
     def as_told(self) -> dict[str, Any]:
-        """For the ledger record; :func:`Committable` takes it back."""
+        """Return it for the ledger record; :func:`Committable` takes it back."""
         return {name: value for name, value in self._asdict().items() if value or name != "at"}
 
 
 def lost_of(wanted: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """The files that are not there as they were."""
+    """Return the files that are not there as they were."""
     return [name for name, size in wanted.items() if found.get(name) != size]
 
 
 def said_lost(lost: Sequence[str], batch: Committable) -> CommitResult:
-    """With a line in the log."""
+    """Log what is lost, and return ``LOST``."""
     log.error(
         "of %s below %s %d files are lost: %s",
         batch.folder,

@@ -106,9 +106,8 @@ class FolderChain(Chain):
         return next(self.history(1), None)
 
     def must_be_there(self) -> None:
-        """A disk that is not mounted leaves an empty folder in its place, or none: no chain of any
-        pipeline.
-        """
+        """Check that the folder is mounted: a disk that is not leaves an empty folder in its
+        place, or none."""
         found = self._folder.parent
         with self._reached(), suppress(FileNotFoundError):
             if os.listdir(found):
@@ -131,7 +130,7 @@ class FolderChain(Chain):
                 return self.newest()
 
     def _take_next(self) -> bool:
-        """Win the next slot with a takeover; False if it is taken."""
+        """Win the next slot with a takeover; return False if it is taken."""
         entry = {
             "takeover": self._next,
             "host": socket.gethostname(),
@@ -184,9 +183,7 @@ class FolderChain(Chain):
             self._remove_old()
 
     def settle(self) -> LedgerRecord | None:
-        """Takes the slot that the append in doubt was for, or the one behind it; from nobody
-        else.
-        """
+        """Take the slot that the append in doubt was for, or the one behind it; from nobody else."""
         while not self._take_next():
             record = self._record_at(self._next)
             if record is None or not self._is_our_own(record):
@@ -195,7 +192,9 @@ class FolderChain(Chain):
         return self.newest()
 
     def _is_our_own(self, record: LedgerRecord) -> bool:
-        """What an heir has published of his predecessor's batch still names the attempt that
+        """Return whether the record is ours.
+
+        What a new owner has published of its predecessor's batch still names the attempt that
         decided it.
         """
         return record.attempt.owner == self._owner or encode(record) == self._appended
@@ -235,7 +234,7 @@ class FolderChain(Chain):
         return True
 
     def _still_ours(self) -> list[int]:
-        """All slots that count. :raises Fenced: there is one behind our own."""
+        """Return all slots that count. :raises Fenced: there is one behind our own."""
         slots, floor = self._listed()
         if self._next in slots or floor > self._next:
             raise self._overtaken()
@@ -245,7 +244,8 @@ class FolderChain(Chain):
         return takeover_error(self._pipeline, f"{self._folder}, slot {self._next}")
 
     def _listed(self) -> tuple[list[int], int]:
-        """All slots that count and have an entry, as they are now; and the lowest that counts."""
+        """Return all slots that count and have an entry, as they are now; and the lowest that
+        counts."""
         with self._reached():
             try:
                 names = os.listdir(self._folder)
@@ -266,12 +266,13 @@ class FolderChain(Chain):
         return [slot for slot in slots if slot >= floor], floor
 
     def _records(self, slots: list[int]) -> Iterator[LedgerRecord]:
-        """Newest first, and one by one: who wants the newest reads no other."""
+        """Yield records, newest first and one by one: who wants the newest reads no other."""
         found = (self._record_at(slot) for slot in sorted(slots, reverse=True))
         return (record for record in found if record is not None)
 
     def _record_at(self, slot: int) -> LedgerRecord | None:
-        """None where the entry is a takeover, or has been removed meanwhile."""
+        """Return a slot's record; None where the entry is a takeover, or has been removed
+        meanwhile."""
         path = self._path(slot)
         with self._reached():
             try:
@@ -283,7 +284,7 @@ class FolderChain(Chain):
         return decode(data, where=str(path))
 
     def _remove_old(self) -> None:
-        """What lies far behind. Never raises: it can be done later."""
+        """Remove what lies far behind. Never raises: it can be done later."""
         floor = self._next - _KEPT
         try:
             # Never lowered, whoever makes one late: the highest counts. Before any name becomes
@@ -342,8 +343,10 @@ def _is_takeover(data: bytes) -> bool:
 
 
 def _refuse_other_file_systems(folder: Path) -> None:
-    """:raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link``
-    does what it must.
+    """Check the file system.
+
+    :raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link`` does
+        what it must.
     """
     kind = file_system_of(folder)
     if kind is not None and kind not in _LOCAL:
@@ -356,9 +359,8 @@ def _refuse_other_file_systems(folder: Path) -> None:
 
 
 def file_system_of(folder: Path) -> str | None:
-    """Its type, as Linux names it (``proc(5)``, ``/proc/[pid]/mountinfo``); None where that is not
-    told.
-    """
+    """Return its type, as Linux names it (``proc(5)``, ``/proc/[pid]/mountinfo``); None where that
+    is not told."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 def place_of(attempt: str, batch_column: str, batch: str) -> Place:
-    """:param batch: ``<pipeline>@<number>``."""
+    """Return the place of an attempt's files. :param batch: ``<pipeline>@<number>``."""
     return Place(
         f"{PREPARED}/{attempt}",
         f"{DATA}/{ATTEMPT}={attempt}/{batch_column}={batch}",
@@ -54,7 +54,8 @@ def place_of(attempt: str, batch_column: str, batch: str) -> Place:
 
 
 def publish(files: Files, batch: Committable) -> bool | list[str]:
-    """The list of ``batch``. Was it written now? Or the files that are lost.
+    """Write the list of ``batch``, and return whether it was written now; or the files that are
+    lost.
 
     :raises ConfigurationError: there is another one of its name.
     """
@@ -67,9 +68,8 @@ def publish(files: Files, batch: Committable) -> bool | list[str]:
 
 
 def publish_what_is_left(files: Files, batch: Committable) -> None:
-    """The list of those that are whole; where the batch has been published before, it stays as it
-    is.
-    """
+    """Write the list of the files that are whole; where the batch has been published before, it
+    stays as it is."""
     there = files.listed(batch.at) or {}
     if files.text(batch.to) != _listing(files, batch, batch.files):
         _write(
@@ -98,9 +98,8 @@ def _listing(files: Files, batch: Committable, names: Mapping[str, int]) -> str:
 
 
 def drop(files: Files, attempt: str) -> None:
-    """What an attempt has written, and its note; what a list names stays, whoever says that it was
-    not decided.
-    """
+    """Remove what an attempt has written, and its note; what a list names stays, even if it is
+    said to be undecided."""
     note = f"{PREPARED}/{attempt}"
     for name in files.names(PREPARED):
         if finished(name) == attempt:  # whoever wrote the note died over it
@@ -124,7 +123,7 @@ def drop(files: Files, attempt: str) -> None:
 
 
 def _listed(files: Files, manifest: str) -> set[str]:
-    """The attempts whose files a list names."""
+    """Return the attempts whose files a list names."""
     # Not by splitlines(): the name of a partition's folder may have other ends of lines in it
     # (U+0085, U+2028).
     lines = (files.text(manifest) or "").split("\n")

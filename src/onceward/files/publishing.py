@@ -70,7 +70,7 @@ class Publisher:
     # before the first batch
 
     def check(self, written_to: str) -> None:
-        """Before anybody is fenced.
+        """Check the path, before another owner is fenced.
 
         :param written_to: the path below which this pipeline has written its newest batch, as its
             ledger says; or "".
@@ -114,8 +114,8 @@ class Publisher:
     # an attempt
 
     def must_have(self, columns: Sequence[str]) -> None:
-        """Of a frame that becomes CSV, before anything of it is written; without those of
-        ``partition_by``.
+        """Check the columns of a frame that becomes CSV, before anything is written; without those
+        of ``partition_by``.
 
         :raises InvalidColumn: the path has other columns.
         :raises SendFailed: the file system does not do its part.
@@ -124,7 +124,7 @@ class Publisher:
             shape.columns_must_fit(self.files, columns)
 
     def opened(self, attempt: str, sequence: int) -> str:
-        """Where Spark writes, of an attempt at batch number ``sequence`` of the ledger.
+        """Return where Spark writes, of an attempt at batch number ``sequence`` of the ledger.
 
         :raises SendFailed: the file system does not do its part.
         """
@@ -143,8 +143,8 @@ class Publisher:
         return f"{self._settings.policy.pipeline}@{sequence:0{_DIGITS}}"
 
     def free_place(self, sequence: int) -> str:
-        """Below the sink's path, where batch number ``sequence`` of the ledger goes; empty for the
-        path itself.
+        """Return where batch number ``sequence`` of the ledger goes, below the sink's path; empty
+        for the path itself.
 
         :raises ConfigurationError: something is there already.
         """
@@ -169,7 +169,7 @@ class Publisher:
         return place
 
     def prepare(self, attempt: str, sequence: int, jobs: Sequence[Written]) -> Committable:
-        """After the last job of an attempt: its files, durable, where no task changes them any
+        """Return an attempt's files after its last job: durable, where no task changes them any
         more.
 
         :raises ConfigurationError: there is something where they are to go.
@@ -247,7 +247,7 @@ class Publisher:
         return result
 
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
-        """Of a batch of which a part is lost, and which somebody wants all the same."""
+        """Publish a batch of which a part is lost, on the user's word."""
         batch = _read(committable)
         files = self._files_of(batch)
         if batch.layout == "manifest":
@@ -274,7 +274,7 @@ class Publisher:
             self.files.remove(f"{PREPARED}/{name}")
 
     def recover(self) -> list[dict[str, str]]:
-        """The attempts of this pipeline of which something is prepared: their folders' names."""
+        """List the attempts of this pipeline of which something is prepared: their folders' names."""
         ours = f"{self._settings.policy.pipeline}@"
         try:
             names = self.files.names(PREPARED)
@@ -287,18 +287,17 @@ class Publisher:
         return [{"folder": name} for name in sorted(attempts) if name.startswith(ours)]
 
     def begin(self, task: Any) -> Any:
-        """Spark's own tasks write."""
+        """Raise: Spark's own tasks write."""
         raise NotImplementedError
 
     def upgrade(self, committable: Any, version: int) -> Any:
-        """There is no older form."""
+        """Raise: there is no older form."""
         raise LedgerUnreadable(f"version {version} of prepared files is unknown")
 
 
 def _must_be_read_back(names: Iterable[str]) -> None:
-    """The folders of partitions. Spark escapes what their names must not have, ``?`` for
-    example.
-    """
+    """Check the folders of partitions. Spark escapes what their names must not have, ``?`` for
+    example."""
     for folder in sorted({folder for name in names for folder in name.split("/")[:-1]}):
         if folder.endswith("._COPYING_"):  # HadoopFSUtils.shouldFilterOutPathName
             raise RowRefused(
@@ -357,7 +356,7 @@ def _publish_folder(files: Files, batch: Committable) -> CommitResult:
 
 
 def _publish_files(files: Files, batch: Committable) -> CommitResult:
-    """Of a batch of which a file is lost the others are published: they are decided."""
+    """Publish the files that are whole: a batch of which a file is lost is decided all the same."""
     prepared = files.listed(_ready(batch)) or {}
     places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
     folders = {place.rpartition("/")[0] for place in places.values()}

@@ -95,7 +95,7 @@ def _shape(files: Files) -> dict[str, Any]:
 
 
 def _listed(spark: SparkSession, files: Files) -> list[str]:
-    """By Spark's own tasks: there is a list for each batch."""
+    """Read the lists by Spark's own tasks: there is one for each batch."""
     if not files.names(MANIFESTS):
         return []
     return [row.value for row in spark.read.text(files.uri(MANIFESTS)).collect() if row.value]

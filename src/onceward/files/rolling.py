@@ -23,7 +23,7 @@ class Rolling(NamedTuple):
     row_bytes: float | None = None
 
     def told(self, frame: DataFrame) -> FileFormat:
-        """For ``frame``."""
+        """Return the format for ``frame``."""
         if self.file_bytes is None:
             return self.how
         rows = rows_of(self.file_bytes, self.row_bytes or guessed_row_bytes(frame))
@@ -32,5 +32,5 @@ class Rolling(NamedTuple):
 
 
 def rows_of(file_bytes: int, row_bytes: float) -> int:
-    """How many come to that size; one at least."""
+    """Return how many rows come to that size; one at least."""
     return max(1, round(file_bytes / row_bytes)) if row_bytes > 0 else 1

@@ -99,7 +99,7 @@ class FileSinkSettings:
 
 
 def path_of(path: str | os.PathLike[str]) -> str:
-    """:raises ConfigurationError: it is none."""
+    """Check a path. :raises ConfigurationError: it is none."""
     if isinstance(path, Path):
         return f"file://{path.absolute()}"
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
@@ -111,14 +111,14 @@ def path_of(path: str | os.PathLike[str]) -> str:
 
 
 def folder_of(path: str) -> str:
-    """Equal for two spellings of one folder of this machine."""
+    """Return a folder's path, equal for two spellings of one folder of this machine."""
     if scheme_of(path) not in ("", "file"):
         return path.rstrip("/")
     return str(Path(local_path(path) if scheme_of(path) else path).resolve())
 
 
 def default_ledger(path: str) -> Ledger:
-    """Beside the files that it speaks of, where these are on a local disk.
+    """Return a ledger beside the files, where these are on a local disk.
 
     :raises ConfigurationError: they are not.
     """
@@ -131,7 +131,7 @@ def default_ledger(path: str) -> Ledger:
 
 
 def columns_of(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One name, several, or none."""
+    """Return the names of columns: one, several, or none."""
     if partition_by is None:
         return ()
     return (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
@@ -140,7 +140,7 @@ def columns_of(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
 def options_of(
     options: Mapping[str, Any] | None, max_records_per_file: int | None
 ) -> dict[str, str]:
-    """As Spark takes them: text.
+    """Return options as text, as Spark takes them.
 
     :raises ConfigurationError: one of them is the sink's own.
     """

@@ -30,7 +30,7 @@ _SAME = {"delimiter": "sep", "charset": "encoding"}  # Spark's two names of one 
 
 
 def shape_of(settings: FileSinkSettings) -> dict[str, Any]:
-    """As JSON: what a reader has to know, and nothing else."""
+    """Return what a reader has to know, as JSON, and nothing else."""
     shape: dict[str, Any] = {"format": settings.format, "layout": settings.layout}
     if settings.batches_have_folders:
         shape["batch_column"] = settings.batch_column
@@ -73,7 +73,7 @@ def must_be_there(files: Files, settings: FileSinkSettings) -> None:
 
 
 def must_fit(files: Files, settings: FileSinkSettings) -> None:
-    """The shape is the one that the path has, or it has none yet, and has it from now on.
+    """Check that the shape is that of the path, which has it from now on if it had none.
 
     :raises ConfigurationError: it has another.
     :raises OSError: the file system does not do its part.
@@ -97,7 +97,7 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
 
 
 def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
-    """The same of the columns of CSV files, whose values are told by their places only.
+    """Check the columns of CSV files, whose values are told by their places only.
 
     :raises InvalidColumn: the path has others, or in another order.
     :raises OSError: the file system does not do its part.
@@ -116,7 +116,7 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
 
 
 def _read(files: Files, path: str, ours: Any) -> Any:
-    """What is kept at ``path``: ``ours``, or what somebody else has put there before."""
+    """Return what is kept at ``path``: ``ours``, or what somebody else has put there before."""
     text = files.kept(path, _text(ours) + "\n")
     try:
         kept = json.loads(text)
@@ -132,7 +132,7 @@ def _read(files: Files, path: str, ours: Any) -> Any:
 
 
 def _text(kept: Any) -> str:
-    """One line, so that it can be written by hand."""
+    """Format it as one line, so that it can be written by hand."""
     return json.dumps(kept)
 
 

@@ -34,7 +34,8 @@ _BLANK = r"^[\x00-\x20&&[^\r\n]]+$"  # what has a line break is written in quote
 
 
 def keeping(format_name: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a format that change no value, and over them those that were ``given``."""
+    """Return the options of a format that change no value, and over them those that were
+    ``given``."""
     set_already = {name.lower() for name in given}
     ours = {
         name: value
@@ -45,8 +46,10 @@ def keeping(format_name: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def must_keep_times(frame: DataFrame, format_name: str, given: Mapping[str, str]) -> None:
-    """:raises ConfigurationError: this session writes timestamps without microseconds: by Java's
-    old rules, or to Parquet.
+    """Check how the session writes timestamps.
+
+    :raises ConfigurationError: it writes them without microseconds: by Java's old rules, or to
+        Parquet.
     """
     session = frame.sparkSession
     if format_name == "parquet":
@@ -64,8 +67,8 @@ def must_keep_times(frame: DataFrame, format_name: str, given: Mapping[str, str]
 def guarded(
     frame: DataFrame, format_name: str, options: Mapping[str, str], columns: Sequence[str]
 ) -> DataFrame:
-    """``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a row that could not
-    be read back.
+    """Return ``frame`` with a check: its job fails with :class:`~onceward.errors.RowRefused` at a
+    row that could not be read back.
 
     :param columns: those of the frame that are in the files.
     """

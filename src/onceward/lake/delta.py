@@ -58,7 +58,8 @@ class Delta(LakeTable):
         return found
 
     def _writer(self, chain: str, branch: str) -> str:
-        """Of two sinks in a fan-out that write to one table, each has its own."""
+        """Return the writer's name: of two sinks in a fan-out that write to one table, each has
+        its own."""
         return f"{_WRITER}{self._pipeline}@{chain}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
@@ -93,8 +94,8 @@ class Delta(LakeTable):
         return CommitResult.DONE
 
     def _written_for(self, then: Mapping[str, Any]) -> tuple[DeltaTable, Transaction]:
-        """The table where it was, or by the name that the sink has for it now: renaming one moves
-        its files along.
+        """Return the table where it was, or by the name that the sink has for it now: renaming
+        moves its files along.
 
         :raises TableMissing: it is in neither place.
         """
@@ -121,9 +122,8 @@ class Delta(LakeTable):
         )
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
-        """Why readers could not read the files, if so. Of those that were written a moment ago,
-        too: ``VACUUM`` may be told to keep nothing.
-        """
+        """Return why readers could not read the files, if so; ``VACUUM`` may be told to keep
+        nothing, even what is new."""
         if shape.table_id != then["id"]:
             return (
                 "the table was made anew since; or it was renamed, and another one has its "
@@ -135,8 +135,10 @@ class Delta(LakeTable):
         return f"files are gone (by VACUUM?): {', '.join(missing[:10])}" if missing else ""
 
     def _must_have_kept(self, now: Mapping[str, str], then: Mapping[str, Any]) -> None:
-        """:raises ConfigurationError: the table has rules that its rows were never asked for: of
-        files, nobody asks.
+        """Check the table's rules.
+
+        :raises ConfigurationError: it has some that its rows were never checked by: of files,
+            nobody asks.
         """
         new = {rule: drop for rule, drop in now.items() if rule not in then.get("rules", now)}
         if new:
@@ -153,7 +155,6 @@ class Delta(LakeTable):
         self._table.remove(committable.get("staged", []))
 
     def recover(self) -> list[dict[str, Any]]:
-        """Files that nobody has committed are nowhere listed; readers do not see them, and
-        ``VACUUM`` removes them.
-        """
+        """Return nothing: uncommitted files are nowhere listed; readers do not see them, and
+        ``VACUUM`` removes them."""
         return []

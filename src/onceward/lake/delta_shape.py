@@ -27,7 +27,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
 def told(shape: Shape) -> dict[str, str]:
-    """Each column's type and its place in the files, as text."""
+    """Return each column's type and its place in the files, as text."""
     return {
         name: json.dumps(
             [column["type"], {k: v for k, v in column["metadata"].items() if "columnMapping" in k}]
@@ -37,7 +37,7 @@ def told(shape: Shape) -> dict[str, str]:
 
 
 def changed(then: Mapping[str, Any], shape: Shape) -> str:
-    """What is not as it was, as far as files care, if anything.
+    """Return what is not as it was, as far as files care, if anything.
 
     :param then: with ``"columns"``, as :func:`told`, and ``"partition_by"``.
     """
@@ -58,12 +58,12 @@ def changed(then: Mapping[str, Any], shape: Shape) -> str:
 
 
 def _place(field: Mapping[str, Any]) -> str:
-    """The column's name in the files."""
+    """Return the column's name in the files."""
     return str(field["metadata"].get(_IN_FILES, field["name"]))
 
 
 def _reads(now: Any, then: Any) -> bool:
-    """A column of type ``now`` has the values that were written as ``then``."""
+    """Return whether a column of type ``now`` has the values that were written as ``then``."""
     if isinstance(now, str) or isinstance(then, str):
         return now == then or (
             isinstance(now, str) and isinstance(then, str) and _is_wider(now, then)
@@ -90,15 +90,14 @@ def _is_wider(now: str, then: str) -> bool:
 
 
 def _digits(kind: str) -> tuple[int, int] | None:
-    """Of a decimal: in all, and behind the point."""
+    """Return the digits of a decimal: in all, and behind the point."""
     found = _DECIMAL.fullmatch(kind)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def rules(shape: Shape) -> dict[str, str]:
-    """What each row has to keep, and how ``ALTER TABLE`` drops that. The same rule is the same
-    text for ever.
-    """
+    """Return what each row has to keep, and how ``ALTER TABLE`` drops that. The same rule is the
+    same text for ever."""
     prefix = "delta.constraints."
     checks = {
         f"CHECK ({text})": f"DROP CONSTRAINT {name.removeprefix(prefix)}"
@@ -112,7 +111,7 @@ def rules(shape: Shape) -> dict[str, str]:
 
 
 def _without_nulls(fields: list[Any]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """In the files, and in the table."""
+    """Yield columns without nulls: in the files, and in the table."""
     for field in fields:
         place, name, kind = _place(field), str(field["name"]), field["type"]
         if not field["nullable"]:

@@ -57,7 +57,8 @@ class Iceberg(LakeTable):
         return found
 
     def _property(self, branch: str) -> str:
-        """Of two sinks in a fan-out that write to one table, each has its own."""
+        """Return the property's name: of two sinks in a fan-out that write to one table, each has
+        its own."""
         return f"{_NEWEST}{self._pipeline}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
@@ -87,7 +88,8 @@ class Iceberg(LakeTable):
         return CommitResult.DONE
 
     def _table_of(self, then: Mapping[str, Any]) -> IcebergTable:
-        """The one that has its snapshots, which may have been renamed, and the sink with it.
+        """Return the table that has its snapshots, which may have been renamed, and the sink with
+        it.
 
         :raises TableMissing: neither the sink's table is it, nor what has its name now.
         """
@@ -109,7 +111,7 @@ class Iceberg(LakeTable):
         return table
 
     def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
-        """Why it cannot have the snapshots, or readers could not read their files, if so."""
+        """Return why it cannot have the snapshots, or readers could not read their files, if so."""
         if table.id != then["id"]:
             return (
                 "it is another table than the one that has them (was that renamed? then pass "
@@ -128,8 +130,10 @@ class Iceberg(LakeTable):
         return ""
 
     def _waiting(self, table: IcebergTable, committable: Mapping[str, Any]) -> list[int]:
-        """Its snapshots, except for those that somebody has published by hand; that is asked when
-        it was not staged a moment ago, or could not be published at the first try.
+        """Return its snapshots, except for those that were published by hand.
+
+        That is asked when it was not staged a moment ago, or could not be published at the first
+        try.
         """
         attempt, staged = committable["attempt"], list(committable["staged"])
         if attempt in self._new:
@@ -159,7 +163,7 @@ def _staged_in(then: Mapping[str, Any]) -> str:
 
 
 def _batch(said: str) -> tuple[str, int]:
-    """The ledger and the number of the batch that was published last."""
+    """Return the ledger and the number of the batch that was published last."""
     chain, _, number = said.rpartition("@")
     return chain, int(number)
 

@@ -38,9 +38,8 @@ class _LakeSink(ForeachBatchSink):
         )
 
     def new_target(self, policy: SinkPolicy | None = None) -> LakeTarget:
-        """What the engine drives, as a new process of the pipeline would make it; also for
-        contract tests.
-        """
+        """Return the target that the engine drives, as a new process of the pipeline would make
+        it; for contract tests, too."""
         return self._target_of(
             self.settings if policy is None else replace(self.settings, policy=policy)
         )
@@ -50,7 +49,7 @@ class _LakeSink(ForeachBatchSink):
 
     @abstractmethod
     def _target_of(self, settings: LakeSettings) -> LakeTarget:
-        """Of one run."""
+        """Return the target of one run."""
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)

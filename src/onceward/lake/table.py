@@ -31,7 +31,7 @@ class Staged(NamedTuple):
 
 
 def all_of(staged: Sequence[Staged]) -> list[Any]:
-    """Of several jobs."""
+    """Return what several jobs have staged."""
     return [what for one in staged for what in one.what]
 
 
@@ -50,7 +50,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Before anybody is fenced.
+        """Check session and table, before another owner is fenced.
 
         :raises ConfigurationError: the session, or the table, is not fit.
         :raises TableMissing: there is none.
@@ -58,13 +58,16 @@ class LakeTable(ABC):
 
     @abstractmethod
     def newest(self) -> dict[str, int]:
-        """Of each ledger (its identity) whose batches of this pipeline the table has, the newest
-        batch's number, whichever of a fan-out's sinks has brought it.
+        """Return the newest batch's number of each ledger (its identity) whose batches of this
+        pipeline the table has.
+
+        Whichever of a fan-out's sinks has brought it.
         """
 
     def must_be_of(self, chain: str, ledger: str) -> None:
-        """:raises ConfigurationError: the table has batches of this pipeline that another ledger
-        has decided.
+        """Check whose batches the table has.
+
+        :raises ConfigurationError: another ledger has decided batches of this pipeline in it.
         """
         others = [one for one in self.newest() if one != chain]
         if others:
@@ -77,7 +80,8 @@ class LakeTable(ABC):
             )
 
     def must_not_be_ahead(self, chain: str, newest: int, ledger: str) -> None:
-        """
+        """Check that the ledger knows the table's batches.
+
         :param newest: the number of the last batch that the ledger has decided; -1: none.
         :raises LedgerBehind: the table has one that this ledger knows nothing of. Batches that are
             decided again under its number would be taken for it.
@@ -96,7 +100,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def fitting(self, frame: DataFrame) -> DataFrame:
-        """``frame`` as it can be staged. :raises InvalidColumn: it cannot."""
+        """Return ``frame`` as it can be staged. :raises InvalidColumn: it cannot."""
 
     @abstractmethod
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
@@ -105,7 +109,7 @@ class LakeTable(ABC):
     def committable(
         self, name: str, chain: str, branch: str, sequence: int, staged: Sequence[Staged]
     ) -> dict[str, Any]:
-        """What the ledger record is to name.
+        """Return what the ledger record is to name.
 
         :raises ReportMismatch: two jobs have not met the same table.
         """
@@ -133,14 +137,13 @@ class LakeTable(ABC):
 
     @abstractmethod
     def recover(self) -> list[dict[str, Any]]:
-        """The attempts of this pipeline of which something is staged, where the format can
-        tell.
-        """
+        """List the attempts of this pipeline of which something is staged, where the format can
+        tell."""
 
     def begin(self, task: Any) -> Any:
-        """Spark's own tasks write."""
+        """Raise: Spark's own tasks write."""
         raise NotImplementedError
 
     def upgrade(self, committable: Any, version: int) -> Any:
-        """There is no older form."""
+        """Raise: there is no older form."""
         raise LedgerUnreadable(f"version {version} of staged tables is unknown")

@@ -58,7 +58,7 @@ class LakeTarget(TwoPhaseTarget):
         )
 
     def _must_not_be_ahead(self, last: int) -> None:
-        """Once a run, before anything is decided: afterwards nobody but us can decide."""
+        """Check once a run, before anything is decided: afterwards nobody but us can decide."""
         try:
             self._table.must_not_be_ahead(self._identity, last, self._ledger)
         except LedgerBehind:
@@ -73,7 +73,7 @@ class LakeTarget(TwoPhaseTarget):
         )
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """An attempt is listed by its name."""
+        """List an attempt by its name."""
         return [{"attempt": committable["attempt"]} for committable in self._committables(record)]
 
 

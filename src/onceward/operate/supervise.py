@@ -163,8 +163,8 @@ def _pause(
 
 
 def _with_advice(error: Exception) -> Exception:
-    """Advise to build the frame inside ``start``: the query was restarted for news, and reports
-    the same news."""
+    """Add the advice to build the frame inside ``start``: the query was restarted for news, and
+    reports the same news."""
     if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
         error.next_step = (
             "build the frame inside the function that you give to ow.supervise: the query has "

@@ -24,7 +24,7 @@ _COMPRESSED = ("binlog_transaction_compression", "log_bin_compress")
 
 
 def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[CheckResult], list[str]]:
-    """What was found, and what an administrator should run
+    """Return the findings, and what an administrator should run
     (:func:`onceward.cli.doctor.mysql_lines.lines`).
 
     :param tables: as for ``mysql_changes``; none: all that the login can see.
@@ -68,7 +68,8 @@ def _looked_at(
 
 
 def _is_amiss(one: requirements.Requirement) -> bool:
-    """Also without GTIDs a query reads, only not on after a failover."""
+    """Return whether a setting is wrong; without GTIDs a query reads, only not on after a
+    failover."""
     return not one.is_met or (one.name == "gtid_mode" and one.actual != "ON")
 
 
@@ -107,7 +108,7 @@ def _missing(
 
 
 def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
-    """What a query would start with all the same, each with the setting that it is about."""
+    """Yield what a query would start with all the same, each with the setting that it is about."""
     said = server.variables(
         "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days",
         "max_binlog_total_size",
@@ -135,9 +136,8 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
 
 
 def _kept(said: dict[str, str]) -> CheckResult:
-    """How long a query may be away. Both settings hold where there are two, and MySQL looks at one
-    of them only.
-    """
+    """Report how long a query may be away. Both settings hold where there are two, and MySQL looks
+    at one of them only."""
     days = float(said.get("expire_logs_days", "0"))
     seconds = float(said.get("binlog_expire_logs_seconds", "0")) or days * _DAY
     if not seconds or said.get("binlog_expire_logs_auto_purge") == "OFF":
@@ -155,7 +155,7 @@ def _kept(said: dict[str, str]) -> CheckResult:
 def _tables(
     server: Server, settings: ChangesSettings, needed: Iterable[requirements.Requirement]
 ) -> Iterator[CheckResult]:
-    """Their engines and primary keys."""
+    """Check the engines and primary keys of the tables."""
     seen = requirements.list_selected_tables(server, settings)
     engines = {
         (str(database), str(table)): str(engine)

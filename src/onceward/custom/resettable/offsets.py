@@ -43,7 +43,8 @@ class Offset:
     """A beginning: no batch ends here."""
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark logs it. The same offset is the same text, which is what Spark compares."""
+        """Return the offset as Spark logs it. The same offset is the same text, which is what
+        Spark compares."""
         value: dict[str, Any] = {_MARK: VERSION}
         if not self.first:
             value["from"] = self.begins
@@ -53,7 +54,9 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Any) -> Offset:
-        """:raises SourceContractViolated: a checkpoint (or a ledger record) has something else, another
+        """Parse an offset.
+
+        :raises SourceContractViolated: a checkpoint (or a ledger record) has something else, another
         source's or a newer version's.
         """
         if not is_ours(value):
@@ -75,12 +78,12 @@ class Offset:
 
 
 def is_ours(value: Any) -> bool:
-    """Is ``value`` what :meth:`Offset.to_json` makes?"""
+    """Return whether ``value`` is what :meth:`Offset.to_json` makes."""
     return isinstance(value, dict) and value.get(_MARK) == VERSION and "position" in value
 
 
 def position_of(value: Any, said_by: str) -> Any:
-    """``value`` as it will come back from the checkpoint (a tuple as a list).
+    """Return ``value`` as it will come back from the checkpoint (a tuple as a list).
 
     :raises SourceContractViolated: it is no JSON, or too long for a log.
     """
@@ -102,19 +105,18 @@ def position_of(value: Any, said_by: str) -> Any:
 
 
 def copied(position: Any) -> Any:
-    """A copy for the user's code, which may change it in place: a dict or a list is a position,
-    too.
-    """
+    """Copy a position for the user's code, which may change it in place: a dict or a list is a
+    position, too."""
     return json.loads(json.dumps(position))
 
 
 def same(one: Any, other: Any) -> bool:
-    """Are two positions the same JSON? (To Python, 1, 1.0 and True are equal.)"""
+    """Return whether two positions are the same JSON. (To Python, 1, 1.0 and True are equal.)"""
     return text_of(one) == text_of(other)
 
 
 def text_of(position: Any) -> str:
-    """One text for one position, whatever the order of keys."""
+    """Return one text for one position, whatever the order of keys."""
     return json.dumps(position, sort_keys=True)
 
 

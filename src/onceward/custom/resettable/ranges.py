@@ -47,13 +47,13 @@ class Readable(Protocol):
     """
 
     def start(self) -> Any:
-        """Where a new query begins."""
+        """Return where a new query begins."""
 
     def read(self, position: Any, limit: int) -> tuple[Any, Any]:
-        """Rows, and where they end."""
+        """Return rows, and where they end."""
 
     def identity(self) -> str | None:
-        """Which source it is."""
+        """Return which source it is."""
 
 
 class Ranges:
@@ -72,18 +72,20 @@ class Ranges:
         """
 
     def beginning(self) -> Offset:
-        """Where a new query begins.
+        """Return where a new query begins.
 
-        :raises SourceFailed, SourceContractViolated: …
+        :raises SourceFailed, SourceContractViolated: the source's ``start`` raised, or returned no
+            position.
         """
         with calling("start()"):
             position = self._source.start()
         return Offset(position_of(position, "start()"), identity=self._identity())
 
     def following(self, at: Offset) -> tuple[Offset, pa.Table] | None:
-        """The next range after ``at`` and its rows; None while there is nothing new.
+        """Return the next range after ``at`` and its rows; None while there is nothing new.
 
-        :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: …
+        :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: the source
+            failed, or violates its contract.
         """
         self.same_source(at)  # first: positions of another source would only give odder errors
         position = (
@@ -128,10 +130,11 @@ class Ranges:
         return end, table
 
     def again(self, end: Offset) -> pa.Table:
-        """The rows of the range that ends at ``end``, once more.
+        """Read the rows of the range that ends at ``end`` once more.
 
         :raises SourceRangeChanged: they are not those that were read before.
-        :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: …
+        :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: the source
+            failed, or violates its contract.
         """
         self.same_source(end)
         wanted, position = end.rows or 0, end.begins
@@ -170,7 +173,7 @@ class Ranges:
         return table
 
     def same_source(self, known: Offset) -> str | None:
-        """The source's identity.
+        """Return the source's identity.
 
         :raises SourceReplaced: ``known`` was read of another one.
         """
@@ -231,10 +234,9 @@ class Ranges:
 
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Inside, the user's code runs: what it raises is named, with where it was. Errors of ours
-    pass.
+    """Name what the user's code raises inside, with where it was. Errors of ours pass.
 
-    :raises SourceFailed: …
+    :raises SourceFailed: the user's code raised.
     """
     try:
         yield
