@@ -27,6 +27,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from hypothesis import settings
 
 import tiers
 from onceward import spark_conf
@@ -55,6 +56,9 @@ NOT_LEADING_YET = {
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }  # fmt: skip
+settings.register_profile("quick", max_examples=40)
+settings.load_profile("quick")  # make test-all passes --hypothesis-profile=default
+
 IMPATIENT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 

@@ -203,6 +203,7 @@ def test_the_same_seed_makes_the_same_records() -> None:
     assert first.columns.key.to_pylist() == first.keys
 
 
+@pytest.mark.lengthy("ci")
 @pytest.mark.parametrize("encode", [_onceward, _kafka_python])
 def test_encoders_are_measured_in_payload(encode: object) -> None:
     rows = sample(2_000, 100)

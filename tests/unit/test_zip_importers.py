@@ -66,6 +66,7 @@ def test_the_list_itself_is_changed_since_others_hold_it(archives: dict[str, str
     assert sys.path is held
 
 
+@pytest.mark.lengthy("ci")
 def test_the_archives_that_pyspark_itself_came_from_are_not_read_again_for_every_task(
     archives: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
