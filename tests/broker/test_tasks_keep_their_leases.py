@@ -24,7 +24,7 @@ from onceward.errors import EpochPoisoned, Fenced
 from onceward.ids import ProducerIdentity, TaskAttempt
 from onceward.kafka.sink.sequencer import Sequencer
 from onceward.kafka.sink.sequencer.frames import EpochCredentials
-from onceward.kafka.sink.task_reports import TaskReport, check, output_of
+from onceward.kafka.sink.task_reports import TaskReport, check, kafka_output
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
@@ -88,7 +88,7 @@ class Work:
             topics={self.topic: 1},
             ledger_topic=LEDGER,
             held_bytes=held_bytes,
-            ticket=ticket,
+            credentials=ticket,
             transactional_id=self.driver.transaction.transactional_id,
             transaction_version=self.driver.transaction.version,
             connect_timeout_s=20.0,
@@ -107,7 +107,7 @@ class Work:
         book = self.sequencer.close_epoch()
         assert book is not None
         assert book.poisoned is None
-        output = output_of(check(reports, book.returned, len(reports)))
+        output = kafka_output(check(reports, book.returned, len(reports)))
         self.driver.transaction.commit()
         return output
 

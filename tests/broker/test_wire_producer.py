@@ -23,9 +23,10 @@ from onceward.errors import (
     TopicMissing,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.kafka.wire.appends.producer import Append, PartitionProducer, idempotent_identity
+from onceward.kafka.wire.appends.producer import Append, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
+from onceward.kafka.wire.transactions.coordinator import idempotent_identity
 from onceward_testing import LocalKafka
 from support.wire_fixtures import (
     LosingClient,

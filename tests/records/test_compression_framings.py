@@ -17,8 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import ConfigurationError
-from onceward.kafka.records.compression import Codec, check_level, codec_of, compress, decompress
-from onceward.kafka.records.corrupt import CorruptRecords
+from onceward.kafka.records.compression import (
+    Codec,
+    CorruptRecords,
+    check_level,
+    compress,
+    decompress,
+    parse_codec,
+)
 from support.errors import raises
 
 REAL = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -72,9 +78,9 @@ def test_levels_out_of_range_are_refused(codec, level):
 
 
 def test_codecs_have_kafkas_names():
-    assert [codec_of(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == list(Codec)
+    assert [parse_codec(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == list(Codec)
     with raises(ConfigurationError) as refused:
-        codec_of("brotli")
+        parse_codec("brotli")
     assert "zstd" in refused.value.next_step
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 from record_strategies import Plain, columns_of
 
-from onceward.kafka.records.murmur2 import murmur2
 from onceward.kafka.records.partitioner import (
     assign_partitions,
     group_by_partition,
+    murmur2,
     order_by_partition,
     partition_of_keys,
 )

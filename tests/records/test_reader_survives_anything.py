@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from record_strategies import NOW_MS, Plain, as_plain, columns_of, expected, on_the_wire
 
 from onceward.kafka.records.batch import encode_fragments
-from onceward.kafka.records.compression import Codec
-from onceward.kafka.records.corrupt import CorruptRecords
+from onceward.kafka.records.compression import Codec, CorruptRecords
 from onceward.kafka.records.reader import TimestampType, read_batches
 from support.errors import raises
 

@@ -94,7 +94,7 @@ def test_a_cut_off_leader_acknowledges_nothing(three: Talk) -> None:
     three.topic("out")
     me = three.init("id")
     three.produce(me, "out", 0, name="id")
-    cluster, leader = side(three).cluster, three.side.leader_of(three.real("out"), 0)
+    cluster, leader = side(three).cluster, three.side.known_leader(three.real("out"), 0)
     cluster.isolate(leader)
     answers = send(three, leader, me, "out", 1, name="id")
     assert answers == []
@@ -106,12 +106,12 @@ def test_a_cut_off_leader_acknowledges_nothing(three: Talk) -> None:
 
 def test_a_cut_off_leader_shows_its_old_end(three: Talk) -> None:
     three.topic("out")
-    cluster, leader = side(three).cluster, three.side.leader_of(three.real("out"), 0)
+    cluster, leader = side(three).cluster, three.side.known_leader(three.real("out"), 0)
     me = three.idempotent()
     three.produce(me, "out", 0)
     cluster.isolate(leader)
     three.side.pause(10_000)
-    assert three.side.leader_of(three.real("out"), 0) != leader
+    assert three.side.known_leader(three.real("out"), 0) != leader
     three.produce(me, "out", 1)
     stale = cluster.partitions[three.real("out"), 0].led_by(leader)
     assert stale is not None
@@ -124,7 +124,7 @@ def test_a_cut_off_leader_shows_its_old_end(three: Talk) -> None:
 
 def test_what_only_a_cut_off_leader_has_is_lost(three: Talk) -> None:
     three.topic("out")
-    cluster, leader = side(three).cluster, three.side.leader_of(three.real("out"), 0)
+    cluster, leader = side(three).cluster, three.side.known_leader(three.real("out"), 0)
     me = three.idempotent()
     three.produce(me, "out", 0)
     cluster.isolate(leader)
@@ -148,7 +148,7 @@ def test_a_marker_outlives_the_leader_that_has_not_replicated_it(
     cluster, home = side(three).cluster, three.side.coordinator_of("transaction", three.real("id"))
     topic = next(name for name in ("a", "b", "c") if _made(three, name) != home)
     three.produce(me, topic, 0, name="id")
-    leader = three.side.leader_of(three.real(topic), 0)
+    leader = three.side.known_leader(three.real(topic), 0)
     other = next(node for node in cluster.node_ids if node not in (home, leader))
     write_marker = cluster.write_marker
 
@@ -181,7 +181,7 @@ def test_a_marker_outlives_the_leader_that_has_not_replicated_it(
 def _made(talk: Talk, topic: str) -> int:
     """Who leads it."""
     talk.topic(topic)
-    return talk.side.leader_of(talk.real(topic), 0)
+    return talk.side.known_leader(talk.real(topic), 0)
 
 
 def test_a_cut_off_coordinator_commits_nothing(three: Talk) -> None:
@@ -213,7 +213,7 @@ def test_a_leader_that_dies_loses_what_nobody_fetched(three: Talk) -> None:
     cluster.health.lags = True
     three.topic("out")
     me = three.idempotent()
-    leader = three.side.leader_of(three.real("out"), 0)
+    leader = three.side.known_leader(three.real("out"), 0)
     assert [code_of(a) for a in send(three, leader, me, "out", 0, name=None, acks=1)] == [0]
     cluster.crash(leader)
     three.side.pause(10_000)
@@ -228,7 +228,7 @@ def test_a_dying_broker_breaks_what_is_unanswered(three: Talk) -> None:
     cluster = side(three).cluster
     cluster.health.lags = True
     three.topic("out")
-    leader = three.side.leader_of(three.real("out"), 0)
+    leader = three.side.known_leader(three.real("out"), 0)
     answers = send(three, leader, three.idempotent(), "out", 0, name=None)
     assert answers == []
     cluster.crash(leader)

@@ -77,7 +77,7 @@ def forgotten_producer(client: KafkaClient, pipeline: Pipeline) -> bool:
             )
         ]
     )
-    leader = client.leader_of(TopicPartition(pipeline.output, 0))
+    leader = client.known_leader(TopicPartition(pipeline.output, 0))
     (topic,) = client.call(request, leader).topics
     assert [p.error_code for p in topic.partitions] == [0 for _ in partitions]
     return not any(p.active_producers for p in topic.partitions)

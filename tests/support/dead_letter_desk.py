@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from onceward.cli import app
 from onceward.ids import PipelineId
-from onceward.kafka.dead_letters.ledger import chain_of
+from onceward.kafka.dead_letters.ledger import chain_name
 from onceward.kafka.dead_letters.replay import Outcome, Replay
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.wire.client import KafkaClient
@@ -75,7 +75,7 @@ class Desk:
 
     @property
     def pipeline(self) -> PipelineId:
-        return chain_of(self.dead)
+        return chain_name(self.dead)
 
     # --- letters ---------------------------------------------------------------------------------
 

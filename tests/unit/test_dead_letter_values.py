@@ -15,8 +15,8 @@ from onceward.errors import ConfigurationError, LedgerUnreadable, RecordTooLarge
 from onceward.ids import AttemptId, TopicPartition
 from onceward.kafka.dead_letters import counting, ledger, text
 from onceward.kafka.dead_letters.counting import Counts
-from onceward.kafka.dead_letters.ledger import Replayed, chain_of, next_record, replayed_of
-from onceward.kafka.dead_letters.letter import Letter, Wanted, headers_to_feed_back, letter_of
+from onceward.kafka.dead_letters.ledger import Replayed, chain_name, next_record, parse_replayed
+from onceward.kafka.dead_letters.letter import Letter, Wanted, headers_to_feed_back, parse_letter
 from onceward.kafka.dead_letters.offsets import OffsetSet
 from onceward.kafka.dead_letters.replay import Replay
 from onceward.kafka.records.reader import ControlType, Record
@@ -40,7 +40,7 @@ ABOUT = (
 def letter(
     *headers: tuple[str, bytes | None], key: bytes | None = b"k", value: bytes | None = b"v"
 ) -> Letter:
-    return letter_of(WHERE, Record(7, 1_700_000_001_000, key, value, headers))
+    return parse_letter(WHERE, Record(7, 1_700_000_001_000, key, value, headers))
 
 
 def changed(name: str, value: bytes | None) -> Letter:
@@ -231,7 +231,7 @@ def test_what_was_replayed_comes_back_from_the_ledger():
     after = Replayed(count=10)
     after.of(WHERE).add(3, 9)
     first = decode(encode(record_of(after)), where="here")
-    assert replayed_of(first, WHERE.topic, "id") == after
+    assert parse_replayed(first, WHERE.topic, "id") == after
     after.count += 3
     second = record_of(after, first)
     assert (first.sequence, second.sequence) == (0, 1)
@@ -242,8 +242,8 @@ def test_what_was_replayed_comes_back_from_the_ledger():
 def test_of_a_topic_that_had_the_name_before_nothing_counts_but_the_total():
     after = Replayed(count=10)
     after.of(WHERE).add(3, 9)
-    assert replayed_of(record_of(after), WHERE.topic, "another id") == Replayed(count=10)
-    assert replayed_of(None, WHERE.topic, "id") == Replayed()
+    assert parse_replayed(record_of(after), WHERE.topic, "another id") == Replayed(count=10)
+    assert parse_replayed(None, WHERE.topic, "id") == Replayed()
 
 
 def test_a_record_that_is_no_replays_is_not_believed():
@@ -255,7 +255,7 @@ def test_a_record_that_is_no_replays_is_not_believed():
                   (source._replace(identity={**source.identity, "offsets": {"0": "??"}}),
                   )):  # fmt: skip
         with pytest.raises(LedgerUnreadable, match=WHERE.topic):
-            replayed_of(replace(record, sources=wrong), WHERE.topic, "id")
+            parse_replayed(replace(record, sources=wrong), WHERE.topic, "id")
 
 
 def test_what_is_too_scattered_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch):
@@ -269,9 +269,14 @@ def test_what_is_too_scattered_is_refused_before_it_is_written(monkeypatch: pyte
 
 
 def test_every_topic_has_a_chain_of_its_own():
-    assert chain_of("people-dead-letters") == "dead-letters.people-dead-letters"
+    assert chain_name("people-dead-letters") == "dead-letters.people-dead-letters"
     long = "t" * 248
-    names = {chain_of(long + "a"), chain_of(long + "b"), chain_of("t" * 187), chain_of("t" * 188)}
+    names = {
+        chain_name(long + "a"),
+        chain_name(long + "b"),
+        chain_name("t" * 187),
+        chain_name("t" * 188),
+    }
     assert len(names) == 4
     assert max(map(len, names)) <= 200
 

@@ -18,7 +18,7 @@ from onceward.errors import AccessDenied
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
 from onceward.kafka.wire.conversation import Refused
-from onceward.kafka.wire.error_table import Api, rule_of
+from onceward.kafka.wire.error_table import Api, find_rule
 
 NAMES = [
     "--pipeline-id",
@@ -153,7 +153,7 @@ def test_arguments_name_pattern_and_resource() -> None:
 def test_a_refusal_says_which_right_is_lacking(api: Api, code: int, lacks: str) -> None:
     assert denied(api, code) is not None
     names = {Kind.TOPIC: "t", Kind.TRANSACTIONAL_ID: "p", Kind.GROUP: "g"}
-    error = Refused(api, code, rule_of(api, code), "it", resources=names).as_error()
+    error = Refused(api, code, find_rule(api, code), "it", resources=names).as_error()
     assert isinstance(error, AccessDenied)
     assert f"the principal lacks {lacks}" in error.message
     assert "onceward doctor --acls" in error.next_step

@@ -16,7 +16,7 @@ from onceward.engine.calls.batch import Batch
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.errors import BrokerUnreachable, TopicMissing
 from onceward.kafka.wire.conversation import Refused, raise_as_error
-from onceward.kafka.wire.error_table import Api, rule_of
+from onceward.kafka.wire.error_table import Api, find_rule
 
 
 def test_the_next_step_is_in_both_texts() -> None:
@@ -28,7 +28,7 @@ def test_the_next_step_is_in_both_texts() -> None:
 def test_a_refusal_is_told_once() -> None:
     def ask() -> None:
         try:
-            raise Refused(Api.METADATA, 3, rule_of(Api.METADATA, 3), "topic t")
+            raise Refused(Api.METADATA, 3, find_rule(Api.METADATA, 3), "topic t")
         except Refused as refused:
             raise_as_error(refused)
 

@@ -9,7 +9,7 @@ import pytest
 
 from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.kafka.ledger.topic import _Found, _newest_of
+from onceward.kafka.ledger.topic import _Found, _newest_record
 
 DECIDED = LedgerRecord(
     PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, State.DECIDED
@@ -34,8 +34,8 @@ NEXT = replace(DECIDED, sequence=5)
 )
 def test_of_one_sequence_the_place_that_the_key_came_to_last_counts(found: list[_Found]) -> None:
     for order in itertools.permutations([None, *found]):
-        assert _newest_of(order) is found[-1].record
+        assert _newest_record(order) is found[-1].record
 
 
 def test_no_record() -> None:
-    assert _newest_of([None, None]) is None
+    assert _newest_record([None, None]) is None

@@ -15,7 +15,7 @@ from onceward.ids import TaskAttempt, TopicPartition
 from onceward.kafka.records.batch import next_sequence
 from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.sink.sequencer.leases import ReturnedLease
-from onceward.kafka.sink.task_reports import Segment, TaskReport, check, joined, output_of
+from onceward.kafka.sink.task_reports import Segment, TaskReport, check, joined, kafka_output
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
 
@@ -132,10 +132,10 @@ def test_a_second_job_goes_on_where_the_first_ended() -> None:
     more = TaskReport.of(0, 200, {P0: [segment(5, 20, [b"f"])]})
     turn = ReturnedLease(P0, TaskAttempt(0, 0, 200), 5, 6)
     second = check([more], [turn], 1, {P0: 5, P1: 1})
-    whole = output_of(joined(first, second)).data
+    whole = kafka_output(joined(first, second)).data
     zero, one = (whole[P0.topic][str(place.partition)] for place in (P0, P1))
     assert zero == [6, 10, 20, records([b"a", b"b", b"c", b"d", b"e", b"f"]).hexdigest()]
-    assert one == output_of(first).data[P1.topic][str(P1.partition)]
+    assert one == kafka_output(first).data[P1.topic][str(P1.partition)]
     with pytest.raises(ReportMismatch):
         check([more], [turn], 1)  # the second job may not begin at 0
     with pytest.raises(ReportMismatch):

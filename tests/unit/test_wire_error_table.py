@@ -16,7 +16,7 @@ from onceward.errors import (
     SendFailed,
     TransactionTimeoutTooLarge,
 )
-from onceward.kafka.wire.error_table import Api, Meaning, name_of, rows, rule_of
+from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule, rows
 
 KNOWN_CODES = sorted(
     error.errno
@@ -35,7 +35,7 @@ TRANSACTIONAL = [
 @pytest.mark.parametrize("api", Api)
 def test_every_code_of_kafka_has_a_verdict_a_reason_and_an_error_of_ours(api: Api) -> None:
     for code in KNOWN_CODES:
-        rule = rule_of(api, code)
+        rule = find_rule(api, code)
         assert isinstance(rule.meaning, Meaning)
         assert rule.reason
         assert issubclass(rule.error, OncewardError)
@@ -43,14 +43,14 @@ def test_every_code_of_kafka_has_a_verdict_a_reason_and_an_error_of_ours(api: Ap
 
 @pytest.mark.parametrize("api", Api)
 def test_a_code_that_nobody_foresaw_stops_and_names_itself(api: Api) -> None:
-    rule = rule_of(api, 31_000)
+    rule = find_rule(api, 31_000)
     assert rule.meaning is Meaning.STOP
     assert "31000" in rule.reason
 
 
 @pytest.mark.parametrize("api", Api)
 def test_only_success_is_done(api: Api) -> None:
-    done = {code for code in KNOWN_CODES if rule_of(api, code).meaning is Meaning.DONE}
+    done = {code for code in KNOWN_CODES if find_rule(api, code).meaning is Meaning.DONE}
     allowed = {Api.CREATE_TOPICS: {0, 36}, Api.OFFSET_FETCH: {0, 69}}.get(api, {0})
     assert done == allowed
 
@@ -58,44 +58,44 @@ def test_only_success_is_done(api: Api) -> None:
 @pytest.mark.parametrize("api", [*TRANSACTIONAL, Api.PRODUCE])
 def test_an_epoch_that_is_not_current_is_never_repeated(api: Api) -> None:
     for code in (47, 90):
-        assert rule_of(api, code).meaning is Meaning.FENCED
-        assert rule_of(api, code).error is Fenced
+        assert find_rule(api, code).meaning is Meaning.FENCED
+        assert find_rule(api, code).error is Fenced
 
 
 @pytest.mark.parametrize("api", [*TRANSACTIONAL, Api.PRODUCE])
 def test_concurrent_transactions_is_waited_out(api: Api) -> None:
-    assert rule_of(api, 51).meaning is Meaning.RETRY
+    assert find_rule(api, 51).meaning is Meaning.RETRY
 
 
 @pytest.mark.parametrize("api", TRANSACTIONAL)
 def test_a_coordinator_that_moves_or_loads_is_patiently_found_again(api: Api) -> None:
-    assert rule_of(api, 14).meaning is Meaning.RETRY
-    assert rule_of(api, 15).meaning is Meaning.REFRESH
-    assert rule_of(api, 16).meaning is Meaning.REFRESH
+    assert find_rule(api, 14).meaning is Meaning.RETRY
+    assert find_rule(api, 15).meaning is Meaning.REFRESH
+    assert find_rule(api, 16).meaning is Meaning.REFRESH
 
 
 @pytest.mark.parametrize("code", [2, 5, 6, 7, 19, 20, 56, 74])
 def test_a_produce_that_can_succeed_later_is_sent_again_with_its_sequence(code: int) -> None:
-    assert rule_of(Api.PRODUCE, code).meaning in (Meaning.RETRY, Meaning.REFRESH)
+    assert find_rule(Api.PRODUCE, code).meaning in (Meaning.RETRY, Meaning.REFRESH)
 
 
 @pytest.mark.parametrize("code", [45, 46, 48, 59, 120])
 def test_a_produce_whose_sequence_or_transaction_is_lost_gives_the_batch_up(code: int) -> None:
-    assert rule_of(Api.PRODUCE, code).meaning is Meaning.ABORT
-    assert rule_of(Api.PRODUCE, code).error.recovery is Recovery.RUN_AGAIN
+    assert find_rule(Api.PRODUCE, code).meaning is Meaning.ABORT
+    assert find_rule(Api.PRODUCE, code).error.recovery is Recovery.RUN_AGAIN
 
 
 def test_what_the_user_must_change_has_an_error_of_its_own() -> None:
-    assert rule_of(Api.PRODUCE, 10).error is RecordTooLarge
-    assert rule_of(Api.PRODUCE, 29).error is AccessDenied
-    assert rule_of(Api.INIT_PRODUCER_ID, 50).error is TransactionTimeoutTooLarge
-    assert rule_of(Api.END_TXN, 53).error is AccessDenied
-    assert rule_of(Api.PRODUCE, 19).error is SendFailed
+    assert find_rule(Api.PRODUCE, 10).error is RecordTooLarge
+    assert find_rule(Api.PRODUCE, 29).error is AccessDenied
+    assert find_rule(Api.INIT_PRODUCER_ID, 50).error is TransactionTimeoutTooLarge
+    assert find_rule(Api.END_TXN, 53).error is AccessDenied
+    assert find_rule(Api.PRODUCE, 19).error is SendFailed
 
 
 def test_names_come_with_their_number() -> None:
-    assert name_of(16) == "NOT_COORDINATOR (16)"
-    assert "(31000)" in name_of(31_000)
+    assert code_name(16) == "NOT_COORDINATOR (16)"
+    assert "(31000)" in code_name(31_000)
 
 
 def test_the_rows_cover_every_request() -> None:
@@ -104,6 +104,6 @@ def test_the_rows_cover_every_request() -> None:
 
 def test_a_topic_that_is_created_while_a_broker_is_down_is_asked_for_again() -> None:
     """No setting is wrong then, and nobody has to decide anything."""
-    rule = rule_of(Api.CREATE_TOPICS, 38)
+    rule = find_rule(Api.CREATE_TOPICS, 38)
     assert rule.meaning is Meaning.RETRY
     assert rule.error.recovery is not Recovery.STOP

@@ -48,7 +48,7 @@ class Leader:
         """From now on it is the real leader that answers."""
         self._high_watermarks = [high_watermark]
 
-    def leader_of(self, partition: TopicPartition) -> int:
+    def known_leader(self, partition: TopicPartition) -> int:
         return 1
 
     def forget_leaders(self, topics: Any) -> None:

@@ -22,10 +22,15 @@ from onceward.errors import (
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.conversation import Refused, Unanswered
 from onceward.kafka.wire.deadline import Deadline
-from onceward.kafka.wire.error_table import Api, rule_of
+from onceward.kafka.wire.error_table import Api, find_rule
 from onceward.kafka.wire.transactions.coordinator import TransactionDescription
-from onceward.kafka.wire.transactions.fencing import AskedFor, Fencing, Ours, judge
-from onceward.kafka.wire.transactions.holder import Holder
+from onceward.kafka.wire.transactions.fencing import (
+    Fencing,
+    IdOwner,
+    OwnTransaction,
+    RequestedTimeouts,
+    classify,
+)
 from onceward.kafka.wire.transactions.states import TRANSITIONS, State, Step
 from onceward.kafka.wire.transactions.transaction import Transaction
 from support.errors import raises
@@ -121,14 +126,18 @@ def test_only_the_very_next_epoch_in_an_abort_is_nobodys(
     found: ProducerIdentity, state: str, why: Fencing
 ) -> None:
     told = TransactionDescription(found, state, 990)
-    assert judge(Ours(OURS, took_part=True, asked_ms={990, 991}), told) is why
+    assert classify(OwnTransaction(OURS, took_part=True, asked_ms={990, 991}), told) is why
     if (
         why is Fencing.ABORTED_FOR_US
     ):  # nothing of ours was open: then it was somebody else's that was aborted
-        assert judge(Ours(OURS, took_part=False, asked_ms={990}), told) is Fencing.TAKEN_OVER
-        assert judge(Ours(OURS, took_part=True, asked_ms={991}), told) is Fencing.TAKEN_OVER, (
-            "given to somebody since"
+        assert (
+            classify(OwnTransaction(OURS, took_part=False, asked_ms={990}), told)
+            is Fencing.TAKEN_OVER
         )
+        assert (
+            classify(OwnTransaction(OURS, took_part=True, asked_ms={991}), told)
+            is Fencing.TAKEN_OVER
+        ), "given to somebody since"
 
 
 class Coordinator:
@@ -143,8 +152,8 @@ class Coordinator:
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 
-def told_of(*answers: TransactionDescription) -> Holder:
-    return Holder(Coordinator(*answers), patience_ms=lambda: 1_000, request_timeout_ms=1_000)  # type: ignore[arg-type]
+def told_of(*answers: TransactionDescription) -> IdOwner:
+    return IdOwner(Coordinator(*answers), patience_ms=lambda: 1_000, request_timeout_ms=1_000)  # type: ignore[arg-type]
 
 
 class Nobody:
@@ -173,7 +182,7 @@ class Claims:
             raise Refused(
                 Api.INIT_PRODUCER_ID,
                 90,
-                rule_of(Api.INIT_PRODUCER_ID, 90),
+                find_rule(Api.INIT_PRODUCER_ID, 90),
                 "id",
                 attempts=self._attempts,
             )
@@ -189,7 +198,7 @@ def claiming(claims: Claims) -> Transaction:
     transaction = transaction_in(State.READY)
     transaction.identity, transaction._epoch_used = OURS, True
     transaction._coordinator = claims  # type: ignore[assignment]
-    transaction._holder = Holder(claims, lambda: 1_000, 1_000)  # type: ignore[arg-type]
+    transaction._owner = IdOwner(claims, lambda: 1_000, 1_000)  # type: ignore[arg-type]
     return transaction
 
 
@@ -205,7 +214,7 @@ def test_brokers_that_allow_less_by_now_shorten_a_timeout_that_nobody_has_set() 
             self, expected: ProducerIdentity, timeout_ms: int, deadline: object
         ) -> ProducerIdentity:
             if timeout_ms > 60_000:
-                raise Refused(Api.INIT_PRODUCER_ID, 50, rule_of(Api.INIT_PRODUCER_ID, 50), "id")
+                raise Refused(Api.INIT_PRODUCER_ID, 50, find_rule(Api.INIT_PRODUCER_ID, 50), "id")
             return expected._replace(epoch=expected.epoch + 1)
 
     def claimed(timeout_ms: int | None) -> Transaction:
@@ -309,7 +318,7 @@ def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
     aborted = TransactionDescription(ProducerIdentity(7, 5), "PrepareAbort", 1000)
     taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
     monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
-    monkeypatch.setattr(transaction, "_holder", told_of(aborted, aborted, taken))
+    monkeypatch.setattr(transaction, "_owner", told_of(aborted, aborted, taken))
     assert type(transaction.explain(Fenced("refused"))) is why
 
 
@@ -319,13 +328,13 @@ def test_a_refusal_that_nobody_explains_is_a_timeout_only_when_it_may_be(
 ) -> None:
     """No answer, or one of a coordinator that has heard of nobody: the next attempt finds out."""
     for holder in (
-        Holder(Nobody(), lambda: 1, 1),
+        IdOwner(Nobody(), lambda: 1, 1),
         told_of(TransactionDescription(OURS, "Ongoing", 1000)),
     ):  # type: ignore[arg-type]
         transaction = transaction_in(State.OPEN)
         transaction.identity = OURS
         monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
-        monkeypatch.setattr(transaction, "_holder", holder)
+        monkeypatch.setattr(transaction, "_owner", holder)
         error = transaction.explain(Fenced("refused"))
         assert transaction.state is State.TIMED_OUT, "which abort() and recover() both lead out of"
         assert type(error) is (BatchFailed if timeout_ms else TransactionTimedOut)
@@ -342,12 +351,12 @@ def test_two_tasks_that_meet_one_timeout_are_told_the_same(
     transaction._added.add(TopicPartition("t", 0))
     aborted = TransactionDescription(ProducerIdentity(7, 5), "CompleteAbort", 1000)
     monkeypatch.setattr(transaction, "timeout_ms", 0)
-    monkeypatch.setattr(transaction, "_holder", told_of(aborted))
+    monkeypatch.setattr(transaction, "_owner", told_of(aborted))
     for _ in range(2):
         assert type(transaction.explain(Fenced("refused"))) is TransactionTimedOut
     assert transaction.state is State.TIMED_OUT
     taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
-    monkeypatch.setattr(transaction, "_holder", told_of(taken))
+    monkeypatch.setattr(transaction, "_owner", told_of(taken))
     assert type(transaction.explain(Fenced("refused"))) is Fenced
 
 
@@ -362,7 +371,11 @@ class Takeover(Claims):
 
     def add_partitions(self, *_: object) -> None:
         raise Refused(
-            Api.ADD_PARTITIONS_TO_TXN, 90, rule_of(Api.ADD_PARTITIONS_TO_TXN, 90), "id", attempts=1
+            Api.ADD_PARTITIONS_TO_TXN,
+            90,
+            find_rule(Api.ADD_PARTITIONS_TO_TXN, 90),
+            "id",
+            attempts=1,
         )
 
 
@@ -370,7 +383,7 @@ def test_a_newer_copy_that_has_aborted_its_own_trial_is_left_alone() -> None:
     """What it asked for tells it from an abort for our sake: claiming its epoch would fence it."""
     newer = Takeover()
     transaction = claiming(newer)
-    transaction._asked_for.given(995)  # as a claim of ours had it
+    transaction._timeouts.granted(995)  # as a claim of ours had it
     transaction._epoch_used = False
     transaction.begin()
     with pytest.raises(Fenced):
@@ -391,7 +404,7 @@ class Abortable(Claims):
         )
 
     def end(self, *_: object, **__: object) -> None:
-        raise Refused(Api.END_TXN, 120, rule_of(Api.END_TXN, 120), "id", attempts=1)
+        raise Refused(Api.END_TXN, 120, find_rule(Api.END_TXN, 120), "id", attempts=1)
 
 
 def test_an_abort_that_was_not_carried_out_is_no_takeover() -> None:
@@ -424,7 +437,7 @@ def test_what_was_asked_for_without_an_answer_is_ours_too() -> None:
     ((_, asked_ms),) = silence.asked
     found = TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", asked_ms)
     transaction.version = 2
-    assert judge(transaction._ours(), found) is Fencing.ABORTED_FOR_US
+    assert classify(transaction._ours(), found) is Fencing.ABORTED_FOR_US
 
 
 class SilentFirst(Claims):
@@ -441,7 +454,7 @@ class SilentFirst(Claims):
         if expected == OURS:
             self.asked.append((expected, timeout_ms))
             raise Refused(
-                Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1
+                Api.INIT_PRODUCER_ID, 90, find_rule(Api.INIT_PRODUCER_ID, 90), "id", attempts=1
             )
         return super().init_producer_id(expected, timeout_ms, deadline)
 
@@ -486,7 +499,7 @@ def test_a_claim_of_long_ago_is_no_reason_to_take_what_another_copy_has_claimed(
             raise unanswered(Api.INIT_PRODUCER_ID)
         if expected != current[0][0]:
             raise Refused(
-                Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1
+                Api.INIT_PRODUCER_ID, 90, find_rule(Api.INIT_PRODUCER_ID, 90), "id", attempts=1
             )
         current[0] = expected._replace(epoch=expected.epoch + 1), "Empty", timeout_ms
         return current[0][0]
@@ -556,8 +569,8 @@ def test_a_late_claim_of_ours_gives_our_epoch_its_timeout(commits: int) -> None:
 
 
 def test_equal_timeouts_of_two_claims_are_told_apart() -> None:
-    asked_for = AskedFor(1)
-    first, second = asked_for.by_a_claim(1), asked_for.by_a_claim(1)
+    asked_for = RequestedTimeouts(1)
+    first, second = asked_for.next_claim_ms(1), asked_for.next_claim_ms(1)
     assert first == second, "there is but one"
     asked_for.unanswered_ms.remove(second)
     assert asked_for.unanswered_ms == [first]

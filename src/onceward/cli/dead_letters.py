@@ -55,8 +55,7 @@ def _connected(
 ) -> Iterator[tuple[KafkaClient, ProducerSettings]]:
     from onceward.ids import topic_name
     from onceward.kafka.wire.client import KafkaClient
-    from onceward.kafka.wire.options.properties_file import read_properties
-    from onceward.kafka.wire.options.settings import settings_from_options
+    from onceward.kafka.wire.options.settings import read_properties, settings_from_options
 
     for topic in topics:
         if topic is not None:

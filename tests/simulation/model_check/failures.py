@@ -103,7 +103,7 @@ def a_leader_dies_in_mid_transaction(t: Talk) -> None:
     t.join("id", me, ("out", 0))
     t.produce(me, "out", 0, 2, name="id")
     t.produce(me, "out", 2, 2, name="id")
-    leader = t.side.leader_of(t.real("out"), 0)
+    leader = t.side.known_leader(t.real("out"), 0)
     t.side.stop_node(leader)
     t.side.wait_for_isr(t.real("out"), 0, 2)
     t.produce(me, "out", 2, 2, name="id")
@@ -173,7 +173,7 @@ def too_few_replicas(t: Talk) -> None:
         for node in range(1, 4)
         if node
         not in (
-            t.side.leader_of(t.real("strict"), 0),
+            t.side.known_leader(t.real("strict"), 0),
             t.side.coordinator_of("transaction", t.real("id")),
         )
     )

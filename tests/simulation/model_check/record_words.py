@@ -73,7 +73,7 @@ class RecordWords(Asking):
         """A batch for each ``(topic, partition, count)``, one request for each leader."""
         by_node: dict[int, list[tuple[str, int, int]]] = {}
         for topic, partition, count in batches:
-            node = self.side.leader_of(self.real(topic), partition)
+            node = self.side.known_leader(self.real(topic), partition)
             by_node.setdefault(node, []).append((topic, partition, count))
         version = 12 if self.side.transaction_version == 2 else 11
         told = []

@@ -87,7 +87,7 @@ class ModelSide:
 
     def _node(self, kind: str, what: Any) -> int | None:
         if kind == "leader":
-            node = self.leader_of(*what)
+            node = self.known_leader(*what)
         elif kind in ("coordinator", "group"):
             node = self.coordinator_of("transaction" if kind == "coordinator" else "group", what)
         else:
@@ -119,7 +119,7 @@ class ModelSide:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         self.cluster.partitions[topic, partition].log.forget_before(before)
 
-    def leader_of(self, topic: str, partition: int) -> int:
+    def known_leader(self, topic: str, partition: int) -> int:
         found = self.cluster.partitions.get((topic, partition))
         return self.cluster.node_ids[0] if found is None else found.leader
 
@@ -167,7 +167,7 @@ class RealSide:
             return self.client.call_any(request)
         node = what
         if kind == "leader":
-            node = self.leader_of(*what)
+            node = self.known_leader(*what)
         elif kind in ("coordinator", "group"):
             node = self.coordinator_of("transaction" if kind == "coordinator" else "group", what)
         return None if node < 0 else self.client.call(request, node)
@@ -201,7 +201,7 @@ class RealSide:
         for future in self.admin.delete_records([Where(topic, partition, before)]).values():
             future.result(30)
 
-    def leader_of(self, topic: str, partition: int) -> int:
+    def known_leader(self, topic: str, partition: int) -> int:
         with contextlib.suppress(Exception):
             found = self.client.topic_partitions([topic], timeout_ms=5_000)[topic]
             return found[partition] if partition in found else self.client.brokers()[0]

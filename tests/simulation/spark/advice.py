@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from onceward.kafka.source.source import _of_ledger
+from onceward.kafka.source.source import _ledger_positions
 from onceward.kafka.source.topics_read import NamedTopics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
@@ -151,7 +151,7 @@ class Operator:
         settings, _ = settings_from_options(self._world.servers(), {}, client_id="onceward-source")
         client = KafkaClient(settings)
         try:
-            text = _of_ledger(
+            text = _ledger_positions(
                 client,
                 NamedTopics([SOURCE]),
                 pipeline.pipeline_id,

@@ -289,7 +289,7 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.kafka.ledger.topic.RecordColumns": _Columns,
     "onceward.kafka.ledger.topic._one": lambda value: value,
     "onceward.kafka.ledger.topic.encode_fragments": one_record,
-    "onceward.kafka.ledger.topic.LedgerTopic._home_of": lambda self, partitions: (
+    "onceward.kafka.ledger.topic.LedgerTopic._key_partition": lambda self, partitions: (
         crc32c.crc32c(self.pipeline.encode()) % partitions
     ),
 }

@@ -25,10 +25,10 @@ from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.conversation import Refused, Unanswered
 from onceward.kafka.wire.deadline import Deadline
-from onceward.kafka.wire.options.properties_file import read_properties
 from onceward.kafka.wire.options.settings import (
     LONGEST_TRANSACTION_MS,
     ProducerSettings,
+    read_properties,
     settings_from_options,
 )
 from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator

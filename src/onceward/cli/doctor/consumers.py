@@ -22,11 +22,11 @@ from onceward.kafka.wire.groups import (
     SHARE,
     ListedGroup,
     Member,
+    group_members,
     list_groups,
-    members_of,
     sees_all_groups,
 )
-from onceward.kafka.wire.reads.aborted import is_inside_an_aborted_batch
+from onceward.kafka.wire.reads.committed import is_inside_an_aborted_batch
 from onceward.kafka.wire.reads.offsets import LATEST, committed_offsets, list_offsets
 
 _SET_IT = "set isolation.level=read_committed in its consumers"
@@ -124,7 +124,7 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
 
 def _reader(client: KafkaClient, group: ListedGroup, readers: list[Reader]) -> CheckResult:
     offsets = committed_offsets(client, group.name, require_stable=False)
-    members = members_of(client, group) if group.kind == CLASSIC else ()
+    members = group_members(client, group) if group.kind == CLASSIC else ()
     readers.append(Reader(group, offsets, members))
     return CheckResult("ok", f"consumer group {group.name}")
 

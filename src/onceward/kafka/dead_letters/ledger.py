@@ -27,7 +27,7 @@ MOST_BYTES = 6 << 20
 """What has been replayed may take so much of a ledger record, which is 8 MiB at most."""
 
 
-def chain_of(topic: str) -> PipelineId:
+def chain_name(topic: str) -> PipelineId:
     """The name of the topic's chain: its transactional id and its key in the ledger topic."""
     name = _PREFIX + topic
     if len(name) > _LONGEST:
@@ -54,7 +54,7 @@ class Replayed:
         )
 
 
-def replayed_of(newest: LedgerRecord | None, topic: str, topic_id: str) -> Replayed:
+def parse_replayed(newest: LedgerRecord | None, topic: str, topic_id: str) -> Replayed:
     """What the newest ledger record says of ``topic``; nothing, if it speaks of one that had the
     name before.
 
@@ -75,11 +75,9 @@ def replayed_of(newest: LedgerRecord | None, topic: str, topic_id: str) -> Repla
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerUnreadable(
             f"the newest ledger record of {newest.pipeline} (sequence {newest.sequence}) does not "
-            f"say what of topic "
-            f"{topic} was replayed ({type(error).__name__}: {error})",
+            f"say what of topic {topic} was replayed ({type(error).__name__}: {error})",
             next_step="find out who else writes to the ledger topic, or whether a pipeline has "
-            "this pipeline_id; with "
-            "another --ledger-topic every letter counts as not replayed",
+            "this pipeline_id; with another --ledger-topic every letter counts as not replayed",
         ) from error
     return Replayed(offsets, count)
 
@@ -101,7 +99,7 @@ def next_record(
     """
     sequence = 0 if newest is None else newest.sequence + 1
     return LedgerRecord(
-        pipeline=chain_of(topic),
+        pipeline=chain_name(topic),
         sequence=sequence,
         batch=BatchId(f"{topic}/{topic_id}", sequence),
         sources=(
@@ -138,8 +136,7 @@ def _offsets(after: Replayed, topic: str) -> Mapping[str, str]:
             f"between that a filter "
             f"has left out: {size} bytes, and a ledger record may have {MOST_BYTES}",
             next_step="replay the oldest letters without --class and --source-topic (with "
-            "--limit, or --to another "
-            "topic), which joins the stretches",
+            "--limit, or --to another topic), which joins the stretches",
             details={"topic": topic, "stretches": stretches},
         )
     return told

@@ -81,7 +81,7 @@ class Letter:
         return sum(len(part) for part in (self.key, self.value, *parts) if part is not None)
 
 
-def letter_of(where: TopicPartition, record: Record) -> Letter:
+def parse_letter(where: TopicPartition, record: Record) -> Letter:
     """``record`` of a dead-letter topic's partition, read."""
     replayed = _number(dict(record.headers).get(REPLAYED)) or 0
     begin = max(

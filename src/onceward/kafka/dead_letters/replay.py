@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from onceward.errors import ConfigurationError, SourceNotNamed
 from onceward.ids import TopicPartition
-from onceward.kafka.dead_letters.ledger import Replayed, chain_of
+from onceward.kafka.dead_letters.ledger import Replayed, chain_name
 from onceward.kafka.dead_letters.letter import Letter, Wanted
 from onceward.kafka.dead_letters.sending import Parcel, Sender
 from onceward.kafka.dead_letters.topic import DeadLetterTopic
@@ -77,7 +77,7 @@ class Replay:
         """
         topic = DeadLetterTopic(client, self.topic)
         chain = KafkaChain(
-            client, self.ledger_topic, chain_of(self.topic), producer, owns_client=False
+            client, self.ledger_topic, chain_name(self.topic), producer, owns_client=False
         )
         sender = Sender(client, chain, producer, topic, to=self.to, run_id=uuid.uuid4().hex)
         sender.take()
@@ -103,11 +103,11 @@ class Replay:
         for where in topic.extents:
             if left == 0:
                 return
-            for parcel in self._parcels_of(topic, where, replayed, outcome, left):
+            for parcel in self._partition_parcels(topic, where, replayed, outcome, left):
                 left = None if left is None else left - len(parcel.letters)
                 yield parcel
 
-    def _parcels_of(
+    def _partition_parcels(
         self,
         topic: DeadLetterTopic,
         where: TopicPartition,
@@ -158,9 +158,8 @@ class Replay:
             more = ", …" if outcome.unaddressed > len(outcome.unaddressed_at) else ""
             raise SourceNotNamed(
                 f"{outcome.unaddressed} records of {self.topic} name no topic and partition that "
-                f"they can go back to, "
-                "or are of a pipeline's output (RecordTooLarge), and were left: "
-                f"{', '.join(outcome.unaddressed_at)}{more}",
+                "they can go back to, or are of a pipeline's output (RecordTooLarge), and were "
+                f"left: {', '.join(outcome.unaddressed_at)}{more}",
                 next_step="look at them (`onceward dead-letters show --topic … --partition … "
                 "--offset …`); feed them "
                 "back with --to, or leave them out with --class or --source-topic",

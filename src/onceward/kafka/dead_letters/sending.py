@@ -31,7 +31,7 @@ from onceward.errors import (
     TransactionTimedOut,
 )
 from onceward.ids import TopicPartition
-from onceward.kafka.dead_letters.ledger import Replayed, next_record, replayed_of
+from onceward.kafka.dead_letters.ledger import Replayed, next_record, parse_replayed
 from onceward.kafka.dead_letters.letter import Letter, headers_to_feed_back
 from onceward.kafka.dead_letters.topic import DeadLetterTopic
 from onceward.kafka.ledger.chain import KafkaChain
@@ -43,9 +43,9 @@ from onceward.kafka.records.batch import (
 )
 from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
-from onceward.kafka.records.compression import codec_of
+from onceward.kafka.records.compression import parse_codec
 from onceward.kafka.records.partitioner import partition_of_keys
-from onceward.kafka.sink.task_reports import PartitionOutput, output_of
+from onceward.kafka.sink.task_reports import PartitionOutput, kafka_output
 from onceward.kafka.wire.appends.producer import Append
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
@@ -141,9 +141,8 @@ class Sender:
         return None
 
     def _try(self, parcel: Parcel) -> None:
-        self._written: LedgerRecord | None = (
-            None  # or the record of the parcel before would pass for this one's
-        )
+        # or the record of the parcel before would pass for this one's
+        self._written: LedgerRecord | None = None
         ids: dict[str, Any] = {"topic": self._topic.name, "partition": parcel.where.partition}
         with events.step(events.PLAN, **ids):
             fragments = self._encoded(parcel.letters)
@@ -176,7 +175,7 @@ class Sender:
 
     def _know(self, newest: LedgerRecord | None) -> None:
         self._newest = newest
-        self.replayed = replayed_of(newest, self._topic.name, self._topic.id)
+        self.replayed = parse_replayed(newest, self._topic.name, self._topic.id)
 
     def _was_committed(self, error: OncewardError) -> bool:
         """End the transaction, whatever state it is in, and look into the ledger: was it carried
@@ -211,8 +210,7 @@ class Sender:
     def _overtaken(self, fenced: Fenced) -> Fenced:
         return Fenced(
             f"another replay of {self._topic.name} was started, and goes on with what is left; "
-            f"this one has stopped "
-            f"({fenced.message})",
+            f"this one has stopped ({fenced.message})",
             next_step="leave this one stopped; what it had fed back counts, and is not fed back "
             "again",
             details=fenced.details,
@@ -233,7 +231,7 @@ class Sender:
             for partition, parts in encode_partitions(
                 _columns(some),
                 partitions,
-                codec=codec_of(self._producer.compression),
+                codec=parse_codec(self._producer.compression),
                 batch_bytes=min(limit, self._producer.batch_bytes),
                 record_bytes=min(limit, self._producer.max_request_bytes),
                 now_ms=now_ms,
@@ -259,8 +257,7 @@ class Sender:
         if gone is not None:
             raise PartitionMissing(
                 f"the letter {gone.place} came from {gone.home}, and topic {topic} has partitions "
-                f"0 to {count - 1} "
-                "only",
+                f"0 to {count - 1} only",
                 next_step=f"add partitions to {topic}, or feed its letters back by key: "
                 f"--source-topic {topic} --to "
                 f"{topic}; or leave this one letter for later: {gone.leave_out}",
@@ -312,7 +309,7 @@ class Sender:
             try:
                 encode_fragments(
                     _columns([letter]),
-                    codec=codec_of(self._producer.compression),
+                    codec=parse_codec(self._producer.compression),
                     batch_bytes=limit,
                     now_ms=0,
                     compression_level=self._producer.compression_level,
@@ -321,13 +318,11 @@ class Sender:
                 compressed = self._producer.compression
                 raise RecordTooLarge(
                     f"the letter {letter.place} has {letter.size} bytes, "
-                    f"compression.type={compressed}, and topic "
-                    f"{topic} takes records of {limit}",
+                    f"compression.type={compressed}, and topic {topic} takes records of {limit}",
                     next_step=f"leave this one letter for later: {letter.leave_out}; or set "
-                    f"compression.type in "
-                    f"--command-config, as its producer had it, or raise max.message.bytes of "
-                    f"{topic} (and "
-                    "max.request.size in --command-config above 8 MiB)",
+                    "compression.type in --command-config, as its producer had it, or raise "
+                    f"max.message.bytes of {topic} (and max.request.size in --command-config "
+                    "above 8 MiB)",
                     details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
                 ) from too_large
 
@@ -357,7 +352,7 @@ class Sender:
                 last_offset=done.last_offset,
                 checksum=checksum,
             )
-        return output_of(written)
+        return kafka_output(written)
 
 
 def _columns(letters: Sequence[Letter]) -> RecordColumns:

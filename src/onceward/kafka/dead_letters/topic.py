@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from onceward.errors import SourceTopicReplaced
 from onceward.ids import TopicPartition
-from onceward.kafka.dead_letters.ledger import Replayed, chain_of, replayed_of
-from onceward.kafka.dead_letters.letter import Letter, letter_of
+from onceward.kafka.dead_letters.ledger import Replayed, chain_name, parse_replayed
+from onceward.kafka.dead_letters.letter import Letter, parse_letter
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.committed import Skip, committed_records, decided_ends
@@ -61,7 +61,7 @@ class DeadLetterTopic:
         extent = self.extents[where]
         begin = extent.begin if start is None else max(start, extent.begin)
         return (
-            letter_of(where, record)
+            parse_letter(where, record)
             for record in committed_records(self._client, where, begin, extent.end, skip=skip)
         )
 
@@ -75,8 +75,8 @@ class DeadLetterTopic:
 
         :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
         """
-        newest = LedgerTopic(self._client, ledger_topic, chain_of(self.name)).newest()
-        return replayed_of(newest, self.name, self.id)
+        newest = LedgerTopic(self._client, ledger_topic, chain_name(self.name)).newest()
+        return parse_replayed(newest, self.name, self.id)
 
     def must_be_the_same(self) -> None:
         """Ids never come back: as the topic has still the same one, all that was read came from
@@ -89,8 +89,7 @@ class DeadLetterTopic:
         if found != self.id:
             raise SourceTopicReplaced(
                 f"dead-letter topic {self.name} was deleted and created again while it was read: "
-                f"its id was {self.id} "
-                f"and is {found}",
+                f"its id was {self.id} and is {found}",
                 next_step="run again: what is there now is read from its beginning",
                 details={"topics": [self.name]},
             )

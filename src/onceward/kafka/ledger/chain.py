@@ -151,15 +151,13 @@ class KafkaChain(Chain):
             self.confirm()
             what = (
                 f"ended with sequence {_sequence(known)} and now ends with {_sequence(newest)}: "
-                f"the topic was deleted, "
-                "truncated or restored from an older copy"
+                "the topic was deleted, truncated or restored from an older copy"
             )
             raise cut_off_error(self._pipeline, f"ledger topic {self._topic.topic}", what)
         if newest is not None and (known is None or newest.attempt != known.attempt):
             raise Fenced(
                 f"a newer copy of pipeline {self._pipeline} has written {newest.batch} (sequence "
-                f"{newest.sequence}) "
-                f"while this one was idle at sequence {_sequence(known)}",
+                f"{newest.sequence}) while this one was idle at sequence {_sequence(known)}",
                 next_step="leave this copy stopped; if two are running by mistake, give one "
                 "another pipeline_id",
             )
@@ -196,9 +194,8 @@ class KafkaChain(Chain):
         partition = self._topic.partition()
         self.transaction.add_partitions([partition])
         self._put = record.sequence
-        if (
-            behind is None
-        ):  # a record that is written again keeps what it says of the transaction that decided
+        # a record that is written again keeps what it says of the transaction that decided
+        if behind is None:
             record = replace(record, open_ms=int(self.transaction.open_for_ms))
         try:
             (appended,) = self.producer().send(
@@ -270,10 +267,8 @@ class KafkaChain(Chain):
         if found != known:
             raise LedgerOutdated(
                 f"the ledger topic {self._topic.topic} was read from a broker that no longer led "
-                f"it: pipeline "
-                f"{self._pipeline} was taken to end with sequence {known}, and its newest "
-                f"committed record has "
-                f"sequence {found}",
+                f"it: pipeline {self._pipeline} was taken to end with sequence {known}, and its "
+                f"newest committed record has sequence {found}",
                 next_step="start the query again: it reads the ledger anew; nothing of this "
                 "attempt is visible. If it "
                 "repeats, look for a broker that is cut off from the controllers",

@@ -98,8 +98,7 @@ class LedgerTopic:
         if "delete" in cleanup:
             raise ConfigurationError(
                 f"the ledger topic {self.topic} has cleanup.policy={cleanup}: Kafka would delete "
-                f"records that "
-                "exactly-once rests on",
+                "records that exactly-once rests on",
                 next_step=f"set cleanup.policy=compact on {self.topic} (kafka-configs --alter)",
             )
         self._warn_if_thin(int(policy.get("min.insync.replicas") or 1))
@@ -170,8 +169,7 @@ class LedgerTopic:
         if replicas < 3 or in_sync < 2:
             log.warning(
                 "ledger topic %s has replication factor %d and min.insync.replicas %d; below 3 "
-                "and 2 the loss of one "
-                "broker can stop the pipeline or lose its record",
+                "and 2 the loss of one broker can stop the pipeline or lose its record",
                 self.topic,
                 replicas,
                 in_sync,
@@ -181,7 +179,7 @@ class LedgerTopic:
         """Where this pipeline's records are appended; looked up once."""
         if self._home is None:
             self._partitions = len(self._client.topic_partitions([self.topic])[self.topic])
-            self._home = TopicPartition(self.topic, self._home_of(self._partitions))
+            self._home = TopicPartition(self.topic, self._key_partition(self._partitions))
         return self._home
 
     def peek(self) -> LedgerRecord | None:
@@ -248,7 +246,7 @@ class LedgerTopic:
             for place, other in self._readers.items()
             if place != home
         )
-        return _newest_of([found, *others])
+        return _newest_record([found, *others])
 
     def _newest(self, *, decided_only: bool, readers: dict[int, KeyReader]) -> LedgerRecord | None:
         """``readers`` gets those that were used, by partition."""
@@ -261,11 +259,11 @@ class LedgerTopic:
             reader = readers[partition] = self._reader(partition)
             return self._decoded(reader, reader.newest(decided_only=decided_only))
 
-        home = self._home_of(len(partitions))
+        home = self._key_partition(len(partitions))
         found = newest_in(home)
         if found is not None and found.partitions == len(partitions):
             return found.record
-        newest = _newest_of(
+        newest = _newest_record(
             [
                 found,
                 *(newest_in(partition) for partition in sorted(partitions) if partition != home),
@@ -322,7 +320,7 @@ class LedgerTopic:
             "in a transaction of the producer that it names, as every record of a pipeline is"
         )
 
-    def _home_of(self, partitions: int) -> int:
+    def _key_partition(self, partitions: int) -> int:
         return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
 
     def trial_to_append(self, identity: ProducerIdentity) -> Fragment:
@@ -372,7 +370,7 @@ def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
         return False
 
 
-def _newest_of(found: Iterable[_Found | None]) -> LedgerRecord | None:
+def _newest_record(found: Iterable[_Found | None]) -> LedgerRecord | None:
     """Of one sequence, as which a batch is decided, published part by part and finished, the
     newest is in the place that the key came to last, since who has seen fewer partitions has been
     replaced by who has seen more.

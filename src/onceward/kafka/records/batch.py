@@ -34,9 +34,8 @@ HEADER_BYTES = 61
 MAX_SEQUENCE = (1 << 31) - 1
 
 _OUTER = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, CRC-32C
-_INNER = struct.Struct(
-    ">hiqqqhii"
-)  # attributes … record count: what the CRC covers, with the records
+# attributes … record count: what the CRC covers, with the records
+_INNER = struct.Struct(">hiqqqhii")
 _LENGTH_LESS = 12  # base offset and the length itself are not counted in the length
 _MAGIC = 2
 _TRANSACTIONAL = 0x10
@@ -64,7 +63,7 @@ class Fragment:
 
     @property
     def size(self) -> int:
-        """Bytes on the wire, header included."""
+        """Return bytes on the wire, header included."""
         return HEADER_BYTES + len(self.records)
 
 
@@ -77,8 +76,8 @@ def encode_fragments(
     record_bytes: int | None = None,
     compression_level: int | None = None,
 ) -> list[Fragment]:
-    """``columns`` as record batches of at most ``batch_bytes`` each, header included, in input
-    order.
+    """Return ``columns`` as record batches of at most ``batch_bytes`` each, header included, in
+    input order.
 
     Sizes are judged before compression, and never below the truth. A record that alone exceeds
     ``batch_bytes`` gets a batch of its own; raises RecordTooLarge when that, compressed, exceeds
@@ -101,7 +100,7 @@ def encode_partitions(
     record_bytes: int | None = None,
     compression_level: int | None = None,
 ) -> list[tuple[int, list[Fragment]]]:
-    """What :func:`encode_fragments` makes of each partition's rows, for all partitions in one go.
+    """Encode each partition's rows as :func:`encode_fragments` does, all partitions in one go.
 
     ``partitions`` has the partition of each row. Partitions ascend; each has at least one row, in
     input order.
@@ -148,7 +147,8 @@ def encode_runs(
 def stamp(
     fragment: Fragment, identity: ProducerIdentity, base_sequence: int, *, transactional: bool
 ) -> list[bytes | Any]:
-    """The record batch as two buffers: its header, and ``fragment.records`` itself, not copied.
+    """Return the record batch as two buffers: its header, and ``fragment.records`` itself, not
+    copied.
 
     ``base_sequence`` is the first record's sequence (-1 with producer id -1, for a producer
     without idempotence). The broker assigns base offset and partition leader epoch; they are
@@ -172,7 +172,8 @@ def stamp(
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """The sequence after ``count`` records from ``sequence`` on; 2**31 - 1 is followed by 0.
+    """Return the sequence after ``count`` records from ``sequence`` on; 2**31 - 1 is followed by
+    0.
 
     ``DefaultRecordBatch.incrementSequence`` of kafka-clients.
     """
@@ -181,7 +182,7 @@ def next_sequence(sequence: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the caller wants of every fragment."""
+    """Settings of every fragment."""
 
     codec: Codec
     level: int | None
@@ -201,8 +202,8 @@ class _Wanted:
 def _encoded(
     columns: RecordColumns, borders: list[int], wanted: _Wanted
 ) -> Iterator[tuple[int, Fragment]]:
-    """Fragments with the row that each starts at; none crosses one of ``borders``, which end with
-    the row count.
+    """Return fragments with the row that each starts at; none crosses one of ``borders``, which
+    end with the row count.
     """
     if not borders:
         return
@@ -212,16 +213,15 @@ def _encoded(
     cuts = _cuts(positions, borders, wanted.batch_bytes - HEADER_BYTES)
     for block in _blocks(positions, cuts):
         size = int(positions[block[-1]] - positions[block[0]])
-        if (
-            size > _LARGEST_BATCH - HEADER_BYTES
-        ):  # only a single record can be; Arrow could not hold it
+        # only a single record can be; Arrow could not hold it
+        if size > _LARGEST_BATCH - HEADER_BYTES:
             raise _too_large(size, wanted.record_bytes)
         yield from _encode_block(rows, block, wanted)
 
 
 def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
-    """Row numbers, from 0 to the last border, that part the rows into batches of at most ``room``
-    bytes or one row.
+    """Return row numbers, from 0 to the last border, that part the rows into batches of at most
+    ``room`` bytes or one row.
     """
     cuts = [0]
     for border in borders:
@@ -232,8 +232,8 @@ def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
 
 
 def _blocks(positions: Int64s, cuts: list[int]) -> Iterator[list[int]]:
-    """Consecutive cuts in groups worth encoding together; each group begins with the last cut of
-    the one before.
+    """Return consecutive cuts in groups worth encoding together; each group begins with the last
+    cut of the one before.
     """
     first = 0
     for i in range(1, len(cuts)):
@@ -267,9 +267,8 @@ def _encode_block(rows: Rows, cuts: list[int], wanted: _Wanted) -> Iterator[tupl
 
 def _fragment(rows: Rows, plain: memoryview, start: int, end: int, wanted: _Wanted) -> Fragment:
     codec, records = _compressed(plain, wanted)
-    if (
-        end - start == 1 and HEADER_BYTES + len(records) > wanted.record_bytes
-    ):  # several are cut to size
+    # several are cut to size
+    if end - start == 1 and HEADER_BYTES + len(records) > wanted.record_bytes:
         raise _too_large(HEADER_BYTES + len(records), wanted.record_bytes)
     times = rows.timestamp_ms
     return Fragment(
@@ -294,7 +293,6 @@ def _too_large(size: int, limit: int) -> RecordTooLarge:
     return RecordTooLarge(
         f"one record takes {size} bytes and may have {limit} (max.request.size)",
         next_step="raise max.request.size (options= of the sink) and the topic's "
-        "max.message.bytes, or make the record "
-        "smaller",
+        "max.message.bytes, or make the record smaller",
         details={"record_bytes": size, "limit_bytes": limit},
     )

@@ -35,7 +35,7 @@ class Stretch(NamedTuple):
 
     @staticmethod
     def of(*buffers: Any) -> Stretch:
-        """The stretch made of ``buffers`` one after the other (anything with the buffer
+        """Return the stretch made of ``buffers`` one after the other (anything with the buffer
         protocol).
         """
         crc, length = 0, 0
@@ -46,7 +46,8 @@ class Stretch(NamedTuple):
         return Stretch(crc, length)
 
     def then(self, following: Stretch) -> Stretch:
-        """The stretch of this data followed by that of ``following``, from the two CRCs alone."""
+        """Return the stretch of this data followed by that of ``following``, from the two CRCs
+        alone."""
         return Stretch(
             _shift(self.crc, following.length) ^ following.crc, self.length + following.length
         )
@@ -76,7 +77,7 @@ class ContentChecksum:
 
     @staticmethod
     def combine(first: ContentChecksum, second: ContentChecksum) -> ContentChecksum:
-        """The checksum of ``first``'s records followed by ``second``'s."""
+        """Return the checksum of ``first``'s records followed by ``second``'s."""
         pairs = zip(first.stretches, second.stretches, strict=True)
         return ContentChecksum(*(a.then(b) for a, b in pairs))
 
@@ -84,8 +85,8 @@ class ContentChecksum:
     def of_records(
         records: Iterable[tuple[bytes | None, bytes | None, Headers | None]],
     ) -> ContentChecksum:
-        """The checksum of plain ``(key, value, headers)`` records, one by one: slow, and easy to
-        believe.
+        """Return the checksum of plain ``(key, value, headers)`` records, one by one: slow, and
+        easy to believe.
 
         Encoding does not come this way; tests and verdicts compare the two.
         """
@@ -103,22 +104,22 @@ class ContentChecksum:
 
     @property
     def stretches(self) -> tuple[Stretch, Stretch, Stretch, Stretch]:
-        """The four, in the order of the fields."""
+        """Return the four, in the order of the fields."""
         return self.lengths, self.keys, self.values, self.headers
 
     def hexdigest(self) -> str:
-        """``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``: the four CRCs (lengths, keys, values,
+        """Return ``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``: the four CRCs (lengths, keys, values,
         headers).
         """
         return "-".join(f"{stretch.crc:08x}" for stretch in self.stretches)
 
     def to_list(self) -> list[list[int]]:
-        """For JSON: ``[[crc, length], …]`` in the order of the fields."""
+        """Return ``[[crc, length], …]``, for JSON, in the order of the fields."""
         return [list(stretch) for stretch in self.stretches]
 
     @staticmethod
     def from_list(items: Sequence[Sequence[int]]) -> ContentChecksum:
-        """What :meth:`to_list` wrote. Raises ValueError when it is anything else."""
+        """Return the checksum that :meth:`to_list` wrote. Raises ValueError for anything else."""
         if len(items) != 4 or any(len(item) != 2 for item in items):
             raise ValueError("a content checksum is four pairs of CRC and length")
         stretches = [Stretch(int(crc), int(length)) for crc, length in items]
@@ -131,7 +132,7 @@ ContentChecksum.EMPTY = ContentChecksum(*[Stretch(0, 0)] * 4)
 
 
 def headers_section(headers: Headers) -> bytes:
-    """The headers of one record as the record format has them (KIP-82,
+    """Return the headers of one record as the record format has them (KIP-82,
     ``DefaultRecord.writeTo``).
     """
     section = bytearray(_varint(len(headers)))
@@ -153,9 +154,9 @@ def _varint(value: int) -> bytes:
 
 
 # -- CRC combination ------------------------------------------------------------------------------
-# Appending n zero bytes to data multiplies its CRC by x^(8n) modulo the polynomial: a linear map of 32 bits, the same
-# that zlib's crc32_combine applies. A map is kept as four tables of 256 (one a byte of the CRC), one map a power of
-# two of n, made when first needed.
+# Appending n zero bytes to data multiplies its CRC by x^(8n) modulo the polynomial: a linear map
+# of 32 bits, the same that zlib's crc32_combine applies. A map is kept as four tables of 256 (one
+# a byte of the CRC), one map a power of two of n, made when first needed.
 
 _Map = tuple[tuple[int, ...], ...]
 
@@ -188,7 +189,7 @@ def combine_runs(
 def _shift_all(
     crcs: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint32]:
-    """:func:`_shift` of each."""
+    """Apply :func:`_shift` to each."""
     shifted: npt.NDArray[np.uint32] = crcs.copy()
     for power in range(int(zero_bytes.max(initial=0)).bit_length()):
         chosen = (zero_bytes >> power & 1).astype(bool)
@@ -219,7 +220,7 @@ def _shift(crc: int, zero_bytes: int) -> int:
 
 @functools.cache
 def _zero_bytes_map(power: int) -> _Map:
-    """The map of 2**power zero bytes."""
+    """Return the map of 2**power zero bytes."""
     if power == 0:
         columns = [_one_zero_byte(1 << bit) for bit in range(32)]
     else:

@@ -52,7 +52,7 @@ class RecordColumns:
     def of(
         value: Any, *, key: Any = None, headers: Any = None, timestamp: Any = None
     ) -> RecordColumns:
-        """Columns of any Arrow shape, normalised.
+        """Return columns of any Arrow shape, normalised.
 
         ``value`` and ``key``: binary or string, also large, view or fixed-size, arrays or chunked
         arrays. ``headers``: list<struct<key: string, value: binary>>. ``timestamp``: an Arrow
@@ -79,7 +79,7 @@ class RecordColumns:
         return len(self.value)
 
     def slice(self, start: int, length: int) -> RecordColumns:
-        """``length`` rows from ``start``; shares all memory."""
+        """Return ``length`` rows from ``start``; shares all memory."""
         return RecordColumns(
             key=None if self.key is None else self.key.slice(start, length),
             value=self.value.slice(start, length),
@@ -90,7 +90,7 @@ class RecordColumns:
         )
 
     def take(self, indices: npt.NDArray[Any]) -> RecordColumns:
-        """The rows at ``indices``, in that order; copies them."""
+        """Return the rows at ``indices``, in that order; copies them."""
         where = pa.array(indices)
         return RecordColumns(
             key=None if self.key is None else self.key.take(where),
@@ -101,7 +101,7 @@ class RecordColumns:
 
     @staticmethod
     def concat(parts: Sequence[RecordColumns]) -> RecordColumns:
-        """All rows of ``parts`` (at least one), one after the other; copies them.
+        """Return all rows of ``parts`` (at least one), one after the other; copies them.
 
         Raises InvalidColumn when a column would pass 2 GiB.
         """
@@ -121,8 +121,8 @@ class RecordColumns:
         return payload_bytes(self.value) + (0 if self.key is None else payload_bytes(self.key))
 
 
-def offsets_of(array: Any) -> npt.NDArray[np.int32]:
-    """The n + 1 offsets of a binary array into its data buffer, slices respected."""
+def binary_offsets(array: Any) -> npt.NDArray[np.int32]:
+    """Return the n + 1 offsets of a binary array into its data buffer, slices respected."""
     if len(array) == 0:
         return np.zeros(1, np.int32)
     offsets = np.frombuffer(array.buffers()[1], np.int32)
@@ -130,8 +130,8 @@ def offsets_of(array: Any) -> npt.NDArray[np.int32]:
 
 
 def payload_bytes(array: Any) -> int:
-    """Bytes that the rows of a binary array hold."""
-    offsets = offsets_of(array)
+    """Return the number of bytes that the rows of a binary array hold."""
+    offsets = binary_offsets(array)
     return int(offsets[-1]) - int(offsets[0])
 
 

@@ -25,8 +25,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceward.errors import ConfigurationError
-from onceward.kafka.records.corrupt import CorruptRecords
+from onceward.errors import ConfigurationError, OncewardError
+
+
+class CorruptRecords(OncewardError):
+    """Bytes that are no valid record batch: damaged, cut in the middle, or made to look larger
+    than they may be.
+    """
 
 
 class Codec(IntEnum):
@@ -60,8 +65,8 @@ _STEP = 256 * 1024  # bytes asked of a streaming decompressor at a time
 _SNAPPY_MAX_RATIO = 22  # a copy of 64 bytes takes 3 at least, so nothing honest expands more
 
 
-def codec_of(name: str) -> Codec:
-    """The codec of Kafka's ``compression.type`` name: none, gzip, snappy, lz4 or zstd."""
+def parse_codec(name: str) -> Codec:
+    """Return the codec of Kafka's ``compression.type`` name: none, gzip, snappy, lz4 or zstd."""
     try:
         return Codec[name.strip().upper()]
     except (KeyError, AttributeError):
@@ -91,7 +96,8 @@ def check_level(codec: Codec, level: int | None) -> None:
 
 
 def compress(codec: Codec, buf: Any, level: int | None = None) -> bytes:
-    """``buf`` (anything with the buffer protocol) compressed in Kafka's framing of ``codec``.
+    """Return ``buf`` (anything with the buffer protocol) compressed in Kafka's framing of
+    ``codec``.
 
     Raises ConfigurationError for a level that ``codec`` does not take.
     """
@@ -112,7 +118,7 @@ def compress(codec: Codec, buf: Any, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, buf: Any, limit_bytes: int) -> bytes:
-    """The bytes that were compressed into ``buf``, at most ``limit_bytes`` of them.
+    """Return the bytes that were compressed into ``buf``, at most ``limit_bytes`` of them.
 
     Raises CorruptRecords for damaged or truncated data, and for data that expand beyond the limit.
     """
@@ -202,8 +208,8 @@ def _raw_unsnappy(view: memoryview, already: int, limit_bytes: int) -> bytes:
 
 
 def _snappy_length(view: memoryview) -> int:
-    """The preamble of a raw snappy block: the plain length as an unsigned varint of at most 5
-    bytes.
+    """Return the preamble of a raw snappy block: the plain length as an unsigned varint of at most
+    5 bytes.
     """
     length = 0
     for i, byte in enumerate(view[:5]):

@@ -1,5 +1,5 @@
-"""Record batches read back, one record at a time: for ledger reads, pair checks and verdicts, not
-for bulk.
+"""Reader of record batches, one record at a time: for the ledger, dead letters and checks, not for
+bulk.
 
 Everything the bytes claim is checked before it is believed: a length never allocates more than the
 data at hand (or, for compressed records, the caller's limit) can fill. Source: KIP-98,
@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 
 import crc32c
 
-from onceward.kafka.records.compression import Codec, decompress
-from onceward.kafka.records.corrupt import CorruptRecords
+from onceward.kafka.records.compression import Codec, CorruptRecords, decompress
 
 __all__ = [
     "ControlType",
@@ -34,9 +33,8 @@ __all__ = [
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 
 _PREFIX = struct.Struct(">qiib")  # base offset, length, partition leader epoch, magic
-_REST = struct.Struct(
-    ">IhiqqqhiI"
-)  # CRC, attributes, last offset delta, times, producer, base sequence, count
+# CRC, attributes, last offset delta, times, producer, base sequence, count
+_REST = struct.Struct(">IhiqqqhiI")
 _HEADER_BYTES = 61
 _LENGTH_LESS = 12
 _CRC_FROM = 21
@@ -47,7 +45,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps: the producer, or the broker when it appended."""
+    """Setter of the timestamps: the producer, or the broker when it appended."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -99,7 +97,7 @@ class RecordBatch:
 
     @cached_property
     def records(self) -> list[Record]:
-        """The records in offset order. Markers are records too; see ``control_type``."""
+        """Return the records in offset order. Markers are records too; see ``control_type``."""
         plain = decompress(self.codec, self.payload, self.limit_bytes)
         if self.count * _SMALLEST_RECORD > len(plain):
             _corrupt(self, f"it claims {self.count} records in {len(plain)} bytes")
@@ -118,7 +116,7 @@ class RecordBatch:
 
     @property
     def control_type(self) -> int | None:
-        """For a control batch the type of its marker (``ControlType``; other numbers exist), None
+        """The type of a control batch's marker (``ControlType``; other numbers exist), None
         for data.
         """
         if not self.is_control:
@@ -133,8 +131,8 @@ class RecordBatch:
 def read_batches(
     buf: Any, *, check_crc: bool = True, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> Iterator[RecordBatch]:
-    """The record batches in ``buf`` (anything with the buffer protocol), which they keep alive
-    without copying.
+    """Return the record batches in ``buf`` (anything with the buffer protocol), which they keep
+    alive without copying.
 
     Stops silently at an incomplete last batch: brokers cut fetch responses anywhere. Raises
     CorruptRecords for everything else that is inconsistent, and for the formats before Kafka 0.11.
@@ -190,7 +188,7 @@ def _batch(
 
 
 class _Cursor:
-    """Reads records one after the other; every step stays inside the bytes."""
+    """Position in the bytes of a batch's records; every step stays inside them."""
 
     def __init__(self, batch: RecordBatch, data: bytes) -> None:
         self.batch = batch
@@ -247,7 +245,7 @@ class _Cursor:
         return taken
 
     def varint(self) -> int:
-        """One zigzag varint of at most ten bytes."""
+        """Read one zigzag varint of at most ten bytes."""
         unsigned = 0
         for shift in range(0, 70, 7):
             if self.at >= len(self.data):

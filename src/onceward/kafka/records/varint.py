@@ -4,7 +4,7 @@
 A column of varints is kept as unsigned 64-bit *words* whose low bytes are the encoding, and a
 *width* in bytes for each word. Fields join by shifting, so that several fields of a record become
 one word without a loop over records. Called by ``kafka.records.layout`` and
-``kafka.records.headers``; runs in executor tasks.
+``kafka.records.batch``; runs in executor tasks.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Field:
     widest: int  # no width is larger; eight at most
 
     def then(self, following: Field) -> Field:
-        """Both fields side by side, this one first. Their widest together must fit a word."""
+        """Join two fields side by side, this one first. Their widest together must fit a word."""
         shifted = following.words << (self.widths << 3).view(np.uint64)
         return Field(
             self.words | shifted, self.widths + following.widths, self.widest + following.widest
         )
 
     def slice(self, start: int, end: int) -> Field:
-        """Rows ``start`` up to ``end``."""
+        """Return rows ``start`` up to ``end``."""
         words = self.words if len(self.words) == 1 else self.words[start:end]
         widths = self.widths if len(self.widths) == 1 else self.widths[start:end]
         return Field(words, widths, self.widest)
 
 
 def varints(values: Int64s) -> Field:
-    """``values`` (at least one, between -2**55 and 2**55 - 1) as zigzag varints."""
+    """Return ``values`` (at least one, between -2**55 and 2**55 - 1) as zigzag varints."""
     low, high = int(values.min()), int(values.max())
     if low == high:
         return constant(low)
@@ -62,19 +62,19 @@ def varints(values: Int64s) -> Field:
 
 @lru_cache(maxsize=1024)
 def constant(value: int) -> Field:
-    """The varint of ``value`` in every row."""
+    """Return the varint of ``value`` in every row."""
     return _computed(np.array([value], np.int64))
 
 
 @lru_cache(maxsize=32)
 def ascending(count: int) -> Field:
-    """The varints of 0 to ``count - 1``: the offset deltas of a batch."""
+    """Return the varints of 0 to ``count - 1``: the offset deltas of a batch."""
     return _ascending_table(max(count - 1, 1023).bit_length()).slice(0, count)
 
 
 def one_after_the_other(fields: Sequence[Field]) -> Field:
-    """The rows of the first field, then those of the second …: fields that have an element for
-    each row.
+    """Return the rows of the first field, then those of the second …: fields that have an element
+    for each row.
     """
     if len(fields) == 1:
         return fields[0]
@@ -86,15 +86,14 @@ def one_after_the_other(fields: Sequence[Field]) -> Field:
 
 
 def zigzag_width(value: int) -> int:
-    """Bytes of the zigzag varint of one signed value."""
+    """Return bytes of the zigzag varint of one signed value."""
     return _width(_zigzag(value))
 
 
 def _near(values: Int64s, low: int, high: int) -> Field:
     table = _near_table()
-    words = table.words.take(
-        values
-    )  # negative values index from the end, where the table has them
+    # negative values index from the end, where the table has them
+    words = table.words.take(values)
     widest = max(zigzag_width(low), zigzag_width(high))
     if widest == 1 or low > 63 or high < -64:
         return Field(words, _ONE_ROW * widest, widest)

@@ -18,7 +18,14 @@ from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
 from onceward.kafka.sink.columns import RecordFrame, prepare
 from onceward.kafka.sink.driver_path import DriverPath
 from onceward.kafka.sink.run import KafkaRun
-from onceward.kafka.sink.task_reports import KIND, Sent, Written, joined, output_of, payload_bytes
+from onceward.kafka.sink.task_reports import (
+    KIND,
+    Sent,
+    Written,
+    joined,
+    kafka_output,
+    payload_bytes,
+)
 from onceward.kafka.sink.tasks_path import TasksPath
 from onceward.kafka.sink.topics import oldest_timestamps
 from onceward.spark.batch.computation import Computation
@@ -88,7 +95,7 @@ class KafkaAttempt(Attempt):
             f"{payload_bytes(self._written)} bytes in {len(self._written)} partitions as "
             f"{ProducerIdentity(*self.id)}"
         )
-        return Prepared({KIND: output_of(self._written)}, said)
+        return Prepared({KIND: kafka_output(self._written)}, said)
 
     # 7. Offsets and ledger
 
@@ -112,9 +119,8 @@ class KafkaAttempt(Attempt):
 
     def commit(self) -> None:
         self._run.chain.commit()
-        self._run.retention.check(
-            self._oldest_ms
-        )  # now, when no transaction is open that could grow too old
+        # now, when no transaction is open that could grow too old
+        self._run.retention.check(self._oldest_ms)
 
     def abort(self) -> None:
         self._run.close_epoch()  # first: no task may get another lease

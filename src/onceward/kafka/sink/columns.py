@@ -48,7 +48,13 @@ from pyspark.sql.types import (
 
 from onceward.errors import InvalidColumn
 from onceward.ids import PipelineId
-from onceward.kafka.sink.dead_letters import HEADERS, LINEAGE, of_output, too_large, with_headers
+from onceward.kafka.sink.dead_letters import (
+    HEADERS,
+    LINEAGE,
+    output_headers,
+    too_large,
+    with_headers,
+)
 from onceward.kafka.source import lineage as source
 
 TIMESTAMP_MS = "timestamp_ms"
@@ -69,9 +75,8 @@ _PART_BYTES = {
     "value": "COALESCE(OCTET_LENGTH(value), 0)",
     "key": "COALESCE(OCTET_LENGTH(key), 0)",
     "topic": "COALESCE(OCTET_LENGTH(topic), 0)",
-    "headers": "COALESCE(AGGREGATE(headers, 0, "
-    "(size, header) -> size + OCTET_LENGTH(header.key) + COALESCE(OCTET_LENGTH(header.value), 0) "
-    "+ 8), 0)",
+    "headers": "COALESCE(AGGREGATE(headers, 0, (size, header) -> size + OCTET_LENGTH(header.key) "
+    "+ COALESCE(OCTET_LENGTH(header.value), 0) + 8), 0)",
 }
 
 OrderWithin = Literal["key", "topic"]
@@ -183,7 +188,9 @@ def _route_oversized(
     )
     told = with_headers(
         own_headers,
-        of_output(aside.limit_bytes, topic, aside.pipeline, has_timestamp="timestamp" in types),
+        output_headers(
+            aside.limit_bytes, topic, aside.pipeline, has_timestamp="timestamp" in types
+        ),
     )
     headers = f"CASE WHEN {large} THEN {told} ELSE {own_headers} END"
     wanted["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
@@ -257,8 +264,7 @@ def check(
         raise InvalidColumn(
             f"the frame has columns that no part of a record is made of: {', '.join(unknown)}",
             next_step=f"rename them to one of {', '.join(known)}, or leave them out: "
-            f"frame.select('key', 'value')"
-            f"{for_lineage}",
+            f"frame.select('key', 'value'){for_lineage}",
             details={"columns": unknown},
         )
     return types

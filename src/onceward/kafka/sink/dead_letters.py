@@ -57,7 +57,7 @@ batch's header, 6 varints of at most 5 and 10 bytes (``kafka.records.layout``).
 _HEADER_OVERHEAD = 10
 
 
-def of_source(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -> DataFrame:
+def source_letters(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -> DataFrame:
     """Columns of ``engine.decoding.DEAD_LETTER`` → those that a sink writes (:mod:`columns`).
 
     :param lineage: the sink adds the lineage's headers by itself, of its columns.
@@ -107,7 +107,7 @@ def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
     return f"{size} + {_RECORD_OVERHEAD} > {limit_bytes}"
 
 
-def of_output(
+def output_headers(
     limit_bytes: int, topic: str, pipeline: PipelineId, *, has_timestamp: bool
 ) -> dict[str, str]:
     """The headers of a record of the output that ``topic`` would not take.

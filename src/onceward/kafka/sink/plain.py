@@ -33,8 +33,9 @@ from onceward.kafka.sink.rows import HeldRows, partition_counts, pieces
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.tasks import number
 from onceward.kafka.sink.topics import RetentionCheck, TopicLimits, check_topic, oldest_timestamps
-from onceward.kafka.wire.appends.producer import Append, PartitionProducer, idempotent_identity
+from onceward.kafka.wire.appends.producer import Append, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.transactions.coordinator import idempotent_identity
 from onceward.spark.batch import job
 from onceward.spark.batch.query import RunningBatch
 
@@ -104,15 +105,12 @@ class PlainBatches:
         if running.batch.batch_id > last[1] + 1:
             raise BatchNotWritten(
                 f"{running.batch} was handed over, and the last before it was batch {last[1]}: "
-                f"the foreachBatch "
-                "function did not call the sink for every batch, and what in the others could not "
-                "be read is missing "
-                "from the dead letters, if there are any",
+                "the foreachBatch function did not call the sink for every batch, and what in the "
+                "others could not be read is missing from the dead letters, if there are any",
                 next_step="call the sink for every batch, also for an empty one, and start again, "
-                "which goes on behind "
-                'what was skipped; delivery="exactly_once" keeps account of it; if leaving '
-                "batches out is meant, and "
-                'no format sets records aside, pass skipped_batches="allow"',
+                'which goes on behind what was skipped; delivery="exactly_once" keeps account of '
+                "it; if leaving batches out is meant, and no format sets records aside, pass "
+                'skipped_batches="allow"',
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
 

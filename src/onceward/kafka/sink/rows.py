@@ -22,7 +22,7 @@ from onceward.errors import InvalidColumn, PartitionMissing, RecordTooLarge
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.records.batch import Fragment, encode_runs
 from onceward.kafka.records.columns import RecordColumns
-from onceward.kafka.records.compression import codec_of
+from onceward.kafka.records.compression import parse_codec
 from onceward.kafka.records.partitioner import assign_partitions, group_by_partition
 from onceward.kafka.sink.columns import TIMESTAMP_MS
 from onceward.kafka.wire.client import KafkaClient
@@ -146,7 +146,7 @@ class HeldRows:
             return encode_runs(
                 columns,
                 ends,
-                codec=codec_of(producer.compression),
+                codec=parse_codec(producer.compression),
                 batch_bytes=producer.batch_bytes,
                 record_bytes=producer.max_request_bytes,
                 now_ms=surroundings.wall_clock_ns() // 1_000_000,
@@ -186,8 +186,7 @@ class HeldRows:
         if bad.any():
             raise PartitionMissing(
                 f"column 'partition' names partition {int(explicit[bad][0])} of topic {topic!r}, "
-                f"which has "
-                f"partitions 0 to {count - 1}",
+                f"which has partitions 0 to {count - 1}",
                 next_step="correct the column, or leave it null to let the key decide",
                 details={"topic": topic, "partition": int(explicit[bad][0])},
             )

@@ -36,7 +36,7 @@ from onceward.kafka.sink.topics import RetentionCheck, TopicLimits
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.kafka.wire.reads.offsets import committed_offsets
-from onceward.kafka.wire.transactions.transaction import LONGER_OR_SMALLER, both_limits
+from onceward.kafka.wire.transactions.errors import LONGER_OR_SMALLER, both_limits
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from onceward.spark.batch.shuffles import Shuffles
 
@@ -66,9 +66,8 @@ class KafkaRun:
         self._sequencer: Sequencer | None = None
         self._limits = TopicLimits(settings)
         self._dead_letter_route: DeadLetterRoute | None = None
-        self._overdue: BatchId | None = (
-            None  # the last batch that needed more than the transaction's time by itself
-        )
+        # the last batch that needed more than the transaction's time by itself
+        self._overdue: BatchId | None = None
 
     def sequencer(self, context: SparkContext) -> Sequencer:
         """Return the sequencer of this run, on its port."""
@@ -106,9 +105,8 @@ class KafkaRun:
         """
         if isinstance(error, Fenced):
             return self.chain.transaction.explain(error)
-        if (
-            not isinstance(error, RecordTooLarge) or "records" not in error.details
-        ):  # not said by a broker
+        # not said by a broker
+        if not isinstance(error, RecordTooLarge) or "records" not in error.details:
             return error
         route, self._dead_letter_route = self._dead_letter_route, None
         found = self._limits.refused(self.client, error)
@@ -174,8 +172,7 @@ class KafkaRun:
                 f"{what}; for the last {unacknowledged_s:.0f} s brokers have not acknowledged "
                 f"records that were sent",
                 next_step="see that the brokers take records (leaders, min.insync.replicas, the "
-                "network); the batch "
-                "runs again",
+                "network); the batch runs again",
             )
         # Once is bad luck (an executor that died); twice it is the batch, and a third time would
         # be no better.
@@ -259,9 +256,8 @@ class GroupOffsets:
         ):  # a chain is begun on purpose; admission says whether it may be
             expected = _least_offsets(source.start for source in local.values())
         else:
-            expected = dict.fromkeys(
-                committed, -1
-            )  # no chain has begun, so nothing can be committed
+            # no chain has begun, so nothing can be committed
+            expected = dict.fromkeys(committed, -1)
         ahead = {
             p: offset for p, offset in committed.items() if p in expected and offset > expected[p]
         }

@@ -82,8 +82,7 @@ class KafkaSinkSettings:
         if self.order_by and not self.policy.has_ledger:
             raise ContradictoryOptions(
                 f"order_by= with delivery={self.policy.delivery!r}: what is sent once more would "
-                f"come behind what came "
-                "after it",
+                "come behind what came after it",
                 next_step='use delivery="exactly_once", or leave order_by= out',
             )
 
@@ -112,11 +111,9 @@ class KafkaSinkSettings:
         if self.on_error == "dead_letter" and self.topic is None:
             raise ContradictoryOptions(
                 'on_error="dead_letter" without topic=: what is too large depends on the topic, '
-                "and the rows name "
-                "theirs",
+                "and the rows name theirs",
                 next_step="pass topic=, or leave on_error= out (dead_letter_topic= by itself "
-                "takes what a format "
-                "cannot read)",
+                "takes what a format cannot read)",
             )
 
 

@@ -198,13 +198,14 @@ class KafkaSink(ForeachBatchSink):
         settings = self.settings
         if settings.dead_letter_topic is None:
             raise UnsupportedQuery(
-                f"the query sets records aside that it cannot read, and "
-                f"KafkaSink({settings.policy.pipeline!r}) has no "
-                "topic for them",
+                "the query sets records aside that it cannot read, and "
+                f"KafkaSink({settings.policy.pipeline!r}) has no topic for them",
                 next_step='pass dead_letter_topic="…" to KafkaSink, or on_error="stop" to '
                 "decode(…)",
             )
-        records = dead_letters.of_source(frame, settings.policy.pipeline, lineage=settings.lineage)
+        records = dead_letters.source_letters(
+            frame, settings.policy.pipeline, lineage=settings.lineage
+        )
         return Write(records, settings.dead_letter_topic, set_aside=True)
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:

@@ -282,9 +282,8 @@ def _in_chains(
         segment = segments[by_task[wrong]]
         raise _mismatch(
             f"{places.named(wrote.place[by_task[wrong]])}: {segment['count']} records from "
-            f"sequence "
-            f"{segment['base_sequence']} on, of task attempt {wrote.attempt[by_task[wrong]]}, are "
-            f"not what it leased"
+            f"sequence {segment['base_sequence']} on, of task attempt "
+            f"{wrote.attempt[by_task[wrong]]}, are not what it leased"
         )
     covered, leased_records = (
         int(ends[-1]) if len(ends) else 0,
@@ -296,8 +295,7 @@ def _in_chains(
         ]
         raise _mismatch(
             f"{places.named(leased.place[missing])}: no task reports all of a lease that was "
-            f"given back, from sequence "
-            f"{leased.base[missing]} on"
+            f"given back, from sequence {leased.base[missing]} on"
         )
     rank = np.empty(len(segments), np.int64)
     rank[by_task] = at
@@ -355,7 +353,7 @@ def joined(first: Written, then: Written) -> dict[TopicPartition, PartitionOutpu
     return both
 
 
-def output_of(written: Written) -> Output:
+def kafka_output(written: Written) -> Output:
     """Return ``written`` as the ledger keeps it: kind ``kafka``, whose data is the manifest.
 
     ``{topic: {"partition": [count, first_offset, last_offset, checksum]}}``, offsets inclusive.

@@ -128,8 +128,7 @@ class TopicLimits:
             return SendFailed(
                 error.message,
                 next_step=f"nothing: the batch runs again in record batches of at most {fits} "
-                f"bytes; if it repeats, "
-                "lower batch.size",
+                "bytes; if it repeats, lower batch.size",
                 details=error.details,
             )
         before = _largest.get(self._key(topic))
@@ -199,12 +198,10 @@ class RetentionCheck:
             self._warned.add(topic)
             log.warning(
                 "%s: topic %s was sent records that are %.1f days old by their timestamps, and "
-                "keeps records for %.1f "
-                "days (retention.ms=%d): its brokers may delete them as soon as they are written. "
-                "Next: set "
-                "retention.ms of the topic to -1 or to more than they are old, or leave the "
-                "column `timestamp` out, "
-                "which is then the time of writing",
+                "keeps records for %.1f days (retention.ms=%d): its brokers may delete them as "
+                "soon as they are written. Next: set retention.ms of the topic to -1 or to more "
+                "than they are old, or leave the column `timestamp` out, which is then the time "
+                "of writing",
                 self._pipeline,
                 topic,
                 age_ms / _DAY_MS,

@@ -46,7 +46,7 @@ def topics_in(record: LedgerRecord | None) -> set[str]:
     return {topic for end in ends for topic in end}
 
 
-def positions_of(
+def ledger_positions(
     record: LedgerRecord | None, pipeline: PipelineId, topics: Collection[str], wanted: str
 ) -> dict[TopicPartition, int]:
     """Where ``record``, the newest of ``pipeline``, ends in the source that reads ``topics``;

@@ -29,8 +29,8 @@ from onceward.kafka.source.clusters import remember
 from onceward.kafka.source.positions import (
     Otherwise,
     committed_positions,
+    ledger_positions,
     newest_in,
-    positions_of,
     starting_json,
     topics_in,
 )
@@ -164,9 +164,11 @@ def kafka_source(
         if not _has_a_login_of_its_own(spark_options or {}):
             _must_answer(client)
         if starting == "group":
-            settings["startingOffsets"] = _of_group(client, reads, str(pipeline_id), otherwise)
+            settings["startingOffsets"] = _group_positions(
+                client, reads, str(pipeline_id), otherwise
+            )
         elif starting == "ledger":
-            settings["startingOffsets"] = _of_ledger(
+            settings["startingOffsets"] = _ledger_positions(
                 client,
                 reads,
                 str(pipeline_id),
@@ -221,7 +223,9 @@ def _partitions(client: KafkaClient, reads: TopicsRead) -> dict[str, list[int]]:
     )
 
 
-def _of_group(client: KafkaClient, reads: TopicsRead, group: str, otherwise: Otherwise) -> str:
+def _group_positions(
+    client: KafkaClient, reads: TopicsRead, group: str, otherwise: Otherwise
+) -> str:
     partitions = _partitions(client, reads)
     known = committed_positions(client, group, partitions)
     return starting_json(
@@ -229,7 +233,7 @@ def _of_group(client: KafkaClient, reads: TopicsRead, group: str, otherwise: Oth
     )
 
 
-def _of_ledger(
+def _ledger_positions(
     client: KafkaClient,
     reads: TopicsRead,
     pipeline: str,
@@ -246,7 +250,7 @@ def _of_ledger(
         else newest_in(ledger, name)
     )
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
-    known = positions_of(newest, name, reads.among(topics_in(newest)), str(reads))
+    known = ledger_positions(newest, name, reads.among(topics_in(newest)), str(reads))
     gone = sorted(set(reads.among({partition.topic for partition in known})) - set(partitions))
     if gone and not may_lose:
         raise _lost(gone, where)
@@ -264,13 +268,11 @@ def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
     """Under a pattern only; a topic that is named and missing is said to be so before."""
     return SourceDataLost(
         f"{where} ends in topic {', '.join(gone)}, which topic_pattern matches and which does not "
-        f"exist any more: what "
-        "was in it and is not in the ledger cannot be read",
+        "exist any more: what was in it and is not in the ledger cannot be read",
         next_step="to go on without, on purpose, give the sink a new pipeline_id and start it "
-        "once with "
-        'kafka_source(starting="ledger", pipeline_id=<the old one>, '
-        'spark_options={"failOnDataLoss": False}) on a new '
-        "checkpoint: all other topics go on where the ledger ends",
+        'once with kafka_source(starting="ledger", pipeline_id=<the old one>, '
+        'spark_options={"failOnDataLoss": False}) on a new checkpoint: all other topics go on '
+        "where the ledger ends",
         details={"topics": list(gone)},
     )
 
@@ -330,11 +332,9 @@ def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
         if low in _SPLITTING:
             raise ContradictoryOptions(
                 f"spark_options has {name}, with which several tasks read one partition at once: "
-                f"its records would be "
-                "written in any order",
+                "its records would be written in any order",
                 next_step="leave it out; for more tasks than partitions use frame.repartition(…), "
-                "and for KafkaSink "
-                'order_by="offset" where the order of each key matters',
+                'and for KafkaSink order_by="offset" where the order of each key matters',
             )
         if low.startswith(("starting", "subscribe", "assign")):
             raise ContradictoryOptions(

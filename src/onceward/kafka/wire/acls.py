@@ -49,17 +49,17 @@ class Acl:
 
     @property
     def pattern_type(self) -> str:
-        """As ``kafka-acls`` names it."""
+        """The pattern type, as ``kafka-acls`` names it."""
         return "prefixed" if self.prefixed else "literal"
 
     def arguments(self, principal: str) -> list[str]:
-        """Of ``kafka-acls``, after ``--add`` or ``--remove``."""
+        """Return the arguments of ``kafka-acls`` after ``--add`` or ``--remove``."""
         resource = [f"--{self.kind.value}"] + ([] if self.kind is Kind.CLUSTER else [self.name])
         pattern = ["--resource-pattern-type", self.pattern_type]
         return ["--allow-principal", principal, "--operation", self.operation, *resource, *pattern]
 
     def command(self, principal: str, connection: str) -> str:
-        """The whole line for a shell; ``connection`` says where the cluster is, and is not
+        """Return the whole line for a shell; ``connection`` says where the cluster is, and is not
         quoted.
         """
         return f"kafka-acls {connection} --add {shlex.join(self.arguments(principal))}"
@@ -74,7 +74,8 @@ def minimal_acls(
     ledger_exists: bool = False,
     source_prefixes: Sequence[str] = (),
 ) -> list[Acl]:
-    """Everything that one pipeline (``kafka_source`` → ``KafkaSink``) needs, and nothing else.
+    """Return everything that one pipeline (``kafka_source`` → ``KafkaSink``) needs, and nothing
+    else.
 
     The same for both transaction versions: the requests differ, the rights they need do not.
     Spark's Kafka source needs no consumer group: it assigns its partitions itself and keeps its
@@ -164,8 +165,8 @@ _KINDS = {29: Kind.TOPIC, 30: Kind.GROUP, 31: Kind.CLUSTER, 53: Kind.TRANSACTION
 
 
 def denied(api: Api, code: int) -> tuple[Kind, str] | None:
-    """The type of resource and the operation that ``code`` in an answer to ``api`` says are not
-    allowed.
+    """Return the type of resource and the operation that ``code`` in an answer to ``api`` says are
+    not allowed.
     """
     kind = _KINDS.get(code)
     if kind is None:

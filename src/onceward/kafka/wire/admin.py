@@ -39,7 +39,7 @@ class Caller(Protocol):
 
 
 def topic_names(client: Caller) -> list[str]:
-    """The topics that this principal may describe, without Kafka's internal ones. See
+    """Return the topics that this principal may describe, without Kafka's internal ones. See
     :meth:`KafkaClient.topic_names`.
 
     A topic without a leader somewhere is listed all the same (``MetadataResponse``: errors stand
@@ -75,8 +75,8 @@ def create_topic(
     *,
     validate_only: bool,
 ) -> bool:
-    """See :meth:`KafkaClient.create_topic`. Brokers forward the request to the controller
-    (KIP-590).
+    """Create a topic, as :meth:`KafkaClient.create_topic` says. Brokers forward the request to the
+    controller (KIP-590).
     """
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
@@ -113,8 +113,8 @@ def describe_config(
     *,
     timeout_ms: int | None = None,
 ) -> dict[str, str | None]:
-    """Every setting of one topic or broker. A broker's are asked of that broker, which alone knows
-    its static ones.
+    """Return every setting of one topic or broker. A broker's are asked of that broker, which
+    alone knows its static ones.
     """
 
     def send(left_ms: float) -> Any:

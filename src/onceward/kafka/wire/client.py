@@ -37,7 +37,7 @@ from onceward.kafka.wire.conversation import (
     raise_as_error,
 )
 from onceward.kafka.wire.deadline import Deadline
-from onceward.kafka.wire.error_table import Api, Meaning, rule_of
+from onceward.kafka.wire.error_table import Api, Meaning, find_rule
 from onceward.kafka.wire.options.settings import ClientSettings
 
 CoordinatorKind = Literal["group", "transaction"]
@@ -54,7 +54,7 @@ _shared_lock = threading.Lock()
 
 
 class KafkaClient:
-    """See the module. ``settings`` are where to connect and how to prove who we are.
+    """Client of one cluster. ``settings`` are where to connect and how to prove who we are.
 
     Nothing is connected before the first request. While no broker at all can be reached, requests
     fail with :class:`BrokerUnreachable` after ``settings.connect_timeout_ms``.
@@ -72,8 +72,8 @@ class KafkaClient:
 
     @classmethod
     def shared(cls, settings: ClientSettings) -> KafkaClient:
-        """The client of this process for ``settings``; made when first asked for, and again after
-        a fork.
+        """Return the client of this process for ``settings``; made when first asked for, and again
+        after a fork.
         """
         key = (surroundings.process_id(), _sharing_key(settings))
         with _shared_lock:
@@ -179,7 +179,7 @@ class KafkaClient:
             self._learn(answer)
             found = [(t.name, t.error_code) for t in answer.topics if t.error_code]
             for topic, code in found:
-                rule = rule_of(Api.METADATA, code)
+                rule = find_rule(Api.METADATA, code)
                 unknown = rule.error is TopicMissing and missing_until.passed
                 if unknown or rule.meaning is Meaning.STOP:
                     raise Refused(
@@ -215,19 +215,19 @@ class KafkaClient:
             t.name: _as_kafka_spells(t.topic_id) for t in found if t.topic_id and t.topic_id.int
         }
 
-    def leaders_of(self, topic: str) -> dict[int, int]:
-        """Partition → leader's node id (or ``NO_LEADER``) as last heard, asking only if ``topic``
-        is unknown.
+    def known_leaders(self, topic: str) -> dict[int, int]:
+        """Return by partition the leader's node id (or ``NO_LEADER``) as last heard, asking only
+        if ``topic`` is unknown.
         """
         with self._lock:
             leaders = self._leaders.get(topic)
         return self.topic_partitions([topic])[topic] if leaders is None else leaders
 
-    def leader_of(self, partition: TopicPartition) -> int:
-        """The leader's node id as last heard; ``NO_LEADER`` while there is none, or no such
+    def known_leader(self, partition: TopicPartition) -> int:
+        """Return the leader's node id as last heard; ``NO_LEADER`` while there is none, or no such
         partition.
         """
-        return self.leaders_of(partition.topic).get(partition.partition, NO_LEADER)
+        return self.known_leaders(partition.topic).get(partition.partition, NO_LEADER)
 
     def forget_leaders(self, topics: Iterable[str]) -> None:
         """Ask again before the next request to a leader of ``topics``."""
@@ -238,7 +238,8 @@ class KafkaClient:
     def coordinator(
         self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None
     ) -> int:
-        """Node id of the coordinator of a group or transactional id, waiting until there is one.
+        """Return the node id of the coordinator of a group or transactional id, waiting until
+        there is one.
 
         :raises BrokerUnreachable: none within the time. :raises AccessDenied: naming group or
             transactional id.
@@ -279,7 +280,7 @@ class KafkaClient:
             self._coordinators.pop((kind, key), None)
 
     def transaction_version(self) -> Literal[1, 2]:
-        """The transaction protocol that the cluster has finalised, asked for now (KIP-890).
+        """Return the transaction protocol that the cluster has finalised, asked for now (KIP-890).
 
         2 if the feature ``transaction.version`` is at level 2 or above and the broker speaks
         ``EndTxn`` v5, else 1.
@@ -302,8 +303,8 @@ class KafkaClient:
         )
 
     def cluster_id(self) -> str:
-        """Kafka's own id of the cluster: the same for every broker, whatever bootstrap server was
-        used.
+        """Return Kafka's own id of the cluster: the same for every broker, whatever bootstrap
+        server was used.
         """
         if self._cluster_id is None:
             self._learn(self._ask(lambda: _metadata_request([])))
@@ -318,7 +319,7 @@ class KafkaClient:
         """
         nodes, lost = self.brokers(), "it names none"
         for node in nodes:  # a dead one must not eat all the time
-            lost = self._no_answer_of(node, self.settings.connect_timeout_ms / len(nodes))
+            lost = self._why_unreachable(node, self.settings.connect_timeout_ms / len(nodes))
             if not lost:
                 return
         raise BrokerUnreachable(
@@ -329,8 +330,8 @@ class KafkaClient:
             "reached from here",
         )
 
-    def _no_answer_of(self, node: int, timeout_ms: float) -> str:
-        """Why ``node`` does not answer; empty if it does."""
+    def _why_unreachable(self, node: int, timeout_ms: float) -> str:
+        """Return why ``node`` does not answer; empty if it does."""
         try:
             self.call(_metadata_request([]), node, timeout_ms)
         except ConnectionLost as lost:
@@ -338,8 +339,8 @@ class KafkaClient:
         return ""
 
     def is_served_by(self, servers: Iterable[str]) -> bool:
-        """Does any of these ``host:port`` lead to this cluster: one of our bootstrap servers, or a
-        broker's own?
+        """Return whether any of these ``host:port`` leads to this cluster: one of our bootstrap
+        servers, or a broker's own?
         """
         self.brokers()
         return not frozenset(servers).isdisjoint(
@@ -347,7 +348,7 @@ class KafkaClient:
         )
 
     def brokers(self) -> list[int]:
-        """Node ids of the brokers known from the last metadata answer."""
+        """Return node ids of the brokers known from the last metadata answer."""
         if not self._reached:
             self.cluster_id()
         return [node for node in self._connections.nodes() if isinstance(node, int)]
@@ -355,8 +356,8 @@ class KafkaClient:
     # --- topics and settings ---------------------------------------------------------------------
 
     def topic_names(self) -> list[str]:
-        """Every topic that may be described, but Kafka's own (``__consumer_offsets``). What may
-        not is left out silently, as brokers do (``MetadataRequest`` for all topics). :raises
+        """Return every topic that may be described, but Kafka's own (``__consumer_offsets``). What
+        may not is left out silently, as brokers do (``MetadataRequest`` for all topics). :raises
         BrokerUnreachable: …
         """
         self.brokers()  # so that a cluster that never answered is named
@@ -382,19 +383,19 @@ class KafkaClient:
         )
 
     def replication_factor(self, topic: str) -> int:
-        """The number of replicas of ``topic`` (the least of its partitions). :raises TopicMissing:
-        …
+        """Return the number of replicas of ``topic`` (the least of its partitions). :raises
+        TopicMissing: …
         """
         return min(len(p.replica_nodes) for p in self._topics_asked([topic])[0].partitions)
 
     def topic_config(self, topic: str, *, timeout_ms: int | None = None) -> dict[str, str | None]:
-        """Every setting of ``topic``, defaults included; secrets are None."""
+        """Return every setting of ``topic``, defaults included; secrets are None."""
         return admin.describe_config(self, "topic", topic, timeout_ms=timeout_ms)
 
     def broker_config(
         self, node_id: int | None = None, *, timeout_ms: int | None = None
     ) -> dict[str, str | None]:
-        """Every setting of a broker, of any one if none is named."""
+        """Return every setting of a broker, of any one if none is named."""
         node = self.brokers()[0] if node_id is None else node_id
         return admin.describe_config(self, "broker", str(node), timeout_ms=timeout_ms)
 
@@ -409,7 +410,7 @@ class KafkaClient:
     # --- inside ----------------------------------------------------------------------------------
 
     def _ask(self, build: Any) -> Any:
-        """A request that any broker can answer, until one does."""
+        """Send a request that any broker can answer, until one does."""
         deadline = self._deadline(None)
         try:
             return converse(
@@ -478,7 +479,7 @@ def _metadata_request(topics: Sequence[str]) -> Any:
 
 
 def _as_kafka_spells(topic_id: UUID) -> str:
-    """``org.apache.kafka.common.Uuid.toString``."""
+    """Return an id as ``org.apache.kafka.common.Uuid.toString`` spells it."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
@@ -492,12 +493,13 @@ def _answer_or_lost(answer: Future[Any], patience_s: float) -> Any:
 
 
 def _one_coordinator(answer: Any) -> Any:
-    """Versions from 4 on answer with a list (KIP-699)."""
+    """Return the one coordinator of an answer: versions from 4 on have a list (KIP-699)."""
     return answer.coordinators[0] if answer.coordinators else answer
 
 
 def _sharing_key(settings: ClientSettings) -> str:
-    """Equal for equal settings, also for those that arrived again with another task.
+    """Return a key that is equal for equal settings, also for those that arrived again with
+    another task.
 
     A token provider counts by the name that its settings gave it, and not by what it holds: one
     that remembers its token would look like another with every refresh.
@@ -506,7 +508,7 @@ def _sharing_key(settings: ClientSettings) -> str:
 
 
 def _forget_inherited() -> None:
-    """In a forked child: drop the parent's clients without touching their sockets, which are the
+    """Drop in a forked child the parent's clients without touching their sockets, which are the
     parent's.
     """
     global _shared_lock

@@ -73,7 +73,8 @@ class NoToken(ConnectionLost, TokenUnavailable):
 
 
 def _keep_kafka_python_quiet() -> None:
-    """Reconnects are routine here and reported by our errors; kafka-python logs each as an error.
+    """Filter kafka-python's log: reconnects are routine here and reported by our errors; it logs
+    each as an error.
 
     To see its log: ``logging.getLogger("kafka").setLevel(logging.INFO)``. Its DEBUG lines hold
     whole requests, the SASL password among them, and stay off whatever the level.
@@ -112,7 +113,7 @@ class _Loop:
 
 
 def _settle(answer: Future[Any], outcome: object) -> None:
-    """With an answer or an error of ours; what comes second comes too late."""
+    """Settle ``answer`` with a value or an error of ours; what comes second comes too late."""
     with suppress(InvalidStateError):
         if isinstance(outcome, OncewardError):
             answer.set_exception(outcome)
@@ -163,9 +164,8 @@ class Connections:
         )
         net.start()
         forgotten = weakref.finalize(self, _end_soon, net, manager, os.getpid())
-        forgotten.atexit = (
-            False  # then the thread ends with the process, and nobody can start another one
-        )
+        # then the thread ends with the process, and nobody can start another one
+        forgotten.atexit = False
         return _Loop(net, manager), forgotten
 
     def start_anew(self, loop: _Loop | None = None) -> None:
@@ -188,14 +188,14 @@ class Connections:
             )
 
     def nodes(self) -> Sequence[NodeId]:
-        """Every node that could be asked: brokers that are connected first, then other known ones,
-        then the bootstrap servers.
+        """Return every node that could be asked: brokers that are connected first, then other
+        known ones, then the bootstrap servers.
         """
         connected = self._loop.manager.connected
         return [*sorted(self._brokers, key=lambda node: node not in connected), *self._bootstrap]
 
     def addresses(self) -> frozenset[str]:
-        """``host:port`` of every known broker, as they advertise themselves."""
+        """Return ``host:port`` of every known broker, as they advertise themselves."""
         return frozenset(map(str, self._brokers.values()))
 
     def learn_brokers(self, metadata: Any) -> None:
@@ -208,8 +208,8 @@ class Connections:
                 self._know(brokers)
 
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
-        """One broker's address, from an answer that names it: as of now, even if it was elsewhere
-        before.
+        """Take one broker's address from an answer that names it: as of now, even if it was
+        elsewhere before.
         """
         if host:
             with self._lock:
@@ -325,7 +325,7 @@ class Connections:
 
 
 def _end(net: NetworkSelector, manager: Manager) -> None:
-    """Waits for the IO thread, but not for one that is stuck: that is a daemon, and ends with the
+    """Wait for the IO thread, but not for one that is stuck: that is a daemon, and ends with the
     process.
     """
     closed, thread = threading.Event(), net._io_thread
@@ -347,8 +347,8 @@ def _end(net: NetworkSelector, manager: Manager) -> None:
 
 
 def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
-    """Where the last reference went, which may be on the IO thread itself: that one cannot wait
-    for its own end.
+    """End the loop where the last reference went, perhaps on the IO thread itself, which cannot
+    wait for its own end.
     """
     if pid == os.getpid():  # in a forked child they are the parent's
         threading.Thread(
@@ -357,8 +357,8 @@ def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
 
 
 def _is_tls_refusal(error: BaseException) -> bool:
-    """Whether TLS itself said no: an untrusted certificate, another host name, a missing client
-    certificate.
+    """Return whether TLS itself said no: an untrusted certificate, another host name, a missing
+    client certificate.
     """
     return isinstance(cause := _innermost(error), ssl.SSLError) and not isinstance(
         cause, _TLS_CUT_OFF
@@ -366,8 +366,8 @@ def _is_tls_refusal(error: BaseException) -> bool:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What kafka-python wrapped: TLS errors arrive as the context or the argument of a connection
-    error.
+    """Return the error that kafka-python wrapped: TLS errors arrive as the context or the argument
+    of a connection error.
     """
     if isinstance(error, kafka_errors.KafkaConnectionError):
         for inner in (*error.args, error.__context__):

@@ -16,7 +16,7 @@ from onceward.errors import AccessDenied, BrokerUnreachable, OncewardError, Toke
 from onceward.kafka.wire.acls import Kind, denied
 from onceward.kafka.wire.connections import ConnectionLost, NoToken
 from onceward.kafka.wire.deadline import Backoff, Deadline
-from onceward.kafka.wire.error_table import Api, Meaning, Rule, name_of, rule_of
+from onceward.kafka.wire.error_table import Api, Meaning, Rule, code_name, find_rule
 
 SHORTEST_WAIT_MS = 1_000.0
 """A request that times out takes its connection with it, and everybody else's requests on it: so
@@ -61,7 +61,7 @@ class Refused(Exception):
         words: str | None = None,
     ) -> None:
         super().__init__(
-            f"{api.value} for {subject} was refused with {name_of(code)}: "
+            f"{api.value} for {subject} was refused with {code_name(code)}: "
             f"{rule.reason}{quoted(words)}"
         )
         self.api, self.code, self.rule, self.subject = api, code, rule, subject
@@ -70,7 +70,7 @@ class Refused(Exception):
         """How often it was sent: above 1, an earlier request may have been carried out."""
 
     def as_error(self, next_step: str = "") -> OncewardError:
-        """The refusal as the error that its row of the table names."""
+        """Return the refusal as the error that its row of the table names."""
         missing = denied(self.api, self.code)
         if missing is not None:
             return self._as_denied(*missing)
@@ -87,8 +87,7 @@ class Refused(Exception):
         return AccessDenied(
             f"{self}; the principal lacks {operation} on {resource}",
             next_step=f"grant it {operation.split()[0]} on {resource} (kafka-acls --add), or all "
-            f"that the pipeline "
-            "needs: `onceward doctor --acls` prints the lines",
+            "that the pipeline needs: `onceward doctor --acls` prints the lines",
             details={
                 "api": self.api.value,
                 "code": self.code,
@@ -121,7 +120,7 @@ class Unanswered(Exception):
         self.api, self.subject, self.rule, self.lost = api, subject, rule, lost
 
     def as_error(self, next_step: str = "") -> OncewardError:
-        """As :class:`BrokerUnreachable`, or what the last answer's row of the table names."""
+        """Return :class:`BrokerUnreachable`, or the error that the last answer's row names."""
         if isinstance(self.lost, NoToken):
             return TokenUnavailable(str(self), next_step=self.lost.next_step)
         kind = self.rule.error if self.rule else BrokerUnreachable
@@ -174,7 +173,7 @@ def converse(
             (code, topic, words), rule = _gravest(api, codes(answer))
             if rule.meaning is Meaning.DONE:
                 return answer
-            last, lost = f"{name_of(code)}{quoted(words)}", None
+            last, lost = f"{code_name(code)}{quoted(words)}", None
             if rule.meaning is Meaning.REFRESH:
                 refresh()
             elif rule.meaning is not Meaning.RETRY:
@@ -183,9 +182,8 @@ def converse(
                     api, code, rule, subject, attempts=attempts, resources=named, words=words
                 )
         backoff.wait(deadline)
-        if (
-            deadline.passed
-        ):  # a last request with no time left would only hide what was answered before
+        # a last request with no time left would only hide what was answered before
+        if deadline.passed:
             break
     raise Unanswered(api, subject, deadline, last, rule, lost)
 
@@ -196,16 +194,17 @@ _GRAVITY = {
 
 
 def _gravest(api: Api, codes: Iterable[Code]) -> tuple[Answered, Rule]:
-    """The code that decides about an answer with several: fencing and refusals before patience."""
+    """Return the code that decides about an answer with several: fencing and refusals before
+    patience."""
     named = dict.fromkeys(
         Answered(code) if isinstance(code, int) else code for code in (0, *codes)
     )
-    judged = [(each, rule_of(api, each.code)) for each in named]
+    judged = [(each, find_rule(api, each.code)) for each in named]
     return max(judged, key=lambda found: _GRAVITY.get(found[1].meaning, len(_GRAVITY)))
 
 
 def quoted(words: str | None) -> str:
-    """What a broker says beside its code, to go behind it; nothing where it says nothing."""
+    """Return a broker's words beside its code, to go behind it; empty where it has none."""
     return f' ("{words}")' if words else ""
 
 
@@ -219,7 +218,7 @@ def asked(
     refresh: Callable[[], None] = lambda: None,
     resources: Resources | None = None,
 ) -> Any:
-    """As :func:`converse`, for callers to whom no refusal, and no silence, means anything special.
+    """Converse for a caller to whom no refusal, and no silence, means anything special.
 
     :raises OncewardError: what the table has for the outcome.
     """

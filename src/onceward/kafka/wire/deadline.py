@@ -24,7 +24,7 @@ class Deadline:
 
     @property
     def remaining_ms(self) -> float:
-        """What is left, never below zero."""
+        """Milliseconds that are left, never below zero."""
         return max(0.0, (self._at - surroundings.monotonic()) * 1000)
 
     @property
@@ -41,15 +41,15 @@ class Backoff:
         self._next_s = _FIRST_PAUSE_S
 
     def next_pause_s(self) -> float:
-        """The length of the next pause in seconds; each is longer than the one before, up to half
-        a second.
+        """Return the length of the next pause in seconds; each is longer than the one before, up
+        to half a second.
         """
         pause = self._next_s * surroundings.jitter(0.8, 1.2)
         self._next_s = min(_LONGEST_PAUSE_S, self._next_s * 2)
         return pause
 
     def wait(self, deadline: Deadline) -> None:
-        """Sleep for the next pause, but not beyond ``deadline``; asks before and after whether
+        """Sleep for the next pause, but not beyond ``deadline``; ask before and after whether
         anybody waits.
         """
         patience.ask()
@@ -70,8 +70,8 @@ class Instant:
         return Instant(surroundings.monotonic(), surroundings.wall_clock())
 
     def age_ms(self) -> float:
-        """Milliseconds since then, by the clock that says more: brokers go by the wall clock,
-        asleep or not.
+        """Return milliseconds since then, by the clock that says more: brokers go by the wall
+        clock, asleep or not.
         """
         return (
             max(

@@ -1,4 +1,4 @@
-"""What each error code of each request means: one table, read by every conversation and by the
+"""Meaning of each error code of each request: one table, read by every conversation and by the
 test over all rows.
 
 Pure values, no I/O. The reason of a row says what the broker does, by class and method of Apache
@@ -31,7 +31,7 @@ from onceward.errors import (
 
 
 class Api(Enum):
-    """The requests whose answers are judged here."""
+    """The requests whose answers have rows here."""
 
     METADATA = "Metadata"
     FIND_COORDINATOR = "FindCoordinator"
@@ -52,7 +52,7 @@ class Api(Enum):
 
 
 class Meaning(Enum):
-    """What to do with an answer."""
+    """Ways to go on after an answer."""
 
     DONE = "done"
     RETRY = "ask the same node again after a pause"
@@ -253,29 +253,29 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
 }
 
 
-def rule_of(api: Api, code: int) -> Rule:
-    """The row for ``code`` in an answer to ``api``; a code that nobody foresaw stops, naming
-    itself.
+def find_rule(api: Api, code: int) -> Rule:
+    """Return the row for ``code`` in an answer to ``api``; a code that nobody foresaw stops,
+    naming itself.
     """
     rule = _SPECIFIC.get(api, {}).get(code) or _ANY.get(code)
     if rule is not None:
         return rule
     return Rule(
-        _V.STOP, f"{name_of(code)} is not expected in an answer to {api.value}", ResourceError
+        _V.STOP, f"{code_name(code)} is not expected in an answer to {api.value}", ResourceError
     )
 
 
-def name_of(code: int) -> str:
-    """Kafka's name of an error code, like ``NOT_COORDINATOR``, with its number."""
+def code_name(code: int) -> str:
+    """Return Kafka's name of an error code, like ``NOT_COORDINATOR``, with its number."""
     known = kafka_errors.for_code(code)
     name = getattr(known, "message", None) if getattr(known, "errno", None) == code else None
     return f"{name or 'error'} ({code})"
 
 
 def rows() -> list[tuple[Api, int, Rule]]:
-    """Every row that a request can meet, for documentation and tests."""
+    """Return every row that a request can meet, for documentation and tests."""
     return [
-        (api, code, rule_of(api, code))
+        (api, code, find_rule(api, code))
         for api in Api
         for code in sorted({*_ANY, *_SPECIFIC.get(api, {})})
     ]

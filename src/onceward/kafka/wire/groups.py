@@ -39,8 +39,8 @@ class ListedGroup:
 
     @property
     def has_offsets(self) -> bool:
-        """Can it have committed offsets, as consumers do? Connect's groups and those of share
-        consumers have none.
+        """Return whether it can have committed offsets, as consumers do. Connect's groups and
+        those of share consumers have none.
         """
         return self.kind in (CONSUMER, STREAMS) or (
             self.kind == CLASSIC and self.protocol in _CONSUMERS
@@ -57,8 +57,8 @@ class Member:
 
 
 def list_groups(client: KafkaClient) -> list[ListedGroup]:
-    """Every group that this principal may describe, of each broker: each lists those that it
-    coordinates.
+    """Return every group that this principal may describe, of each broker: each lists those that
+    it coordinates.
 
     :raises BrokerUnreachable: a broker does not answer, so that its groups are not known.
     """
@@ -80,8 +80,8 @@ def list_groups(client: KafkaClient) -> list[ListedGroup]:
 
 
 def sees_all_groups(client: KafkaClient) -> bool:
-    """May this principal ``Describe`` the cluster, and is therefore shown every group? Others are
-    left out silently (``KafkaApis.handleListGroupsRequest``).
+    """Return whether this principal may ``Describe`` the cluster, and is therefore shown every
+    group. Others are left out silently (``KafkaApis.handleListGroupsRequest``).
     """
     try:
         answer = asked(
@@ -101,8 +101,8 @@ def sees_all_groups(client: KafkaClient) -> bool:
     return _DESCRIBE in (answer.authorized_operations or ())
 
 
-def members_of(client: KafkaClient, group: ListedGroup) -> list[Member]:
-    """Who is in a classic group of consumers. Of a group that has just gone: nobody.
+def group_members(client: KafkaClient, group: ListedGroup) -> list[Member]:
+    """Return the members of a classic group of consumers; none of a group that has just gone.
 
     :raises AccessDenied: naming the group. :raises BrokerUnreachable: …
     """
@@ -132,7 +132,7 @@ def members_of(client: KafkaClient, group: ListedGroup) -> list[Member]:
 
 
 def _assigned(assignment: bytes) -> frozenset[str]:
-    """Topics of ``ConsumerProtocolAssignment``; of none while the group is rebalancing."""
+    """Return topics of ``ConsumerProtocolAssignment``; of none while the group is rebalancing."""
     if not assignment:
         return frozenset()
     told = ConsumerProtocolAssignment.decode(assignment)

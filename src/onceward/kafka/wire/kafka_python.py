@@ -73,7 +73,7 @@ class TokenLost(Exception):
 
 
 class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is untyped
-    """See the module.
+    """Connections of one process, set up as the module says.
 
     :param addresses: where every node is, as of now. Replaced by the caller, never changed.
     :param certificates: None without TLS.
@@ -101,7 +101,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         """
 
     def get_connection(self, node_id: NodeId, **_: Any) -> KafkaConnection:
-        """The connection to where ``node_id`` is now, which may still be in its set-up.
+        """Return the connection to where ``node_id`` is now, which may still be in its set-up.
 
         :raises NodeNotReadyError: it failed a moment ago. :raises UnknownBrokerIdError: nobody has
             named that node.
@@ -182,7 +182,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
                 ) from None
 
     async def _socket_to(self, address: Address, timeout_at: float) -> socket.socket:
-        """A connected one. :raises KafkaConnectionError: why there is none."""
+        """Return a connected socket. :raises KafkaConnectionError: why there is none."""
         found = await self._resolved(address, timeout_at)
         failures = []
         for position, info in enumerate(found):
@@ -232,8 +232,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         return found
 
     async def apart(self, function: Callable[[], Any], timeout_at: float) -> Any:
-        """What ``function`` returns, on a thread of its own. :raises KafkaTimeoutError: not by
-        ``timeout_at``.
+        """Call ``function`` on a thread of its own and return its result. :raises
+        KafkaTimeoutError: not by ``timeout_at``.
         """
         answer = Future()
 
@@ -277,7 +277,7 @@ class _Connection(KafkaConnection):  # type: ignore[misc] # kafka-python is unty
         await super()._get_api_versions(timeout_at)
 
     async def _sasl_authenticate(self, timeout_at: float | None = None) -> None:
-        """At the set-up, and again before the login of the connection ends (KIP-368)."""
+        """Log in at the set-up, and again before the login of the connection ends (KIP-368)."""
         until = self._timeout_at() if timeout_at is None else timeout_at
         if (tokens := self._manager.tokens) is not None:
             self.waits_for = PROVIDER

@@ -215,8 +215,7 @@ def _unreachable(credentials: EpochCredentials, why: str) -> SequencerUnreachabl
         f"the sequencer in the driver cannot be reached at {credentials.host}:{credentials.port}: "
         f"{why}",
         next_step="set sequencer_host of the sink to an address of the driver's host that "
-        "executors can reach, "
-        "and sequencer_port to a port that the network lets through",
+        "executors can reach, and sequencer_port to a port that the network lets through",
         details={"host": credentials.host, "port": credentials.port},
     )
 

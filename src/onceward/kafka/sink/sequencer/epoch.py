@@ -42,9 +42,8 @@ from onceward.kafka.sink.sequencer.leases import EpochLeases, Granted, HeldLease
 
 OnFirstLease = Callable[[Sequence[TopicPartition]], None]
 
-_SEND_LIMIT = struct.pack(
-    "ll", 5, 0
-)  # a timeval: how long a stopped task whose buffers are full may hold us up
+# a timeval: how long a stopped task whose buffers are full may hold us up
+_SEND_LIMIT = struct.pack("ll", 5, 0)
 _RECEIVE_BYTES = 65_536
 _PATIENCE_SECONDS = 1.0
 _CLOSE_LIMIT_SECONDS = 60.0

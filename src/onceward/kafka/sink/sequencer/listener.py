@@ -190,8 +190,7 @@ def _listen(bind_host: str, port: int) -> socket.socket:
         raise ConfigurationError(
             f"the sequencer cannot listen on {bind_host}:{port}: {error}",
             next_step="set sequencer_host of the sink to an address of the driver's host, and "
-            "sequencer_port to a "
-            "free port (0 takes any)",
+            "sequencer_port to a free port (0 takes any)",
             details={"host": bind_host, "port": port},
         ) from error
     listener.setblocking(False)

@@ -1,4 +1,4 @@
-"""What one ``send`` still has to do for one partition, in order. Pure: no I/O, no clock.
+"""Queue of the record batches that one ``send`` has for one partition. Pure: no I/O, no clock.
 
 Called by ``kafka.wire.appends.producer``.
 
@@ -44,7 +44,7 @@ class PartitionQueue:
         return len(self._outstanding)
 
     def next_to_send(self) -> int | None:
-        """The position that may be sent now, if any."""
+        """Return the position that may be sent now, if any."""
         if self._draining:
             return None
         while self._next < len(self._acknowledged) and self._acknowledged[self._next]:
@@ -64,15 +64,15 @@ class PartitionQueue:
         self._answered(position)
 
     def failed(self, position: int) -> None:
-        """``position`` has to be sent again, and with it whatever was not acknowledged after
-        it.
+        """Record that ``position`` has to be sent again, and with it whatever was not acknowledged
+        after it.
         """
         self._draining = True
         self._answered(position)
 
     def is_first_open(self, position: int) -> bool:
-        """Whether everything before ``position`` is acknowledged; then no predecessor explains a
-        broken sequence.
+        """Return whether everything before ``position`` is acknowledged; then no predecessor
+        explains a broken sequence.
         """
         return position <= self._first_open
 

@@ -19,9 +19,8 @@ from kafka.protocol.producer import ProduceRequest
 
 from onceward.ids import TopicPartition
 
-_FIRST_FLEXIBLE = (
-    9  # KIP-482: lengths become varints plus one, and every structure ends with tagged fields
-)
+# KIP-482: lengths become varints plus one, and every structure ends with tagged fields
+_FIRST_FLEXIBLE = 9
 _NO_TAGS = b"\0"
 
 Buffers = Sequence[Any]
@@ -53,9 +52,8 @@ class ProduceFrame:
         self._acks = acks
         self._timeout_ms = timeout_ms
         self._min_version, self._max_version = min_version, max_version
-        self._head = ProduceRequest(
-            acks=acks
-        )  # keeps version and header in the form that the connection expects
+        # keeps version and header in the form that the connection expects
+        self._head = ProduceRequest(acks=acks)
 
     @property
     def API_VERSION(self) -> int | None:  # noqa: N802 - kafka-python's name
@@ -77,8 +75,8 @@ class ProduceFrame:
         return True
 
     def encode(self, *, header: bool = True, framed: bool = True) -> memoryview:
-        """The frame: size, header, body. A view, because slicing it is free when a socket takes
-        only a part.
+        """Return the frame: size, header, body. A view, because slicing it is free when a socket
+        takes only a part.
         """
         version = self.API_VERSION
         if version is None:

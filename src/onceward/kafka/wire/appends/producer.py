@@ -13,8 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kafka.protocol.producer import InitProducerIdRequest
-
 from onceward import patience, surroundings
 from onceward.errors import (
     BrokerUnreachable,
@@ -31,9 +29,9 @@ from onceward.kafka.wire.appends.partition_queue import PartitionQueue
 from onceward.kafka.wire.appends.produce_frame import ProduceFrame
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
-from onceward.kafka.wire.conversation import SHORTEST_WAIT_MS, Refused, asked, quoted
+from onceward.kafka.wire.conversation import SHORTEST_WAIT_MS, Refused, quoted
 from onceward.kafka.wire.deadline import Backoff, Deadline
-from onceward.kafka.wire.error_table import Api, Meaning, Rule, rule_of
+from onceward.kafka.wire.error_table import Api, Meaning, Rule, find_rule
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.patience import ShouldStop
 
@@ -76,13 +74,12 @@ class _Lane:
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
     last_reason: str = "no answer yet"
-    unheard_of: Deadline | None = (
-        None  # since when nobody knows the partition, and how long that is put up with
-    )
+    # since when nobody knows the partition, and how long that is put up with
+    unheard_of: Deadline | None = None
 
 
 @dataclass(slots=True)
-class _Flight:
+class _Request:
     """One request on its way, and which batch of which lane it carries."""
 
     node: int
@@ -90,8 +87,44 @@ class _Flight:
     answer: Future[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """The identity that records are appended under, and the ``Produce`` requests that carry it."""
+
+    identity: ProducerIdentity
+    transactional_id: str | None
+    version: Literal[1, 2]
+    acks: int
+
+    def request(self, appends: Iterable[Append], timeout_ms: int) -> ProduceFrame:
+        """Stamp ``appends``, one a partition, and return the request that carries them."""
+        transactional = self.transactional_id is not None
+        # KIP-890: a version above 11 adds its partitions to the transaction, which version 1 of
+        # the protocol must have done before.
+        implicit, explicit = (
+            transactional and self.version == 2,
+            transactional and self.version == 1,
+        )
+        return ProduceFrame(
+            {
+                append.partition: stamp(
+                    append.fragment,
+                    self.identity,
+                    append.base_sequence,
+                    transactional=transactional,
+                )
+                for append in appends
+            },
+            transactional_id=self.transactional_id,
+            acks=self.acks,
+            timeout_ms=timeout_ms,
+            min_version=12 if implicit else 3,
+            max_version=11 if explicit else 12,
+        )
+
+
 class PartitionProducer:
-    """Appends under one identity. Not thread safe; several may share a client.
+    """Producer under one identity. Not thread safe; several may share a client.
 
     :param transactional_id: None with delivery ``at_least_once`` or ``none``.
     :param version: the transaction protocol: with 2 a ``Produce`` v12 adds its partitions to the
@@ -110,16 +143,12 @@ class PartitionProducer:
     ) -> None:
         self._client = client
         self._settings = settings
-        self._identity = identity
-        self._transactional_id = transactional_id
-        implicit = transactional_id is not None and version == 2
-        self._min_version = 12 if implicit else 3
-        self._max_version = 11 if transactional_id is not None and version == 1 else 12
+        self._writer = _Writer(identity, transactional_id, version, settings.acks)
 
     def send(
         self, appends: Sequence[Append], *, should_stop: ShouldStop | None = None
     ) -> list[Appended]:
-        """Append everything and wait for every acknowledgement; results in the order of
+        """Append everything and wait for every acknowledgement; return them in the order of
         ``appends``.
 
         Batches of one partition keep their order, which must be that of their sequences. Those of
@@ -135,20 +164,27 @@ class PartitionProducer:
         :raises RecordTooLarge, AccessDenied, TopicMissing, PartitionMissing: naming the topic.
         """
         with patience.asking(*(() if should_stop is None else (should_stop,))):
-            return _Send(self, appends).run() if appends else []
+            send = _Send(self._client, self._settings, self._writer, appends)
+            return send.run() if appends else []
 
 
 class _Send:
-    """One call of ``send``: lanes, flights, and the loop between them."""
+    """One call of ``send``: a lane a partition, requests in flight, and the loop between them."""
 
-    def __init__(self, producer: PartitionProducer, appends: Sequence[Append]) -> None:
-        self._producer = producer
-        self._client = producer._client
-        self._settings = producer._settings
+    def __init__(
+        self,
+        client: KafkaClient,
+        settings: ProducerSettings,
+        writer: _Writer,
+        appends: Sequence[Append],
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._writer = writer
         self._deadline = Deadline(self._settings.delivery_timeout_ms)
         self._results: list[Appended | None] = [None] * len(appends)
         self._lanes = _lanes(appends)
-        self._landed: queue.SimpleQueue[_Flight] = surroundings.SimpleQueue()
+        self._answered: queue.SimpleQueue[_Request] = surroundings.SimpleQueue()
         self._in_flight: Counter[int] = Counter()
         self._stale_topics: set[str] = set()
 
@@ -158,8 +194,8 @@ class _Send:
             patience.ask()
             self._refresh_leaders()
             self._launch(open_lanes)
-            for flight in self._wait():
-                self._settle(flight)
+            for request in self._wait():
+                self._settle(request)
             open_lanes = [lane for lane in open_lanes if not lane.queue.done]
             if open_lanes and self._deadline.passed:
                 self._give_up(open_lanes)
@@ -168,7 +204,7 @@ class _Send:
     # --- out -------------------------------------------------------------------------------------
 
     def _launch(self, lanes: Iterable[_Lane]) -> None:
-        """Fill requests, one batch a partition, as long as brokers have room for another
+        """Send requests, one batch a partition, as long as brokers have room for another
         request.
         """
         now = surroundings.monotonic()
@@ -201,62 +237,48 @@ class _Send:
         return taken
 
     def _send_request(self, node: int, taken: list[tuple[_Lane, int]]) -> None:
-        producer = self._producer
-        batches = {}
-        for lane, position in taken:
-            append = lane.appends[position]
-            batches[lane.partition] = stamp(
-                append.fragment,
-                producer._identity,
-                append.base_sequence,
-                transactional=producer._transactional_id is not None,
-            )
-            lane.queue.sent(position)
         timeout_ms = self._client.settings.request_timeout_ms
-        frame = ProduceFrame(
-            batches,
-            transactional_id=producer._transactional_id,
-            acks=self._settings.acks,
-            timeout_ms=timeout_ms,
-            min_version=producer._min_version,
-            max_version=producer._max_version,
+        frame = self._writer.request(
+            (lane.appends[position] for lane, position in taken), timeout_ms
         )
+        for lane, position in taken:
+            lane.queue.sent(position)
         answer = self._client.send(
             frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms))
         )
-        flight = _Flight(node, taken, answer)
+        request = _Request(node, taken, answer)
         self._in_flight[node] += 1
-        answer.add_done_callback(lambda _: self._landed.put(flight))
+        answer.add_done_callback(lambda _: self._answered.put(request))
 
     # --- back ------------------------------------------------------------------------------------
 
-    def _wait(self) -> list[_Flight]:
-        """The requests that were answered meanwhile; returns empty-handed after a moment."""
-        landed: list[_Flight] = []
+    def _wait(self) -> list[_Request]:
+        """Wait for requests that are answered, for a moment; return them."""
+        answered: list[_Request] = []
         try:
-            landed.append(
-                self._landed.get(
+            answered.append(
+                self._answered.get(
                     timeout=_POLL_S if sum(self._in_flight.values()) else self._idle_s()
                 )
             )
             while True:
-                landed.append(self._landed.get_nowait())
+                answered.append(self._answered.get_nowait())
         except queue.Empty:
-            return landed
+            return answered
 
     def _idle_s(self) -> float:
-        """Nothing is on its way: until the first lane may try again."""
+        """Return the seconds until the first lane may try again, when nothing is in flight."""
         due = min(
             (lane.not_before for lane in self._lanes.values() if not lane.queue.done), default=0.0
         )
         return min(_POLL_S, max(0.001, due - surroundings.monotonic()))
 
-    def _settle(self, flight: _Flight) -> None:
-        self._in_flight[flight.node] -= 1
+    def _settle(self, request: _Request) -> None:
+        self._in_flight[request.node] -= 1
         try:
-            answer = flight.answer.result()
+            answer = request.answer.result()
         except ConnectionLost as lost:
-            for lane, position in flight.carried:
+            for lane, position in request.carried:
                 self._again(lane, position, lost.message, refresh=True)
             return
         found = {
@@ -264,23 +286,23 @@ class _Send:
             for topic in answer.responses
             for partition in topic.partition_responses
         }
-        for lane, position in flight.carried:
-            self._settle_one(lane, position, found.get(lane.partition))
+        for lane, position in request.carried:
+            self._settle_partition(lane, position, found.get(lane.partition))
 
-    def _settle_one(self, lane: _Lane, position: int, answer: Any) -> None:
+    def _settle_partition(self, lane: _Lane, position: int, answer: Any) -> None:
         if answer is None:
             self._again(
                 lane, position, "the broker's answer leaves this partition out", refresh=True
             )
             return
-        rule = rule_of(Api.PRODUCE, answer.error_code)
+        rule = find_rule(Api.PRODUCE, answer.error_code)
         if rule.meaning is Meaning.DONE:
             self._acknowledge(lane, position, answer.base_offset)
         elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
             self._again(
                 lane,
                 position,
-                f"{rule.reason}{quoted(_words(answer))}",
+                f"{rule.reason}{quoted(_broker_words(answer))}",
                 refresh=rule.meaning is Meaning.REFRESH,
             )
         elif answer.error_code == _OUT_OF_ORDER and not lane.queue.is_first_open(position):
@@ -315,7 +337,7 @@ class _Send:
     # --- leaders ---------------------------------------------------------------------------------
 
     def _leader(self, lane: _Lane) -> int:
-        leaders = self._client.leaders_of(lane.partition.topic)
+        leaders = self._client.known_leaders(lane.partition.topic)
         if lane.partition.partition not in leaders:
             # It may have been added since this process asked last, and brokers hear of it one
             # after the other.
@@ -355,11 +377,11 @@ class _Send:
         details = {
             "partition": str(append.partition),
             "code": answer.error_code,
-            "identity": list(self._identity),
+            "identity": list(self._writer.identity),
         }
         if rule.meaning is Meaning.FENCED:
             return Fenced(
-                f"{self._identity} was refused by {append.partition}: {rule.reason}",
+                f"{self._writer.identity} was refused by {append.partition}: {rule.reason}",
                 next_step="the driver finds out whether a newer copy took over or the transaction "
                 "timed out",
                 details=details,
@@ -369,7 +391,7 @@ class _Send:
             return RecordTooLarge(
                 f"topic {topic} refused a batch of {append.fragment.size} bytes "
                 f"({append.fragment.count} records)"
-                f": {rule.reason}{limit}{quoted(_words(answer))}",
+                f": {rule.reason}{limit}{quoted(_broker_words(answer))}",
                 next_step="raise max.message.bytes of the topic"
                 + (
                     ", or lower batch.size"
@@ -385,7 +407,7 @@ class _Send:
             )
         resources = {
             Kind.TOPIC: topic,
-            Kind.TRANSACTIONAL_ID: self._producer._transactional_id or "",
+            Kind.TRANSACTIONAL_ID: self._writer.transactional_id or "",
         }
         refused = Refused(
             Api.PRODUCE,
@@ -393,15 +415,11 @@ class _Send:
             rule,
             str(append.partition),
             resources=resources,
-            words=_words(answer),
+            words=_broker_words(answer),
         )
         error = refused.as_error()
         error.details.update(details)
         return error
-
-    @property
-    def _identity(self) -> ProducerIdentity:
-        return self._producer._identity
 
     def _message_limit(self, topic: str) -> str:
         try:
@@ -423,8 +441,8 @@ class _Send:
         )
 
 
-def _words(answer: Any) -> str | None:
-    """What the broker says of a partition, and of single records that it would not take
+def _broker_words(answer: Any) -> str | None:
+    """Return what the broker says of a partition, and of single records that it would not take
     (KIP-467).
     """
     records = [
@@ -447,29 +465,3 @@ def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:
             len(lane.appends), first_alone=lane.appends[0].base_sequence == 0
         )
     return lanes
-
-
-def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
-    """A producer id of its own, without transactions, for delivery ``at_least_once``. Any broker
-    gives one.
-
-    :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers
-        before 3.0).
-    """
-    deadline = Deadline(client.settings.request_timeout_ms)
-    answer = asked(
-        Api.INIT_PRODUCER_ID,
-        "an idempotent producer",
-        lambda left_ms: client.call_any(
-            InitProducerIdRequest(
-                transactional_id=None,
-                transaction_timeout_ms=2**31 - 1,
-                min_version=0,
-                max_version=5,
-            ),
-            left_ms,
-        ),
-        lambda given: [given.error_code],
-        deadline,
-    )
-    return ProducerIdentity(answer.producer_id, answer.producer_epoch)

@@ -1,4 +1,4 @@
-"""How to prove who we are and whom we trust: TLS and SASL, from Kafka's own option names.
+"""Security settings of a client: TLS and SASL, from Kafka's own option names.
 
 Parsed in the driver when a sink or source is constructed; the TLS context is built again in each
 process that connects, because contexts cannot be pickled, and again when a file that it was made
@@ -55,7 +55,7 @@ class TokenProvider(Protocol):
     """
 
     def token(self) -> str:
-        """A token that is valid now; called once per connection and re-authentication
+        """Return a token that is valid now; called once per connection and re-authentication
         (KIP-368).
         """
         ...
@@ -92,7 +92,7 @@ class Security:
 def security_from_options(
     options: Mapping[str, str], token_provider: TokenProvider | None
 ) -> Security:
-    """What ``options`` say about security, checked as a whole; nothing is connected yet."""
+    """Check what ``options`` say about security, as a whole; nothing is connected yet."""
     protocol = options.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise ConfigurationError(
@@ -158,7 +158,7 @@ _MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256"
 
 
 def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
-    """User name and password of a JAAS line like ``…PlainLoginModule required username="u"
+    """Return user name and password of a JAAS line like ``…PlainLoginModule required username="u"
     password="p";``.
     """
     matched = _JAAS.fullmatch(text)
@@ -183,8 +183,8 @@ def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
 
 
 def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of :class:`Security` that ``ssl.`` options set, which a schema registry has by
-    the same names.
+    """Return the fields of :class:`Security` that ``ssl.`` options set, which a schema registry
+    has by the same names.
     """
     for store in ("truststore", "keystore"):
         _refuse_java_store(options, store)
@@ -240,15 +240,15 @@ class Certificates:
     def __init__(self, security: Security) -> None:
         self._security = security
         self._lock = threading.Lock()
-        self._files = _state_of_files(security)
+        self._files = _files_state(security)
         self._context = tls_context(security)
 
     def context(self) -> ssl.SSLContext:
-        """The context for the next connection. While files are being replaced, and do not fit each
-        other, the one before.
+        """Return the context for the next connection. While files are being replaced, and do not
+        fit each other, the one before.
         """
         with self._lock:
-            files = _state_of_files(self._security)
+            files = _files_state(self._security)
             if files != self._files:
                 try:
                     self._context = tls_context(self._security)
@@ -266,19 +266,19 @@ class Certificates:
             self._files = ()
 
 
-def _state_of_files(security: Security) -> tuple[object, ...]:
-    """Another one after each replacement: in place, by a rename, or behind a symbolic link as
-    Kubernetes does it.
+def _files_state(security: Security) -> tuple[object, ...]:
+    """Return a value that differs after each replacement: in place, by a rename, or behind a
+    symbolic link as Kubernetes does it.
     """
     trusted = security.ca_file or (
         None if security.ca_pem else ssl.get_default_verify_paths().cafile
     )
     return tuple(
-        _state_of(path) for path in (trusted, security.certificate_file, security.key_file)
+        _file_state(path) for path in (trusted, security.certificate_file, security.key_file)
     )
 
 
-def _state_of(path: str | None) -> object:
+def _file_state(path: str | None) -> object:
     if path is None:
         return None
     try:
@@ -289,7 +289,8 @@ def _state_of(path: str | None) -> object:
 
 
 def tls_context(security: Security) -> ssl.SSLContext:
-    """One that verifies the server, by these certificates or the system's; reads the files.
+    """Return a context that verifies the server, by these certificates or the system's; reads the
+    files.
 
     :raises FileUnreadable: they cannot be read.
     """
@@ -327,3 +328,72 @@ def _load_own_certificate(context: ssl.SSLContext, security: Security) -> None:
             context.load_cert_chain(file.name, password=password)
     elif security.certificate_file:
         context.load_cert_chain(security.certificate_file, security.key_file, password=password)
+
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def java_security_options(security: Security) -> dict[str, str]:
+    """Return ``security`` in the Java consumer's names, so that one set of options reaches Spark's
+    own Kafka source, too. The result holds secrets.
+
+    The Java consumer knows other names for PEM files and SASL users than librdkafka and we do.
+
+    A certificate and a key in files of their own are passed as text, because Java wants both in
+    one place. OAUTHBEARER has been refused before: its tokens come from a Java class.
+    """
+    java = {"security.protocol": security.protocol}
+    if security.uses_sasl:
+        java |= _java_login(
+            str(security.mechanism), security.username or "", security.password or ""
+        )
+    if security.uses_tls:
+        java |= _trust(security.ca_file, security.ca_pem)
+        java |= _own_certificate(security)
+        if security.key_password:
+            java["ssl.key.password"] = security.key_password
+        if not security.check_host_name:
+            java["ssl.endpoint.identification.algorithm"] = ""
+    return java
+
+
+def _java_login(mechanism: str, username: str, password: str) -> dict[str, str]:
+    login = (
+        f'{_LOGIN_MODULES[mechanism]} required username="{_quoted(username)}" '
+        f'password="{_quoted(password)}";'
+    )
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _trust(file: str | None, pem: str | None) -> dict[str, str]:
+    text = _text(file, pem)
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": text} if text else {}
+
+
+def _own_certificate(security: Security) -> dict[str, str]:
+    certificate = _text(security.certificate_file, security.certificate_pem)
+    key = _text(security.key_file, security.key_pem)
+    if certificate is None:
+        return {}
+    if security.certificate_file and key is None:  # one file with both, as Java has it
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": security.certificate_file}
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": certificate,
+        **({"ssl.keystore.key": key} if key else {}),
+    }
+
+
+def _text(file: str | None, pem: str | None) -> str | None:
+    if file is None:
+        return pem
+    with open(file, encoding="ascii") as source:
+        return source.read()

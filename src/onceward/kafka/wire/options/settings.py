@@ -1,4 +1,4 @@
-"""The settings of our Kafka client, from Kafka's own option names, checked when a sink or source
+"""Settings of our Kafka client, from Kafka's own option names, checked when a sink or source
 is constructed.
 
 Frozen and picklable: the driver builds them, and they travel to the executors inside the tasks.
@@ -12,8 +12,9 @@ import contextlib
 import difflib
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
@@ -21,9 +22,9 @@ from onceward.kafka.wire.options.security import (
     SECURITY_OPTIONS,
     Security,
     TokenProvider,
+    java_security_options,
     security_from_options,
 )
-from onceward.kafka.wire.options.spark_options import java_security_options
 
 LONGEST_TRANSACTION_MS = 900_000
 """How long a transaction may be open unless a setting says otherwise: Kafka's default of
@@ -38,7 +39,7 @@ _known_providers: dict[int, tuple[weakref.ref[TokenProvider], str]] = {}
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """How to reach the cluster. ``repr`` holds no secret."""
+    """Settings for reaching the cluster. ``repr`` holds no secret."""
 
     bootstrap_servers: tuple[str, ...]
     client_id: str = "onceward"
@@ -55,7 +56,7 @@ class ClientSettings:
 
 @dataclass(frozen=True)
 class ProducerSettings:
-    """How to append records."""
+    """Settings for appending records."""
 
     compression: str = "none"
     compression_level: int | None = None
@@ -129,8 +130,8 @@ def settings_from_options(
     oauth_token_provider: TokenProvider | None = None,
     delivery: str = "exactly_once",
 ) -> tuple[ClientSettings, ProducerSettings]:
-    """``options`` (Kafka's names) as settings; every mistake is named here, before anything is
-    connected.
+    """Return ``options`` (Kafka's names) as settings; every mistake is named here, before anything
+    is connected.
 
     :raises UnknownOption: with the nearest name that exists.
     :raises ContradictoryOptions: two settings that cannot both hold.
@@ -162,7 +163,7 @@ def settings_from_options(
         oauth_token_provider=oauth_token_provider,
         oauth_token_provider_id=""
         if oauth_token_provider is None
-        else _id_of(oauth_token_provider),
+        else _provider_id(oauth_token_provider),
         **_picked(
             numbers,
             {
@@ -193,8 +194,8 @@ def settings_from_options(
 
 
 def spark_source_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """``options`` (as for a sink) as ``kafka.``-prefixed options of Spark's Kafka source; producer
-    settings left out.
+    """Return ``options`` (as for a sink) as ``kafka.``-prefixed options of Spark's Kafka source;
+    producer settings left out.
 
     The result holds secrets: never log it.
 
@@ -355,8 +356,9 @@ def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -
         )
 
 
-def _id_of(provider: TokenProvider) -> str:
-    """The same for one object, however many sinks are built with it; never that of another one."""
+def _provider_id(provider: TokenProvider) -> str:
+    """Return an id that is the same for one object, however many sinks are built with it; never
+    that of another one."""
     reference, name = _known_providers.get(id(provider), (None, ""))
     if reference is not None and reference() is provider:
         return name
@@ -364,3 +366,27 @@ def _id_of(provider: TokenProvider) -> str:
     with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is new each time
         _known_providers[id(provider)] = (weakref.ref(provider), name)
     return name
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Read a properties file as Kafka's own tools take it with ``--command-config``:
+    ``name=value`` lines; those that begin with ``#`` or ``!``, and empty ones, are comments.
+
+    :raises ConfigurationError: there is no such file, or a line of it is something else.
+    """
+    if not file.is_file():
+        raise ConfigurationError(f"there is no file {file}", next_step="correct --command-config")
+    return dict(_pairs(file))
+
+
+def _pairs(file: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigurationError(
+                f"{file}, line {number} is not name=value", next_step="correct --command-config"
+            )
+        yield name.strip(), value.strip()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from onceward.errors import BrokerUnreachable, ResourceError, SourceDataLost
 from onceward.ids import TopicPartition
@@ -20,19 +19,19 @@ from onceward.kafka.records.reader import (
     RecordBatch,
     read_batches,
 )
-from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.connections import ConnectionLost
-from onceward.kafka.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.kafka.wire.deadline import Backoff, Deadline
-from onceward.kafka.wire.error_table import Api
-from onceward.kafka.wire.reads.fetch import fetch_request
+from onceward.kafka.wire.reads.fetch import (
+    EMPTY_ANSWERS,
+    FETCH_WAIT_MS,
+    OFFSET_OUT_OF_RANGE,
+    batches_from,
+    fetch,
+)
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
-_FETCH_WAIT_MS = 200
 _STUCK_MS = 60_000
-_EMPTY_ANSWERS = 3
-_OFFSET_OUT_OF_RANGE = 1
 
 Skip = Callable[[int], int]
 """From an offset to the next one that is wanted; the same where it is wanted itself."""
@@ -41,7 +40,8 @@ Skip = Callable[[int], int]
 def decided_ends(
     client: KafkaClient, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Per partition its last stable offset as of now: below it every transaction has ended."""
+    """Return per partition its last stable offset as of now: below it every transaction has
+    ended."""
     return list_offsets(client, partitions, LATEST, read_committed=True)
 
 
@@ -53,8 +53,8 @@ def committed_records(
     *,
     skip: Skip = lambda offset: offset,
 ) -> Iterator[Record]:
-    """The committed records from ``start`` up to ``end``, one of :func:`decided_ends`, in offset
-    order.
+    """Return the committed records from ``start`` up to ``end``, one of :func:`decided_ends`, in
+    offset order.
 
     Holds one answer of a broker at a time (about 4 MiB, or one larger record batch). What
     retention removes meanwhile is not there any more, and is passed over.
@@ -68,16 +68,26 @@ def committed_records(
     position, stuck, backoff, empty = start, Deadline(_STUCK_MS), Backoff(), 0
     while (position := skip(position)) < end:
         try:
-            found = _fetch(client, where, position)
+            answer = fetch(client, where, position, wait_ms=FETCH_WAIT_MS, read_committed=True)
         except Refused as refused:
-            if refused.code != _OFFSET_OUT_OF_RANGE:
+            if refused.code != OFFSET_OUT_OF_RANGE:
                 raise_as_error(refused)
             position = _after_retention(client, where, position)
             continue
         except Unanswered as unanswered:
             raise_as_error(unanswered)
-        batches = _batches(where, position, found.records)
-        for record in visible(batches, _aborted(found)):
+        try:
+            batches = batches_from(position, answer)
+        except CorruptRecords as corrupt:
+            raise ResourceError(
+                f"{where} holds damaged records near offset {position}: {corrupt.message}",
+                next_step=corrupt.next_step,
+            ) from corrupt
+        part = answer.responses[0].partitions[0]
+        aborted = (
+            (each.first_offset, each.producer_id) for each in part.aborted_transactions or ()
+        )
+        for record in visible(batches, aborted):
             if position <= record.offset < end:
                 yield record
         if batches:
@@ -88,14 +98,13 @@ def committed_records(
                 0,
             )
             continue
-        empty += not found.throttle_time_ms  # a throttled answer is empty, too
-        if empty >= _EMPTY_ANSWERS and found.last_stable_offset >= end:
+        empty += not answer.throttle_time_ms  # a throttled answer is empty, too
+        if empty >= EMPTY_ANSWERS and part.last_stable_offset >= end:
             return  # compaction has removed the rest
         if stuck.passed:
             raise BrokerUnreachable(
                 f"{where} had committed records up to offset {end}, and its leader shows nothing "
-                f"from {position} on "
-                f"for {_STUCK_MS // 1000} s",
+                f"from {position} on for {_STUCK_MS // 1000} s",
                 next_step="check the brokers that hold the partition, then run again",
             )
         client.forget_leaders([where.topic])  # whoever has no news for us may not lead any more
@@ -105,7 +114,7 @@ def committed_records(
 def visible(
     batches: Sequence[RecordBatch], aborted: Iterable[tuple[int, int]]
 ) -> Iterator[Record]:
-    """What a read-committed consumer is given of one answer to ``Fetch``. Pure.
+    """Yield what a read-committed consumer is given of one answer to ``Fetch``. Pure.
 
     :param aborted: first offset and producer id of the aborted transactions that the answer has a
         part of. Such a transaction goes on until its marker (``CompletedFetch.nextFetchedRecord``
@@ -124,65 +133,47 @@ def visible(
             yield from batch.records
 
 
-class _Fetched:
-    """What of an answer is needed here."""
-
-    def __init__(self, answer: Any) -> None:
-        part = answer.responses[0].partitions[0]
-        self.records: Any = part.records or b""
-        self.aborted_transactions: Any = part.aborted_transactions or ()
-        self.last_stable_offset: int = part.last_stable_offset
-        self.throttle_time_ms: int = answer.throttle_time_ms
-
-
-def _aborted(found: _Fetched) -> list[tuple[int, int]]:
-    return [
-        (transaction.first_offset, transaction.producer_id)
-        for transaction in found.aborted_transactions
-    ]
-
-
-def _fetch(client: KafkaClient, where: TopicPartition, position: int) -> _Fetched:
-    def send(left_ms: float) -> Any:
-        node = client.leader_of(where)
-        if node < 0:
-            client.forget_leaders([where.topic])
-            raise ConnectionLost(f"{where} has no leader")
-        return client.call(
-            fetch_request(where, position, _FETCH_WAIT_MS, read_committed=True), node, left_ms
-        )
-
-    return _Fetched(
-        converse(
-            Api.FETCH,
-            str(where),
-            send,
-            lambda fetched: [fetched.error_code, fetched.responses[0].partitions[0].error_code],
-            Deadline(client.settings.request_timeout_ms),
-            refresh=lambda: client.forget_leaders([where.topic]),
-            resources={Kind.TOPIC: where.topic},
-        )
-    )
-
-
-def _batches(where: TopicPartition, position: int, records: Any) -> list[RecordBatch]:
-    try:
-        # The first batch may begin before the position that was asked for.
-        return [batch for batch in read_batches(records) if batch.last_offset >= position]
-    except CorruptRecords as corrupt:
-        raise ResourceError(
-            f"{where} holds damaged records near offset {position}: {corrupt.message}",
-            next_step=corrupt.next_step,
-        ) from corrupt
-
-
 def _after_retention(client: KafkaClient, where: TopicPartition, position: int) -> int:
     earliest = list_offsets(client, [where], EARLIEST)[where]
     if earliest > position:
         return earliest
     raise SourceDataLost(
         f"{where} had records at offset {position}, and now it has no such offset: the topic was "
-        f"created again, or its "
-        "log was cut off",
+        "created again, or its log was cut off",
         next_step="run again: what is there now is read from its beginning",
     )
+
+
+def is_inside_an_aborted_batch(
+    client: KafkaClient, partition: TopicPartition, position: int
+) -> bool:
+    """Return whether ``position`` stands behind a record of an aborted batch, and before another one
+    of it: was a consumer given a record of an aborted transaction? Reads one batch.
+
+    Whoever reads committed records passes such batches over whole
+    (``CompletedFetch.nextFetchedRecord`` of the Java client), so that it never stands there by
+    reading. False as well where the log does not reach any more.
+
+    :raises AccessDenied: Read on the topic is needed. :raises BrokerUnreachable: …
+    """
+
+    try:
+        answer = fetch(
+            client,
+            partition,
+            position,
+            wait_ms=0,
+            read_committed=True,  # says what was aborted
+            take_code_as={OFFSET_OUT_OF_RANGE: 0},
+        )
+    except (Refused, Unanswered) as outcome:
+        raise_as_error(outcome)
+    part = answer.responses[0].partitions[0]
+    aborted = {(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()}
+    for batch in read_batches(part.records or b""):
+        if batch.base_offset < position <= batch.last_offset:
+            return batch.is_transactional and any(
+                producer == batch.producer_id and first <= batch.base_offset
+                for producer, first in aborted
+            )
+    return False

@@ -1,27 +1,87 @@
-"""The one Fetch request that is sent here: of one partition, from one offset on.
+"""Fetch: whole record batches of one partition, from one offset on.
 
-Called by ``kafka.wire.reads.key_reader`` (all up to the high watermark),
-``kafka.wire.reads.committed`` (what is decided) and ``kafka.wire.reads.aborted`` (what was
-aborted).
+Called by ``kafka.wire.reads.key_reader`` (all up to the high watermark) and
+``kafka.wire.reads.committed`` (what is decided).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest
 
 from onceward.ids import TopicPartition
+from onceward.kafka.records.reader import RecordBatch, read_batches
+from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.conversation import converse
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.error_table import Api
+
+FETCH_WAIT_MS = 200
+EMPTY_ANSWERS = 3
+"""After so many a reader asks again who leads, or believes that there is nothing."""
+OFFSET_OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _CONSUMER = -1  # replica id of a client that is no broker
 
 
+def fetch(
+    client: KafkaClient,
+    where: TopicPartition,
+    position: int,
+    *,
+    wait_ms: int,
+    read_committed: bool,
+    take_code_as: Mapping[int, int] = MappingProxyType({}),
+) -> Any:
+    """Ask the leader until it answers.
+
+    :param take_code_as: error codes of the partition that mean another one to this reader.
+    :raises Refused, Unanswered: as ``converse`` does.
+    """
+
+    def send(left_ms: float) -> Any:
+        node = client.known_leader(where)
+        if node < 0:
+            client.forget_leaders([where.topic])
+            raise ConnectionLost(f"{where} has no leader")
+        request = fetch_request(where, position, wait_ms, read_committed=read_committed)
+        return client.call(request, node, left_ms)
+
+    def codes(fetched: Any) -> list[int]:
+        code = fetched.responses[0].partitions[0].error_code
+        return [fetched.error_code, take_code_as.get(code, code)]
+
+    return converse(
+        Api.FETCH,
+        str(where),
+        send,
+        codes,
+        Deadline(client.settings.request_timeout_ms),
+        refresh=lambda: client.forget_leaders([where.topic]),
+        resources={Kind.TOPIC: where.topic},
+    )
+
+
+def batches_from(position: int, answer: Any) -> list[RecordBatch]:
+    """Return the record batches of an answer; the first may begin before ``position``, which it holds.
+
+    :raises CorruptRecords: …
+    """
+    records = answer.responses[0].partitions[0].records
+    return [batch for batch in read_batches(records or b"") if batch.last_offset >= position]
+
+
 def fetch_request(
     partition: TopicPartition, offset: int, wait_ms: int, *, read_committed: bool
 ) -> Any:
-    """Whole record batches, of about 4 MiB; the first one comes whole, however large it is
-    (KIP-74).
+    """Build a request for whole record batches, of about 4 MiB; the first one comes whole, however
+    large it is (KIP-74).
 
     :param read_committed: nothing beyond the last stable offset, and with it the transactions that
         were aborted (KIP-98); else all up to the high watermark, and nothing is said of

@@ -11,7 +11,6 @@ producer wrote counts once its commit marker has been read, and is dropped at it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from onceward.errors import BrokerUnreachable, LedgerUndecided, LedgerUnreadable
 from onceward.ids import ProducerIdentity, TopicPartition
@@ -20,21 +19,19 @@ from onceward.kafka.records.reader import (
     CorruptRecords,
     Record,
     RecordBatch,
-    read_batches,
 )
-from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.connections import ConnectionLost
-from onceward.kafka.wire.conversation import asked
+from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.kafka.wire.deadline import Backoff, Deadline
-from onceward.kafka.wire.error_table import Api
-from onceward.kafka.wire.reads.fetch import fetch_request
+from onceward.kafka.wire.reads.fetch import (
+    EMPTY_ANSWERS,
+    FETCH_WAIT_MS,
+    NOT_LEADER,
+    OFFSET_OUT_OF_RANGE,
+    batches_from,
+    fetch,
+)
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
-
-_FETCH_WAIT_MS = 200
-_EMPTY_ANSWERS = 3
-_OFFSET_OUT_OF_RANGE, _NOT_LEADER = 1, 6
-
 
 Accepted = Callable[[bytes | None], None]
 Believe = Callable[[RecordBatch, Record], bool]
@@ -52,8 +49,8 @@ def newest_committed(
     decided_only: bool = False,
     timeout_ms: int = 60_000,
 ) -> bytes | None:
-    """The value of the newest committed record with ``key``: :meth:`KeyReader.newest` of a reader
-    of its own.
+    """Return the value of the newest committed record with ``key``: :meth:`KeyReader.newest` of a
+    reader of its own.
     """
     reader = KeyReader(client, TopicPartition(topic, partition), key)
     return reader.newest(decided_only=decided_only, timeout_ms=timeout_ms)
@@ -79,22 +76,23 @@ class KeyReader:
         self.where = where
         self._client = client
         self._key = key
-        self._found = _NewestOf(key, believe, accepted)
+        self._found = _NewestValue(key, believe, accepted)
         self._log: _PartitionReader | None = None
 
     @property
     def value(self) -> bytes | None:
-        """The newest committed value in what has been read."""
+        """Return the newest committed value in what has been read."""
         return self._found.value
 
     @property
     def strange(self) -> Record | None:
-        """The newest record under the key that was not believed, of those that have been read."""
+        """Return the newest record under the key that was not believed, of those that have been
+        read."""
         return self._found.strange
 
     def newest(self, *, decided_only: bool = False, timeout_ms: int = 60_000) -> bytes | None:
-        """The value of the newest committed record with the key; None if there is none, or it is a
-        tombstone.
+        """Return the value of the newest committed record with the key; None if there is none, or
+        it is a tombstone.
 
         Reads to the high watermark as of the call. Records of the key in a transaction that is
         still open there are waited for, as long as the transaction takes to end. The owner of the
@@ -113,7 +111,7 @@ class KeyReader:
         """
         deadline = Deadline(timeout_ms)
         end = list_offsets(self._client, [self.where], LATEST)[self.where]
-        log, found = self._opened(), self._found
+        log, found = self._reader(), self._found
         backoff = Backoff()
         if log.position >= end and not found.undecided:
             # Nothing to read; asked all the same, so that who may not read hears so now and not at
@@ -131,7 +129,7 @@ class KeyReader:
                 settled
                 and not batches
                 and log.position < end
-                and log.empty_answers >= _EMPTY_ANSWERS
+                and log.empty_answers >= EMPTY_ANSWERS
             ):
                 # compaction removed the rest: the last records were those of aborted transactions
                 break
@@ -148,8 +146,8 @@ class KeyReader:
     def newest_before(
         self, offset: int, identity: ProducerIdentity, *, timeout_ms: int = 30_000
     ) -> bytes | None:
-        """The value of the newest committed record before ``offset``, where ``identity`` has just
-        appended.
+        """Return the value of the newest committed record before ``offset``, where ``identity``
+        has just appended.
 
         Unlike :meth:`newest` it cannot be outdated. The append was acknowledged by all in-sync
         replicas, and logs that agree about a batch agree about everything before it; so it is read
@@ -161,7 +159,7 @@ class KeyReader:
         :raises BrokerUnreachable: nobody has shown that batch within ``timeout_ms``.
         :raises LedgerUndecided: another transaction with the key is open before it.
         """
-        log, found = self._opened(), self._found
+        log, found = self._reader(), self._found
         deadline = Deadline(timeout_ms)
         backoff = Backoff()
         while True:
@@ -177,20 +175,19 @@ class KeyReader:
             if deadline.passed or log.position > offset:
                 raise BrokerUnreachable(
                     f"no leader of {self.where} has shown what lies before our append at offset "
-                    f"{offset} within "
-                    f"{timeout_ms} ms; position {log.position}",
+                    f"{offset} within {timeout_ms} ms; position {log.position}",
                     next_step="nothing: the batch runs again; if it repeats, check the brokers "
                     "that hold the partition",
                 )
             backoff.wait(deadline)
 
-    def _opened(self) -> _PartitionReader:
+    def _reader(self) -> _PartitionReader:
         if self._log is None:
             self._log = _PartitionReader(self._client, self.where)
         return self._log
 
     def _undecided(self, timeout_ms: int, end: str) -> LedgerUndecided:
-        log = self._opened()
+        log = self._reader()
         return LedgerUndecided(
             f"{self.where} could not be read to a decision about key "
             f"{self._key.decode(errors='replace')!r} within "
@@ -206,7 +203,7 @@ def _is_of(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
     return batch.base_offset == offset and (batch.producer_id, batch.producer_epoch) == identity
 
 
-class _NewestOf:
+class _NewestValue:
     """Follows data and markers of a partition in offset order; pure."""
 
     def __init__(self, key: bytes, believe: Believe, accepted: Accepted) -> None:
@@ -220,7 +217,7 @@ class _NewestOf:
 
     @property
     def undecided(self) -> set[int]:
-        """Producers that wrote the key in a transaction whose marker has not been read."""
+        """Return producers that wrote the key in a transaction whose marker has not been read."""
         return set(self._held)
 
     def read(self, batch: RecordBatch) -> None:
@@ -255,45 +252,39 @@ class _PartitionReader:
         self._high_watermark = -1
 
     def sees(self, end: int) -> bool:
-        """Whether the leader that answered last has everything up to ``end``.
+        """Return whether the leader that answered last has everything up to ``end``.
 
         After an election the new leader's high watermark lags until its followers have fetched;
         until then it answers with nothing although there is something.
         """
         return self._high_watermark >= end
 
-    def read(self, wait_ms: int = _FETCH_WAIT_MS, *, behind: bool = False) -> list[RecordBatch]:
-        """The next batches, possibly none; ``position`` moves past them.
+    def read(self, wait_ms: int = FETCH_WAIT_MS, *, behind: bool = False) -> list[RecordBatch]:
+        """Return the next batches, possibly none; ``position`` moves past them.
 
         :param behind: who does not have ``position`` is behind, and somebody else leads: ask who.
         """
 
-        def codes(fetched: Any) -> list[int]:
-            found = [fetched.error_code, fetched.responses[0].partitions[0].error_code]
-            return [
-                _NOT_LEADER if behind and code == _OFFSET_OUT_OF_RANGE else code for code in found
-            ]
-
-        answer = asked(
-            Api.FETCH,
-            str(self._partition),
-            lambda left_ms: self._send(left_ms, wait_ms),
-            codes,
-            Deadline(self._client.settings.request_timeout_ms),
-            refresh=lambda: self._client.forget_leaders([self._partition.topic]),
-            resources={Kind.TOPIC: self._partition.topic},
-        )
+        try:
+            answer = fetch(
+                self._client,
+                self._partition,
+                self.position,
+                wait_ms=wait_ms,
+                read_committed=False,
+                take_code_as={OFFSET_OUT_OF_RANGE: NOT_LEADER} if behind else {},
+            )
+        except (Refused, Unanswered) as outcome:
+            raise_as_error(outcome)
         self._high_watermark = answer.responses[0].partitions[0].high_watermark
         records = answer.responses[0].partitions[0].records
         if not records and not answer.throttle_time_ms:  # a throttled answer is empty, too
             self.empty_answers += 1
-            if (
-                self.empty_answers % _EMPTY_ANSWERS == 0
-            ):  # whoever has no news for us may not lead any more
+            # Whoever has no news for us may not lead any more.
+            if self.empty_answers % EMPTY_ANSWERS == 0:
                 self._client.forget_leaders([self._partition.topic])
         try:
-            # The first batch may begin before the position that was asked for.
-            batches = [b for b in read_batches(records or b"") if b.last_offset >= self.position]
+            batches = batches_from(self.position, answer)
         except CorruptRecords as corrupt:
             raise LedgerUnreadable(
                 f"{self._partition} holds damaged records near offset {self.position}: {corrupt}",
@@ -303,11 +294,3 @@ class _PartitionReader:
             self.empty_answers = 0
             self.position = batches[-1].last_offset + 1
         return batches
-
-    def _send(self, left_ms: float, wait_ms: int) -> Any:
-        node = self._client.leader_of(self._partition)
-        if node < 0:
-            self._client.forget_leaders([self._partition.topic])
-            raise ConnectionLost(f"{self._partition} has no leader")
-        request = fetch_request(self._partition, self.position, wait_ms, read_committed=False)
-        return self._client.call(request, node, left_ms)

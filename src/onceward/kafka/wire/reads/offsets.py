@@ -18,7 +18,7 @@ from onceward.kafka.wire.client import NO_LEADER, KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import Refused, asked
 from onceward.kafka.wire.deadline import Backoff, Deadline
-from onceward.kafka.wire.error_table import Api, Meaning, name_of, rule_of
+from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule
 
 EARLIEST = -2
 LATEST = -1
@@ -37,8 +37,8 @@ def list_offsets(
     read_committed: bool = False,
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
-    """Per partition the offset at :data:`EARLIEST`, :data:`LATEST` or of the first record at
-    ``time_ms`` or later.
+    """Return per partition the offset at :data:`EARLIEST`, :data:`LATEST` or of the first record
+    at ``time_ms`` or later.
 
     :data:`LATEST` is the high watermark, with ``read_committed`` the last stable offset
     (transaction markers count as offsets). -1 for a time after the last record.
@@ -54,12 +54,12 @@ def list_offsets(
         for partition, code, offset in _ask_leaders(
             client, open_ones, time_ms, read_committed, deadline
         ):
-            rule = rule_of(Api.LIST_OFFSETS, code)
+            rule = find_rule(Api.LIST_OFFSETS, code)
             if rule.meaning is Meaning.DONE:
                 offsets[partition] = offset
                 open_ones.discard(partition)
             elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
-                reasons.append(f"{partition}: {name_of(code)}")
+                reasons.append(f"{partition}: {code_name(code)}")
             else:
                 topic = {Kind.TOPIC: partition.topic}
                 raise Refused(
@@ -70,8 +70,7 @@ def list_offsets(
             if deadline.passed:
                 raise BrokerUnreachable(
                     f"no offsets of {', '.join(map(str, sorted(open_ones)))} within "
-                    f"{deadline.timeout_ms:.0f} ms"
-                    f" ({'; '.join(reasons) or 'no answer'})",
+                    f"{deadline.timeout_ms:.0f} ms ({'; '.join(reasons) or 'no answer'})",
                     next_step="check that the leaders of these partitions are up",
                 )
             backoff.wait(deadline)
@@ -85,10 +84,10 @@ def _ask_leaders(
     read_committed: bool,
     deadline: Deadline,
 ) -> list[tuple[TopicPartition, int, int]]:
-    """``(partition, error code, offset)`` of those whose leaders answered."""
+    """Return ``(partition, error code, offset)`` of those whose leaders answered."""
     led: dict[int, list[TopicPartition]] = {}
     for partition in sorted(partitions):
-        leaders = client.leaders_of(partition.topic)
+        leaders = client.known_leaders(partition.topic)
         if partition.partition not in leaders:
             raise PartitionMissing(
                 f"{partition} does not exist", next_step="check the partition numbers"
@@ -143,7 +142,7 @@ def committed_offsets(
     require_stable: bool = True,
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
-    """Every offset that ``group`` has committed; empty for a group that nobody knows.
+    """Return every offset that ``group`` has committed; empty for a group that nobody knows.
 
     :param partitions: of these only. Whoever has to know of offsets that a transaction is about to
         commit names them: asked for all, brokers leave out what is pending for a partition that
@@ -189,7 +188,7 @@ def committed_offsets(
 
 
 def _named(kind: Any, partitions: Sequence[TopicPartition] | None) -> list[Any] | None:
-    """As ``OffsetFetch`` has them, by topic; None: all there are."""
+    """Return partitions as ``OffsetFetch`` has them, by topic; None: all there are."""
     if partitions is None:
         return None
     return [
@@ -199,7 +198,7 @@ def _named(kind: Any, partitions: Sequence[TopicPartition] | None) -> list[Any] 
 
 
 def _one_group(answer: Any) -> Any:
-    """Versions from 8 on answer with a list of groups (KIP-709)."""
+    """Return the one group of an answer: versions from 8 on have a list of them (KIP-709)."""
     return answer.groups[0] if answer.groups else answer
 
 

@@ -24,7 +24,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.client import CoordinatorKind, KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
-from onceward.kafka.wire.conversation import Answered, Code, converse
+from onceward.kafka.wire.conversation import Answered, Code, asked, converse
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 
@@ -34,7 +34,7 @@ NOBODY = ProducerIdentity(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """What ``DescribeTransactions`` v0 (Kafka 3.0, KIP-664) tells; ``state`` as
+    """Answer of ``DescribeTransactions`` v0 (Kafka 3.0, KIP-664) tells; ``state`` as
     ``TransactionState.toString``.
     """
 
@@ -61,15 +61,16 @@ class TransactionCoordinator:
         *,
         on_lost: Callable[[], None] = lambda: None,
     ) -> ProducerIdentity:
-        """A new identity, after any open transaction has been ended.
+        """Send ``InitProducerId`` and return a new identity, after any open transaction has been
+        ended.
 
         ``expected`` = :data:`NOBODY` takes over; our own identity continues it and is refused when
         somebody newer came (KIP-360, version 3 of the request). Repeating after a lost answer is
         safe: the coordinator remembers the epoch before
         (``TransactionMetadata.prepareIncrementProducerEpoch``), but not beyond its own death: it
         is not in the log (``TransactionLogValue``), and the one that comes after refuses the
-        repetition as if somebody newer had come; see ``Holder.gave_us``. With :data:`NOBODY` every
-        request that arrives, however late, gives the id away once more.
+        repetition as if somebody newer had come; see ``IdOwner.granted_to_us``. With
+        :data:`NOBODY` every request that arrives, however late, gives the id away once more.
 
         :param on_lost: called for every request that got no answer and was given up: it may still
             arrive.
@@ -92,7 +93,7 @@ class TransactionCoordinator:
     def add_partitions(
         self, identity: ProducerIdentity, partitions: Iterable[TopicPartition], deadline: Deadline
     ) -> None:
-        """``AddPartitionsToTxn`` v3, the last version meant for clients."""
+        """Send ``AddPartitionsToTxn`` v3, the last version meant for clients."""
         topics = [
             AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
                 name=topic, partitions=[p.partition for p in group]
@@ -118,7 +119,7 @@ class TransactionCoordinator:
         )
 
     def add_offsets(self, identity: ProducerIdentity, group: str, deadline: Deadline) -> None:
-        """``AddOffsetsToTxn``: the group's partition of ``__consumer_offsets`` joins the
+        """Send ``AddOffsetsToTxn``: the group's partition of ``__consumer_offsets`` joins the
         transaction (version 1).
         """
         self._ask(
@@ -145,8 +146,8 @@ class TransactionCoordinator:
         *,
         version: int,
     ) -> None:
-        """``TxnOffsetCommit`` to the group's coordinator: v5 adds the group implicitly, up to v4
-        must not (KIP-890).
+        """Send ``TxnOffsetCommit`` to the group's coordinator: v5 adds the group implicitly, up to
+        v4 must not (KIP-890).
         """
         request_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         topics = [
@@ -190,8 +191,8 @@ class TransactionCoordinator:
     def end(
         self, identity: ProducerIdentity, *, commit: bool, deadline: Deadline, version: int
     ) -> ProducerIdentity:
-        """``EndTxn``: again and again with the same epoch until it is answered; the identity to go
-        on with.
+        """Return ``EndTxn``: again and again with the same epoch until it is answered; the
+        identity to go on with.
 
         Version 5 answers with the identity of the next transaction; up to version 4 the identity
         stays.
@@ -213,7 +214,7 @@ class TransactionCoordinator:
         return identity
 
     def describe(self, deadline: Deadline) -> TransactionDescription:
-        """What the coordinator knows of the transactional id."""
+        """Ask what the coordinator knows of the transactional id."""
         answer = self._ask(
             Api.DESCRIBE_TRANSACTIONS,
             lambda: DescribeTransactionsRequest(transactional_ids=[self.transactional_id]),
@@ -260,3 +261,28 @@ class TransactionCoordinator:
             refresh=lambda: client.forget_coordinator(key, kind),
             resources={Kind.TRANSACTIONAL_ID: self.transactional_id, Kind.GROUP: group or ""},
         )
+
+
+def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
+    """Ask any broker for a producer id without transactions, for delivery ``at_least_once``.
+
+    :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers
+        before 3.0).
+    """
+    deadline = Deadline(client.settings.request_timeout_ms)
+    answer = asked(
+        Api.INIT_PRODUCER_ID,
+        "an idempotent producer",
+        lambda left_ms: client.call_any(
+            InitProducerIdRequest(
+                transactional_id=None,
+                transaction_timeout_ms=2**31 - 1,
+                min_version=0,
+                max_version=5,
+            ),
+            left_ms,
+        ),
+        lambda given: [given.error_code],
+        deadline,
+    )
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)

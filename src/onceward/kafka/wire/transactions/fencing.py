@@ -17,19 +17,33 @@ timeout of the last ``InitProducerId`` that it has carried out
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import NamedTuple
 
-from onceward import surroundings
+from onceward import patience, surroundings
+from onceward.errors import BrokerUnreachable, ResourceError
 from onceward.ids import ProducerIdentity
-from onceward.kafka.wire.transactions.coordinator import TransactionDescription
+from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.transactions.coordinator import (
+    TransactionCoordinator,
+    TransactionDescription,
+)
+
+# org.apache.kafka.coordinator.transaction.TransactionState
+_EMPTY, _ONGOING, _COMPLETE_ABORT = "Empty", "Ongoing", "CompleteAbort"
+_TRANSACTIONAL_ID_NOT_FOUND = 105
+# a takeover that has aborted our transaction asks again every 0.1 s until it has the id
+_TAKEOVER_MS = 5_000
+_TAKEOVER_POLL_SECONDS = 0.2
+
 
 _ABORTING = ("PrepareAbort", "CompleteAbort", "PrepareEpochFence")
 
 
 class Fencing(Enum):
-    """Why the coordinator refuses our identity."""
+    """Reasons why the coordinator refuses our identity."""
 
     ABORTED_FOR_US = (
         "the coordinator aborted our transaction, and nobody has taken the transactional id since"
@@ -40,13 +54,13 @@ class Fencing(Enum):
 
 
 def shortest_timeout(timeout_ms: int) -> int:
-    """The least that a claim of our own next epoch asks for, where the settings say
-    ``timeout_ms``; see ``Holder.gave_us``. A takeover asks for all of it, a claim for less.
+    """Return the least that a claim of our own next epoch asks for, where the settings say
+    ``timeout_ms``; see ``IdOwner.granted_to_us``. A takeover asks for all of it, a claim for less.
     """
     return timeout_ms - max(1, timeout_ms // 100)
 
 
-class AskedFor:
+class RequestedTimeouts:
     """The timeouts that we have asked for. By them what was done for our sake is told from a
     takeover, which asks for that of the settings.
     """
@@ -59,18 +73,18 @@ class AskedFor:
         out, or be yet.
         """
 
-    def by_a_claim(self, timeout_ms: int) -> int:
-        """What a claim of our next epoch asks for, where the settings say ``timeout_ms``: hardly
-        any other request has the same. It counts as unanswered from now on.
+    def next_claim_ms(self, timeout_ms: int) -> int:
+        """Return the timeout for a claim of our next epoch, where the settings say ``timeout_ms``:
+        hardly any other request has the same. It counts as unanswered from now on.
         """
         self.unanswered_ms.append(
             shortest_timeout(timeout_ms) + surroundings.random_below(max(1, timeout_ms // 100))
         )
         return self.unanswered_ms[-1]
 
-    def given(self, timeout_ms: int | None) -> None:
-        """We have another identity, and asked for this. None: by ``EndTxn``, which leaves the
-        timeout as it is.
+    def granted(self, timeout_ms: int | None) -> None:
+        """Record that we have another identity, and asked for this. None: by ``EndTxn``, which
+        leaves the timeout as it is.
         """
         if timeout_ms is not None:
             self._given_ms, self._earlier_ms = timeout_ms, []
@@ -81,14 +95,14 @@ class AskedFor:
 
     @property
     def ours_ms(self) -> set[int]:
-        """Under any other timeout our identity, or the epoch after it, was given to somebody else
-        since.
+        """The timeouts of our own requests: under any other one our identity, or the epoch after
+        it, was given to somebody else since.
         """
         return {self._given_ms, *self.unanswered_ms, *self._earlier_ms}
 
 
-class Ours(NamedTuple):
-    """What we know of our own side when our identity is refused."""
+class OwnTransaction(NamedTuple):
+    """Our own side, when our identity is refused."""
 
     identity: ProducerIdentity
     took_part: bool
@@ -100,8 +114,8 @@ class Ours(NamedTuple):
     """:attr:`AskedFor.ours_ms`."""
 
 
-def judge(ours: Ours, found: TransactionDescription) -> Fencing:
-    """What ``found`` says about an identity of ours that was refused."""
+def classify(ours: OwnTransaction, found: TransactionDescription) -> Fencing:
+    """Return what ``found`` says about an identity of ours that was refused."""
     if found.identity == ours.identity:
         return Fencing.STILL_OURS
     next_epoch = ours.identity._replace(epoch=ours.identity.epoch + 1)
@@ -109,3 +123,142 @@ def judge(ours: Ours, found: TransactionDescription) -> Fencing:
     if for_us and found.identity == next_epoch and found.state in _ABORTING:
         return Fencing.ABORTED_FOR_US
     return Fencing.TAKEN_OVER
+
+
+class IdOwner:
+    """Owner of a transactional id, as its coordinator tells it: ``DescribeTransactions`` (KIP-664;
+    brokers from 3.0 on). Asked where a refusal may have several reasons, and before a request that
+    could disturb somebody newer.
+
+    :param patience_ms: tells how long a takeover is waited for that seems to be under way.
+    """
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        patience_ms: Callable[[], int],
+        request_timeout_ms: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._patience_ms = patience_ms
+        self._request_timeout_ms = request_timeout_ms
+
+    def is_unknown(self) -> bool:
+        """Return whether the coordinator says that it does not know the id."""
+        try:
+            self._describe()
+        except Refused as refused:
+            return refused.code == _TRANSACTIONAL_ID_NOT_FOUND
+        except (Unanswered, ResourceError):
+            return False  # nobody answers: the transaction's own requests will be answered, or not
+        return False
+
+    def newer_owner(
+        self, ours: ProducerIdentity, outdated: Callable[[], bool]
+    ) -> Exception | None:
+        """Return why we think that somebody else has a transaction open, or the last word; None:
+        nobody, as far as is known.
+
+        Asked before ``InitProducerId`` with our own identity. Such a request is refused when our
+        epoch is old, but not at once: the coordinator compares epochs only where nothing is open.
+        While the newer owner's transaction is ``Ongoing`` it first aborts that under a raised
+        epoch (``TransactionCoordinator.prepareInitProducerIdTransit``; checked on 3.9.1 and
+        4.3.1), and both would stop. And a coordinator that has forgotten the id gives it to
+        whoever asks first, old copy or new.
+
+        :param outdated: has somebody written since we did? Asked where the coordinator has
+            forgotten the id.
+        """
+        try:
+            found = self._describe()
+        except Refused as refused:
+            # Brokers before 3.0 cannot tell: the request itself will be answered.
+            return refused if refused.code == _TRANSACTIONAL_ID_NOT_FOUND and outdated() else None
+        except (Unanswered, ResourceError):
+            return None  # nobody answers: the request itself will be answered, or not
+        if found.state == _ONGOING and found.identity != ours:
+            return RuntimeError(f"{found.identity} has a transaction open")
+        return None
+
+    def refusal_reason(self, ours: OwnTransaction) -> Fencing:
+        """Return why an identity of ours was refused.
+
+        :raises BrokerUnreachable: nobody can be asked.
+        """
+        found = self._describe_if_allowed("recover() before the next transaction")
+        # Brokers before 3.0 cannot tell, and a wrong guess here must be the safe one.
+        return Fencing.TAKEN_OVER if found is None else classify(ours, found)
+
+    def granted_to_us(
+        self, ours: ProducerIdentity, unanswered_ms: Collection[int]
+    ) -> ProducerIdentity | None:
+        """Return, after a claim of our next epoch was refused, and earlier requests of it got no
+        answer, the epoch that one of these was given, if it was carried out and nobody has come
+        since; None: not so, or not known.
+
+        A coordinator that was replaced meanwhile no longer knows of which epoch the current one
+        was made. But it tells the timeout that was asked for with it, and each claim asks for one
+        of its own. Whoever takes over raises the epoch by one, too, or by two where a transaction
+        was open, and asks for the timeout of its settings. A coordinator that has forgotten the
+        transactional id gives a new producer id, from epoch 0 on, to either. (Of three claims
+        without an answer that were all carried out the last is not recognised, which is safe.)
+
+        :param unanswered_ms: the timeouts of these requests, as nobody else asks for them.
+        :raises BrokerUnreachable: nobody can be asked.
+        """
+        if not unanswered_ms:
+            return None
+        found = self._describe_if_allowed()
+        if found is None:
+            return None
+        # 1. a claim of our next epoch is carried out, and its answer is lost with the coordinator;
+        # 2. the next coordinator does not know which epoch came before, and refuses the repeated
+        #    claim like a zombie's;
+        # 3. so each claim asks for a transaction timeout of its own, by which DescribeTransactions
+        #    shows whose the newer epoch is. A takeover raises the epoch by one or two, as a claim
+        #    does. Whoever has used the epoch got the answer, which we did not.
+        if found.timeout_ms not in unanswered_ms or found.state != _EMPTY:
+            return None
+        # The coordinator had forgotten the id, or its epochs were used up.
+        if found.identity.producer_id != ours.producer_id:
+            return found.identity if found.identity.epoch == 0 else None
+        return found.identity if found.identity.epoch - ours.epoch in (1, 2) else None
+
+    def wait_for_takeover(self, ours: OwnTransaction) -> Fencing:
+        """Wait, after our transaction was aborted before its time, for somebody newer to have the
+        id.
+
+        A takeover begins with that abort, and has an epoch of its own as soon as the markers are
+        written. Or the request of an *older* copy crossed ours (see :meth:`newer_owner`): that one
+        is refused afterwards, and nobody comes. Should a takeover be slower than we wait, it takes
+        the id from us later: safe.
+        """
+        deadline, aborted = Deadline(self._patience_ms()), False
+        while not deadline.passed:
+            try:
+                found = self._describe()
+            except (Refused, Unanswered, ResourceError):
+                return Fencing.TAKEN_OVER  # the safe guess
+            if (why := classify(ours, found)) is not Fencing.ABORTED_FOR_US:
+                return why
+            if found.state == _COMPLETE_ABORT and not aborted:
+                deadline, aborted = Deadline(_TAKEOVER_MS), True
+            patience.pause(_TAKEOVER_POLL_SECONDS)
+        return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
+
+    def _describe_if_allowed(self, next_step: str = "") -> TransactionDescription | None:
+        """Describe the id; None where brokers do not tell. :raises BrokerUnreachable: nobody can
+        be asked."""
+        try:
+            return self._describe()
+        except Unanswered as unanswered:
+            raise_as_error(unanswered, next_step)
+        except BrokerUnreachable:
+            raise
+        except (Refused, ResourceError):
+            return None
+
+    def _describe(self) -> TransactionDescription:
+        return self._coordinator.describe(
+            Deadline(min(self._patience_ms(), self._request_timeout_ms))
+        )
