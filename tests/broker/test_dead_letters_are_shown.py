@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from onceward.ids import TopicPartition as Partition
-from onceward.kafka.wire.reads import committed
+from onceward.kafka.wire.reads import fetch as fetching
 from onceward.kafka.wire.reads.committed import committed_records, decided_ends
 from onceward_testing import LocalKafka
 from support.dead_letter_desk import Desk, about
@@ -151,14 +151,14 @@ def test_what_we_read_is_what_librdkafka_reads(
     expected = [
         (message.offset(), message.value()) for message in read_committed(desk.servers, topic)
     ]
-    fetch = committed.fetch_request
+    fetch = fetching.fetch_request
 
     def small(*arguments: Any, **more: Any) -> Any:
         request = fetch(*arguments, **more)
         request.topics[0].partitions[0].partition_max_bytes = request.max_bytes = 3_000
         return request
 
-    monkeypatch.setattr(committed, "fetch_request", small)
+    monkeypatch.setattr(fetching, "fetch_request", small)
     client, _ = desk.client()
     where = Partition(topic, 0)
     try:

@@ -16,7 +16,7 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, ProducerIdentity
 from onceward.kafka.ledger.topic import LedgerTopic
-from onceward.kafka.source.source import _of_ledger
+from onceward.kafka.source.source import _ledger_positions
 from onceward.kafka.source.topics_read import NamedTopics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
@@ -203,7 +203,7 @@ def test_the_ledger_says_where_a_source_goes_on_not_the_consumer_group(driver: D
     driver.move_group(3)
     assert driver.group_offset() == 3
     client = KafkaClient(settings(driver.bootstrap)[0])
-    positions = _of_ledger(
+    positions = _ledger_positions(
         client,
         NamedTopics([driver.source]),
         driver.name,

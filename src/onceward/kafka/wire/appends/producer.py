@@ -79,7 +79,7 @@ class _Lane:
 
 
 @dataclass(slots=True)
-class _Request:
+class _InFlight:
     """One request on its way, and which batch of which lane it carries."""
 
     node: int
@@ -184,7 +184,7 @@ class _Send:
         self._deadline = Deadline(self._settings.delivery_timeout_ms)
         self._results: list[Appended | None] = [None] * len(appends)
         self._lanes = _lanes(appends)
-        self._answered: queue.SimpleQueue[_Request] = surroundings.SimpleQueue()
+        self._answered: queue.SimpleQueue[_InFlight] = surroundings.SimpleQueue()
         self._in_flight: Counter[int] = Counter()
         self._stale_topics: set[str] = set()
 
@@ -246,15 +246,15 @@ class _Send:
         answer = self._client.send(
             frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms))
         )
-        request = _Request(node, taken, answer)
+        request = _InFlight(node, taken, answer)
         self._in_flight[node] += 1
         answer.add_done_callback(lambda _: self._answered.put(request))
 
     # --- back ------------------------------------------------------------------------------------
 
-    def _wait(self) -> list[_Request]:
+    def _wait(self) -> list[_InFlight]:
         """Wait for requests that are answered, for a moment; return them."""
-        answered: list[_Request] = []
+        answered: list[_InFlight] = []
         try:
             answered.append(
                 self._answered.get(
@@ -273,7 +273,7 @@ class _Send:
         )
         return min(_POLL_S, max(0.001, due - surroundings.monotonic()))
 
-    def _settle(self, request: _Request) -> None:
+    def _settle(self, request: _InFlight) -> None:
         self._in_flight[request.node] -= 1
         try:
             answer = request.answer.result()

@@ -147,8 +147,8 @@ def _after_retention(client: KafkaClient, where: TopicPartition, position: int) 
 def is_inside_an_aborted_batch(
     client: KafkaClient, partition: TopicPartition, position: int
 ) -> bool:
-    """Return whether ``position`` stands behind a record of an aborted batch, and before another one
-    of it: was a consumer given a record of an aborted transaction? Reads one batch.
+    """Return whether ``position`` stands behind a record of an aborted batch, and before another
+    one of it: was a consumer given a record of an aborted transaction? Reads one batch.
 
     Whoever reads committed records passes such batches over whole
     (``CompletedFetch.nextFetchedRecord`` of the Java client), so that it never stands there by

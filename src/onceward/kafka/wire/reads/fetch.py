@@ -69,7 +69,8 @@ def fetch(
 
 
 def batches_from(position: int, answer: Any) -> list[RecordBatch]:
-    """Return the record batches of an answer; the first may begin before ``position``, which it holds.
+    """Return the record batches of an answer; the first may begin before ``position``, which it
+    holds.
 
     :raises CorruptRecords: …
     """

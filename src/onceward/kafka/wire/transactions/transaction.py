@@ -118,10 +118,8 @@ class Transaction:
         self._lost_takeovers = 0
 
     def take_over(self) -> ProducerIdentity:
-        """Take the transactional id from whoever holds it; their open transaction is aborted
-        first.
-
-        Once per process, before the ledger is read.
+        """Take the transactional id from whoever holds it, whose open transaction is aborted
+        first. Once per process, before the ledger is read.
 
         :raises TransactionTimeoutTooLarge: naming both settings. :raises AccessDenied: …
         :raises BrokerUnreachable: no answer within ``patience_ms``; may be called again.
@@ -163,11 +161,12 @@ class Transaction:
 
     def _still_owns_id(self) -> bool:
         """Return whether the identity that we have just been given is still ours."""
-        # 1. a takeover gets no answer and is given up, 2. the next one is answered, 3. a coordinator
-        # that was frozen carries out the first: it fences us, for an owner that nobody is. So the id
-        # is claimed once more under our own identity, behind what waited with it. That claim is
-        # refused if anything came in between, and cannot fence anybody (KIP-360); then the id is
-        # taken anew, as if we had been started later. Nothing is read or written before.
+        # 1. a takeover gets no answer and is given up, 2. the next one is answered, 3. a
+        # coordinator that was frozen carries out the first: it fences us, for an owner that nobody
+        # is. So the id is claimed once more under our own identity, behind what waited with it.
+        # That claim is refused if anything came in between, and cannot fence anybody (KIP-360);
+        # then the id is taken anew, as if we had been started later. Nothing is read or written
+        # before.
         if not self._lost_takeovers:
             return True
         try:
@@ -177,16 +176,17 @@ class Transaction:
         return True
 
     def begin(self) -> ProducerIdentity:
-        """Open a transaction under an epoch that no transaction had before; return the identity for
-        its writers.
+        """Open a transaction under an epoch that no transaction had before; return the identity
+        for its writers.
 
         :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
         """
         with self._step(Step.BEGIN):
             # KIP-890: a late Produce or EndTxn of the same epoch would land in this transaction.
-            # Version 2 got a new epoch with the answer to the last EndTxn; under version 1 we raise it
-            # by InitProducerId with our own identity, which can be fenced and never fences (KIP-360).
-            # So we do when the coordinator has forgotten us; then under a new producer id.
+            # Version 2 got a new epoch with the answer to the last EndTxn; under version 1 we
+            # raise it by InitProducerId with our own identity, which can be fenced and never
+            # fences (KIP-360). So we do when the coordinator has forgotten us; then under a new
+            # producer id.
             if self._epoch_used or self._is_forgotten():
                 self._require_no_newer_owner()
                 self._claim_next_epoch(self.identity)
@@ -198,9 +198,7 @@ class Transaction:
             return self.identity
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let ``partitions`` take part. Must come before the first record of each; repeating costs
-        nothing.
-
+        """Let ``partitions`` take part, before the first record of each; repeating costs nothing.
         Version 2 has no such request: the first ``Produce`` adds the partition.
 
         :raises TransactionTimedOut, Fenced, AccessDenied, TopicMissing: …
@@ -222,7 +220,6 @@ class Transaction:
         or never.
 
         ``offsets`` are positions to go on from: one above the last offset that was read.
-
         :raises TransactionTimedOut, Fenced, AccessDenied: the last names the group.
         """
         with self._step(Step.COMMIT_OFFSETS), self._refusals_explained():
@@ -240,7 +237,6 @@ class Transaction:
         """Send ``EndTxn(commit)``: the one point at which everything becomes visible together.
 
         Asked again with the same epoch while there is no answer.
-
         :raises CommitInDoubt: no answer within ``in_doubt_after_ms`` (default ``patience_ms``), or
             one that leaves open what became of an earlier request. :meth:`recover`, then ask the
             ledger.
@@ -254,8 +250,9 @@ class Transaction:
                 self.state = State.READY
                 return
             self.state = State.ENDING
-            # 1. EndTxn(commit) is carried out, 2. its answer is lost. An abort now would be refused, or
-            # end the next transaction: so only the same commit is sent again, under the same epoch.
+            # 1. EndTxn(commit) is carried out, 2. its answer is lost. An abort now would be
+            # refused, or end the next transaction: so only the same commit is sent again, under
+            # the same epoch.
             try:
                 identity = self._coordinator.end(
                     self.identity,
@@ -290,9 +287,8 @@ class Transaction:
 
     def recover(self) -> None:
         """Go on after :class:`CommitInDoubt` or :class:`TransactionTimedOut` with the next epoch,
-        if still ours.
-
-        When it returns no transaction is open, and what the last one came to stands in the ledger.
+        if still ours. When it returns no transaction is open, and what the last one came to stands
+        in the ledger.
 
         :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
         """
@@ -307,9 +303,8 @@ class Transaction:
         """
         with self._lock:
             # Timed out: another task's first partition has found it out; this task met the same.
-            if self.state not in (State.OPEN, State.TIMED_OUT):
-                return refusal
-            return self._fenced_or_timed_out(refusal)
+            known = self.state not in (State.OPEN, State.TIMED_OUT)
+            return refusal if known else self._fenced_or_timed_out(refusal)
 
     @property
     def open_for_ms(self) -> float:
@@ -467,9 +462,9 @@ class Transaction:
             raise self._fenced(newer) from newer
 
     def _fenced_or_timed_out(self, refusal: OncewardError) -> OncewardError:
-        # The coordinator bumps the epoch for a takeover, for a transaction timeout, and for a request
-        # of an older copy that crossed ours: a producer cannot distinguish them. So it is asked
-        # (DescribeTransactions, KIP-664) before we believe that somebody newer is there.
+        # The coordinator bumps the epoch for a takeover, for a transaction timeout, and for a
+        # request of an older copy that crossed ours: a producer cannot distinguish them. So it is
+        # asked (DescribeTransactions, KIP-664) before we believe that somebody newer is there.
         open_for_ms = 0.0 if self._opened_at is None else self._opened_at.age_ms()
         try:
             why = self._owner.refusal_reason(self._ours())
