@@ -25,7 +25,7 @@ class Session(Protocol):
         """Has it been given up?"""
 
     def execute(self, statement: Any, parameters: Any = None, /) -> Any:
-        """A cursor: ``rowcount``, ``fetchone()``, and its rows."""
+        """Run a statement and return its cursor: ``rowcount``, ``fetchone()``, and its rows."""
 
     def commit(self) -> None: ...
 
@@ -66,8 +66,8 @@ class Database(ABC):
 
     @abstractmethod
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
-        """A session whose values mean the same whatever the server, the database or the login has
-        set.
+        """Open a session whose values mean the same whatever the server, the database or the login
+        has set.
 
         :param name: who asks, for the server's own lists.
         :param idle_ms: how long it may stand still in a transaction before the server rolls that
@@ -76,52 +76,56 @@ class Database(ABC):
         """
 
     def is_usable(self, session: Session) -> bool:
-        """As far as can be told without asking the server."""
+        """Return whether the session can be used, as far as that shows without asking the server."""
         return not session.closed
 
     @abstractmethod
     def quoted(self, table: str) -> str:
-        """``name`` or ``schema.name`` as SQL has it."""
+        """Quote ``name`` or ``schema.name`` for SQL."""
 
     @abstractmethod
     def is_reserved(self, table: str) -> bool:
-        """Is a table of that name the server's own?"""
+        """Return whether a table of that name is the server's own."""
 
     @abstractmethod
     def asked_for(self, table: str) -> tuple[str, tuple[object, ...]]:
-        """A query that has a row if the ledger's table is there."""
+        """Return a query that has a row if the ledger's table exists, and its parameters."""
 
     @abstractmethod
     def must_last(self, found: Any, table: str, place: str) -> None:
-        """:raises ConfigurationError: by that row, a crash may take what is in the table."""
+        """Check that the table survives a crash of the server.
+
+        :raises ConfigurationError: by the row found, a crash may empty the table.
+        """
 
     def must_be_one_session(self, session: Session) -> None:  # noqa: B027
-        """Inside a transaction, where what it does hangs on what was set for the session.
+        """Check that the session is not shared by a pooler. Called inside a transaction that
+        depends on the session's settings.
 
         :raises ConfigurationError: somebody between us and the server has put another one in its
             place.
         """
 
     def was_there(self, error: Exception) -> bool:
-        """Did a CREATE fail because somebody else was first?"""
+        """Return whether a CREATE failed because another session had created the object first."""
         return False
 
     @abstractmethod
     def ended_before(self, error: Exception) -> bool:
-        """Says the server, or the state of the connection, that the transaction was over before
-        its COMMIT?
+        """Return whether the server, or the state of the connection, shows that the transaction
+        ended before its COMMIT.
         """
 
     @abstractmethod
     def has_refused(self, error: Exception) -> bool:
-        """Has the server answered the COMMIT, by a refusal? Else nobody knows what has become of
-        it.
+        """Return whether the server refused the COMMIT; if it did not answer, the outcome is
+        unknown.
         """
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027
-        """What :attr:`for_share` does not do where CREATE and DROP end a transaction: nobody else,
-        who asks for the same, makes or drops staging tables of the pipeline until :meth:`let_go`,
-        or the end of the session.
+        """Lock the pipeline's staging tables where CREATE and DROP end a transaction, and
+        :attr:`for_share` is therefore not enough: no other session that calls this creates or
+        drops them until :meth:`let_go`, or the end of this session.
         """
 
     def let_go(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027

@@ -280,7 +280,8 @@ class MySQLSession:
         return cursor
 
     def commit(self) -> None:
-        """
+        """Commit the transaction.
+
         :raises Ended: the server had ended the session before: nothing was sent, and nothing is
             committed.
         """
@@ -305,7 +306,7 @@ class MySQLSession:
 
 
 def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> MySQLSession:
-    """A session with all that is pinned.
+    """Open a session with all pinned settings.
 
     :param patient: its statements are waited for by its ``patience``, and whoever is to be asked
         meanwhile is; else by PyMySQL alone, for whoever reads a stream of it.
@@ -368,8 +369,8 @@ class _PatientReader(io.RawIOBase):
 
 @contextmanager
 def may_load(session: Any) -> Iterator[None]:
-    """Inside, the server may ask for a file of this process, as LOAD DATA LOCAL does; else never,
-    whatever it asks.
+    """Allow the server to read a file of this process inside the block, as LOAD DATA LOCAL does;
+    outside, requests for files are refused.
     """
     session.connection._local_infile = True
     try:
@@ -379,8 +380,8 @@ def may_load(session: Any) -> Iterator[None]:
 
 
 def _notice_silence(sock: socket.socket) -> None:
-    """A server that is gone without a word is noticed in half a minute, not in the quarter of an
-    hour of TCP.
+    """Set TCP keepalive, so that a server that vanished is noticed in half a minute instead of
+    TCP's quarter of an hour.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -393,8 +394,8 @@ def _notice_silence(sock: socket.socket) -> None:
 
 
 def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
-    """What PyMySQL needs to connect to ``mysql://user:password@host:port/database``. It may hold a
-    password.
+    """Parse ``mysql://user:password@host:port/database`` into the arguments of PyMySQL's
+    ``connect``. They may hold a password.
 
     :param refusal: what the error says.
     :param database: must one be named?

@@ -34,7 +34,7 @@ class Overdue(Exception):
 
 
 def seconds_for(rows: int) -> float:
-    """How long statements may take that handle so many rows."""
+    """Return the seconds that a statement over so many rows may take."""
     return _SECONDS_AT_LEAST + rows / _ROWS_PER_SECOND
 
 
@@ -52,12 +52,12 @@ class Patience:
         self._said = 0.0
 
     def begin(self) -> None:
-        """A statement is sent."""
+        """Start the clock: a statement is sent."""
         self._since = surroundings.monotonic()
         self._said = 0.0
 
     def look(self) -> None:
-        """Nothing has come for a moment.
+        """Check the deadline: nothing has arrived for a moment.
 
         :raises Overdue: it has been long enough.
         :raises Exception: what those raise who are asked.
@@ -75,7 +75,7 @@ class Patience:
 
     @contextmanager
     def of(self, seconds: float, what: str) -> Iterator[None]:
-        """Inside, statements have so much time."""
+        """Limit the statements inside the block to so many seconds."""
         before = self._limit, self._what
         self._limit, self._what = seconds, what
         try:

@@ -225,8 +225,8 @@ class PostgreSQLSession:
             raise
 
     def commit(self) -> None:
-        """One that is overdue is not cancelled: the server would take that for the end of its
-        waiting for standbys.
+        """Commit the transaction. An overdue COMMIT is not cancelled: the server would take that
+        for the end of its wait for standbys.
         """
         self._end(self.connection.commit)
 
@@ -248,7 +248,9 @@ _CANCEL_SECONDS = 1.0
 
 @functools.cache
 def _patient(kind: Any) -> Any:
-    """psycopg's ``Connection``, which asks its ``patience`` while nothing comes."""
+    """Return a subclass of psycopg's ``Connection`` that checks its ``patience`` while nothing
+    arrives.
+    """
 
     def wait(self: Any, waiting: Any, *limits: Any, **more: Any) -> Any:
         patience = getattr(self, "patience", None)  # from when it is connected on
@@ -260,7 +262,9 @@ def _patient(kind: Any) -> Any:
 
 
 def _looking(waiting: Any, patience: Patience) -> Any:
-    """psycopg's generator ``waiting``, which is told every moment what is ready, or nothing."""
+    """Wrap psycopg's wait generator so that it is resumed every moment, with what is ready or with
+    nothing.
+    """
     try:
         wanted = next(waiting)
         while True:

@@ -143,7 +143,7 @@ def _database_at(url: object) -> Database:
 
 
 def _refused(error: Exception, what: str) -> OncewardError:
-    """Of a COMMIT with nothing in it but the ledger's rows."""
+    """Return the error for a refused COMMIT that changed the ledger's rows only."""
     return SendFailed(
         f"{what}: {error}",
         next_step="the batch runs again; if it repeats, see what the server says",
@@ -206,7 +206,10 @@ class TableChain(Chain):
                 connection.rollback()
 
     def _is_there(self, table: str) -> bool:
-        """:raises ConfigurationError: it is, and a crash may take what is in it."""
+        """Return whether the ledger's table exists.
+
+        :raises ConfigurationError: it exists, and a crash may empty it.
+        """
         found = self._row_of(*self._database.asked_for(table))
         if found is not None:
             self._database.must_last(found, table, self._place)
@@ -254,8 +257,8 @@ class TableChain(Chain):
         before: Work = lambda connection: None,
         refusal: Refusal = _refused,
     ) -> None:
-        """The decision, but for its COMMIT. The row is changed first: from now on whoever takes
-        the chain waits.
+        """Make the decision up to its COMMIT. The row is updated first: from then on a newer owner
+        that takes the chain waits.
 
         :param before: what is done in the same session, ahead of the transaction.
         :param work: what becomes true with ``record``, done in the same transaction. What it
@@ -283,7 +286,7 @@ class TableChain(Chain):
         self._put = record
 
     def commit(self) -> None:
-        """Of what was :meth:`put`: the point.
+        """Commit what was :meth:`put`: the commit point.
 
         :raises CommitInDoubt: no answer; :meth:`settle`.
         """
@@ -334,9 +337,8 @@ class TableChain(Chain):
 
     @contextmanager
     def owned(self) -> Iterator[Session]:
-        """Inside, a transaction that is carried out only if the chain is ours until its end. Where
-        CREATE and DROP are no part of a transaction nobody who asks for this, too, gets in before
-        the end.
+        """Run a transaction that commits only if this process owns the chain until its end. Where
+        CREATE and DROP are not transactional, no other caller of this gets in before the end.
         """
         self._ours()  # as in put(): without waiting, where it is not
         with self._talking() as connection:
@@ -356,7 +358,7 @@ class TableChain(Chain):
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """Inside, a transaction of its own that asks nobody who owns the chain."""
+        """Run a transaction of its own that does not check who owns the chain."""
         with self._talking() as connection:
             yield connection
             connection.commit()
@@ -410,7 +412,7 @@ class TableChain(Chain):
         return cut_off_error(self._pipeline, self._place, "has lost its row")
 
     def _row_of(self, statement: str, parameters: tuple[object, ...]) -> Any:
-        """What is read. A connection that broke since the last batch is replaced once."""
+        """Read one row. A connection that broke since the last batch is replaced once."""
         kept = self._connection is not None
         try:
             return self._read(statement, parameters)
@@ -451,7 +453,7 @@ class TableChain(Chain):
 
     @contextmanager
     def _talking(self) -> Iterator[Session]:
-        """With a connection; what goes wrong before a COMMIT was sent has not happened."""
+        """Lend the connection; what fails before a COMMIT was sent has not happened."""
         try:
             yield self._connected()
         except self._database.errors as error:

@@ -46,16 +46,16 @@ class _Relation(NamedTuple):
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:
-    """As :func:`table_named`, of a table that cannot be changed until the transaction ends:
-    reading nothing of it takes its metadata lock.
+    """Read a table as :func:`table_named` does, and lock it against changes until the transaction
+    ends: reading no row of it takes its metadata lock.
     """
     connection.execute(f"SELECT 1 FROM {_relation(connection, name, ledger).sql} LIMIT 0")  # noqa: S608 — quoted
     return table_named(connection, name, ledger)
 
 
 def table_named(connection: Session, name: str, ledger: str) -> Table:
-    """The table that ``name`` means to the server (``table`` or ``database.table``, within `````
-    where SQL wants it).
+    """Read the table that ``name`` means to the server (``table`` or ``database.table``, quoted by
+    ````` where SQL requires it).
 
     :raises TableMissing: there is none, or it is a view or the like.
     :raises ConfigurationError: it is one that cannot be written to exactly once.
@@ -144,7 +144,7 @@ def _parts(name: str) -> tuple[str | None, str]:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
-    """The foreign keys between these tables, those of a table to itself included."""
+    """Return the foreign keys between these tables, those of a table to itself included."""
     known = {table.oid for table in tables if isinstance(table.oid, _Relation)}
     asked = [
         (oid, _Relation(*name)) for oid in known for name in connection.execute(_REFERENCES, oid)
@@ -153,7 +153,7 @@ def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
 
 
 def schema_of(connection: Session, table: str) -> tuple[str, str]:
-    """The database that has a table, and what the table is to the server."""
+    """Return the database of a table, and the table's identity at the server."""
     schema, name = _parts(table)
     found = connection.execute(_RELATION, (schema, name)).fetchone()
     if found is None:
@@ -162,5 +162,5 @@ def schema_of(connection: Session, table: str) -> tuple[str, str]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
-    """The tables of a database whose names begin so."""
+    """List the tables of a database whose names begin with ``prefix``."""
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, len(prefix), prefix))]

@@ -73,8 +73,8 @@ class MySQLDialect(Dialect):
     def bring(
         self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
     ) -> None:
-        """Into a table of the session's own. With GTIDs some servers make and drop those outside
-        transactions only.
+        """Insert the driver's rows into a temporary table. With GTIDs some servers create and drop
+        those outside transactions only.
         """
         connection.execute("SET autocommit = 1")
         try:
@@ -164,7 +164,7 @@ def _asked(
     rows: Rows,
     columns: list[Written],
 ) -> Iterable[tuple[Written, Any]]:
-    """One answer for each of the columns, by one statement, if there are any."""
+    """Ask one question of all columns by one statement; yield each column with its answer."""
     return (
         zip(columns, connection.execute(*question(rows, columns)).fetchone(), strict=True)
         if columns

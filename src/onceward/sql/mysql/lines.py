@@ -21,7 +21,10 @@ _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 def lines(rows: pa.Table) -> bytes:
-    """:raises RowRefused: a value that the server has not, naming its column."""
+    """Encode rows as lines for LOAD DATA.
+
+    :raises RowRefused: a value that the server cannot hold, naming its column.
+    """
     if rows.num_rows == 0:
         return b""
     fields = [_field(name, rows.column(name).combine_chunks()) for name in rows.column_names]
@@ -34,7 +37,7 @@ def lines(rows: pa.Table) -> bytes:
 
 
 def _data(column: pa.Array) -> memoryview:
-    """All values, one behind the other."""
+    """Return the bytes of all values, concatenated."""
     _, offsets, values = column.buffers()
     places = memoryview(offsets).cast("b").cast("q")
     return memoryview(values)[places[column.offset] : places[column.offset + len(column)]]

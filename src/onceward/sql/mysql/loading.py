@@ -23,7 +23,7 @@ from onceward.sql.sink.rows import TASK
 
 
 def load(session: Session, sql_name: str, rows: pa.Table, task: int, first: int) -> None:
-    """``rows`` of a task attempt, of which this is the ``first``.
+    """Load ``rows`` of a task attempt into its staging table, numbered from ``first``.
 
     :param sql_name: of a staging table, for statements with parameters.
     :raises RowRefused: a value that the server has not.
@@ -38,7 +38,7 @@ def load(session: Session, sql_name: str, rows: pa.Table, task: int, first: int)
 def load_straight(
     session: Session, sql_name: str, rows: pa.Table, converted: Collection[str] = ()
 ) -> None:
-    """``rows`` into columns of the same names.
+    """Load ``rows`` into columns of the same names.
 
     :param converted: the columns that take texts as such, and no bytes.
     :raises RowRefused: a value that the server has not.
@@ -72,7 +72,7 @@ def load_straight(
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[str]:
-    """A path by which this process can read ``data``: the client library wants a file."""
+    """Lend a path by which this process can read ``data``: the client library requires a file."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)

@@ -41,16 +41,17 @@ _NOT_ALLOWED = (1227, 1401)  # ER_SPECIFIC_ACCESS_DENIED_ERROR, XAER_RMERR
 
 
 def each_by_itself(session: Session) -> None:
-    """From now on each statement is a transaction of its own: XA COMMIT may not be within another
-    one. A marker is not waited for that is locked by what is still prepared.
+    """Switch the session to autocommit: XA COMMIT may not run inside another transaction. A marker
+    that a prepared transaction still locks is not waited for.
     """
     session.execute("SET autocommit = 1, innodb_lock_wait_timeout = 5")
 
 
 def must_keep(session: Any) -> None:
-    """
-    :raises ConfigurationError: the server does not keep what is prepared from harm.
-    :raises AccessDenied: this login may not list prepared transactions.
+    """Check that the server keeps prepared transactions.
+
+    :raises ConfigurationError: it does not keep them safely.
+    :raises AccessDenied: this login may not list them.
     """
     import pymysql
 
@@ -77,7 +78,7 @@ def must_keep(session: Any) -> None:
 
 
 def listed(session: Any, beginning: str) -> list[str]:
-    """The names of those that are prepared, and begin so."""
+    """List the names of prepared transactions that begin with ``beginning``."""
     found = session.execute("XA RECOVER" if session.is_mariadb else "XA RECOVER CONVERT XID")
     names = []
     for kind, first, _, data in found:
@@ -88,12 +89,16 @@ def listed(session: Any, beginning: str) -> list[str]:
 
 
 def commit(session: Session, name: str) -> bool:
-    """False where the server knows none of that name that this session may end."""
+    """Commit a prepared transaction; return False if the server has none of that name that this
+    session may end.
+    """
     return _ended(session, "COMMIT", name)
 
 
 def roll_back(session: Session, name: str) -> bool:
-    """The same."""
+    """Roll back a prepared transaction; return False if the server has none of that name that this
+    session may end.
+    """
     return _ended(session, "ROLLBACK", name)
 
 
@@ -112,7 +117,7 @@ def _ended(session: Session, how: str, name: str) -> bool:
 def landing(
     said: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]
 ) -> Landing:
-    """What tasks are told.
+    """Return what tasks need to write and prepare.
 
     :param said: what PyMySQL needs to connect.
     """

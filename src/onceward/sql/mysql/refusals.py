@@ -64,7 +64,7 @@ _NEXT = {
 
 
 def refusal(number: int, text: str, what: str, warned: bool = False) -> OncewardError:
-    """The error of ours for one of the server's.
+    """Translate a server's error into a typed one.
 
     :param what: was being done, for the message.
     :param warned: the statement succeeded, and that was a warning.
@@ -131,7 +131,7 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Inside, an error of the server's is raised as ours."""
+    """Raise the server's errors inside the block as typed ones."""
     import pymysql
 
     try:
@@ -141,7 +141,7 @@ def named(what: str) -> Iterator[None]:
 
 
 def refusal_of(error: Exception, what: str) -> OncewardError:
-    """The error of ours for ``error``, one of the client library's."""
+    """Translate ``error``, raised by the client library, into a typed one."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     return refusal(number, text, what, isinstance(error, Warned))

@@ -28,12 +28,12 @@ _TYPES = {TEXT: "longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", MOMENT: "d
 
 
 def quoted(name: str) -> str:
-    """``name`` as SQL has it, inside a statement with parameters."""
+    """Quote ``name`` for a statement with parameters."""
     return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
 def staging_table(sql_name: str, staged: Mapping[str, str], temporary: bool = False) -> str:
-    """Makes it; a temporary one is the session's own."""
+    """Return the statement that creates a staging table; a temporary one belongs to the session."""
     columns = [f"{quoted(name)} {_TYPES.get(kind, kind)} NULL" for name, kind in staged.items()]
     columns += [
         f"{TASK} bigint NOT NULL",
@@ -52,7 +52,7 @@ def staged_rows(
     tasks: Sequence[int],
     only: tuple[str, str] | None = None,
 ) -> Rows:
-    """What these task attempts have staged; ``only`` where a column has a value."""
+    """Select what these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
     numbers = ", ".join(str(int(task)) for task in tasks) or "NULL"
     sql = f"SELECT {columns} FROM {sql_name} WHERE {TASK} IN ({numbers})"
@@ -62,12 +62,12 @@ def staged_rows(
 
 
 def count(rows: Rows) -> Rows:
-    """How many there are."""
+    """Count the rows."""
     return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def by_table(rows: Rows, column: str) -> Rows:
-    """How many there are of each value of ``column``, which names tables."""
+    """Count the rows for each value of ``column``, which names tables."""
     name = quoted(column)
     return Rows(
         f"SELECT MIN({name}), COUNT(*) FROM ({rows.sql}) AS staged GROUP BY {_bytes(name)}",
@@ -76,25 +76,25 @@ def by_table(rows: Rows, column: str) -> Rows:
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
-    """The length of the longest value of each of these columns."""
+    """Select the length of the longest value of each of these columns."""
     asked = ", ".join(f"MAX(CHAR_LENGTH({quoted(column.name)}))" for column in limited)
     return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def most_bytes(rows: Rows, limited: Sequence[Written]) -> Rows:
-    """The bytes of the longest value of each of these columns, as the table keeps it."""
+    """Select the bytes of the longest value of each of these columns, as the table stores it."""
     asked = ", ".join(f"MAX(OCTET_LENGTH({_kept(column)}))" for column in limited)
     return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def nulls(rows: Rows, written: Sequence[Written]) -> Rows:
-    """How many nulls each of these columns has."""
+    """Count the nulls of each of these columns."""
     asked = ", ".join(f"COALESCE(SUM({quoted(column.name)} IS NULL), 0)" for column in written)
     return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def no_label(rows: Rows, column: Written) -> Rows:
-    """How many values are none of the column's labels, letter by letter."""
+    """Count the values that are none of the column's labels, letter by letter."""
     known = ", ".join(_bytes("%s") for _ in column.labels)
     return Rows(
         f"SELECT COUNT(*) FROM (SELECT {_bytes(quoted(column.name))} AS label FROM ({rows.sql}) "
@@ -105,8 +105,8 @@ def no_label(rows: Rows, column: Written) -> Rows:
 
 
 def no_place(rows: Rows, column: Written) -> Rows:
-    """How many texts have a character that the column's character set has not; a server would make
-    ``?`` of it.
+    """Count the texts with a character outside the column's character set, which a server would
+    store as ``?``.
     """
     name = quoted(column.name)
     back = f"CONVERT(CONVERT({name} USING {column.charset}) USING utf8mb4)"
@@ -126,8 +126,8 @@ def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
 
 
 def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that
-    nobody knows, that are the last of their key, such keys, and of the last those that delete.
+    """Count rows with a key: all of them, those without a key, those with an unknown ``op``, those
+    that are the last of their key, such keys, and among the last those that delete.
     """
     null = " OR ".join(f"{_key(number)} IS NULL" for number in range(len(merge.key)))
     keys = ", ".join(_key(number) for number in range(len(merge.key)))
@@ -141,8 +141,8 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 
 def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of the key's columns, as the table compares them, and of those that order: by how many bytes
-    the longest value is sorted; null for what is no text.
+    """Select, for the key's columns as the table compares them and for those that order, the sort
+    bytes of the longest value; null for columns that are not text.
     """
     columns = {column.name: column for column in written}
     values = [*(_compared(columns[name]) for name in merge.key), *map(quoted, merge.order_by)]
@@ -151,7 +151,7 @@ def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """The rows whose last change says so."""
+    """Delete the rows whose last change is a delete."""
     return Rows(
         f"DELETE target FROM {_in_statement(table)} AS target JOIN ({_last(rows, written, merge)} "
         f"AND {_DELETED}) "
@@ -161,7 +161,7 @@ def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
-    """The last row of each key, but for those that delete: those that are there, then the
+    """Upsert the last row of each key, except deletes: update existing rows, then insert the
     others.
     """
     names = [quoted(column.name) for column in written]
@@ -190,7 +190,9 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of the keys whose last change deletes, and of the others: how many the table has."""
+    """Count the keys that the table has, among those whose last change deletes and among the
+    others.
+    """
     return Rows(
         f"SELECT COALESCE(SUM({_DELETED}), 0), COALESCE(SUM(NOT {_DELETED}), 0) "
         f"FROM ({_last(rows, written, merge)}) AS latest JOIN {_in_statement(table)} AS target ON "
@@ -207,19 +209,21 @@ def _key(number: int) -> str:
 
 
 def _same(merge: Merge) -> str:
-    """A row of the ``target`` and one of the ``latest`` have the same key."""
+    """Return the condition that a row of the ``target`` and one of the ``latest`` have the same
+    key.
+    """
     pairs = enumerate(quoted(name) for name in merge.key)
     return " AND ".join(f"target.{name} = latest.{_key(number)}" for number, name in pairs)
 
 
 def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
-    """The last row of each key; of equally late ones all. Ends in a WHERE."""
+    """Select the last row of each key; all of equally late ones. Ends in a WHERE."""
     return f"SELECT * FROM ({_ranked(rows, written, merge)}) AS ranked WHERE onceward_late = 1"
 
 
 def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
-    """The rows with their keys, as the table compares them, and how far from the last of its key
-    each is.
+    """Select the rows with their keys, as the table compares them, and each row's rank from the
+    last of its key.
     """
     columns = {column.name: column for column in written}
     keys = [_compared(columns[name]) for name in merge.key]

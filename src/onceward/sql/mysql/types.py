@@ -105,7 +105,7 @@ _NO_KEYS = ("float", "double", "enum", "json")
 
 
 def staged(name: str, kind: DataType) -> str:
-    """The type that a column of a frame is staged with.
+    """Return the type by which a column of a frame is staged.
 
     :raises InvalidColumn: there is none.
     """
@@ -181,13 +181,13 @@ def _has_room(ours: str, our_mods: str, mods: str) -> bool:
 
 
 def parsed(kind: str) -> tuple[str, str]:
-    """``decimal(10,2) unsigned`` → ``("decimal", "10,2")``."""
+    """Parse ``decimal(10,2) unsigned`` into ``("decimal", "10,2")``."""
     found = _TYPE.fullmatch(kind)
     return (found["name"], found["mods"] or "") if found else (kind, "")
 
 
 def why_no_key(kind: str) -> str:
-    """Why a column of that type cannot be part of a key, if so."""
+    """Return why a column of that type cannot be part of a key; empty if it can."""
     base, _ = parsed(kind)
     if base in _NO_KEYS:
         return f"is of type {base}, whose values are compared in a way of their own"

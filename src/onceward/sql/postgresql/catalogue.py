@@ -66,8 +66,8 @@ _TABLES = ("r", "p")  # relkind: also partitioned ones
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:
-    """As :func:`table_named`, of a table that cannot be changed until the transaction ends: not
-    between what is found out about it and what is done with it.
+    """Read a table as :func:`table_named` does, and lock it against changes until the transaction
+    ends: not between reading its definition and writing to it.
     """
     connection.execute(
         f"LOCK TABLE ONLY {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE"
@@ -76,8 +76,8 @@ def locked(connection: Session, name: str, ledger: str) -> Table:
 
 
 def table_named(connection: Session, name: str, ledger: str) -> Table:
-    """The table that ``name`` means to the server (``table`` or ``schema.table``, quoted where SQL
-    wants it).
+    """Read the table that ``name`` means to the server (``table`` or ``schema.table``, quoted
+    where SQL requires it).
 
     :raises TableMissing: there is none, or it is a view or the like.
     :raises ConfigurationError: it is one that cannot be written to exactly once.
@@ -152,13 +152,13 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
-    """The foreign keys between these tables, those of a table to itself included."""
+    """Return the foreign keys between these tables, those of a table to itself included."""
     oids = [table.oid for table in tables]
     return [Reference(*found) for found in connection.execute(_REFERENCES, (oids, oids))]
 
 
 def schema_of(connection: Session, table: str) -> tuple[str, int]:
-    """The schema that has a table, and what the table is to the server."""
+    """Return the schema of a table, and the table's identity at the server."""
     found = connection.execute(
         "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = "
         "c.relnamespace "
@@ -171,6 +171,6 @@ def schema_of(connection: Session, table: str) -> tuple[str, int]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
-    """The tables of a schema whose names begin so."""
+    """List the tables of a schema whose names begin with ``prefix``."""
     escaped = prefix.replace("_", r"\_")
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, f"{escaped}%"))]

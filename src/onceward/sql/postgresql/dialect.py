@@ -62,7 +62,7 @@ class PostgreSQLDialect(Dialect):
     def bring(
         self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
     ) -> None:
-        """They go with the statements; here they are looked at, as tasks look at theirs."""
+        """Check the driver's rows as tasks check theirs; they travel with the statements."""
         must_be_storable(rows)
 
     def held_rows(
@@ -92,13 +92,13 @@ class PostgreSQLDialect(Dialect):
 
 
 def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As numbers, where Python's own times have fewer years than the server's."""
+    """Convert times to numbers where Python's own have fewer years than the server's."""
     return numbers(column) if pa.types.is_temporal(column.type) else column
 
 
 def connection_words(connection: Any) -> str:
-    """What libpq was told to connect with, its variables and password file included: for processes
-    elsewhere.
+    """Return libpq's connection parameters, its environment variables and password file included,
+    for processes elsewhere.
     """
     from psycopg.conninfo import make_conninfo
 

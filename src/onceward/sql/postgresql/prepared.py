@@ -72,12 +72,15 @@ tgtype bits 1, 2 and 4) left out.
 
 
 def each_by_itself(session: Any) -> None:
-    """From now on each statement is a transaction of its own: COMMIT PREPARED must be one."""
+    """Switch the session to autocommit: COMMIT PREPARED must run outside a transaction."""
     session.each_by_itself = True
 
 
 def must_keep(session: Session) -> None:
-    """:raises ConfigurationError: by its settings the server keeps no prepared transactions."""
+    """Check that the server keeps prepared transactions.
+
+    :raises ConfigurationError: by its settings it keeps none.
+    """
     (most,) = session.execute(
         "SELECT current_setting('max_prepared_transactions')::int"
     ).fetchone()
@@ -93,7 +96,7 @@ def must_keep(session: Session) -> None:
 
 
 def listed(session: Session, beginning: str) -> list[str]:
-    """The names of those that are prepared in this database, and begin so."""
+    """List the names of transactions prepared in this database that begin with ``beginning``."""
     found = session.execute(
         "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND "
         "starts_with(gid, %s)",
@@ -103,12 +106,14 @@ def listed(session: Session, beginning: str) -> list[str]:
 
 
 def commit(session: Session, name: str) -> bool:
-    """False where the server knows none of that name."""
+    """Commit a prepared transaction; return False if the server has none of that name."""
     return _ended(session, "COMMIT", name)
 
 
 def roll_back(session: Session, name: str) -> bool:
-    """The same."""
+    """Roll back a prepared transaction; return False if the server has none of that name that this
+    session may end.
+    """
     return _ended(session, "ROLLBACK", name)
 
 
@@ -133,7 +138,7 @@ def landing(
     table: Table,
     written: Sequence[Written],
 ) -> Landing:
-    """What tasks are told.
+    """Return what tasks need to write and prepare.
 
     :param connection: what libpq needs to connect.
     :raises ConfigurationError: the table has rules.
@@ -161,9 +166,8 @@ def landing(
 
 
 def sent_as(ours: str, theirs: str) -> str | None:
-    """As what Arrow type a column goes straight into the table's, by a binary COPY, which converts
-    nothing: "" for the one that it has, None where only the server can make the table's values of
-    it.
+    """Return the Arrow type by which a column goes straight into the table by a binary COPY, which
+    converts nothing: "" for its own type, None where only the server can convert it.
     """
     base, _, array = parsed(ours)
     their_base, _, their_array = parsed(theirs)

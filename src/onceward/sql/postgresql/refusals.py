@@ -41,7 +41,7 @@ _NEXT = {
 
 
 def refusal(state: str | None, text: str, what: str) -> OncewardError:
-    """The error of ours for one of the server's.
+    """Translate a server's error into a typed one.
 
     :param state: its SQLSTATE; None where there was no answer.
     :param what: was being done, for the message.
@@ -85,7 +85,7 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
 
 @contextmanager
 def named(what: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Inside, an error of the server's is raised as ours.
+    """Raise the server's errors inside the block as typed ones.
 
     :param kinds: of the client library's errors; with a ``sqlstate``.
     """
@@ -96,7 +96,7 @@ def named(what: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def refusal_of(error: Exception, what: str) -> OncewardError:
-    """The error of ours for ``error``, one of the client library's."""
+    """Translate ``error``, raised by the client library, into a typed one."""
     # What the client itself refuses, a NUL in a text, never gets to the server.
     by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
     return refusal(getattr(error, "sqlstate", None) or by_the_client, str(error), what)

@@ -92,8 +92,8 @@ class StagingWriter(PieceWriter):
 
 
 def connect(said: str) -> Any:
-    """libpq has a limit of its own for the connection, and none for the questions with which ADBC
-    begins.
+    """Open an ADBC connection within a deadline: libpq limits the connection, and not the queries
+    with which ADBC begins.
     """
     return in_time(
         None,
@@ -104,7 +104,7 @@ def connect(said: str) -> Any:
 
 
 def begin(connection: Any, *settings: str) -> None:
-    """A transaction with all that is pinned, and these besides."""
+    """Begin a transaction with all pinned settings."""
     run(
         connection,
         "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED", *PINNED, UNLIMITED, *settings)),
@@ -112,7 +112,7 @@ def begin(connection: Any, *settings: str) -> None:
 
 
 def copy(connection: Any, schema: str, name: str, rows: pa.Table) -> None:
-    """``rows`` into a table of the same columns."""
+    """Copy ``rows`` into a table of the same columns."""
 
     def ingest() -> None:
         with connection.cursor() as cursor:
@@ -122,9 +122,9 @@ def copy(connection: Any, schema: str, name: str, rows: pa.Table) -> None:
 
 
 def run(connection: Any, statements: str) -> None:
-    """In one message, of which no rows are wanted. What has two, for it is prepared first, may
-    come to two sessions of the server behind a pooler for transactions, as long as no transaction
-    is open.
+    """Run statements in one message, ignoring their rows. A statement that is prepared first takes
+    two, which may reach two sessions of the server behind a transaction pooler as long as no
+    transaction is open.
     """
 
     def tell() -> None:
@@ -135,7 +135,7 @@ def run(connection: Any, statements: str) -> None:
 
 
 def execute(connection: Any, statement: str, seconds: float = STATEMENT_SECONDS) -> Any:
-    """The first row that it gives, if it gives any."""
+    """Run a statement and return its first row, if it has any."""
 
     def ask() -> Any:
         with connection.cursor() as cursor:
@@ -146,8 +146,8 @@ def execute(connection: Any, statement: str, seconds: float = STATEMENT_SECONDS)
 
 
 def in_time(connection: Any, call: Callable[[], Any], seconds: float, what: str) -> Any:
-    """What ``call`` returns. ADBC waits in C, for as long as it takes: so somebody else waits for
-    it.
+    """Return what ``call`` returns, within ``seconds``. ADBC waits in C without a limit, so
+    another thread waits for it.
 
     :raises Overdue: it is waiting still. The connection is of no use any more, and may not be
         closed under it.

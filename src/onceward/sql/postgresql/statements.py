@@ -14,12 +14,14 @@ from onceward.sql.sink.rows import TASK, Merge, Rows
 
 
 def quoted(name: str) -> str:
-    """``name`` as SQL has it, inside a statement with parameters."""
+    """Quote ``name`` for a statement with parameters."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
 def staging_table(sql_name: str, staged: Mapping[str, str]) -> str:
-    """Not logged: what is in it is counted before it is believed, and a crash may have it."""
+    """Return the statement that creates an unlogged staging table: its rows are counted before
+    they are used, and a crash may empty it.
+    """
     # The frame's types, not the target's: a binary COPY does not convert, and stores other values
     # without an error where widths agree (eight bytes are a bigint, a double or a timestamp). The
     # INSERT … SELECT from here casts.
@@ -33,7 +35,7 @@ def staged_rows(
     tasks: Sequence[int],
     only: tuple[str, str] | None = None,
 ) -> Rows:
-    """What these task attempts have staged; ``only`` where a column has a value."""
+    """Select what these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
     sql, parameters = f"SELECT {columns} FROM {sql_name} WHERE {TASK} = ANY(%s)", [list(tasks)]
     if only is not None:
@@ -42,7 +44,7 @@ def staged_rows(
 
 
 def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) -> Rows:
-    """What the driver has: a list a column, of times their numbers."""
+    """Select the driver's rows: one list for each column, times as numbers."""
     arrays: list[str] = []
     columns: list[str] = []
     made: list[str] = []
@@ -77,7 +79,7 @@ has room for those.
 
 
 def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
-    """The arrays that a column is sent as, with their types."""
+    """Return the arrays by which a column is sent, with their types."""
     if kind == "date":
         return [("integer", list(values))]
     if kind not in _TIMES:
@@ -87,12 +89,12 @@ def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
 
 
 def count(rows: Rows) -> Rows:
-    """How many there are."""
+    """Count the rows."""
     return Rows(f"SELECT count(*) FROM ({rows.sql}) AS rows", rows.parameters)
 
 
 def by_table(rows: Rows, column: str) -> Rows:
-    """How many there are of each value of ``column``, which names tables."""
+    """Count the rows for each value of ``column``, which names tables."""
     named_in = quoted(column)
     return Rows(
         f"SELECT {named_in}, count(*) FROM ({rows.sql}) AS rows GROUP BY {named_in}",
@@ -101,8 +103,8 @@ def by_table(rows: Rows, column: str) -> Rows:
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
-    """The length of the longest value of each of these columns. A server cuts spaces beyond a
-    limit, and says nothing.
+    """Select the length of the longest value of each of these columns. A server cuts spaces beyond
+    a limit silently.
     """
     asked = ", ".join(f"max(char_length({quoted(column.name)}))" for column in limited)
     return Rows(f"SELECT {asked} FROM ({rows.sql}) AS rows", rows.parameters)
@@ -119,8 +121,8 @@ def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
 
 
 def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that
-    nobody knows, that are the last of their key, such keys, and of the last those that delete.
+    """Count rows with a key: all of them, those without a key, those with an unknown ``op``, those
+    that are the last of their key, such keys, and among the last those that delete.
     """
     null = " OR ".join(f"{quoted(name)} IS NULL" for name in merge.key)
     keys = ", ".join(quoted(name) for name in merge.key)
@@ -141,7 +143,7 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """The rows whose last change says so."""
+    """Delete the rows whose last change is a delete."""
     return Rows(
         f"{_last(rows, written, merge)} DELETE FROM {_in_statement(table)} AS target USING last "
         f"WHERE {_same(merge)} AND {_DELETED}",
@@ -150,7 +152,7 @@ def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
-    """The last row of each key, but for those that delete."""
+    """Upsert the last row of each key, except deletes."""
     names = ", ".join(quoted(column.name) for column in written)
     keys = ", ".join(quoted(name) for name in merge.key)
     # Where there is nothing but a key, that: DO NOTHING would leave the row another batch's, and
@@ -168,7 +170,9 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """Of the keys whose last change deletes, and of the others: how many the table has."""
+    """Count the keys that the table has, among those whose last change deletes and among the
+    others.
+    """
     return Rows(
         f"{_last(rows, written, merge)} SELECT count(*) FILTER (WHERE {_DELETED}), "
         f"count(*) FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target "
@@ -181,13 +185,13 @@ _DELETED = "onceward_deletes"
 
 
 def _same(merge: Merge) -> str:
-    """A row of the ``target`` and one of the ``last`` have the same key."""
+    """Return the condition that a row of the ``target`` and one of the ``last`` have the same key."""
     return " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
 
 
 def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
-    """Two CTEs: ``rows``, and of them the ``last`` of each key, in the table's types. Of equally
-    late ones all, so that it can be seen that nobody knows which is the last.
+    """Return two CTEs: ``rows``, and of them the ``last`` of each key, in the table's types.
+    Equally late rows are all kept, so that a tie can be detected.
     """
     values = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in written)
     casts = {column.name: column for column in written}

@@ -87,7 +87,7 @@ _TYPE = re.compile(
 
 
 def staged(name: str, kind: DataType) -> str:
-    """The type that a column of a frame is staged with.
+    """Return the type by which a column of a frame is staged.
 
     :raises InvalidColumn: there is none.
     """
@@ -156,7 +156,7 @@ def _has_room(ours: str, our_mods: tuple[int, ...], mods: tuple[int, ...]) -> bo
 
 
 def parsed(kind: str) -> tuple[str, tuple[int, ...], str]:
-    """``timestamp(3) with time zone[]`` → ``("timestamp with time zone", (3,), "[]")``."""
+    """Parse ``timestamp(3) with time zone[]`` into ``("timestamp with time zone", (3,), "[]")``."""
     found = _TYPE.fullmatch(kind)
     if found is None:
         return kind, (), ""

@@ -16,7 +16,7 @@ _NEXT = "mend or filter such rows in the query"
 
 
 def storable(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """``rows`` as they are; but PostgreSQL has no integer of one byte.
+    """Return ``rows`` in types that PostgreSQL has: it has no integer of one byte.
 
     :raises RowRefused: a date or time that it has not, where the binary COPY would make another of
         it, or infinity; a text that is none to it.
@@ -34,7 +34,10 @@ def storable(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def must_be_storable(rows: pa.Table) -> None:
-    """:raises RowRefused: as :func:`storable`."""
+    """Check that PostgreSQL can store the rows.
+
+    :raises RowRefused: as :func:`storable`.
+    """
     for part in rows.to_batches():
         storable(part)
 
@@ -68,7 +71,7 @@ def _must_be_texts(name: str, values: pa.Array) -> None:
 
 
 def numbers(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Days from 1970 on, or microseconds in UTC."""
+    """Convert times to days since 1970, or to microseconds in UTC."""
     return times.cast(pa.int64() if times.type.bit_width == 64 else pa.int32())
 
 

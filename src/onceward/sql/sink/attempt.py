@@ -154,13 +154,15 @@ class DatabaseAttempt(Attempt):
         super().stage(record, running)
 
     def _bring(self, connection: Session) -> None:
-        """Ahead of the transaction, in the same session."""
+        """Send the driver's rows ahead of the transaction, in the same session."""
         for frame in self._frames:
             with self._dialect.named("bringing rows from the driver"):
                 frame.bring(connection)
 
     def _move(self, connection: Session, running: RunningBatch) -> None:
-        """Inside the transaction of the decision: the ledger's row is ours and locked."""
+        """Move the staged rows, inside the transaction of the decision: the ledger's row is owned
+        and locked.
+        """
         self._dialect.take_time(connection, _LOCK_SECONDS)
         with connection.patience.of(self._seconds(), "the move of the batch's rows"):
             parts = [
@@ -194,7 +196,10 @@ class DatabaseAttempt(Attempt):
         running: RunningBatch,
         connection: Session,
     ) -> None:
-        """:param parts: parents before their children."""
+        """Write all parts.
+
+        :param parts: parents before their children.
+        """
         if self._settings.mode == "append":
             for part in parts:
                 with self._writing(part, running):
@@ -218,7 +223,7 @@ class DatabaseAttempt(Attempt):
         return seconds_for(sum(frame.number for frame in self._frames))
 
     def _part(self, name: str, frame: Frame, expected: int, connection: Session) -> Part:
-        """The rows of a frame for one table, which they fit."""
+        """Return the rows of a frame for one table, after checking that they fit."""
         with self._dialect.named(f"looking at table {name}"):
             table = self._dialect.catalogue.locked(connection, name, self._settings.ledger.table)
         settings = self._settings
@@ -292,7 +297,7 @@ _LOCK_SECONDS = 60
 
 
 def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:
-    """SQL of Spark's for the payload bytes of a row."""
+    """Return Spark SQL for the payload bytes of a row."""
     columns = (
         "`" + name.replace("`", "``") + "`" for name, kind in staged.items() if kind in wide
     )

@@ -88,7 +88,7 @@ class Written:
 
 
 def staged_columns(schema: StructType, staged: Callable[[str, DataType], str]) -> dict[str, str]:
-    """The columns of a frame, and the types that they are staged with.
+    """Return the columns of a frame, and the types by which they are staged.
 
     :param staged: the type for a column of that name and type.
     :raises InvalidColumn: a type that cannot be staged, a name that comes twice or that is ours.
@@ -124,7 +124,7 @@ def fit(
     key: Sequence[str],
     fitting: Fitting,
 ) -> tuple[Written, ...]:
-    """What of a frame goes into ``table``, and how.
+    """Return which columns of a frame go into ``table``, and how.
 
     :param staged: as :func:`staged_columns` gives them.
     :param control: columns that are never written.
@@ -215,7 +215,10 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
 
 
 def must_show_all(table: Table) -> None:
-    """:raises ConfigurationError: rows that are to be deleted may be there, and not seen."""
+    """Check that the login sees all rows of ``table``.
+
+    :raises ConfigurationError: row security may hide rows that are to be deleted.
+    """
     if table.hides_rows:
         raise ConfigurationError(
             f"table {table.name} has row-level security for this login, so that a row that it may "

@@ -27,10 +27,10 @@ class Statements(Protocol):
     """
 
     def quoted(self, name: str) -> str:
-        """``name`` as SQL has it, inside a statement with parameters."""
+        """Quote ``name`` for a statement with parameters."""
 
     def staging_table(self, sql_name: str, staged: Mapping[str, str]) -> str:
-        """Makes it."""
+        """Return the statement that creates a staging table."""
 
     def staged_rows(
         self,
@@ -39,62 +39,64 @@ class Statements(Protocol):
         tasks: Sequence[int],
         only: tuple[str, str] | None = None,
     ) -> Rows:
-        """What these task attempts have staged; ``only`` where a column has a value."""
+        """Select what these task attempts have staged; ``only`` where a column has a value."""
 
     def count(self, rows: Rows) -> Rows:
-        """How many there are."""
+        """Count the rows."""
 
     def by_table(self, rows: Rows, column: str) -> Rows:
-        """How many there are of each value of ``column``, which names tables."""
+        """Count the rows for each value of ``column``, which names tables."""
 
     def longest(self, rows: Rows, limited: Sequence[Written]) -> Rows:
-        """The length of the longest value of each of these columns."""
+        """Select the length of the longest value of each of these columns."""
 
     def append(self, rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
         """Add them all."""
 
     def looked_at(self, rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-        """Of rows with a key: how many there are, and how many without a key, with an ``op`` that
-        nobody knows, that are the last of their key, such keys, and of the last those that delete.
+        """Count rows with a key: all of them, those without a key, those with an unknown ``op``,
+        those that are the last of their key, such keys, and among the last those that delete.
         """
 
     def delete(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-        """The rows whose last change says so."""
+        """Delete the rows whose last change is a delete."""
 
     def upsert(
         self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge
     ) -> list[Rows]:
-        """The last row of each key, but for those that delete: statements whose counts add up to
-        that.
+        """Upsert the last row of each key, except deletes: statements whose counts add up to the
+        number of keys.
         """
 
     def present(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-        """Of the keys whose last change deletes, and of the others: how many the table has."""
+        """Count the keys that the table has, among those whose last change deletes and among the
+        others.
+        """
 
 
 class Catalogue(Protocol):
     """What the server says of a table."""
 
     def table_named(self, connection: Session, name: str, ledger: str) -> Table:
-        """The table that ``name`` means to the server.
+        """Read the table that ``name`` means to the server.
 
         :raises TableMissing: there is none, or it is a view or the like.
         :raises ConfigurationError: it is one that cannot be written to exactly once.
         """
 
     def locked(self, connection: Session, name: str, ledger: str) -> Table:
-        """The same, of a table that cannot be changed until the transaction ends: not between what
-        is found out about it and what is done with it.
+        """Read a table as :meth:`table_named` does, and lock it against changes until the
+        transaction ends.
         """
 
     def schema_of(self, connection: Session, table: str) -> tuple[str, object]:
-        """The schema that has a table, and what the table is to the server."""
+        """Return the schema of a table, and the table's identity at the server."""
 
     def references(self, connection: Session, tables: Sequence[Table]) -> Sequence[Reference]:
-        """The foreign keys between these tables, those of a table to itself included."""
+        """Return the foreign keys between these tables, those of a table to itself included."""
 
     def staging_left(self, connection: Session, schema: str, prefix: str) -> list[str]:
-        """The tables of a schema whose names begin so."""
+        """List the tables of a schema whose names begin with ``prefix``."""
 
 
 class PreparedWords(Protocol):
@@ -110,22 +112,27 @@ class PreparedWords(Protocol):
     """The table of markers, ``{table}``, if it is missing."""
 
     def each_by_itself(self, session: Session) -> None:
-        """From now on each statement is a transaction of its own."""
+        """Switch the session to autocommit."""
 
     def must_keep(self, session: Session) -> None:
-        """
-        :raises ConfigurationError: by its settings the server keeps no prepared transactions.
+        """Check that the server keeps prepared transactions.
+
+        :raises ConfigurationError: by its settings it keeps none.
         :raises AccessDenied: this login may not list them.
         """
 
     def listed(self, session: Session, beginning: str) -> list[str]:
-        """The names of those that are prepared, and begin so."""
+        """List the names of prepared transactions that begin with ``beginning``."""
 
     def commit(self, session: Session, name: str) -> bool:
-        """False where the server knows none of that name that this session may end."""
+        """Commit a prepared transaction; return False if the server has none of that name that
+        this session may end.
+        """
 
     def roll_back(self, session: Session, name: str) -> bool:
-        """The same."""
+        """Roll back a prepared transaction; return False if the server has none of that name that
+        this session may end.
+        """
 
 
 class Beside(NamedTuple):
@@ -159,13 +166,14 @@ class Dialect(ABC):
     """A foreign key may be declared so that it is checked at the end of the transaction."""
 
     def must_serve(self, connection: Session) -> None:  # noqa: B027
-        """:raises ConfigurationError: by its settings the server cannot be written to in this
-        way.
+        """Check the server's settings.
+
+        :raises ConfigurationError: by its settings the server cannot be written to in this way.
         """
 
     @abstractmethod
     def staged(self, name: str, kind: DataType) -> str:
-        """The type that a column of a frame is staged with.
+        """Return the type by which a column of a frame is staged.
 
         :raises InvalidColumn: there is none.
         """
@@ -176,13 +184,15 @@ class Dialect(ABC):
 
     @abstractmethod
     def named(self, what: str) -> AbstractContextManager[None]:
-        """Inside, an error of the server's is raised as ours, with what was being done."""
+        """Raise the server's errors inside the block as typed ones that say what was being done."""
 
     @abstractmethod
     def open_staging(
         self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
     ) -> OpenWriter:
-        """For tasks: with the address, login and password of ``connection``."""
+        """Return what opens a staging table in tasks: with the address, login and password of
+        ``connection``.
+        """
 
     @abstractmethod
     def open_transactions(
@@ -193,35 +203,32 @@ class Dialect(ABC):
         table: Table,
         written: Sequence[Written],
     ) -> Beginner:
-        """For tasks, each of which writes straight into ``table``, in a transaction of its own,
+        """Return what opens a transaction in tasks, each of which writes straight into ``table``
         and prepares it.
         """
 
     def bring(  # noqa: B027
         self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
     ) -> None:
-        """Ahead of the transaction that decides: rows that the driver has, for
-        :meth:`held_rows`.
-        """
+        """Send the driver's rows ahead of the transaction that decides, for :meth:`held_rows`."""
 
     @abstractmethod
     def held_rows(
         self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
     ) -> Rows:
-        """Those of ``rows``, which the driver has; ``only`` where a column has a value.
+        """Select the driver's ``rows``; ``only`` where a column has a value.
 
         :param name: nobody else's in this session.
         """
 
     @abstractmethod
     def refusal_of(self, error: Exception, what: str) -> OncewardError:
-        """The error of ours for one of the server's."""
+        """Translate a server's error into a typed one."""
 
     @abstractmethod
     def take_time(self, connection: Session, lock_seconds: int) -> None:
-        """Inside a transaction: from here on statements may take as long as they take, and wait
-        for a lock for so long. What the tables let be checked at the end is checked in
-        :meth:`end_move`.
+        """Lift the statement timeout inside a transaction, and set how long a lock is waited for.
+        Deferrable constraints are checked in :meth:`end_move`.
         """
 
     def end_move(self, connection: Session) -> None:  # noqa: B027
@@ -230,7 +237,7 @@ class Dialect(ABC):
     def look_closer(  # noqa: B027
         self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
     ) -> None:
-        """At values that the server would store as others without a word.
+        """Check for values that the server would store as others silently.
 
         :raises RowRefused: there are some.
         """
@@ -238,13 +245,16 @@ class Dialect(ABC):
     def must_tell_keys_apart(  # noqa: B027
         self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session
     ) -> None:
-        """:raises RowRefused: the server would sort some of them as if they were the same."""
+        """Check that the server can distinguish the keys.
+
+        :raises RowRefused: the server would sort some of them as equal.
+        """
 
     @abstractmethod
     def in_a_hurry(self, connection: Session) -> None:
-        """In this transaction, wait for a lock but a moment, and for no disk."""
+        """Wait for a lock but a moment in this transaction, and for no disk."""
 
 
 def quoted_pair(statements: Statements, schema: str, name: str) -> str:
-    """``schema.name`` for statements with parameters."""
+    """Quote ``schema.name`` for statements with parameters."""
     return f"{statements.quoted(schema)}.{statements.quoted(name)}"

@@ -8,7 +8,7 @@ from onceward.sql.sink.dialect import Dialect
 
 
 def dialect_of(database: Database) -> Dialect:
-    """Imports what only that kind of server needs."""
+    """Return the dialect of a database. Import only what that kind of server needs."""
     if isinstance(database, MySQL):
         from onceward.sql.mysql.dialect import MySQLDialect
 

@@ -26,7 +26,7 @@ class Frame(ABC):
         self.table = table
 
     def bring(self, connection: Session) -> None:  # noqa: B027
-        """Ahead of the transaction that decides: to where :meth:`rows` finds them."""
+        """Send the rows ahead of the transaction that decides, to where :meth:`rows` finds them."""
 
     @property
     @abstractmethod
@@ -35,11 +35,11 @@ class Frame(ABC):
 
     @abstractmethod
     def counts(self, connection: Session) -> Mapping[str | None, int]:
-        """How many rows there are for each table that they name; None: they name none."""
+        """Count the rows for each table that they name; None where they name none."""
 
     @abstractmethod
     def rows(self, table: str) -> Rows:
-        """Those for one table."""
+        """Select the rows for one table."""
 
 
 class HeldFrame(Frame):

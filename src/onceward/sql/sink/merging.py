@@ -70,9 +70,10 @@ class Merging:
         self._found: dict[object, _Found] = {}  # by table
 
     def merge(self, writing: Callable[[Part], AbstractContextManager[None]]) -> None:
-        """
-        :param writing: around what is done with one part.
-        :raises RowRefused: the rows, or their tables, do not let them be merged.
+        """Merge the parts by their keys.
+
+        :param writing: context around the writing of one part.
+        :raises RowRefused: the rows, or their tables, cannot be merged.
         """
         self._must_come_once()
         for part in self._parts:
@@ -169,8 +170,8 @@ class Merging:
                     raise not_all(self._statements, part, last - deletes, moved, self._connection)
 
     def _delete_all(self, writing: Callable[[Part], AbstractContextManager[None]]) -> None:
-        """And nothing besides, in any table of the batch: a foreign key may pass a delete on to
-        another one.
+        """Delete what the parts delete, and check that nothing else went: a foreign key may
+        cascade into another table of the batch.
         """
         looked_at = [
             part for part in self._parts if self._references or self._found[part.table.oid].deletes
@@ -216,7 +217,7 @@ def _must_be_deleted_alone(table: Table, still: int, more: int) -> None:
 def not_all(
     statements: Statements, part: Part, expected: int, moved: int, connection: Session
 ) -> OncewardError:
-    """Of ``expected`` rows the server has taken ``moved``."""
+    """Return the error for a server that took ``moved`` of ``expected`` rows."""
     (there,) = connection.execute(*statements.count(part.rows)).fetchone() or (0,)
     if there < part.expected:
         return _staged_rows_are_gone(part.expected, there)

@@ -36,8 +36,8 @@ P = TypeVar("P", bound=Written)
 
 
 def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P]:
-    """``parts`` in the order of their tables' foreign keys; else, and within a table, as they
-    came.
+    """Sort ``parts`` by their tables' foreign keys, parents first; otherwise, and within a table,
+    keep their order.
     """
     parts = list(parts)
     tables = dict.fromkeys(part.table.oid for part in parts)

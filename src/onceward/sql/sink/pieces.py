@@ -43,7 +43,7 @@ class PieceWriter(TaskWriter):
 
     @abstractmethod
     def _send(self, rows: list[pa.RecordBatch]) -> None:
-        """A piece, as a transaction of its own."""
+        """Send a piece as a transaction of its own."""
 
 
 class KeptSessions(Generic[S]):
@@ -60,7 +60,7 @@ class KeptSessions(Generic[S]):
         self.kept: dict[str, S] = {}
 
     def of(self, said: str, connect: Callable[[], S]) -> S:
-        """The kept one, if it answers, or another."""
+        """Return the cached session if it answers, else open one."""
         if said in self.kept and not self._answers(self.kept[said]):
             self.forget(said)
         if said not in self.kept:
@@ -71,29 +71,29 @@ class KeptSessions(Generic[S]):
         return self.kept[said]
 
     def lent(self, said: str, connect: Callable[[], S]) -> S:
-        """The same, and nobody else gets it before :meth:`give_back`: a task that was left in the
-        middle of a transaction shall not share it with the next one.
+        """Lend the cached session, or a new one, to one task until :meth:`give_back`: a task that
+        was left in the middle of a transaction must not share it with the next one.
         """
         session = self.of(said, connect)
         del self.kept[said]
         return session
 
     def give_back(self, said: str, session: S) -> None:
-        """What was :meth:`lent`, with nothing open in it."""
+        """Return a session that was :meth:`lent`, with no transaction open."""
         self.forget(said)
         self.kept[said] = session
 
     def give_up(self, session: S) -> None:
-        """What was :meth:`lent`, in the middle of something."""
+        """Close a session that was :meth:`lent`, in the middle of a transaction."""
         self._give_up(session)
 
     def forget(self, said: str) -> None:
-        """It may be in the middle of something."""
+        """Close the cached session, which may be in the middle of a transaction."""
         session = self.kept.pop(said, None)
         if session is not None:
             self._give_up(session)
 
     def forget_all(self) -> None:
-        """At the end of a worker that has one."""
+        """Close all cached sessions, at the end of a worker."""
         for said in list(self.kept):
             self.forget(said)

@@ -57,8 +57,8 @@ class PreparedTransactions:
     # what the engine asks for
 
     def begin(self, task: Task) -> TaskWriter:
-        """Each frame has what opens its writers:
-        :class:`onceward.sql.sink.prepared_target.PreparedAttempt`.
+        """Raise: each frame opens its writers itself
+        (:class:`onceward.sql.sink.prepared_target.PreparedAttempt`).
         """
         raise AssertionError("a transaction belongs to a frame")
 
@@ -84,7 +84,10 @@ class PreparedTransactions:
         return CommitResult.RETRY_LATER
 
     def abort(self, name: str) -> None:
-        """:raises TargetUnreachable: it is still there."""
+        """Roll back a prepared transaction.
+
+        :raises TargetUnreachable: it is still prepared.
+        """
         for _ in range(_ABORT_PAUSES):
             with self.talking(f"rolling back {name}") as session:
                 if self._words.roll_back(session, name) or name not in self._words.listed(
@@ -111,7 +114,7 @@ class PreparedTransactions:
     # what the target asks for besides
 
     def table(self) -> Table:
-        """The sink's, as it is now; it may change.
+        """Read the sink's table as it is now; it may change.
 
         :raises TableMissing, ConfigurationError: …
         """
@@ -123,7 +126,7 @@ class PreparedTransactions:
             return self._dialect.catalogue.table_named(session, name, self._settings.ledger.table)
 
     def landing(self, schema: StructType, mark: str) -> Beginner:
-        """What opens the writers of a frame's tasks.
+        """Return what opens the writers of a frame's tasks.
 
         :raises InvalidColumn: the frame does not fit the table.
         """
@@ -138,7 +141,7 @@ class PreparedTransactions:
             return self._dialect.open_transactions(session, beside, staged, table, written)
 
     def make_markers(self) -> None:
-        """Their table, if it is missing."""
+        """Create the table of markers if it is missing."""
         table = self._settings.markers
         with self.talking(f"making table {table}") as session:
             if self._looked_at(session) is None:
@@ -150,7 +153,10 @@ class PreparedTransactions:
                 self._looked_at(session)
 
     def _looked_at(self, session: Session) -> Any:
-        """:raises ConfigurationError: a crash may take what is in it."""
+        """Check the table of markers.
+
+        :raises ConfigurationError: a crash may empty it.
+        """
         table = self._settings.markers
         found = session.execute(*self._database.asked_for(table)).fetchone()
         if found is not None:
@@ -158,7 +164,7 @@ class PreparedTransactions:
         return found
 
     def remove_markers(self, finished: Sequence[str]) -> None:
-        """Of transactions that nobody will ever ask for again."""
+        """Remove the markers of transactions that will never be committed again."""
         places = ", ".join(["%s"] * len(finished))
         with self.talking("removing markers of finished transactions") as session:
             session.execute(
@@ -175,9 +181,8 @@ class PreparedTransactions:
 
     @contextmanager
     def talking(self, what: str) -> Iterator[Session]:
-        """With a session in which each statement is a transaction of its own, of a server that
-        keeps what is prepared. That is asked of each session: the next one may lead to another
-        server.
+        """Lend a session with autocommit, of a server that keeps prepared transactions. Each new
+        session is checked: it may lead to another server.
 
         :raises TargetUnreachable: the server's error.
         :raises ConfigurationError, AccessDenied: the server keeps no prepared transactions, or not

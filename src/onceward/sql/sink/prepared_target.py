@@ -83,7 +83,9 @@ class PreparedTarget(TwoPhaseTarget):
         self._mark = chain_mark(self.chain.identity())
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        """Another one's holds its locks until somebody ends it."""
+        """Return whether a recovered transaction belongs to this chain; another chain's holds its
+        locks until it is ended there.
+        """
         return str(recovered).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
@@ -102,8 +104,8 @@ class PreparedTarget(TwoPhaseTarget):
         return attempt
 
     def _drop_what_came_late(self, owner: int | None = None) -> None:
-        """Tasks of this run's earlier attempts, each of which is finished or aborted, may have
-        gone on.
+        """Roll back what tasks of earlier batch attempts prepared late: each of those attempts is
+        finished or aborted, and their tasks may have gone on.
 
         :param owner: tasks of older owners, too. Nothing of theirs is decided and not finished,
             and nothing ever will be: but they may have prepared it when this run had looked
@@ -133,8 +135,8 @@ class PreparedTarget(TwoPhaseTarget):
         return owner is not None and theirs is not None and theirs < owner
 
     def _remove_markers(self, newest: LedgerRecord | None) -> None:
-        """No earlier than the ledger says *finished*, and no others than it names: what an heir of
-        ours may commit by now, and has not finished, needs its own.
+        """Remove markers once the ledger says *finished*, and only those that it names: a newer
+        owner needs the markers of what it commits and has not finished.
         """
         if newest is None or newest.sequence == self._unmarked:
             return
@@ -189,7 +191,9 @@ class PreparedAttempt(TwoPhaseAttempt):
         return OpenTaskWriter(landing, self._policy.pipeline, running.batch, self.id, frame)
 
     def abort(self) -> None:
-        """Also what no report has named: it would hold its locks until the next start."""
+        """Roll back the attempt's transactions, those that no report has named included: they
+        would hold their locks until the next start.
+        """
         beginning = names.of_attempt(self._policy.pipeline, self.mark, self.id)
         try:
             found = [name for name in self._committer.recover() if name.startswith(beginning)]

@@ -32,7 +32,7 @@ class Merge(NamedTuple):
 
 
 def values_of(column: pa.ChunkedArray, name: str) -> list[Any]:
-    """The values of a column, as Python has them.
+    """Return the values of a column as Python objects.
 
     :raises RowRefused: a text that is none.
     """

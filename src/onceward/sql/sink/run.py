@@ -48,7 +48,8 @@ class DatabaseRun:
         self._pause = _FIRST_PAUSE_SECONDS
 
     def check_table(self) -> None:
-        """Before anybody is fenced: what can be known without a frame.
+        """Check the table before any other owner is fenced, as far as that is possible without a
+        frame.
 
         :raises TableMissing, InvalidColumn: the sink's table is not there, or has no such key.
         """
@@ -66,8 +67,8 @@ class DatabaseRun:
                 must_show_all(table)
 
     def look_again(self) -> None:
-        """At the server, if this is another session: it may be another server, or one that was set
-        up anew.
+        """Check the server again if this is another session: it may be another server, or one that
+        was reinstalled.
         """
         if self.chain.connections != self._looked_at:
             self._must_serve()
@@ -78,7 +79,7 @@ class DatabaseRun:
         self._looked_at = self.chain.connections
 
     def table_named(self, name: str) -> Table:
-        """As it is now; it may change.
+        """Read a table as it is now; it may change.
 
         :raises TableMissing: there is none.
         """
@@ -86,18 +87,18 @@ class DatabaseRun:
             return self.dialect.catalogue.table_named(connection, name, self.settings.ledger.table)
 
     def staging_name(self, attempt: AttemptId, frame: int) -> str:
-        """Of the staging table for one frame of an attempt: nobody else's, ever."""
+        """Return the unique name of the staging table for one frame of a batch attempt."""
         return f"{self._prefix}{attempt.owner}_{attempt.number}_{frame}"
 
     def in_schema(self, name: str) -> str:
-        """``name`` with the ledger's schema, where this login may create tables; for statements
-        with parameters.
+        """Qualify ``name`` with the ledger's schema, where this login may create tables; for
+        statements with parameters.
         """
         return quoted_pair(self.dialect.statements, self.schema, name)
 
     def create_staging(self, name: str, staged: Mapping[str, str]) -> OpenWriter:
-        """As the owner, who has to be it until the table is there; what the tasks write to it
-        with.
+        """Create a staging table as the owner, who must own the chain until it exists; return what
+        opens it in tasks.
 
         :raises Fenced: somebody newer has the pipeline, and drops what they find.
         """
@@ -111,12 +112,12 @@ class DatabaseRun:
             return self.dialect.open_staging(connection, self.schema, name, staged)
 
     def drop_later(self, names: Iterable[str]) -> None:
-        """Tables of attempts that are over, by :meth:`drop_staging`."""
+        """Note tables of ended attempts for :meth:`drop_staging`."""
         self._over |= set(names)
 
     def drop_staging(self) -> None:
-        """Those of attempts that are over. What somebody holds a lock on is tried again, less and
-        less often, or left to the next start: no batch waits for a dump of the database to end.
+        """Drop staging tables of ended attempts. Locked ones are tried again with growing pauses,
+        or left to the next start: no batch waits for a dump of the database to end.
         """
         now, over = surroundings.monotonic(), self._over
         self._over = set()
@@ -149,9 +150,9 @@ class DatabaseRun:
         return True
 
     def drop_what_is_left(self) -> None:
-        """At the start: whatever is there was never decided. As the owner, who has to be it all
-        the while: what is there later may be a newer copy's. Also to look: whoever was it may be
-        making one just now, and is waited for.
+        """Drop staging tables left over at the start: none was decided. Runs as the owner
+        throughout: tables that appear later may be a newer owner's. An earlier owner may be
+        creating one just now, and is waited for.
         """
         with self.chain.owned() as connection:
             self.schema, ledger = self.dialect.catalogue.schema_of(

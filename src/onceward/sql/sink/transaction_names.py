@@ -15,19 +15,19 @@ from onceward.ids import AttemptId, PipelineId, chain_prefix
 
 
 def of_pipeline(pipeline: PipelineId) -> str:
-    """How all names of a pipeline begin."""
+    """Return the prefix of all transaction names of a pipeline."""
     return f"{pipeline}@"
 
 
 def of_attempt(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
-    """How all names of an attempt at a batch begin."""
+    """Return the prefix of all transaction names of a batch attempt."""
     owner, number = attempt
     return f"{chain_prefix(pipeline, mark)}{owner}.{number}-"
 
 
 def owner_of(name: str, pipeline: PipelineId, mark: str) -> int | None:
-    """Whose attempt at a batch a transaction of this chain is of; None: of another chain, or of
-    nobody's that is known.
+    """Return the owner whose batch attempt prepared a transaction of this chain; None for another
+    chain's, or an unknown name.
     """
     beginning = chain_prefix(pipeline, mark)
     owner = name[len(beginning) :].partition(".")[0]
@@ -35,11 +35,11 @@ def owner_of(name: str, pipeline: PipelineId, mark: str) -> int | None:
 
 
 def name_of(task: Task, mark: str) -> str:
-    """Of a task attempt's transaction."""
+    """Return the name of a task attempt's transaction."""
     beginning = of_attempt(task.pipeline, mark, task.attempt)
     return f"{beginning}{task.frame}-{task.partition_id}.{task.task_attempt_id}"
 
 
 def with_number(name: str, number: int) -> str:
-    """Of the transaction with that number, which the server notes of each row."""
+    """Add the number of the transaction, which the server stores with each row."""
     return f"{name}.x{number}"

@@ -19,7 +19,10 @@ _NEXT = "widen the column, or shorten the value in the query; nothing of the bat
 
 
 def must_stay_as_they_are(rows: pa.Table, written: Sequence[Written], table: str) -> None:
-    """:raises RowRefused: naming the column."""
+    """Check that the server stores the rows' values unchanged.
+
+    :raises RowRefused: a value would change, naming its column.
+    """
     for column in written:
         values = rows.column(column.name)
         if column.longest is not None:
