@@ -42,8 +42,8 @@ _UNSUPPORTED_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 def tags_in(frame: DataFrame, prefix: str) -> list[str]:
-    """The names in the plan of the running query that ``frame`` is a batch of, each once, if they
-    begin so.
+    """Return the names in the plan of the running query of ``frame`` that begin with ``prefix``,
+    each once.
     """
     execution = query_of(frame)
     if execution is None:
@@ -64,8 +64,7 @@ def _children(plan: Any) -> list[Any]:
 
 
 def rows_below(frame: DataFrame, tag: str) -> DataFrame:
-    """The rows of the running batch that ``frame`` belongs to, where the plan has the name
-    ``tag``.
+    """Return the rows of the running batch of ``frame`` at the place of the plan named ``tag``.
 
     :raises UnsupportedQuery: what stands below keeps state or has other rows each time.
     """

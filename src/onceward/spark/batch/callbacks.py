@@ -19,7 +19,7 @@ _by_run: dict[str, weakref.ref[Any]] = {}
 
 
 def remember(frame: DataFrame, run_id: str) -> None:
-    """This call came by the connection of that run."""
+    """Note that this call came by the connection of that run."""
     # Insides of PySpark: without them one is left, as without us
     with suppress(AttributeError):
         gateway: Any = frame.sparkSession.sparkContext._gateway
@@ -29,7 +29,7 @@ def remember(frame: DataFrame, run_id: str) -> None:
 
 
 def close(run_id: str) -> None:
-    """The run is over, and its thread in the JVM has ended: nobody calls by this connection any
+    """Close the connection of a run that is over: its thread in the JVM has ended and calls no
     more.
     """
     known = _by_run.pop(run_id, None)

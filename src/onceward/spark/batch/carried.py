@@ -52,7 +52,7 @@ class Carrier:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Inside, errors of ours are raised so that they can be told from Spark's text. The
+        """Raise typed errors inside the block so that they can be recognized in Spark's text. The
         traceback of a cause stays.
         """
         try:
@@ -62,8 +62,8 @@ class Carrier:
 
 
 def carried_in(text: str) -> OncewardError | None:
-    """The error that was raised as :class:`Carried`; None if ``text`` has none of this driver's,
-    or not a whole one.
+    """Return the error that was raised as :class:`Carried`; None if ``text`` has none of this
+    driver's, or only a part of one.
     """
     return next(filter(None, map(_decoded, _CARRIED.findall(text))), None)
 

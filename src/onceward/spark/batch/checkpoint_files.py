@@ -74,7 +74,7 @@ class CheckpointFiles:
             files.delete(self._file(name), False)
 
     def _text(self, files: Any, name: str) -> str | None:
-        """None: it is gone, another copy of the query has removed it."""
+        """Read a file; None if another copy of the query has removed it."""
         try:
             stream = files.open(self._file(name))
             try:

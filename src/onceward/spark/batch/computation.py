@@ -27,7 +27,7 @@ class Computation:
 
     @contextmanager
     def read_once(self, frame: DataFrame) -> Iterator[None]:
-        """Inside, ``frame`` is computed by one job.
+        """Watch the one job inside the block that computes ``frame``.
 
         :raises ComputationsMixed: it may have been two computations (see
             :meth:`Shuffles.read_once`).
@@ -38,13 +38,16 @@ class Computation:
             yield
 
     def counts(self, frame: DataFrame) -> None:
-        """Inside :meth:`read_once`, after the job: its rows are in the batch."""
+        """Note, inside :meth:`read_once` and after the job, that the rows of ``frame`` are in the
+        batch.
+        """
         assert self._readers is not None  # noqa: S101 — made by read_once
         self._readers.add(frame)
 
     def must_be_one(self) -> None:
-        """After the last job. :raises ComputationsMixed: its frames may have read two answers of a
-        persisted one.
+        """Check, after the last job, that the batch is of one computation.
+
+        :raises ComputationsMixed: its frames may have read two results of a persisted one.
         """
         if self._readers is not None:
             self._readers.must_have_seen_the_same()

@@ -66,8 +66,8 @@ the error's details.
 
 
 def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
-    """The error behind what the JVM has thrown, outermost first; None: not one that is known
-    here.
+    """Return the typed error behind what the JVM has thrown, outermost first; None if it is not
+    known here.
     """
     carried = next(filter(None, (carried_in(one.message) for one in thrown)), None)
     return (
@@ -82,7 +82,7 @@ def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
-    """What a plan of ours has raised, and nobody else's: the mark is where Spark puts what was
+    """Return the error that a plan of this package raised: the mark is where Spark puts what was
     raised.
     """
     # With spark.sql.legacy.raiseErrorWithoutErrorClass=true without the condition.
@@ -107,8 +107,8 @@ def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
-    """A batch was logged, and not ended; partitions were added; a start with availableNow refuses
-    the logged batch.
+    """Return the error for partitions added after a batch was logged and not ended: a start with
+    availableNow refuses that batch.
     """
     other = next((one for one in thrown if _names_other_partitions(one)), None)
     if other is None:
@@ -124,7 +124,9 @@ def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _names_other_partitions(one: Thrown) -> bool:
-    """``KafkaExceptions``; Spark 4.0 gives its exception no condition."""
+    """Return whether the exception is Spark's ``KafkaExceptions`` about other partitions, which
+    has no condition in Spark 4.0.
+    """
     by_name = one.condition == _OTHER_PARTITIONS
     return by_name or (
         one.thrown_in.startswith(_KAFKA_SOURCE)
@@ -248,7 +250,7 @@ def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _what_workers_lack(thrown: Thrown) -> str | None:
-    """Why a Python worker could not begin: before it has read a row, so that no row can be
+    """Return why a Python worker could not begin: before it has read a row, so that no row can be
     quoted.
     """
     text = ""
@@ -268,8 +270,8 @@ def _what_workers_lack(thrown: Thrown) -> str | None:
 
 
 def _raised_before_any_row(message: str) -> str:
-    """The line that names the exception of a worker which failed while it read its function; else
-    nothing.
+    """Return the line that names the exception of a worker that failed while it read its function;
+    else nothing.
 
     A traceback begins with its frames, which are indented; the first line that is not names the
     exception. Only from there on can there be words of a record.

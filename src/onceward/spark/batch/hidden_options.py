@@ -39,12 +39,12 @@ _REDACTED = "*********(redacted)"
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option of Spark's Kafka source is one that nobody may read."""
+    """Return whether an option of Spark's Kafka source is a secret."""
     return bool(_SECRET.search(name))
 
 
 def with_heading(name: str, value: str) -> str:
-    """``value`` so that Spark knows it for a secret, and Kafka reads the same from it."""
+    """Return ``value`` in a form that Spark redacts and Kafka reads unchanged."""
     if "-----BEGIN" in value:
         return f"{_PEM_HEADING}{value}"
     if "jaas" in name.lower() and not _KNOWN_WORD.search(value):
@@ -53,8 +53,8 @@ def with_heading(name: str, value: str) -> str:
 
 
 def is_shown(name: str, value: str, printed: str) -> bool:
-    """Whether ``printed`` shows the secret. A short one may be part of some other text, such as an
-    option's name.
+    """Return whether ``printed`` shows the secret. A short one may be part of other text, such as
+    an option's name.
     """
     return value in printed and f"{name}={_REDACTED}" not in printed
 
@@ -62,8 +62,8 @@ def is_shown(name: str, value: str, printed: str) -> bool:
 def with_hidden_options(
     spark: SparkSession, frame: DataFrame, secrets: Mapping[str, str]
 ) -> DataFrame:
-    """``frame``, straight from ``readStream.format("kafka").load()``, with further options that no
-    text shows.
+    """Return ``frame``, straight from ``readStream.format("kafka").load()``, with further options
+    that no text shows.
 
     :raises ConfigurationError: Spark is set to print them, or is laid out in a way that nobody
         foresaw.

@@ -54,7 +54,7 @@ Lost = Callable[[], OncewardError | None]
 
 
 def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
-    """The rows of ``frame``, by one Spark job, and how many tasks it had: the partitions of its
+    """Collect the rows of ``frame`` by one Spark job; return them and the number of tasks of its
     last stage.
 
     :raises SourceDataLost, WorkerPythonMismatch: what is known of Spark's failures
@@ -69,8 +69,8 @@ def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
 
 
 def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
-    """As :func:`collect`, but the rows as Arrow, in the order of the frame's partitions. Needs no
-    Python worker.
+    """Collect the rows of ``frame`` as Arrow, in the order of its partitions, as :func:`collect`
+    does. Needs no Python worker.
 
     :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
     """
@@ -81,8 +81,8 @@ def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
 
 @contextmanager
 def watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
-    """Inside, jobs of ``frame`` that Spark itself carries out, a write for example: as in
-    :func:`to_arrow`.
+    """Watch jobs of ``frame`` inside the block that Spark itself runs, a write for example, as
+    :func:`to_arrow` does.
     """
     with naming_the_loss(lost), naming_failures(), _watched(frame, lost):
         yield
@@ -90,8 +90,8 @@ def watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
 
 @contextmanager
 def naming_the_loss(lost: Lost) -> Iterator[None]:
-    """Inside, a job that failed because it was cancelled fails with the reason that ``lost``
-    has.
+    """Raise the reason of ``lost`` for a job inside the block that failed because it was
+    cancelled.
     """
     try:
         yield
@@ -109,7 +109,7 @@ def _task_count(frame: DataFrame) -> int:
 
 @contextmanager
 def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
-    """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason.
+    """Cancel the jobs of this thread inside the block soon after ``lost`` has a reason.
 
     :raises JobInterrupted: the job failed while the query is being stopped, or somebody else has
         cancelled it.
@@ -161,7 +161,7 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
 
 @contextmanager
 def naming_failures() -> Iterator[None]:
-    """Inside, what Spark says of a failure that we know becomes the error of ours that it is."""
+    """Raise Spark's failures inside the block as typed errors where they are known."""
     try:
         yield
     except (OncewardError, JobInterrupted):

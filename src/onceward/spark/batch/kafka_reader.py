@@ -31,7 +31,7 @@ _DOES_NOT_LINK = (
 
 
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """``spark.readStream.format("kafka")`` with ``options``, loaded.
+    """Load ``spark.readStream.format("kafka")`` with ``options``.
 
     :raises ConnectorMissing: the session cannot; the message has the line that names the jars.
     """

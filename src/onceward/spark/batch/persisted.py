@@ -53,7 +53,7 @@ class Readers:
         self._times: Counter[int] = Counter()
 
     def add(self, frame: DataFrame) -> None:
-        """``frame`` was read by a job."""
+        """Note that ``frame`` was read by a job."""
         read = _persisted_behind(frame)
         if read:
             # Executors come in mid-batch, too: one that did may have computed a block for this
@@ -62,7 +62,7 @@ class Readers:
         self._times += read
 
     def must_have_seen_the_same(self) -> None:
-        """After the last job.
+        """Check, after the last job, that all frames have read the same blocks.
 
         :raises ComputationsMixed: an executor is gone that may have held what was read more than
             once. The blocks are dropped, so that the next attempt computes all of them.
@@ -85,7 +85,7 @@ class Readers:
 
 
 def count_rows(frames: Sequence[DataFrame]) -> list[int]:
-    """How many rows each of ``frames`` has, by one job each.
+    """Count the rows of each of ``frames``, by one job each.
 
     :raises ComputationsMixed: they may have read two answers of a persisted frame. A row that was
         drawn for one of them and then for another counts twice, or not at all.
@@ -103,8 +103,8 @@ def count_rows(frames: Sequence[DataFrame]) -> list[int]:
 
 
 def _counted(frame: DataFrame) -> tuple[int, DataFrame]:
-    """The number, and the frame whose plan was run for it: to ask ``frame`` for its own would run
-    it once more.
+    """Return the number of rows, and the frame whose plan was run for it: asking ``frame`` for its
+    own would run it once more.
     """
     counting = frame.groupBy().count()  # as ``Dataset.count`` does
     return int(counting.collect()[0][0]), counting
@@ -129,7 +129,8 @@ def _drop(context: SparkContext, rdds: Any) -> None:
 
 
 def _persisted_behind(frame: DataFrame) -> Counter[int]:
-    """Persisted RDDs that ``frame`` is computed from, near and far, and how often each is read.
+    """Return the persisted RDDs that ``frame`` is computed from, directly or not, and how often
+    each is read.
 
     Parents are older than their children, so that the walk ends at the oldest persisted one;
     without any there is none.
@@ -155,7 +156,7 @@ def _persisted_behind(frame: DataFrame) -> Counter[int]:
 
 
 def _persisted(context: SparkContext) -> set[int]:
-    """All RDDs of this driver that are persisted and can be computed again."""
+    """Return all RDDs of this driver that are persisted and can be computed again."""
     known = context._jsc.getPersistentRDDs()
     if known.isEmpty():
         return set()
@@ -169,7 +170,7 @@ def _persisted(context: SparkContext) -> set[int]:
 
 
 def _executors(context: SparkContext) -> frozenset[str]:
-    """Where blocks can be: ``host:port`` of each living executor; a new one has a new port."""
+    """Return where blocks can be: ``host:port`` of each living executor; a new one has a new port."""
     return frozenset(
         str(context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(",")).split(",")
     )

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 
 
 def planned_once(frame: DataFrame) -> DataFrame:
-    """The rows of ``frame``'s own plan; ``frame`` itself where ``foreachBatch`` has made one of
-    such rows.
+    """Return the rows of ``frame``'s own plan; ``frame`` itself where ``foreachBatch`` has made
+    one of such rows.
     """
     if frame._jdf.logicalPlan().getClass().getSimpleName() == "LogicalRDD":
         return frame

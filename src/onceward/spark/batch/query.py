@@ -53,12 +53,12 @@ class History(Protocol):
         """Where Spark keeps the query's logs."""
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        """Where that batch ends, one offset a source (None: nothing had come yet); None when the
-        log has dropped it.
+        """Return where that batch ends, one offset a source (None: nothing had come yet); None
+        when the log has dropped it.
         """
 
     def first_of_run(self) -> bool:
-        """Is the batch that runs the first one of this run of the query?"""
+        """Return whether the batch that runs is the first one of this run of the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class RunningBatch:
 
 
 def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
-    """The batch of the query that ``frame`` belongs to.
+    """Return the running batch of the query that ``frame`` belongs to.
 
     :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark
         under which the promise cannot be kept.
@@ -128,7 +128,9 @@ class SparkHistory:
         return str(self._execution.resolvedCheckpointRoot())
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        """``OffsetSeqLog``: written before each batch, kept for ``minBatchesToRetain`` batches."""
+        """Read the end of a batch from ``OffsetSeqLog``: written before each batch, kept for
+        ``minBatchesToRetain`` batches.
+        """
         found = self._execution.offsetLog().get(batch_id)
         if found.isEmpty():
             return None
@@ -144,22 +146,22 @@ class SparkHistory:
         return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
 
     def first_of_run(self) -> bool:
-        """``IncrementalExecution.isFirstBatch``: the run has no context of a batch before
+        """Return ``IncrementalExecution.isFirstBatch``: the run has no context of a batch before
         (``MicroBatchExecution``).
         """
         return bool(self._execution.lastExecution().isFirstBatch())
 
 
 def is_deterministic(frame: DataFrame) -> bool:
-    """Does ``frame``, as the user's function makes it, have the same rows each time, as far as
-    Spark can tell?
+    """Return whether ``frame``, as the user's function makes it, has the same rows each time, as
+    far as Spark can tell.
     """
     return bool(frame._jdf.queryExecution().analyzed().deterministic())
 
 
 def fingerprint(frame: DataFrame) -> int:
-    """Equal for two frames that have the same plan, however they were made; 0 where Spark cannot
-    tell.
+    """Hash the plan of a frame: equal for two frames that have the same plan, however they were
+    made; 0 where Spark cannot tell.
     """
     try:
         return int(frame.semanticHash())
@@ -168,8 +170,8 @@ def fingerprint(frame: DataFrame) -> int:
 
 
 def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
-    """Of a call that failed: the number of the batch that Spark runs, and whether it came in
-    another thread.
+    """Return, for a failed call, the number of the batch that Spark runs, and whether the call
+    came in another thread.
 
     In a thread of the function's, Spark may have counted the batch as done by then. None outside a
     running query.
@@ -185,14 +187,16 @@ def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
 
 
 def files_of(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
-    """Our files beside the checkpoint of the query that ``frame`` belongs to."""
+    """Return the files of this package beside the checkpoint of the query that ``frame`` belongs
+    to.
+    """
     return CheckpointFiles(
         frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline
     )
 
 
 def current_run_id(frame: DataFrame) -> str:
-    """The run of the query that ``frame`` belongs to; empty outside a streaming query.
+    """Return the run id of the query that ``frame`` belongs to; empty outside a streaming query.
 
     Not the job group of the query's thread, although Spark sets that to the run's id: a function
     may set another.
@@ -202,8 +206,8 @@ def current_run_id(frame: DataFrame) -> str:
 
 
 def query_of(frame: DataFrame) -> Any:
-    """The running query that ``frame`` belongs to, also for a thread that the query's function has
-    started; or None.
+    """Return the running query that ``frame`` belongs to, also for a thread that the query's
+    function has started; or None.
     """
     session = frame.sparkSession
     if getattr(session, "_jsparkSession", None) is None:
@@ -218,7 +222,7 @@ def query_of(frame: DataFrame) -> Any:
 
 
 def is_being_stopped(frame: DataFrame) -> bool:
-    """Whether somebody has called ``stop()`` of the query that ``frame`` belongs to.
+    """Return whether ``stop()`` was called on the query that ``frame`` belongs to.
 
     ``StreamExecution.stop`` says so before it cancels jobs and interrupts the thread; a batch that
     fails by itself does so while the query is active.
@@ -231,20 +235,18 @@ def is_being_stopped(frame: DataFrame) -> bool:
 
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
-    """Whether Spark lists the query ``query_id`` as running, in whatever session of this
-    driver.
-    """
+    """Return whether Spark lists the query ``query_id`` as running, in any session of this driver."""
     return _active_query(frame.sparkSession, query_id) is not None
 
 
 def run_is_active(session: SparkSession, query_id: str, run_id: str) -> bool:
-    """Whether that run of the query has not ended. For any thread."""
+    """Return whether that run of the query has not ended. For any thread."""
     execution = _active_query(session, query_id)
     return execution is not None and str(execution.runId().toString()) == run_id
 
 
 def _active_query(session: SparkSession, query_id: str) -> Any:
-    """Spark's ``StreamExecution`` of a running query of this driver, or None."""
+    """Return Spark's ``StreamExecution`` of a running query of this driver, or None."""
     gateway = session.sparkContext._gateway
     assert gateway is not None  # noqa: S101 — a classic session has one
     running = session._jsparkSession.sharedState().activeStreamingQueries()
@@ -252,8 +254,8 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
 
 
 def newest_committed(query: StreamingQuery) -> int | None:
-    """The newest batch in the log of commits in the query's checkpoint, whichever run has written
-    it; None: no batch.
+    """Return the newest batch in the commit log of the query's checkpoint, whichever run has
+    written it; None if there is none.
 
     Whatever the log's file system raises is raised, and takes as long as it takes.
     """
@@ -266,8 +268,8 @@ def newest_committed(query: StreamingQuery) -> int | None:
 
 
 def newest_committed_at(checkpoint: str) -> int | None:
-    """As :func:`newest_committed`, of a query that there is not yet; None, too, without Spark or a
-    checkpoint.
+    """Return what :func:`newest_committed` does, for a query that does not exist yet; None, too,
+    without Spark or a checkpoint.
 
     :param checkpoint: the query's ``checkpointLocation``.
     """
@@ -304,7 +306,9 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
 
 
 def _refuse_another_thread(context: Any, execution: Any) -> None:
-    """Spark counts the batch as done when the function returns, whatever its threads are about."""
+    """Refuse a call from another thread: Spark counts the batch as done when the function returns,
+    whatever its threads do.
+    """
     if _in_another_thread(context, execution):
         raise _called_in_another_thread()
 
@@ -328,9 +332,9 @@ def _called_in_another_thread() -> UnsupportedQuery:
 
 
 def _state_names_computations(session: SparkSession) -> bool:
-    """SPARK-51573: in format 2 each computation of a batch has a state of its own, and Spark
-    commits the first one of a run, also where that attempt failed. ``StateStoreConf``: the format
-    is 1 unless it is set.
+    """Return whether the state store's format names computations (SPARK-51573): in format 2 each
+    computation of a batch has a state of its own, and Spark commits the first one of a run, also
+    where that attempt failed. ``StateStoreConf``: the format is 1 unless it is set.
     """
     setting = str(session.conf.get(STATE_FORMAT))
     return setting.strip().isdecimal() and int(setting) >= 2
@@ -436,7 +440,7 @@ def _describe(execution: Any, batch: BatchId) -> RunningBatch:
 
 
 def _offset(option: Any) -> Any:
-    """A Scala ``Option[Offset]`` as parsed JSON; text that is not JSON stays text."""
+    """Parse a Scala ``Option[Offset]`` from JSON; text that is not JSON stays text."""
     if option.isEmpty():
         return None
     text = option.get().json()
@@ -447,8 +451,8 @@ def _offset(option: Any) -> Any:
 
 
 def _initial_offset(stream: Any) -> Any:
-    """Where a source begins that has committed nothing: what ``MicroBatchExecution`` itself asks
-    it for batch 0.
+    """Return where a source begins that has committed nothing: what ``MicroBatchExecution`` itself
+    asks it for batch 0.
 
     ``SparkDataStream.initialOffset`` answers the same at every call (Kafka's keeps it in the
     checkpoint). Sources of the older interface (``Source``) have no such question; for them the
@@ -461,12 +465,12 @@ def _initial_offset(stream: Any) -> Any:
 
 
 def kafka_options(execution: Any) -> Iterator[Any]:
-    """The options (a Java map) of each Kafka relation that the query reads, in plan order."""
+    """Yield the options (a Java map) of each Kafka relation that the query reads, in plan order."""
     return kafka_options_in(execution.analyzedPlan())
 
 
 def kafka_options_in(plan: Any) -> Iterator[Any]:
-    """The same of an analyzed plan, a stream's."""
+    """Yield the options of each Kafka relation in the analyzed plan of a stream."""
     leaves = plan.collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
@@ -478,7 +482,7 @@ def kafka_options_in(plan: Any) -> Iterator[Any]:
 
 
 def _servers(options: Any) -> frozenset[str]:
-    """``kafka.bootstrap.servers`` as a set of ``host:port``."""
+    """Return ``kafka.bootstrap.servers`` as a set of ``host:port``."""
     servers = options.get("kafka.bootstrap.servers") or ""
     return frozenset(server.strip() for server in servers.split(",") if server.strip())
 

@@ -16,6 +16,6 @@ from onceward.spark.batch.carried import Carried
 
 
 def unless(condition: Column, value: Column, message: str, next_step: str) -> Column:
-    """``value``, but where ``condition`` is true the job fails."""
+    """Return ``value``; where ``condition`` is true the job fails."""
     refusal = Carried(RowRefused(message, next_step=next_step))
     return f.when(condition, f.raise_error(f.lit(str(refusal)))).otherwise(value)

@@ -50,8 +50,8 @@ class Misfit(NamedTuple):
 
 
 def misfit(given: StructType, wanted: StructType, inside: str = "") -> Misfit | None:
-    """The first column of ``given`` whose values are not all values of the column in ``wanted``
-    with its name; whether all columns are there is not asked.
+    """Return the first column of ``given`` whose values do not all fit the column of that name in
+    ``wanted``; missing columns are not checked.
     """
     columns = {field.name.lower(): field for field in wanted} | {
         field.name: field for field in wanted

@@ -64,7 +64,7 @@ class Shuffles:
 
     @contextmanager
     def read_once(self, frame: DataFrame) -> Iterator[None]:
-        """Inside, ``frame`` is computed by one job; afterwards it is certain that this was *one*
+        """Watch the one job inside the block that computes ``frame``, and check that it was *one*
         computation.
 
         :raises ComputationsMixed: it may not have been. The shuffles are forgotten, so that the
@@ -86,8 +86,8 @@ class Shuffles:
             raise _mixed()
 
     def _forget_after_failure(self, frame: DataFrame) -> bool:
-        """As :meth:`_forget_if_lost`, but for a job that failed, perhaps before there was an RDD
-        to ask.
+        """Forget the shuffles of a job that failed, as :meth:`_forget_if_lost` does; it may have
+        failed before there was an RDD to ask.
 
         Under adaptive execution a plan has none until all stages but the last have run; then
         asking for it raises what they raised. Nothing is missed: a shuffle that the next attempt
@@ -139,7 +139,7 @@ class Shuffles:
 
 
 def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
-    """The shuffles that ``rdd`` is computed from, near and far."""
+    """Return the shuffles that ``rdd`` is computed from, directly or not."""
     found: set[int] = set()
     waiting = [rdd]
     while waiting:
@@ -158,7 +158,7 @@ def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
 
 
 def _taken_back(context: Any, tracker: Any, shuffle: int) -> frozenset[str]:
-    """The outputs of ``shuffle`` that Spark has taken back, by their identity in the JVM.
+    """Return the outputs of ``shuffle`` that Spark has unregistered, by their identity in the JVM.
 
     A shuffle that has not been registered has lost nothing, nor has one without map tasks (a batch
     without data).

@@ -36,8 +36,8 @@ _LOGIN_REFUSALS = (
 
 
 def source_refusal(query: StreamingQuery) -> OncewardError | None:
-    """Why a query ended, if its Kafka source or its Python workers were the reason; None if they
-    were not.
+    """Return why a query ended, if its Kafka source or its Python workers were the reason; None if
+    they were not.
     """
     # None in Spark Connect, which the sink refuses anyway
     wrapper = getattr(query, "_jsq", None)
@@ -92,7 +92,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
 
 
 def _read_by(execution: Any) -> tuple[str, str]:
-    """Topics and servers of the query's Kafka relations."""
+    """Return topics and servers of the query's Kafka relations."""
     topics: list[str] = []
     servers: list[str] = []
     for options in kafka_options(execution):

@@ -11,8 +11,8 @@ from onceward.spark.batch.query import kafka_options_in
 
 
 def topics_of(frame: DataFrame) -> list[str]:
-    """The topics that the Kafka sources of ``frame`` subscribe to by name, sorted; none where that
-    cannot be told.
+    """Return the topics that the Kafka sources of ``frame`` subscribe to by name, sorted; none
+    where they are not known.
     """
     plan = frame._jdf.queryExecution().analyzed()
     topics: set[str] = set()
@@ -24,7 +24,7 @@ def topics_of(frame: DataFrame) -> list[str]:
 
 
 def _options_of_batches(plan: Any) -> Iterator[Any]:
-    """What readers of frames that are no streams were told, as Java maps."""
+    """Yield the options of readers of frames that are no streams, as Java maps."""
     leaves = plan.collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)

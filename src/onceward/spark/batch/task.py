@@ -8,7 +8,7 @@ from onceward.ids import TaskAttempt
 
 
 def this_attempt() -> TaskAttempt:
-    """The task attempt that this code runs in."""
+    """Return the task attempt that this code runs in."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("this function runs in Spark tasks only")

@@ -34,8 +34,8 @@ class Thrown:
     thrown_in: str = ""
 
     def is_a(self, *names: str) -> bool:
-        """Whether its class has one of these names, in whatever package: a vendor's build may have
-        moved it.
+        """Return whether its class has one of these names, in any package: a vendor's build may
+        have moved it.
         """
         return self.kind.rpartition(".")[2] in names
 
@@ -44,8 +44,8 @@ class Thrown:
 
 
 def thrown_by(error: BaseException) -> tuple[Thrown, ...]:
-    """What the JVM threw behind ``error`` of PySpark's, outermost first; empty where the JVM threw
-    nothing.
+    """Return what the JVM threw behind PySpark's ``error``, outermost first; empty where the JVM
+    threw nothing.
 
     An exception of a task is among the causes as far as it could be serialised; else the job's own
     is the last.
@@ -54,23 +54,23 @@ def thrown_by(error: BaseException) -> tuple[Thrown, ...]:
 
 
 def thrown_from(throwable: Any) -> tuple[Thrown, ...]:
-    """As :func:`thrown_by`, of a Java ``Throwable``."""
+    """Return a Java ``Throwable`` and its causes, as :func:`thrown_by` does."""
     return tuple(_chain(throwable))
 
 
 def of_kind(thrown: Sequence[Thrown], *names: str) -> Thrown | None:
-    """The first whose class has one of these names."""
+    """Return the first whose class has one of these names."""
     return next((one for one in thrown if one.is_a(*names)), None)
 
 
 def of_condition(thrown: Sequence[Thrown], condition: str) -> Thrown | None:
-    """The first of this condition of Spark's, or of one below it."""
+    """Return the first with this error condition of Spark's, or one below it."""
     return next((one for one in thrown if one.condition.partition(".")[0] == condition), None)
 
 
 def _java_exception(error: BaseException) -> Any:
-    """py4j's exception has it; PySpark's own has it, too, or has replaced py4j's and kept only the
-    text.
+    """Return the Java exception: py4j's has it; PySpark's own has it, too, or has replaced py4j's
+    and kept only the text.
     """
     if isinstance(error, CapturedException):
         return error._origin or getattr(error.__context__, "java_exception", None)

@@ -19,8 +19,8 @@ from onceward.errors import ConfigurationError
 
 
 def whole_names(spark: SparkSession, pattern: str) -> str:
-    """``pattern`` for ``subscribePattern``, so that it finds the topics whose whole name matches,
-    and no others.
+    """Anchor ``pattern`` for ``subscribePattern``, so that it finds topics whose whole name
+    matches, and no others.
 
     Spark takes each topic in whose name the pattern occurs *somewhere*
     (``SubscribePatternStrategy``, ``findFirstIn``), where Kafka's own consumers, and readers of
@@ -53,7 +53,7 @@ def whole_names(spark: SparkSession, pattern: str) -> str:
 
 
 def matching(spark: SparkSession, anchored: str, names: Iterable[str]) -> list[str]:
-    """Those of the topic ``names`` that ``anchored``, of :func:`whole_names`, finds. One call for
+    """Return those topic ``names`` that ``anchored``, of :func:`whole_names`, finds. One call for
     all of them.
     """
     jvm: Any = spark.sparkContext._jvm

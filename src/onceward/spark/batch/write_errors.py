@@ -23,7 +23,7 @@ _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException
 
 @contextmanager
 def failures_told(how: str, place: str) -> Iterator[None]:
-    """Inside, one job writes.
+    """Raise failures of the one job inside the block, which writes, as typed errors.
 
     :param how: "as parquet", say.
     :raises InvalidColumn: the frame does not fit.
@@ -77,8 +77,8 @@ def failures_told(how: str, place: str) -> Iterator[None]:
 
 
 def _names_are_utf8() -> bool:
-    """Can this JVM write any text in a file's name? Where it cannot, neither can those of
-    executors started alike.
+    """Return whether this JVM can write any text in a file's name. Where it cannot, neither can
+    those of executors started alike.
     """
     session = SparkSession.getActiveSession()
     jvm: Any = None if session is None else session._jvm

@@ -52,13 +52,15 @@ _REFUSED = {  # of a rename that was not carried out
 
 
 def scheme_of(path: str) -> str:
-    """``hdfs`` of ``hdfs://…``; empty where a path names none."""
+    """Return the scheme of a path, ``hdfs`` of ``hdfs://…``; empty where it names none."""
     found = _SCHEME.match(path)
     return found[1].lower() if found else ""
 
 
 def local_path(uri: str) -> str:
-    """``/data`` of ``file:/data``, ``file:///data`` and ``file://localhost/data``."""
+    """Return the local path of a URI: ``/data`` of ``file:/data``, ``file:///data`` and
+    ``file://localhost/data``.
+    """
     return "/" + re.sub(r"^//[^/]*", "", uri.partition(":")[2]).lstrip("/")
 
 
@@ -110,8 +112,8 @@ def _unfinished(name: str) -> str:
 
 
 def finished(name: str) -> str:
-    """What it would have become, of the name of a file that :meth:`Files.kept` has not come to the
-    end with; else empty.
+    """Return the final name of a file that :meth:`Files.kept` has not finished; empty for any
+    other.
     """
     found = _UNFINISHED.fullmatch(name)
     return found[1] if found else ""
@@ -126,58 +128,60 @@ class Files(ABC):
     """The same as a path of this machine."""
 
     def uri(self, path: str) -> str:
-        """``path`` as Spark takes it."""
+        """Return ``path`` as Spark takes it."""
         return f"{self.root}/{path}"
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """What is in ``folder``, hidden or not; nothing where there is no such folder."""
+        """List the names in ``folder``, hidden or not; none where there is no such folder."""
 
     @abstractmethod
     def listed(self, folder: str) -> dict[str, int] | None:
-        """The files in ``folder`` and below that are not hidden, relative to it, with their sizes
-        in bytes; None where there is no such folder.
+        """List the files in ``folder`` and below that are not hidden, relative to it, with their
+        sizes in bytes; None where there is no such folder.
         """
 
     @abstractmethod
     def size(self, path: str) -> int | None:
-        """Bytes of a file; None where there is none."""
+        """Return the size of a file in bytes; None where there is none."""
 
     @abstractmethod
     def text(self, path: str) -> str | None:
-        """What the file at ``path`` says; None where there is none."""
+        """Read the text of the file at ``path``; None where there is none."""
 
     @abstractmethod
     def make(self, folder: str) -> None:
-        """With its parents, so that all of them outlast a power failure."""
+        """Create a folder with its parents, so that all of them outlast a power failure."""
 
     @abstractmethod
     def kept(self, path: str, text: str) -> str:
-        """What the file at ``path`` says: ``text`` where there was none, for good. Of several
-        callers one wins; in S3 that is certain only if they do not come at the same moment, or say
-        the same.
+        """Write ``text`` to ``path`` unless there is a file, for good; return what the file says.
+        Of several callers one wins; in S3 that is certain only if they do not come at the same
+        moment, or write the same.
         """
 
     @abstractmethod
     def move(self, source: str, target: str) -> bool:
-        """One atomic step; False where there is no ``source``, or something is at ``target``."""
+        """Rename atomically; return False where there is no ``source``, or something is at
+        ``target``.
+        """
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Whatever it is, with all that is in it; nothing where there is nothing."""
+        """Remove a file or a folder with all that is in it, if it exists."""
 
     @abstractmethod
     def sync(self, folder: str) -> None:
-        """All that is in ``folder``, and its own name, outlasts a power failure."""
+        """Make all that is in ``folder``, and its own name, outlast a power failure."""
 
     @abstractmethod
     def sync_names(self, folders: set[str]) -> None:
-        """The names in each of ``folders`` do."""
+        """Make the names in each of ``folders`` outlast a power failure."""
 
 
 def files_at(path: str, *, renames: bool = True) -> Files:
-    """The files below ``path``, whose scheme was looked at; a path without one is on Hadoop's
-    default file system.
+    """Return access to the files below ``path``, whose scheme was checked; a path without one is
+    on Hadoop's default file system.
 
     :raises ConfigurationError: that default is none that is known (:func:`refuse_other_schemes`).
     :raises OSError: Hadoop knows no such file system.
@@ -360,7 +364,7 @@ class HadoopFiles(Files):
         return there
 
     def _put(self, path: str, text: str) -> None:
-        """Whole, or not at all; what is there meanwhile stays."""
+        """Write a file as a whole or not at all; a file that appears meanwhile stays."""
         folder, _, name = path.rpartition("/")
         written = f"{folder}/{_unfinished(name)}"
         self._asked(lambda: self._write(written, text))
@@ -407,7 +411,7 @@ class HadoopFiles(Files):
         self._asked(lambda: self._system.delete(self._at(path), True))
 
     def sync(self, folder: str) -> None:
-        """Done when the name node has answered; see the class."""
+        """Return when the name node has answered; see the class."""
 
     def sync_names(self, folders: set[str]) -> None:
         """The same."""
@@ -416,7 +420,7 @@ class HadoopFiles(Files):
         return self._hadoop.Path(f"{self.root}/{path}" if path else self.root)
 
     def _asked(self, question: Any) -> Any:
-        """None where there is no such file."""
+        """Ask Hadoop; return None where there is no such file."""
         try:
             return question()
         except Py4JJavaError as error:

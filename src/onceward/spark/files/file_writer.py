@@ -76,14 +76,17 @@ def write(
 
 
 def guessed_row_bytes(frame: DataFrame) -> float:
-    """What Spark's planner takes a row of ``frame`` for: fixed sizes of types
+    """Return the bytes that Spark's planner assumes for a row of ``frame``: fixed sizes of types
     (``StructType.defaultSize``).
     """
     return float(frame._jdf.schema().defaultSize())
 
 
 def must_know(session: SparkSession, format_name: str) -> None:
-    """:raises ConfigurationError: this session cannot write files of that format."""
+    """Check the format.
+
+    :raises ConfigurationError: this session cannot write files of that format.
+    """
     if format_name == "avro":
         must_have(
             session,
@@ -114,7 +117,7 @@ def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
 
 
 def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> Any:
-    """The command, as ``DataFrameWriter.saveToV1SourceCommand`` makes it."""
+    """Build the command as ``DataFrameWriter.saveToV1SourceCommand`` does."""
     jvm = session.sparkContext._jvm
     sequence, nothing = jvm.PythonUtils.toSeq, _single(jvm.scala, "None")
     plan = planned_once(frame)._jdf.logicalPlan()
@@ -137,7 +140,9 @@ def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> An
 
 
 def _has_names_of_sources(session: Any) -> bool:
-    """Spark 4.2 and later: one parameter more, for sources of streams."""
+    """Return whether the constructor has one parameter more, for sources of streams, as in Spark
+    4.2 and later.
+    """
     return tuple(int(part) for part in str(session.version).split(".")[:2]) >= (4, 2)
 
 
@@ -148,12 +153,12 @@ def _all(session: Any) -> Any:
 
 
 def _single(package: Any, name: str) -> Any:
-    """A Scala object."""
+    """Return a Scala object."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _writing(plan: Any) -> Any:
-    """The node that has written, below what shows its result and what adapts it."""
+    """Return the node that has written, below the command's result and adaptive execution."""
     kind = plan.getClass().getSimpleName()
     if kind == "CommandResultExec":
         return _writing(plan.commandPhysicalPlan())

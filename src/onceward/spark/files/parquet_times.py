@@ -11,8 +11,9 @@ _SETTING = "spark.sql.parquet.outputTimestampType"
 
 
 def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
-    """:raises ConfigurationError: Parquet files of this session have no microseconds, which
-    columns here may have.
+    """Check that Parquet files of this session keep microseconds.
+
+    :raises ConfigurationError: they do not, and columns of ``schema`` may have them.
     """
     if str(session.conf.get(_SETTING)).upper() == "TIMESTAMP_MILLIS" and _has_timestamps(schema):
         raise ConfigurationError(
@@ -25,7 +26,9 @@ def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
 
 
 def _has_timestamps(kind: DataType) -> bool:
-    """Those without a time zone always have their microseconds."""
+    """Return whether a type contains timestamps; those without a time zone always keep their
+    microseconds.
+    """
     if isinstance(kind, StructType):
         return any(_has_timestamps(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):

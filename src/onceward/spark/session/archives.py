@@ -23,8 +23,8 @@ from onceward.spark.session.jars import (
 
 
 def archive(coordinate: str) -> Path:
-    """The file of ``group:artifact:version:type:classifier`` (the order of ``mvn
-    dependency:get``), nothing else of it.
+    """Resolve ``group:artifact:version:type:classifier`` (the order of ``mvn dependency:get``) to
+    its file, without dependencies.
 
     The first call starts a JVM and may fetch the file; later ones read a small file. Safe from
     several processes.
@@ -48,7 +48,7 @@ def archive(coordinate: str) -> Path:
 
 
 def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
-    """By Ivy's API: a module with one dependency, of which one artifact is wanted."""
+    """Ask through Ivy's API: a module with one dependency, of which one artifact is wanted."""
     group, artifact, version, kind, classifier = parts
     jvm = gateway.jvm
     descriptors = jvm.org.apache.ivy.core.module.descriptor
@@ -81,7 +81,9 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
 
 
 def _without_poms(gateway: Any, settings: Any) -> Any:
-    """A POM is not needed for a file alone, and its parents may be on no mirror."""
+    """Return Ivy settings without POMs: a file alone does not need one, and its parents may be on
+    no mirror.
+    """
     from py4j.java_gateway import is_instance_of
 
     waiting = list(settings.getResolvers().toArray())

@@ -57,8 +57,8 @@ class Connector:
 
 
 def connector_to_name(spark_version: str) -> str:
-    """The coordinate of a connector for ``spark_version`` that can be named without asking a
-    repository: the newest one that was run, whole, and is not later.
+    """Return the coordinate of a connector for ``spark_version`` without asking a repository: the
+    newest one that was run and is not later.
     """
     if spark_version in _RUN_WHOLE:
         return _named(_CONNECTOR, spark_version)
@@ -66,7 +66,7 @@ def connector_to_name(spark_version: str) -> str:
 
 
 def spark_connector(*packages: str, spark_version: str | None = None) -> Connector:
-    """Spark's Kafka source and, where they can be had, its Avro functions, together with
+    """Resolve Spark's Kafka source and, where available, its Avro functions, together with
     ``packages``.
 
     Resolved by :func:`onceward.spark.session.jars.resolve`; the answer is remembered, also when
@@ -176,8 +176,8 @@ def _named(artifact: str, version: str) -> str:
 
 
 def _newest_before(run_ones: tuple[str, ...], version: str) -> str | None:
-    """Of those that were run the newest one that is older; connectors work on later Sparks, not
-    earlier.
+    """Return the newest of ``run_ones`` that is older than ``version``; connectors work on later
+    Sparks, not on earlier ones.
     """
     return next((known for known in run_ones if _numbers(known) < _numbers(version)), None)
 

@@ -55,7 +55,7 @@ _NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Where answers are kept: ``$ONCEWARD_CACHE``, else ``$XDG_CACHE_HOME/onceward``, else
+    """Return the cache folder: ``$ONCEWARD_CACHE``, else ``$XDG_CACHE_HOME/onceward``, else
     ``~/.cache/onceward``.
 
     :param environment: the variables to look into; None: this process's own.
@@ -69,8 +69,8 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = True) -> list[Path]:
-    """The jars of ``coordinates`` (``group:artifact:version``) and of everything they depend on,
-    as existing files.
+    """Resolve ``coordinates`` (``group:artifact:version``) and everything they depend on to
+    existing files.
 
     Conflicting versions are settled over all coordinates of one call. The first call starts a JVM
     (2 s when Ivy has the jars, up to minutes when it must fetch them); later calls read a small
@@ -100,8 +100,8 @@ def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = T
 def kept_or_asked(
     answer_file: Path, coordinates: Sequence[str], ask: Callable[[], list[Path]]
 ) -> list[Path]:
-    """The answer that is kept in ``answer_file``, else what ``ask`` finds, which is kept. One asks
-    at a time.
+    """Return the answer cached in ``answer_file``, else what ``ask`` finds, and cache it. One
+    process asks at a time.
     """
     if (jars := remembered(answer_file)) is not None:
         return jars
@@ -125,18 +125,20 @@ class Question:
     ivy_settings: str | None
 
     def answer_file(self) -> Path:
-        """Where the answer is kept."""
+        """Return the file that caches the answer."""
         return kept_as(self.coordinates, self.without, self.transitive, self.ivy_settings)
 
 
 def kept_as(*question: object) -> Path:
-    """The file in which the answer to ``question`` (JSON values) is kept."""
+    """Return the file that caches the answer to ``question`` (JSON values)."""
     name = hashlib.sha256(json.dumps([_FORMAT, *question]).encode()).hexdigest()[:20]
     return cache_folder() / "jars" / f"{name}.json"
 
 
 def remembered(answer_file: Path) -> list[Path] | None:
-    """The jars of an earlier answer, or None when there is none or one of its files is gone."""
+    """Return the jars of an earlier answer, or None when there is none or one of its files is
+    gone.
+    """
     try:
         answer = json.loads(answer_file.read_text())
         jars = [Path(jar) for jar in answer["jars"]]
@@ -158,7 +160,7 @@ def remember(answer_file: Path, jars: Sequence[Path], **more: object) -> None:
 
 @contextlib.contextmanager
 def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock. One lock for all coordinates, because they share Ivy's cache, which
+    """Hold the folder's lock. One lock for all coordinates, because they share Ivy's cache, which
     is not race-free.
     """
     path, deadline = folder / "resolver.lock", time.monotonic() + _OTHERS_SECONDS
@@ -190,8 +192,8 @@ def _ask_spark(question: Question) -> list[Path]:
 
 
 def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
-    """What ``ask`` finds by a gateway to a JVM of its own, whose chatter goes to a file, shown
-    only if that fails.
+    """Return what ``ask`` finds by a gateway to a JVM of its own, whose output goes to a file,
+    shown only if that fails.
 
     :raises ResourceError: it finds nothing, or fails.
     """
@@ -216,7 +218,7 @@ def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) ->
 
 
 def _java_message(failure: Exception) -> str:
-    """The Java exception's own line, without py4j's preamble and the Java stack."""
+    """Return the Java exception's own line, without py4j's preamble and the Java stack."""
     lines = [
         line for line in str(failure).splitlines() if line and not line.lstrip().startswith("at ")
     ]
@@ -228,7 +230,9 @@ def _java_message(failure: Exception) -> str:
 
 @contextlib.contextmanager
 def _spark_gateway(chatter: IO[bytes]) -> Iterator[Any]:
-    """Spark's py4j gateway without a Spark context; its JVM has ended when the block is left."""
+    """Start Spark's py4j gateway without a Spark context; its JVM has ended when the block is
+    left.
+    """
     from pyspark.java_gateway import launch_gateway
 
     # PySpark ships it without types
@@ -252,8 +256,8 @@ def _spark_gateway(chatter: IO[bytes]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _as_if_not_submitted() -> Iterator[None]:
-    """Inside, PySpark starts a JVM. In a process that ``spark-submit`` started it would answer
-    with the job's own one, which would then be ended together with the resolver.
+    """Let PySpark start a JVM inside the block. In a process that ``spark-submit`` started it
+    would answer with the job's own one, which would then be ended together with the resolver.
     """
     port = os.environ.pop(SUBMITTED_VARIABLE, None)
     try:
@@ -264,7 +268,7 @@ def _as_if_not_submitted() -> Iterator[None]:
 
 
 def ivy_settings(jvm: Any, path: str | None) -> Any:
-    """Spark's own settings of Ivy, or those in the file at ``path``."""
+    """Return Spark's own settings of Ivy, or those in the file at ``path``."""
     maven, errors, nothing = (
         jvm.org.apache.spark.util.MavenUtils,
         jvm.java.lang.System.err,
@@ -276,9 +280,7 @@ def ivy_settings(jvm: Any, path: str | None) -> Any:
 
 
 def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
-    """``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses, called by its
-    own name.
-    """
+    """Resolve by ``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses."""
     jvm = gateway.jvm
     maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
     settings = ivy_settings(jvm, question.ivy_settings)

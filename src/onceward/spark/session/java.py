@@ -25,8 +25,8 @@ _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def java_executable() -> Path:
-    """The ``java`` that ``JAVA_HOME`` names, else the one on ``PATH``: the order in which Spark's
-    launcher looks.
+    """Return the ``java`` that ``JAVA_HOME`` names, else the one on ``PATH``: the order in which
+    Spark's launcher looks.
 
     :raises ConfigurationError: there is none, it does not run, or it is older than
         :data:`OLDEST_JAVA`.
@@ -76,7 +76,7 @@ def must_have_modules(java: Path) -> None:
 
 
 def java_major_version(version_text: str) -> int:
-    """The major version in what ``java -version`` prints: 17 for ``"17.0.15"``, 8 for
+    """Parse the major version in what ``java -version`` prints: 17 for ``"17.0.15"``, 8 for
     ``"1.8.0_402"``.
 
     :raises ConfigurationError: the text has no version in it.

@@ -33,8 +33,8 @@ _LINE = re.compile(r"\s*([^\s#=:]\S*?)(?:\s*[=:]\s*|\s+)(\S.*)")  # as in a Java
 
 
 def java_options(defaults: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """``extraJavaOptions`` for driver and executors: those in ``defaults``, the parallel collector
-    and Avro's limits.
+    """Return ``extraJavaOptions`` for driver and executors: those in ``defaults``, the parallel
+    collector and Avro's limits.
 
     Where a collector is chosen already, none is added: a JVM that is given two refuses to start.
     Nor a limit where it is set already. What is not in the result stays as it is.
@@ -61,7 +61,7 @@ def java_options(defaults: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def spark_defaults(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the ``spark-defaults.conf`` that Spark will read says; empty without one."""
+    """Read the ``spark-defaults.conf`` that Spark will read; empty without one."""
     environment = os.environ if environment is None else environment
     folder = environment.get("SPARK_CONF_DIR")
     if not folder:

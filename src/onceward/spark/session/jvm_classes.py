@@ -10,8 +10,9 @@ from onceward.errors import ConfigurationError
 
 
 def must_have(session: SparkSession, name: str, message: str, next_step: str) -> None:
-    """:raises ConfigurationError: the class, by its full name, is not on the driver's class
-    path.
+    """Check that a class is on the driver's class path.
+
+    :raises ConfigurationError: the class, by its full name, is not there.
     """
     jvm: Any = session.sparkContext._jvm
     try:

@@ -46,6 +46,6 @@ def drop_zip_importers() -> None:
 
 
 def _archive(module: ModuleType | None) -> str | None:
-    """The archive that ``module`` was imported from, if it was one."""
+    """Return the archive that ``module`` was imported from, if it was one."""
     loader = getattr(module, "__loader__", None)
     return loader.archive if isinstance(loader, zipimport.zipimporter) else None

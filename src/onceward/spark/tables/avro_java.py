@@ -22,7 +22,7 @@ _EXECUTOR_OPTIONS = ("spark.executor.extraJavaOptions", "spark.executor.defaultJ
 
 
 def why_not_a_schema(session: SparkSession, text: str) -> str | None:
-    """What Avro has against ``text`` as a schema; None: nothing."""
+    """Return what Avro objects to in ``text`` as a schema; None if nothing."""
     try:
         _parsed(session, text)
     except Exception as error:  # noqa: BLE001 — Py4JJavaError, of whatever kind: its words are what is wanted
@@ -31,7 +31,7 @@ def why_not_a_schema(session: SparkSession, text: str) -> str | None:
 
 
 def why_not_a_column(session: SparkSession, text: str) -> str | None:
-    """What Spark has against ``text`` as the schema of a column; None: nothing."""
+    """Return what Spark objects to in ``text`` as the schema of a column; None if nothing."""
     try:
         _jvm(session).org.apache.spark.sql.avro.SchemaConverters.toSqlType(_parsed(session, text))
     except Exception as error:  # noqa: BLE001 — as above
@@ -40,8 +40,8 @@ def why_not_a_column(session: SparkSession, text: str) -> str | None:
 
 
 def column_of(session: SparkSession, text: str) -> DataType:
-    """The type that Spark's column has of values of the schema ``text``, against which it has
-    nothing. All in it may be null.
+    """Return the type of Spark's column for values of the valid schema ``text``. All in it may be
+    null.
     """
     converters = _jvm(session).org.apache.spark.sql.avro.SchemaConverters
     kind = converters.toSqlType(_parsed(session, text)).dataType().asNullable()
@@ -49,8 +49,8 @@ def column_of(session: SparkSession, text: str) -> DataType:
 
 
 def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str | None:
-    """What Avro says of records written with ``writer`` that shall be read as ``reader``; None:
-    each of them can be.
+    """Return what Avro objects to in reading records written with ``writer`` as ``reader``; None
+    if each can be read.
 
     Some may be readable all the same: those whose union holds a member that both have, for
     example.
@@ -73,8 +73,8 @@ def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str 
 
 
 def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | None:
-    """What Spark has against writing values of type ``kind`` by the schema ``text``; None:
-    nothing.
+    """Return what Spark objects to in writing values of type ``kind`` by the schema ``text``; None
+    if nothing.
     """
     jvm = _jvm(session)
     try:
@@ -87,7 +87,9 @@ def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | 
 
 
 def schema_for(session: SparkSession, kind: DataType, name: str, namespace: str) -> str:
-    """The Avro schema that Spark makes of a column of type ``kind``, which is not null itself."""
+    """Return the Avro schema that Spark derives from a column of type ``kind``, which is not null
+    itself.
+    """
     jvm = _jvm(session)
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
     return str(converters.toAvroType(_of_java(jvm, kind), False, name, namespace).toString())
@@ -124,7 +126,9 @@ def keep_within_limits(session: SparkSession) -> None:
 
 
 def _read_limits_again(jvm: Any) -> None:
-    """Avro reads its limits when it is first used, which may have been before."""
+    """Make Avro read its limits again: it reads them when it is first used, which may have been
+    before.
+    """
     try:
         loader = jvm.Thread.currentThread().getContextClassLoader()
         limits = jvm.java.lang.Class.forName("org.apache.avro.SystemLimitException", True, loader)
@@ -152,7 +156,7 @@ def _jvm(session: SparkSession) -> Any:
 
 
 def _words(error: Exception) -> str:
-    """One line: what Java's exception says."""
+    """Return the message of Java's exception as one line."""
     if isinstance(error, PySparkException):
         return " ".join(str(error).split())[:500]
     cause = getattr(error, "java_exception", None)

@@ -24,8 +24,8 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 def kept(
     frame: DataFrame, partition_by: Sequence[str], session: SparkSession, table: str
 ) -> DataFrame:
-    """``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a value that would
-    become another one.
+    """Return ``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a value that
+    would be changed.
 
     :param session: that writes.
     :param table: in our words.

@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 
 
 def location_of(session: SparkSession, name: str) -> str:
-    """The path of the table ``name`` of the session's catalog.
+    """Return the path of the table ``name`` of the session's catalog.
 
     :raises TableMissing: there is none, or it is no Delta table.
     :raises TargetUnreachable: the catalog does not answer, which Spark tells as an
@@ -99,7 +99,10 @@ class DeltaTable:
         self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
 
     def begin(self) -> Transaction:
-        """:raises TableMissing: there is no table."""
+        """Begin a transaction.
+
+        :raises TableMissing: there is no table.
+        """
         transaction = Transaction(self._jvm, self._log.startTransaction())
         if not transaction.finds_a_table:
             raise TableMissing(
@@ -111,8 +114,10 @@ class DeltaTable:
         return transaction
 
     def must_be_plain(self) -> None:
-        """:raises ConfigurationError: columns are more than their types say, or the table forgets
-        who has written.
+        """Check that the table can be written exactly once.
+
+        :raises ConfigurationError: columns are generated or constrained, or the table drops
+            application ids.
         """
         shape = self.begin().shape
         for name, column in shape.columns.items():
@@ -135,8 +140,8 @@ class DeltaTable:
             )
 
     def fitting(self, frame: DataFrame) -> DataFrame:
-        """``frame`` with its columns in the table's order. Its job fails with ``RowRefused`` at a
-        row that the table would have with another value in a partition column.
+        """Return ``frame`` with its columns in the table's order. Its job fails with
+        ``RowRefused`` at a row whose partition value the table would change.
 
         :raises InvalidColumn: it has other columns, or other types; or a partition column of it keeps
             no value.
@@ -149,7 +154,7 @@ class DeltaTable:
         return kept(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
 
     def _must_fit(self, frame: DataFrame, shape: Shape) -> list[str]:
-        """The table's columns."""
+        """Check that ``frame`` fits; return the table's columns."""
         wanted = StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
         given = {field.name: field.dataType for field in frame.schema}
         if len(given) != len(frame.columns) or given.keys() != set(wanted.names):
@@ -189,12 +194,12 @@ class DeltaTable:
             return transaction.write(frame, options), transaction.shape
 
     def missing(self, actions: Sequence[str]) -> list[str]:
-        """The files of ``actions`` that are gone."""
+        """List the files of ``actions`` that are gone."""
         system = self._system()
         return [str(path) for path in self._paths(actions) if not system.exists(path)]
 
     def remove(self, actions: Sequence[str]) -> None:
-        """The files of ``actions``, which nobody has committed."""
+        """Remove the files of ``actions`` that were never committed."""
         system = self._system()
         for path in self._paths(actions):
             system.delete(path, False)
@@ -235,29 +240,27 @@ class Transaction:
         )
 
     def newest(self, writer: str) -> int:
-        """The version that ``writer`` (an application id in Delta's words) has committed last; -1:
+        """Return the version that ``writer`` (Delta's application id) has committed last; -1 if
         none.
         """
         return int(self._transaction.txnVersion(writer))
 
     def writers(self) -> dict[str, int]:
-        """All that have ever committed by an application id, and the version that each has
-        committed last.
-        """
+        """Return all application ids that have committed, and the last version of each."""
         found = self._transaction.snapshot().setTransactions()
         every = [found.apply(index) for index in range(found.size())]
         return {str(one.appId()): int(one.version()) for one in every}
 
     def write(self, frame: DataFrame, options: Any) -> list[str]:
-        """Into files that it does not commit; the actions that would."""
+        """Write the rows to files without committing them; return the actions that would."""
         written = self._transaction.writeFiles(
             planned_once(frame)._jdf, self._jvm.scala.Some(options)
         )
         return [str(written.apply(index).json()) for index in range(written.size())]
 
     def commit(self, actions: Sequence[str], writer: str, version: int, query_id: str) -> None:
-        """``actions``, and ``version`` as the newest of ``writer``. Once, if :meth:`newest` was
-        asked before: of two that have read the same one fails.
+        """Commit ``actions``, and ``version`` as the newest of ``writer``. Once, if :meth:`newest`
+        was asked before: of two that have read the same version one fails.
 
         :raises Exception: Delta's own; whether it is committed, another transaction tells.
         """
@@ -277,7 +280,7 @@ class Transaction:
 
 
 def rows_in(actions: Sequence[str]) -> int:
-    """As counted by the tasks that have written them.
+    """Count the rows in ``actions``, as counted by the tasks that have written them.
 
     :raises ConfigurationError: the session does not let them count.
     """
@@ -293,7 +296,7 @@ def rows_in(actions: Sequence[str]) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Two types, whatever they say of nulls and however they are commented."""
+    """Compare two types, ignoring nullability and comments."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = (one.keys() | other.keys()) - {
             "nullable",

@@ -18,7 +18,7 @@ _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 
 def fields_of(schema: str) -> dict[str, str]:
-    """The type of each field, also of those inside others, by its number.
+    """Return the type of each field, nested ones included, by its id.
 
     :param schema: as ``SchemaParser`` writes it.
     """
@@ -46,8 +46,8 @@ def _fields(of: Any) -> Iterator[tuple[str, str]]:
 
 
 def unreadable(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Why a table with the fields ``now`` cannot read files that were written for ``then``; empty:
-    it can.
+    """Return why a table with the fields ``now`` cannot read files that were written for ``then``;
+    empty if it can.
     """
     if not then.keys() & now.keys():
         return ["it has none of the fields of then"]

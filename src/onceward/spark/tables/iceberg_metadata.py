@@ -27,7 +27,8 @@ class Metadata:
         }
 
     def staged(self, prefix: str) -> dict[str, int]:
-        """The snapshots that were never part of the table, by what they were written as.
+        """Return the staged snapshots, which were never part of the table, by the name they were
+        written under.
 
         What somebody has rolled back is none of them: it was current once, and can be current
         again. Nor is what a branch or a tag has.
@@ -51,8 +52,8 @@ class Metadata:
         }
 
     def lack(self, snapshots: Sequence[int]) -> list[int]:
-        """Those of ``snapshots`` that the table has not, whoever was to publish them: neither
-        themselves, nor what was published of them.
+        """Return those of ``snapshots`` that the table lacks: neither themselves nor what was
+        published of them are in it.
         """
         main = list(self._ancestors(self._said.get("current-snapshot-id")))
         published_as = {self._told(one).get(_PUBLISHED_AS) for one in main}
@@ -69,7 +70,7 @@ class Metadata:
         ]
 
     def _ancestors(self, snapshot: int | None) -> Iterator[int]:
-        """Beginning with itself, as far back as is known."""
+        """Yield a snapshot and its ancestors, as far back as they are known."""
         while snapshot in self._snapshots:
             yield snapshot
             snapshot = self._snapshots[snapshot].get("parent-snapshot-id")

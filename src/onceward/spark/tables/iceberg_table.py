@@ -123,8 +123,8 @@ class IcebergTable:
             )
 
     def _names_a_catalog(self) -> bool:
-        """Whether the session has the catalog: of one that it lacks, as of one that is away, Spark
-        asks its own (``REQUIRES_SINGLE_PART_NAMESPACE``).
+        """Return whether the session has the catalog: for one that it lacks, as for one that is
+        away, Spark asks its own (``REQUIRES_SINGLE_PART_NAMESPACE``).
         """
         parts = self.name.split(".")
         return (
@@ -138,12 +138,15 @@ class IcebergTable:
         return str(self._table.uuid())
 
     def properties(self) -> dict[str, str]:
-        """As they are now."""
+        """Return the table's properties as they are now."""
         self._table.refresh()
         return {str(name): str(value) for name, value in self._table.properties().items()}
 
     def must_stage(self) -> None:
-        """:raises ConfigurationError: what is written to the table is seen at once."""
+        """Check that writes to the table are staged.
+
+        :raises ConfigurationError: what is written to the table is visible at once.
+        """
         if self.properties().get(_WAP_ENABLED) != "true":
             raise ConfigurationError(
                 f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which "
@@ -160,7 +163,10 @@ class IcebergTable:
         return fields_of(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
 
     def must_fit(self, frame: DataFrame) -> None:
-        """:raises InvalidColumn: a column cannot take the values of ``frame`` as they are."""
+        """Check that ``frame`` fits the table.
+
+        :raises InvalidColumn: a column cannot take the values of ``frame`` as they are.
+        """
         self._table.refresh()
         columns = StructType.fromJson(
             json.loads(self._iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json())
@@ -197,7 +203,7 @@ class IcebergTable:
         )
 
     def _newest_as(self, name: str) -> Any:
-        """The snapshot that was just written; from the end of a list that may be long."""
+        """Find the snapshot that was just written, from the end of a list that may be long."""
         self._table.refresh()
         of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
         every = self._table.snapshots()
@@ -210,24 +216,25 @@ class IcebergTable:
         return next(found, None)
 
     def metadata(self) -> Metadata:
-        """As they are now. All of them: much, if the table has many snapshots."""
+        """Read the table's snapshots as they are now. All of them: much, if the table has many."""
         return self._told(self._table.operations().refresh())
 
     def _told(self, metadata: Any) -> Metadata:
         return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
 
     def staged(self, prefix: str) -> dict[str, int]:
-        """The snapshots that were never part of the table, by what they were written as."""
+        """Return the staged snapshots, which were never part of the table, by the name they were
+        written under.
+        """
         return self.metadata().staged(prefix)
 
     def gone(self, snapshots: Sequence[int]) -> list[int]:
-        """Those that are no more there, published or not."""
+        """Return those of ``snapshots`` that no longer exist, published or not."""
         self._table.refresh()
         return [one for one in snapshots if self._table.snapshot(one) is None]
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
-        """One commit, after which all of ``snapshots`` are part of the table, and it has
-        ``properties``.
+        """Publish all ``snapshots`` and set ``properties`` in one commit.
 
         :raises Exception: Iceberg's own: one of them is published already, for instance.
         """
@@ -244,7 +251,7 @@ class IcebergTable:
         inner._jsparkSession.catalog().refreshTable(self.name)  # this session's own readers
 
     def drop(self, snapshots: Sequence[int]) -> None:
-        """Those of ``snapshots`` that are staged, with their files, and nothing else.
+        """Drop those of ``snapshots`` that are staged, with their files, and nothing else.
 
         Not by ``expireSnapshots``, which at the same time ends all that the settings of the table
         or of one of its branches call old, other people's branches and tags among it.
@@ -275,7 +282,7 @@ class IcebergTable:
         return str(self._table.properties().get("gc.enabled")).lower() == "false"
 
     def _files_of(self, dropped: Sequence[Any], base: Any) -> Any:
-        """Those that came with ``dropped``, and no other snapshot has.
+        """Return the files that came with ``dropped`` and belong to no other snapshot.
 
         Iceberg publishes by a snapshot of its own if somebody else has committed in between. When
         that one has expired before what it was made of, nothing tells of it but the table's files.
@@ -308,7 +315,7 @@ class IcebergTable:
 
 @contextmanager
 def _set(conf: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the session of a query has ``settings``; nothing else runs in it."""
+    """Set ``settings`` in a query's session inside the block; nothing else runs in it."""
     before = {name: conf.get(name, None) for name in settings}
     for name, value in settings.items():
         conf.set(name, value)
