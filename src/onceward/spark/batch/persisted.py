@@ -170,7 +170,9 @@ def _persisted(context: SparkContext) -> set[int]:
 
 
 def _executors(context: SparkContext) -> frozenset[str]:
-    """Return where blocks can be: ``host:port`` of each living executor; a new one has a new port."""
+    """Return where blocks can be: ``host:port`` of each living executor; a new one has a new
+    port.
+    """
     return frozenset(
         str(context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(",")).split(",")
     )

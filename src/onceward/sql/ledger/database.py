@@ -76,7 +76,9 @@ class Database(ABC):
         """
 
     def is_usable(self, session: Session) -> bool:
-        """Return whether the session can be used, as far as that shows without asking the server."""
+        """Return whether the session can be used, as far as that shows without asking the
+        server.
+        """
         return not session.closed
 
     @abstractmethod

@@ -33,7 +33,9 @@ def quoted(name: str) -> str:
 
 
 def staging_table(sql_name: str, staged: Mapping[str, str], temporary: bool = False) -> str:
-    """Return the statement that creates a staging table; a temporary one belongs to the session."""
+    """Return the statement that creates a staging table; a temporary one belongs to the
+    session.
+    """
     columns = [f"{quoted(name)} {_TYPES.get(kind, kind)} NULL" for name, kind in staged.items()]
     columns += [
         f"{TASK} bigint NOT NULL",

@@ -185,7 +185,9 @@ _DELETED = "onceward_deletes"
 
 
 def _same(merge: Merge) -> str:
-    """Return the condition that a row of the ``target`` and one of the ``last`` have the same key."""
+    """Return the condition that a row of the ``target`` and one of the ``last`` have the same
+    key.
+    """
     return " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
 
 

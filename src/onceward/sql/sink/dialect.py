@@ -184,7 +184,9 @@ class Dialect(ABC):
 
     @abstractmethod
     def named(self, what: str) -> AbstractContextManager[None]:
-        """Raise the server's errors inside the block as typed ones that say what was being done."""
+        """Raise the server's errors inside the block as typed ones that say what was being
+        done.
+        """
 
     @abstractmethod
     def open_staging(

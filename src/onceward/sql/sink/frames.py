@@ -26,7 +26,9 @@ class Frame(ABC):
         self.table = table
 
     def bring(self, connection: Session) -> None:  # noqa: B027
-        """Send the rows ahead of the transaction that decides, to where :meth:`rows` finds them."""
+        """Send the rows ahead of the transaction that decides, to where :meth:`rows` finds
+        them.
+        """
 
     @property
     @abstractmethod
