@@ -76,9 +76,7 @@ class SourceEvents:
 
 
 class _InvalidRows:
-    """The rows of a block that cannot be read: the skippable ones are dropped, and one error names
-    all others.
-    """
+    """The unreadable rows of a block: skippable ones are dropped, one error names the others."""
 
     def __init__(self, source: SourceEvents, kind: BlockKind) -> None:
         self._source, self._pair = source, 2 if kind == "update" else 1
@@ -119,9 +117,7 @@ class _InvalidRows:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows of one table, all inserted, all deleted, or all updated, in the binlog's order; or one
-    truncation of it.
-    """
+    """Rows of one table, all of one kind, in the binlog's order; or one truncation of it."""
 
     map: TableMap
     kind: BlockKind

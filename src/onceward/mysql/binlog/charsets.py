@@ -138,9 +138,7 @@ def _by_number() -> dict[int, str]:
 
 @functools.cache
 def single_byte_table(charset: str) -> str | None:
-    """Return the character of each of the 256 bytes, U+FFFE for none; None if characters have more
-    than a byte.
-    """
+    """Return a character for each byte, U+FFFE for none; None for a multi-byte charset."""
     if charset in _OWN:
         return "".join(map(chr, range(_UPPER))) + _OWN[charset]
     if charset not in _SINGLE_BYTE_CODECS:

@@ -54,9 +54,7 @@ _NO_TABLE = b"\xff\xff\xff\0\0\0"
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
 PIECE_BYTES = 64 << 20
-"""Bound of the result of one decoding: a null is a bit in a row, and a name and a null in its
-JSON.
-"""
+"""Bound of what one decoding makes: a null, for one, is a bit in a row, and text in JSON."""
 _CELL_BYTES = 64
 """Memory of a cell while a row is decoded: its place, its value, its text."""
 _BYTE_BECOMES, _PACKED_BYTE_BECOMES = 6, 1032

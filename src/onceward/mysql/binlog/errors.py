@@ -23,9 +23,7 @@ ON_DAMAGE = (
 
 
 def event_id(event: BinlogEvent) -> str:
-    """Return an event's name in errors and ``pass_over``: ``file:position``, and ``#number`` of
-    one in a payload.
-    """
+    """Return an event's name in errors and ``pass_over``: ``file:position#inner``."""
     return f"{event.file}:{event.position}" + (f"#{event.inner}" if event.inner else "")
 
 

@@ -37,9 +37,7 @@ class BinlogEvent(NamedTuple):
     inner: int = 0
     """Number of the event in its transaction payload, from 1; 0 outside of one."""
     artificial: bool = False
-    """Not in the binlog: the server made it for this dump (a rotation at the beginning, a
-    heartbeat).
-    """
+    """Not in the binlog: made for this dump (a rotation at its beginning, a heartbeat)."""
 
     @property
     def body(self) -> memoryview:

@@ -35,9 +35,7 @@ MAGIC = b"\xfebin"
 FIRST_POSITION = 4
 BLOCK_BYTES = 1 << 20
 MOST_BYTES = (1 << 30) + (1 << 20)
-"""Size limit of one event: a server sends none beyond ``max_allowed_packet``, whose own limit is 1
-GiB.
-"""
+"""Size limit of one event: that of ``max_allowed_packet`` is 1 GiB."""
 
 # Length and number, status, then the event: time, kind, server, size, end, flags.
 _PACKET = struct.Struct("<IBIBIIIH")
@@ -104,9 +102,7 @@ class EventReader:
         self._partial: bytearray | None = None  # the beginning of an event of several packets
 
     def space(self) -> memoryview:
-        """Return where the next bytes belong, at least one. Events that were returned before are
-        not touched.
-        """
+        """Return where the next bytes belong, at least one. Returned events are not touched."""
         room = len(self._buffer) - self._write_at
         if self._read_at + self._need > len(self._buffer) or room <= self._block_bytes >> 4:
             rest = memoryview(self._buffer)[self._read_at : self._write_at]
@@ -151,9 +147,7 @@ class EventReader:
         return True
 
     def _take_plain(self, found: list[BinlogEvent], until: int) -> None:
-        """Append whole events in packets of their own: the hot loop. Stops at the first byte of
-        anything else.
-        """
+        """Append whole events in packets of their own, the hot loop; stop at anything else."""
         buffer, read, write_at = self._buffer, self._read_at, self._write_at
         position, file, checksum = self.position, self.file, self._checksum
         verify, unpack, append = self._verify and checksum > 0, _PACKET.unpack_from, found.append
@@ -298,9 +292,7 @@ class EventReader:
     def _rotate(
         self, buffer: bytes | bytearray, start: int, stop: int, header: tuple[int, int, int]
     ) -> BinlogEvent:
-        """Continue in another file, or check the first rotation, which repeats what was
-        requested.
-        """
+        """Continue in another file, or check the first rotation, which repeats the request."""
         # It comes before the format description, which says whether there are checksums: it has
         # one if its last bytes are one.
         if stop - start > HEADER_BYTES + 8 + _CHECKSUM and _has_valid_checksum(

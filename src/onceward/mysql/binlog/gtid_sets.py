@@ -32,9 +32,7 @@ class Gtids(ABC):
     """A set of transactions of either server."""
 
     is_unordered = False
-    """A number came that is not above the one of its server before: a number may then name two
-    transactions.
-    """
+    """A number was not above the one of its server before: it may name two transactions."""
 
     @staticmethod
     def parse(dialect: Dialect, text: str) -> Gtids:
@@ -69,9 +67,7 @@ class Gtids(ABC):
         return self
 
     def can_start_in(self, before: Gtids) -> bool:
-        """Check whether a binlog that has the set ``before`` at its beginning lies behind nothing
-        unread.
-        """
+        """Check that nothing unread lies before a binlog that begins with the set ``before``."""
         return self.covers(before)
 
     @abstractmethod
@@ -231,9 +227,7 @@ class GtidBinlogState(Gtids):
                 self._set_last(domain, server, number)
 
     def learn(self, state: GtidBinlogState) -> None:
-        """Replace domains by the server's own state at this place: nothing else of theirs lies
-        before it.
-        """
+        """Replace domains by the server's own state at this place."""
         for domain, servers in state._last.items():
             self._last[domain] = dict(servers)
             self._up_to.discard(domain)
@@ -265,9 +259,7 @@ class GtidBinlogState(Gtids):
         return True
 
     def must_skip(self, gtid: str) -> bool:
-        """Check whether a transaction is skipped, on a server where the last of these has not come
-        yet.
-        """
+        """Check whether a transaction is skipped, where the last of these has not come."""
         domain, server, number = _numbers(gtid)
         last = self._last.get(domain, {}).get(server, -1)
         if domain in self._up_to:
@@ -289,9 +281,7 @@ class GtidBinlogState(Gtids):
         return number > highest + 1
 
     def mark_reached(self, state: Gtids) -> None:
-        """Drop the transactions of ``state``, which have come: nothing more is skipped up to
-        them.
-        """
+        """Drop transactions that have come: nothing more is skipped up to them."""
         for domain, server, number in _same_kind(self, state)._triples():
             servers = self._last.get(domain, {})
             is_last = domain not in self._up_to or server == list(servers)[-1]

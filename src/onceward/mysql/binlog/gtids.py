@@ -52,9 +52,7 @@ class Gtid(NamedTuple):
     text: str | None
     """None where the server gives none (``gtid_mode=OFF``)."""
     rows_only: bool
-    """No statement of it changes anything. MariaDB never says so: there every QUERY has to be
-    classified.
-    """
+    """No statement of it changes anything. MariaDB never says so."""
     length: int | None
     """Bytes of the whole transaction in the binlog, from this event on."""
     committed_at_us: int | None

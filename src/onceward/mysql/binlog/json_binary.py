@@ -92,9 +92,7 @@ _SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
 _OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253
 _OPAQUE_MOMENTS = {_OPAQUE_DATE, _OPAQUE_TIME, 7, 12}
 _MOST_DIGITS = 81
-"""Of a decimal, nine words of nine digits: the server counts those of a whole word here, where a
-column has 65.
-"""
+"""Nine words of nine digits: the server counts whole words here; a column has 65."""
 _TOO_SHORT = "it ends before what it says it has"
 _MANY = 64
 _SEVEN_BITS = 127

@@ -91,9 +91,7 @@ def _width(column: TableColumn) -> int:
 
 
 def _digit_table(array: pa.Array, instead: str) -> Numbers:
-    """Return a row of digits for each text, all of which are as long. ``instead`` stands for a
-    null.
-    """
+    """Return a row of digits for each text, all of one length; ``instead`` is for nulls."""
     if array.null_count:
         array = pc.fill_null(array, instead)
     _, edges, data = array.buffers()
@@ -135,9 +133,7 @@ def _days(table: TableMap, column: TableColumn, digits: Numbers) -> Numbers:
 
 
 def _microseconds(column: TableColumn, array: pa.Array) -> Numbers:
-    """Return a TIME in microseconds. Sign and hours have no fixed width: the rest is counted from
-    the end.
-    """
+    """Return TIME in microseconds: sign and hours vary in width, so it reads from the end."""
     texts = pc.fill_null(array, "00:00:00") if array.null_count else array
     negative = pc.starts_with(texts, "-").to_numpy(zero_copy_only=False)
     width = _HOURS_DIGITS + 6 + (column.fsp and column.fsp + 1)
@@ -189,9 +185,7 @@ def row_json(table: TableMap, rows: pa.RecordBatch, values: ValueForm = "text") 
 
 
 def key_json(table: TableMap, rows: pa.RecordBatch, values: ValueForm = "text") -> pa.Array:
-    """Return each row's primary key as a JSON object of its columns, in the key's order; null if
-    the table has none.
-    """
+    """Return each row's primary key as a JSON object, in the key's order; null without one."""
     if not table.key:
         return pa.nulls(rows.num_rows, pa.string())
     return _objects(table, table.key, rows, values)
@@ -309,9 +303,7 @@ def _plain_decimals(array: pa.Array) -> pa.Array:
 
 
 def _float_texts(array: pa.Array) -> pa.Array:
-    """Return the fewest digits that mean the same number: more than the six of a FLOAT that a
-    client is sent.
-    """
+    """Return the fewest digits that mean the same number: more than a client is sent."""
     texts = array.cast(pa.string())
     odd = pc.match_substring(texts, "e")
     if not pc.any(odd).as_py():
@@ -334,9 +326,7 @@ def _base64(value: bytes) -> str:
 
 
 def _too_long_error(table: TableMap, columns: Sequence[pa.Array]) -> InvalidCell:
-    """Return the error of the longest row: what is decoded at once is bounded, so one row alone is
-    too long.
-    """
+    """Return the error of the longest row, which is too long by itself."""
     texts = [
         each for each in columns if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
     ]

@@ -40,9 +40,7 @@ _SPARE = 16
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The cells of one column, by row. ``start`` of a null is some place in the buffer, its length
-    0.
-    """
+    """The cells of a column, by row. ``start`` of a null is arbitrary, its length 0."""
 
     start: Numbers
     length: Numbers | None
@@ -91,9 +89,7 @@ class RowData:
     def join(
         parts: Sequence[bytes | bytearray | memoryview], columns: Sequence[TableColumn]
     ) -> RowData:
-        """Join the parts, with enough bytes behind them that cells can be read before they are
-        checked.
-        """
+        """Join the parts, with enough bytes behind them to read cells before they are checked."""
         spare = bytes(_SPARE + 1 + sum(8 + max(column.width, 0) for column in columns))
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         stop = np.cumsum(lengths)
@@ -138,9 +134,7 @@ class RowLayout:
         return self._join(steps)
 
     def _walk_together(self, block: RowData, start: Numbers) -> tuple[Numbers, list[Cells]]:
-        """Walk one row of each event. A length is cut to one byte more than there are, so that it
-        is noticed.
-        """
+        """Walk one row of each event, with lengths cut to one byte beyond the end."""
         data, limit = block.numbers, np.int64(block.stop[-1] + 1)
         cells, at, ahead = [], start, self._bitmap  # the next cell is at `at + ahead`
         for place, column in enumerate(self._columns):

@@ -39,9 +39,7 @@ class Truncation:
 
 @dataclass(frozen=True)
 class OtherTables:
-    """It stands in the place of rows of tables that nobody reads: unless one of these is a view,
-    or has a trigger.
-    """
+    """It stands in the place of rows of other tables: unless one is a view, or has a trigger."""
 
     tables: TableNames
 
@@ -94,9 +92,7 @@ _OBJECTS = (
 _DATABASE = ("DATABASE", "SCHEMA")
 _TABLE = ("TABLE", "TABLES")
 _MODIFIERS = 24
-"""So many words may stand between CREATE and the object (``DEFINER = `a`@`b` SQL SECURITY DEFINER
-…``).
-"""
+"""So many words, such as DEFINER and SQL SECURITY, may stand between CREATE and the object."""
 _PARTITION_CHANGES = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
 """Clauses of ALTER TABLE that take rows away with a partition, or bring some."""
 
@@ -374,9 +370,7 @@ class StatementClassifier:
         return NO_EFFECT
 
     def _is_versioning(self, word: Token) -> bool:
-        """Check for MariaDB's WITH SYSTEM VERSIONING and ADD SYSTEM VERSIONING: from there on
-        deleted rows stay.
-        """
+        """Check for MariaDB's WITH or ADD SYSTEM VERSIONING: from there on deleted rows stay."""
         if not (word.is_keyword("WITH", "ADD") and self._tokens.skip("SYSTEM")):
             return False
         return self._tokens.next_is("VERSIONING")

@@ -38,9 +38,7 @@ _TEXT_AT = (
     13  # in the body, behind the numbers at its front: variables, database, a zero, then the text
 )
 _OF_LOADS = 13
-"""Additional bytes of LOAD DATA: its file, where the file's name is in the text, how duplicates
-are handled.
-"""
+"""Additional bytes of LOAD DATA: its file, the file's place in the text, duplicates."""
 _HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), len("ROLLBACK")
 
 _CODECS = {

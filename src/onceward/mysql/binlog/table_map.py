@@ -214,9 +214,7 @@ def _decimal_column(name: str, precision: int, scale: int, table: str) -> TableC
 
 
 def _string_column(name: str, first: int, second: int, table: str) -> StoredColumn:
-    """Parse type 254, whose first byte of metadata is the real type, with two inverted bits of the
-    length in it.
-    """
+    """Parse type 254: the real type, with two inverted bits of the length in it."""
     real, size = first, second
     if first & 0x30 != 0x30:
         real, size = first | 0x30, second | (first & 0x30 ^ 0x30) << 4
@@ -292,9 +290,7 @@ class TableMap:
 
     @staticmethod
     def parse_names(body: bytes) -> tuple[str, str]:
-        """Return database and table alone: of a table that is not selected, nothing else is
-        read.
-        """
+        """Return database and table: nothing else is read of a table that is not selected."""
         return _take_names(MetadataFields(body, "a table map", ID_BYTES + 2))
 
     @staticmethod
@@ -335,9 +331,7 @@ class TableMap:
 
 
 def _take_names(data: MetadataFields) -> tuple[str, str]:
-    """Read the names of a database and of a table, each behind its length and with a zero at the
-    end.
-    """
+    """Read the names of a database and of a table, each with a length and a zero."""
     names = []
     for _ in range(2):
         names.append(decode_name(data.take(data.take_byte())))
@@ -352,9 +346,7 @@ def _fields(data: MetadataFields) -> Iterator[tuple[int, bytes]]:
 
 
 class _OptionalMetadata:
-    """The optional metadata, each field of which is about the columns of some types, in their
-    order.
-    """
+    """The optional metadata: each field is about the columns of some types, in order."""
 
     def __init__(
         self, fields: dict[int, bytes], table: str, types: bytes, dialect: Dialect
@@ -376,9 +368,7 @@ class _OptionalMetadata:
         return MetadataFields(self._fields.get(field, b""), f"the table map of {self._table}")
 
     def unsigned(self, layouts: list[StoredColumn]) -> dict[int, bool]:
-        """Return signedness by the index of a numeric column: the sign bits are in the order of
-        those alone, the first on top.
-        """
+        """Return signedness by the index of a numeric column, whose bits come in order."""
         places = [place for place, each in enumerate(layouts) if each.number in self._numeric]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}

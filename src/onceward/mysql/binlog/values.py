@@ -360,9 +360,7 @@ def _array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) ->
 
 
 SESSION = "SET time_zone = '+00:00', character_set_results = NULL, sql_mode = ''"
-"""Times in UTC, texts in their columns' own charsets, as they are in a binlog, and without the
-spaces of a CHAR.
-"""
+"""As in a binlog: times in UTC, texts in their columns' own charsets, no padding of CHAR."""
 
 _FLOAT_BYTES = 4
 _ADDRESS_BYTES = {4, 16}

@@ -191,9 +191,7 @@ def _events_before(events: list[BinlogEvent], high: Coordinates) -> list[BinlogE
 
 
 def _number_rows(tables: list[pa.Table]) -> pa.Table:
-    """Return all rows as one table, in an order that does not depend on which of them had changes
-    meanwhile.
-    """
+    """Return all rows as one table, in an order that does not depend on their changes."""
     rows = pa.concat_tables(tables).combine_chunks()
     rows = rows.take(pc.sort_indices(rows["key"]))
     place = CHANGES.get_field_index("row")
@@ -201,9 +199,7 @@ def _number_rows(tables: list[pa.Table]) -> pa.Table:
 
 
 def _describe_in_view(query: Query, as_of: Position, chunk: Chunk) -> TableDescription | None:
-    """Return the table's definition, which the transaction holds from here on; None if there is no
-    such table now.
-    """
+    """Return the table's definition, which the transaction holds; None without such a table."""
     database, name = chunk["table"]
     query("SET character_set_results = 'utf8mb4'")
     try:

@@ -74,9 +74,7 @@ class KeyColumn:
         return str(Decimal(text)) if self.kind in _DIGITS else text
 
     def literal(self, place: str) -> str:
-        """Return SQL: beside the column the server takes the column's collation, not the
-        literal's.
-        """
+        """Return SQL, which the server compares in the collation of the column beside it."""
         if self.kind in _DIGITS:
             return format(Decimal(place), "f")
         if self.kind in (ColumnKind.TEXT, ColumnKind.BINARY):
@@ -116,9 +114,7 @@ def quote(name: str) -> str:
 
 
 def range_condition(key: Key, after: KeyPlace | None, up_to: KeyPlace | None) -> str:
-    """Return the condition that a row is behind ``after`` and not behind ``up_to``; None is no
-    limit.
-    """
+    """Return the condition of being behind ``after`` and not behind ``up_to``; None: no limit."""
     sides = [_behind_condition(key, after)] if after else []
     sides += [_not_behind_condition(key, up_to)] if up_to else []
     return " AND ".join(sides) or "TRUE"

@@ -219,9 +219,7 @@ def _split_columns(
 def _cell_lengths(
     data: npt.NDArray[np.uint8], at: Offsets
 ) -> tuple[Offsets, Offsets, npt.NDArray[np.bool_]]:
-    """Read the length-encoded lengths at ``at``: return where each cell begins, its length, and
-    whether it is null.
-    """
+    """Return where each cell at ``at`` begins, its length, and whether it is null."""
     last = len(data) - 1
     lead = data[np.minimum(at, last)]
     length, begin = lead.astype(np.int64), at + 1

@@ -39,9 +39,7 @@ _PASSING = (
 LOCK_WAIT = 1205  # ER_LOCK_WAIT_TIMEOUT
 _HANDSHAKE_SECONDS = 30
 ANSWER_SECONDS = 300.0
-"""Timeout of an answer, or of a row of one; a server that is gone without a word is noticed in
-half a minute.
-"""
+"""Timeout of an answer, or of a row of one, from a server that is still there."""
 _LOCK_SECONDS = 60  # who locks a table is waited for so long: servers say a day, or a year
 _NOT_LOGGING = 1381  # ER_NO_BINARY_LOGGING
 _REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG
@@ -85,9 +83,7 @@ class Server:
         """The ``server_uuid``, or a substitute for it on MariaDB."""
         self.lower_case_table_names = int(variables["lower_case_table_names"])
         self.cascades_are_logged = variables.get("innodb_native_foreign_keys") == "OFF"
-        """MySQL 9.6 and later carry foreign keys out above the storage engine, unless this
-        variable says otherwise.
-        """
+        """MySQL 9.6 and later log changes by foreign keys, unless this variable is set."""
 
     def query(
         self, statement: str, parameters: Sequence[Any] | None = None
@@ -121,22 +117,16 @@ class Server:
         return rows[0]
 
     def end(self) -> Coordinates:
-        """Return where the server is writing. The last group of transactions before it may not be
-        sent yet.
-        """
+        """Return where the server is writing. The newest transactions may not be sent yet."""
         file, pos = self.binlog_status()[:2]
         return Coordinates(str(file), int(pos))
 
     def binlogs(self) -> dict[str, int]:
-        """Return the size of each binlog, oldest first; 0 for one whose file was removed by
-        hand.
-        """
+        """Return the size of each binlog, oldest first; 0 without its file."""
         return {str(row[0]): int(row[1]) for row in self.query("SHOW BINARY LOGS")}
 
     def is_view_or_has_triggers(self, database: str, table: str) -> bool:
-        """Check, as far as the login sees, whether changes of a table may be changes of others,
-        too.
-        """
+        """Check whether changes of a table may be changes of others, as the login sees it."""
         rows = self.query(
             "SELECT 1 FROM information_schema.VIEWS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
             "UNION ALL SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s "
@@ -318,9 +308,7 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
 def follow(
     settings: ChangesSettings, at: Position, feed: Callable[[list[BinlogEvent]], bool]
 ) -> None:
-    """Pass the events from ``at`` on to ``feed``, until it returns True, or the server has no
-    more.
-    """
+    """Pass the events from ``at`` on to ``feed``, until it returns True or there are no more."""
     with open_dump(settings, at.server, at.place) as dump:
         for events in dump.blocks():
             if feed(events):
@@ -347,9 +335,7 @@ def driver_errors(where: str) -> Iterator[None]:
 
 
 def error_number(error: BaseException) -> int:
-    """Return the number of PyMySQL's error that ``error`` is, or was raised from; 0 if it is
-    none.
-    """
+    """Return the number of PyMySQL's error that ``error`` is or was raised from; or 0."""
     cause = error.__cause__ if isinstance(error, OncewardError) else error
     driver = library("changes of a MySQL or MariaDB server need PyMySQL", "mysql", "pymysql")
     is_numbered = (

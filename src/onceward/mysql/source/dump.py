@@ -82,9 +82,7 @@ class Dump:
     def blocks(
         self, file: str | None = None, position: int | None = None
     ) -> Iterator[list[BinlogEvent]]:
-        """Yield the events of :meth:`until` as many at a time as came at once: cheaper by a call
-        for each.
-        """
+        """Yield the events of :meth:`until` in blocks: cheaper by a call for each event."""
         reader = self.reader
         until = None if file is None or position is None else (file, position)
         block = reader.events(0, until)
@@ -170,9 +168,7 @@ class _DumpConnection:
             self._connection._sock.settimeout(self._seconds)
 
     def receive(self, space: memoryview, at: str) -> int:
-        """Receive at least a byte into ``space``. The connection's own buffer is empty: the server
-        sends nothing unasked.
-        """
+        """Receive at least a byte into ``space``. PyMySQL's own buffer is empty by then."""
         with self._driver_errors(at):
             count: int = self._connection._sock.recv_into(space)
         if count == 0:

@@ -37,9 +37,7 @@ COLUMNS = (
 
 _FLUSH_BYTES = 4 << 20
 _POSITION = (("pos", 20), ("inner", 10), ("row", 10))
-"""Columns, and how many digits each has in a position: as texts, positions are in the order of the
-binlog.
-"""
+"""Columns with their digits in a position, whose texts are in the binlog's order."""
 
 
 def read_partition(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
@@ -114,9 +112,7 @@ def _read_range(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterator[
 def _flush_function(
     settings: ChangesSettings, state: Any
 ) -> AbstractContextManager[Callable[[Decoder], pa.Table]]:
-    """Return the function that takes changes from a decoder: all, or those that a snapshot lets
-    through.
-    """
+    """Return the function that takes changes: all, or those that a snapshot lets through."""
     return nullcontext(Decoder.flush) if state is None else snapshot_filter(settings, state)
 
 

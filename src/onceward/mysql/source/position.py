@@ -38,9 +38,7 @@ class Coordinates(NamedTuple):
         return (binlog_number(self.file), self.pos)
 
     def is_at_or_behind(self, other: Coordinates) -> bool:
-        """Compare under one base name. The order of two base names is in the server's index
-        alone.
-        """
+        """Compare under one base name; the server's index alone orders several."""
         return base_name(self.file) == base_name(other.file) and self.order >= other.order
 
 
@@ -66,21 +64,15 @@ class Position:
     on another server. None: some have no GTID.
     """
     snapshot: Any = None
-    """See :mod:`onceward.mysql.snapshot.state`. None once all rows that were there before
-    have been read.
-    """
+    """See :mod:`onceward.mysql.snapshot.state`. None once it is over."""
     skips: str | None = None
     """MariaDB, behind a failover: transactions that were read on another server, and whose last
     ones have not come here. None: whatever comes is new, by whatever number.
     """
     unordered: bool = False
-    """MariaDB: numbers of a server came out of order, so that GTIDs do not identify a position on
-    another server.
-    """
+    """MariaDB: numbers came out of order, and identify no position on another server."""
     prepared: dict[str, bool] | None = None
-    """XA transactions that are prepared and not decided, by their XIDs: True for one with rows of
-    selected tables.
-    """
+    """Prepared XA transactions by XID: True for one with rows of selected tables."""
 
     @property
     def place(self) -> Coordinates:

@@ -276,9 +276,7 @@ def _missing_mysql(server: Server, gtids: str) -> str:
 
 
 def _missing_mariadb(server: Server, gtids: str) -> str:
-    """Return missing transactions. Of each domain and server the binlog's last is known; all
-    before it are there.
-    """
+    """Return missing transactions, by the last one of each domain and server."""
     last: dict[tuple[str, str], int] = {}
     for domain, source, number in _MARIADB_GTID.findall(server.executed_gtids()):
         last[domain, source] = max(int(number), last.get((domain, source), -1))
@@ -291,9 +289,7 @@ def _missing_mariadb(server: Server, gtids: str) -> str:
 
 
 def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> str:
-    """Return the newest binlog all of whose predecessors were read: the first unread transaction
-    is in it.
-    """
+    """Return the binlog with the first unread transaction: all before it were read."""
     files = list(server.binlogs())
 
     def before(file: str) -> Gtids | None:
@@ -347,9 +343,7 @@ def _newest_start(server: Server, read_set: Gtids, begins: list[Gtids | None]) -
 def walk_until(
     settings: ChangesSettings, at: Position, ends: Callable[[BinlogEvent, Gtid], bool]
 ) -> TransactionWalk:
-    """Walk from ``at`` to before the first transaction of which ``ends`` returns True, or to the
-    end of all.
-    """
+    """Walk from ``at`` to before the first transaction for which ``ends`` is True, or the end."""
     walk = TransactionWalk(at, before=ends, selects=settings.selects)
     follow(settings, at, walk.feed)
     if walk.error is not None:

@@ -157,9 +157,7 @@ class RangePlanner(TransactionWalk):
         self._skippable = settings.skippable
         self._checked_tables = checked_tables
         self.unchecked_at: Coordinates | None = None
-        """Before the first transaction that defines a selected table, or has changes of one that
-        was not checked.
-        """
+        """Before the first transaction with a selected table that was not checked."""
         self.unchecked_tables: set[tuple[str, str]] = set()
         """Those tables."""
         self._parts = _PartitionBuilder(settings.part_bytes, start.file, start.pos, era=start.era)

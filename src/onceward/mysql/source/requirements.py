@@ -39,9 +39,7 @@ GRANTS = {
     "mysql": "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO",
     "mariadb": "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO",
 }
-"""The login follows. MariaDB's first word for SLAVE MONITOR was REPLICATION CLIENT, too: until
-10.5.
-"""
+"""The login follows. Until 10.5 MariaDB's SLAVE MONITOR was part of REPLICATION CLIENT."""
 # A ` in the name is ` on MariaDB, and `` on MySQL.
 _FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `(.+?)` FOREIGN KEY ")
 _NAME = re.compile(r"`(?:[^`]|``)*`")
@@ -358,9 +356,7 @@ def _is_denied(server: Server, statement: str) -> bool:
 
 
 def _check_versioning(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Requirement]:
-    """Check for MariaDB's tables WITH SYSTEM VERSIONING, whose DELETE is an update of one row, or
-    the insertion of another.
-    """
+    """Check for MariaDB's WITH SYSTEM VERSIONING, whose DELETE updates or inserts rows."""
     if server.dialect != "mariadb":
         return
     rows = server.query(

@@ -118,9 +118,7 @@ class ChangesSettings:
 
     @property
     def allowed_cascades(self) -> frozenset[str]:
-        """Tables whose rows may be changed by a cascade, which the binlog does not have, in
-        normalized form.
-        """
+        """Normalized names of tables that an unlogged cascade may change."""
         cascades = (
             one.removeprefix("cascade:") for one in self.pass_over if _CASCADE.fullmatch(one)
         )

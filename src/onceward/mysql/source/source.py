@@ -385,9 +385,7 @@ class MySQLChanges(PartitionedSource):
         return join_pieces(self.read_pieces(partition))
 
     def read_pieces(self, partition: Any) -> Iterator[Any]:
-        """Yield the changes of one partition in pieces: four MiB of a binlog may become gigabytes
-        of text.
-        """
+        """Yield the changes in pieces: MiB of a binlog may become gigabytes of text."""
         return read_partition(self._settings, partition)
 
 

@@ -51,9 +51,7 @@ _MISSING = (
     "checkpoint"
 )
 _MOST_PREPARED = 1000
-"""XA transactions that are remembered: the decision on a forgotten one is an error, as on one that
-was never seen.
-"""
+"""The decision on an XA transaction that is forgotten is an error."""
 _NO_GTID = Gtid(None, rows_only=False, length=None, committed_at_us=None)
 
 Handler = Callable[[BinlogEvent], None]
@@ -397,9 +395,7 @@ def unordered_error(at: Position, what: str) -> SourceReplaced:
 
 
 def _end_position(event: BinlogEvent) -> int:
-    """Return the position behind the event's last byte in the file: its header has its size with
-    the checksum.
-    """
+    """Return the position behind the event, whose size in the header includes the checksum."""
     size = int.from_bytes(event.buffer[event.start + 9 : event.start + 13], "little")
     return event.position + size
 
