@@ -48,24 +48,36 @@ class Event:
 Listener = Callable[[Event], None]
 
 # The steps of a micro-batch in reading order; see engine/micro_batch.py.
-OPEN = "open"  # first batch of a process: preflight, fencing of predecessors, ledger read
-ADMIT = "admit"  # compare the batch with the ledger
-REPLAY = "replay"  # run the plan of a batch that is committed already, sending nothing
-PLAN = "plan"  # metadata, the shape of the job, a sequencer for the epoch
-SEND = "send"  # the one Spark job: encode, lease, stamp and send
-LEASE = "lease"  # driver side of a lease: started when granted, finished when given back
-CHECK = "check"  # the tasks' reports against the leases of the sequencer
-OFFSETS = "offsets"  # source offsets into the transaction
-LEDGER = "ledger"  # the ledger record into the transaction
-MOVE = "move"  # a database: rows into one table, inside the open transaction; where there are any
-COMMIT = "commit"  # the decision, the only commit point: EndTxn(commit), or the ledger record
-PUBLISH = (
-    "publish"  # after the decision, also of an earlier run: what a two-phase target publishes
-)
+# First batch of a process: preflight, fencing of predecessors, ledger read
+OPEN = "open"
+# Compare the batch with the ledger
+ADMIT = "admit"
+# Run the plan of a batch that is committed already, sending nothing
+REPLAY = "replay"
+# Metadata, the shape of the job, a sequencer for the epoch
+PLAN = "plan"
+# The one Spark job: encode, lease, stamp and send
+SEND = "send"
+# Driver side of a lease: started when granted, finished when given back
+LEASE = "lease"
+# The tasks' reports against the leases of the sequencer
+CHECK = "check"
+# Source offsets into the transaction
+OFFSETS = "offsets"
+# The ledger record into the transaction
+LEDGER = "ledger"
+# A database: rows into one table, inside the open transaction; where there are any
+MOVE = "move"
+# The decision, the only commit point: EndTxn(commit), or the ledger record
+COMMIT = "commit"
+# After the decision, also of an earlier run: what a two-phase target publishes
+PUBLISH = "publish"
 # within it, of a write-ahead target: one chunk, until the target has it; then the ledger says so
 DELIVER = "deliver"
-ABORT = "abort"  # EndTxn(abort), or fencing where that is not enough
-FINISH = "finish"  # hand the batch back to Spark, which then writes its commit log
+# EndTxn(abort), or fencing where that is not enough
+ABORT = "abort"
+# Hand the batch back to Spark, which then writes its commit log
+FINISH = "finish"
 
 STEPS = (
     OPEN,
@@ -139,17 +151,18 @@ class _Queued:
 
     def __call__(self, event: Event) -> None:
         if self._waiting.qsize() < _QUEUED:
-            self._waiting.put(event)  # never waits: the queue itself has no bound
+            # Never waits: the queue itself has no bound
+            self._waiting.put(event)
             return
-        if not self._lost:  # at once: a watcher that hangs never comes to the end of its queue
+        # At once: a watcher that hangs never comes to the end of its queue
+        if not self._lost:
             log.warning("a watcher is %d events behind and does not hear of newer ones", _QUEUED)
         self._lost += 1
 
     def end(self) -> None:
         self._waiting.put(None)
-        if (
-            threading.current_thread() is not self._thread
-        ):  # else the watcher itself has had enough
+        # Else the watcher itself has had enough
+        if threading.current_thread() is not self._thread:
             self._thread.join(_LAST_SECONDS)
         self._over = True
 

@@ -16,7 +16,8 @@ PipelineId = NewType("PipelineId", str)
 """The stable name of one query: its transactional id, its consumer group and its ledger key."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
-_TOPIC_MAX_LENGTH = 249  # Kafka: org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH
+# Kafka: org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH
+_TOPIC_MAX_LENGTH = 249
 _PIPELINE_MAX_LENGTH = 200
 
 MAX_EPOCH = 32_767

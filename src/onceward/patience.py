@@ -50,7 +50,8 @@ def ask() -> None:
     asked = _asked.get()
     if not asked:
         return
-    token = _asked.set(())  # an answer may have to wait for a broker itself
+    # An answer may have to wait for a broker itself
+    token = _asked.set(())
     try:
         for should_stop in asked:
             should_stop()

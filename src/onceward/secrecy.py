@@ -27,7 +27,8 @@ def unlogged_calls() -> Iterator[None]:
     # The filters stay for good. Were one taken away again, a thread that goes through the list of
     # filters just then would skip one, perhaps the one that it needs.
     for name in _PY4J_LOGGERS:
-        logging.getLogger(name).addFilter(_is_not_unlogged)  # the same one is added once only
+        # The same one is added once only
+        logging.getLogger(name).addFilter(_is_not_unlogged)
     _unlogged.depth = getattr(_unlogged, "depth", 0) + 1
     try:
         yield

@@ -67,7 +67,8 @@ def build_chain(
         if after.sequence == before.sequence + 1:
             if after.supplement:
                 _check_supplement(before, after, findings)
-                continue  # its positions are those of the batch that it adds to
+                # Its positions are those of the batch that it adds to
+                continue
             _check_batch_number(before, after, findings)
             skipped += _check_joint(before, after, findings)
         elif after.ledger_partition == before.ledger_partition:
@@ -353,7 +354,8 @@ def _check_writes_by_topic(batch: LedgerBatch, findings: Findings) -> None:
     counts: Counter[str | None] = Counter()
     for write in batch.writes:
         counts[write.topic] += write.records
-    more_allowed = None in counts  # of which the settings or the rows name the topic
+    # Of which the settings or the rows name the topic
+    more_allowed = None in counts
     for topic in sorted(topic for topic in counts if topic is not None):
         written = _count_records(batch, topic)
         _compare_counts(

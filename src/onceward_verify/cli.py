@@ -384,9 +384,8 @@ def run(ask: Callable[[], Findings], output: str, stream: TextIO | None = None) 
     status = EXIT_STATUS[findings.verdict] if status is None else status
     if output == "json":
         stream.write(json.dumps({**findings.as_json(), "exit_status": status}, indent=1) + "\n")
-    elif findings.facts.keys() - {
-        "next_step"
-    }:  # else nothing was looked at, and standard error says why
+    elif findings.facts.keys() - {"next_step"}:
+        # Else nothing was looked at, and standard error says why
         stream.write(as_text(findings) + "\n")
     stream.flush()
     return status

@@ -35,7 +35,8 @@ _POLL_RECORDS = 10_000
 # librdkafka waits all of it where fewer records than asked for come: at the end of every read.
 _POLL_SECONDS = 0.02
 _LOOK_SECONDS = 0.1
-_AT_ONCE = 64  # partitions read at the same time
+# Partitions read at the same time
+_AT_ONCE = 64
 # For the first answer of any broker, over TLS and a slow network.
 _CONTACT_SECONDS = 10.0
 # The same once every address refuses or cannot be resolved: a broker may just be starting.

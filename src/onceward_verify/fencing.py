@@ -30,8 +30,10 @@ from onceward_verify.outputs import Reading
 # baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, recordsCount
 # (DefaultRecordBatch).
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH_ENDS_AT = 12  # batchLength counts what follows it
-_CRC_STARTS_AT = 21  # attributes and everything after
+# batchLength counts what follows it
+_LENGTH_ENDS_AT = 12
+# Attributes and everything after
+_CRC_STARTS_AT = 21
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
 Marker = Literal["commit", "abort"]
@@ -78,7 +80,8 @@ def record_batches(folder: Path) -> Iterator[BatchHeader]:
 
     :raises CannotTell: a batch is corrupt, or of an older format.
     """
-    for segment in sorted(folder.glob("*.log")):  # named by their first offset, with leading zeros
+    # Named by their first offset, with leading zeros
+    for segment in sorted(folder.glob("*.log")):
         if segment.stat().st_size:
             with (
                 segment.open("rb") as file,
@@ -95,7 +98,8 @@ def _batches(data: mmap.mmap, segment: Path) -> Iterator[BatchHeader]:
         )
         end = position + _LENGTH_ENDS_AT + length
         if length <= 0 or end > len(data):
-            return  # preallocated, or a batch that is still being written
+            # Preallocated, or a batch that is still being written
+            return
         if magic != 2:
             raise CannotTell(
                 f"{segment} at byte {position}: record format {magic}, not 2",
@@ -116,7 +120,8 @@ def _batches(data: mmap.mmap, segment: Path) -> Iterator[BatchHeader]:
 def _marker(data: mmap.mmap, position: int) -> Marker | None:
     """Return the type in a control record's key, behind a version, both int16."""
     position = _after_varint(data, position) + 1  # its length, attributes
-    for _ in range(3):  # timestamp delta, offset delta, key length
+    # Timestamp delta, offset delta, key length
+    for _ in range(3):
         position = _after_varint(data, position)
     (kind,) = struct.unpack_from(">h", data, position + 2)
     return _MARKERS.get(kind)

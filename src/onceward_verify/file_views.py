@@ -129,7 +129,8 @@ class FolderView(FileView):
 
     def list_files(self) -> Listing:
         sizes: dict[str, int] = {}
-        written: dict[str, int] = {}  # the time of writing outlasts a rename
+        # The time of writing outlasts a rename
+        written: dict[str, int] = {}
         links: set[str] = set()
         for folder, folders, names in os.walk(self._root, onerror=_fail):
             folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]

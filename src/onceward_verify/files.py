@@ -42,7 +42,8 @@ def read_entries(ledger: Path, pipeline_id: str) -> dict[int, LedgerBatch]:
     for slot in sorted(int(name.removesuffix(_SLOT)) for name in _names(folder) if _is_slot(name)):
         try:
             entry = (folder / f"{slot:0{_DIGITS}}{_SLOT}").read_bytes()
-        except FileNotFoundError:  # removed since, as old ones are
+        except FileNotFoundError:
+            # Removed since, as old ones are
             continue
         if slot >= floor and not _is_takeover(entry):
             read[slot] = parse_batch(entry, str(ledger), 0, slot)
@@ -62,7 +63,8 @@ def _is_takeover(entry: bytes) -> bool:
     try:
         return "takeover" in json.loads(entry)
     except (ValueError, TypeError):
-        return False  # parse_batch reports what is wrong with it
+        # parse_batch reports what is wrong with it
+        return False
 
 
 def _is_slot(name: str) -> bool:

@@ -136,7 +136,8 @@ def _report_loss(
 def _check_complete(part: OutputPart, reading: Reading, checksum: str, findings: Findings) -> None:
     """Check content and transaction of a part that has as many records as recorded."""
     if checksum != part.checksum and reading.shared and reading.compacted is not False:
-        _leave_open(part, reading, findings)  # as many as before, and some are of others
+        # As many as before, and some are of others
+        _leave_open(part, reading, findings)
         return
     if checksum != part.checksum:
         detail = (

@@ -108,7 +108,8 @@ def row_bounds(parts: Iterable[TablePart]) -> Bounds:
     for part in parts:
         most += part.rows
         if not part.published:
-            continue  # decided, and perhaps not all of it is committed yet
+            # Decided, and perhaps not all of it is committed yet
+            continue
         if part.mode == _APPEND:
             least += part.rows
         elif part.mode == _UPSERT:

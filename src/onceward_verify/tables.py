@@ -227,7 +227,8 @@ def _find_tables(
 
 
 def _sources(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:
-    from onceward_verify.cluster import Cluster  # needs confluent-kafka, which tables alone do not
+    # Needs confluent-kafka, which tables alone do not
+    from onceward_verify.cluster import Cluster
     from onceward_verify.sources import check_sources
 
     settings: dict[str, Any] = {**question.client, "bootstrap.servers": question.bootstrap_servers}

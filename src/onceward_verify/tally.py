@@ -100,7 +100,8 @@ def _spans(batch: LedgerBatch) -> dict[Source, tuple[int, int]]:
         for source, end in ends.items():
             if source in spans:
                 raise ValueError(f"{source[0]}-{source[1]}")
-            start = begins.get(source, 0)  # a partition that is new is read from its beginning
+            # A partition that is new is read from its beginning
+            start = begins.get(source, 0)
             spans[source] = (start, max(start, end))
     return spans
 

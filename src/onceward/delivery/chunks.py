@@ -82,9 +82,8 @@ class Delivery:
         by_frame = groupby(
             sorted(map(RowFile.of, names), key=lambda file: file.frame), lambda file: file.frame
         )
-        self._frames = [
-            list(files) for _, files in by_frame
-        ]  # sorted() is stable: in a frame as they were reported
+        # sorted() is stable: in a frame as they were reported
+        self._frames = [list(files) for _, files in by_frame]
         self._of = sum(self._chunks_of(files) for files in self._frames)
 
     @property

@@ -52,7 +52,8 @@ counts by itself.
 """
 
 _TIMEOUT_SECONDS = 30.0
-_REQUEST_BYTES = 5_000_000  # a server takes 100 MB (http.max_content_length); 5 to 15 are advised
+# A server takes 100 MB (http.max_content_length); 5 to 15 are advised
+_REQUEST_BYTES = 5_000_000
 # The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
 # more than we wait).
 _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
@@ -61,7 +62,8 @@ _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
 _ASKED_OF_AN_INDEX = (
     "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
 )
-_NEVER = frozenset({400, 409})  # of a row: what the server has against the row itself
+# Of a row: what the server has against the row itself
+_NEVER = frozenset({400, 409})
 _CONFLICT = "version_conflict_engine_exception"
 _NOT_NOW = frozenset({408, 429})  # and all from 500 on
 # A full disk, or a cluster without a manager: for a time, though an old server says 403.
@@ -101,9 +103,8 @@ class OpenSearchWriter(UpsertWriter):
             "_source", "_tier", "_type", VERSION_FIELD,
         }
     )  # fmt: skip
-    key_bytes: ClassVar[int | None] = (
-        512  # of an _id; the server refuses the whole request of a longer one
-    )
+    # Of an _id; the server refuses the whole request of a longer one
+    key_bytes: ClassVar[int | None] = 512
 
     url: str = field(repr=False)
     index: str
@@ -187,7 +188,8 @@ class OpenSearchWriter(UpsertWriter):
             [answer] = item.values()
             status, error = answer["status"], answer.get("error")
             if error is None and (status < 300 or (status == 404 and upsert.row is None)):
-                continue  # 404: there was nothing to delete, and the version is kept all the same
+                # 404: there was nothing to delete, and the version is kept all the same
+                continue
             kind, reason = _said(error)
             if kind == _CONFLICT:
                 if not self._is_news(upsert, reason):

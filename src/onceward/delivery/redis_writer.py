@@ -122,7 +122,8 @@ class RedisWriter(UpsertWriter):
             pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *said)
         try:
             answers = pipe.execute()
-        except client_library().exceptions.NoScriptError:  # the server was restarted, or flushed
+        except client_library().exceptions.NoScriptError:
+            # The server was restarted, or flushed
             self._script = ""
             raise
         self._must_be_written(upserts, answers)

@@ -215,7 +215,8 @@ class RowFileWriter(TaskWriter):
             self._file.to_disk()
             name = f"{self._name}.{self._rows}.{self._file.bytes}.{self._file.crc32c:08x}.arrow"
             self._path = self._path.rename(self._folder / name)
-            sync(self._folder)  # so that the name outlasts a power failure
+            # So that the name outlasts a power failure
+            sync(self._folder)
         self._kept = True
         return name
 
@@ -224,7 +225,8 @@ class RowFileWriter(TaskWriter):
             return
         self._file.file.close()
         if not self._kept:
-            with suppress(OSError):  # the next start of the query lists it, and drops it
+            # The next start of the query lists it, and drops it
+            with suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
 

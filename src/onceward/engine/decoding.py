@@ -103,13 +103,11 @@ def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     """
     with _lock:
         if (known := _in_run.get(run_id)) is not None:
-            _in_run.move_to_end(
-                run_id
-            )  # a query that runs for months sees many others come and go
+            # A query that runs for months sees many others come and go
+            _in_run.move_to_end(run_id)
             return known
-        if (
-            not _registered
-        ):  # no plan of this process has a tag, and a walk over one costs some calls into the JVM
+        # No plan of this process has a tag, and a walk over one costs some calls into the JVM
+        if not _registered:
             return ()
     found = []
     for tag in tags_in(frame, TAG):

@@ -26,16 +26,18 @@ from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 
 _OVERSIZED = "onceward_oversized"
-_LEVELS = (100, 1_000)  # few of them: Spark compiles the plan's code once for each
-_ROOM = 2  # a plan may make two rows of one record
-_SPREAD = (
-    64  # how much more than wished may come in the worst case, when every task gives all it may
-)
+# Few of them: Spark compiles the plan's code once for each
+_LEVELS = (100, 1_000)
+# A plan may make two rows of one record
+_ROOM = 2
+# How much more than wished may come in the worst case, when every task gives all it may
+_SPREAD = 64
 _LEAST_RECORD_BYTES = 1_000
 # the lower 33 bits (its documentation promises them)
 _ROW_IN_TASK = "monotonically_increasing_id() & 8589934591L"
 _MANY_TASKS = 32
-_PASSES = 50  # frames that go to tasks before the driver looks again
+# Frames that go to tasks before the driver looks again
+_PASSES = 50
 
 
 @dataclass(frozen=True, slots=True)

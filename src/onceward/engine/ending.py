@@ -96,7 +96,8 @@ def settle_doubt(
     ):
         return newest
     try:
-        attempt.abort()  # now it is certain that it was not decided, and never will be
+        # Now it is certain that it was not decided, and never will be
+        attempt.abort()
     except OncewardError as also:
         log.warning("%s: %s could not be dropped: %s", record.pipeline, attempt.id, also)
     if isinstance(error, CommitInDoubt):

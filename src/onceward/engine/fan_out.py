@@ -79,9 +79,8 @@ class FanOutTarget(Target):
         """By what the record calls their outputs."""
         self._shuffles = Shuffles()
         if self._atomic is not None:
-            self._atomic.is_relied_on = (
-                True  # what is prepared is dropped, and published, by what the ledger says
-            )
+            # What is prepared is dropped, and published, by what the ledger says
+            self._atomic.is_relied_on = True
             self.client_for = self._atomic.client_for
 
     def peek(self) -> LedgerRecord | None:
@@ -191,9 +190,8 @@ class Branch:
         self.output = f"{BRANCH}{name}"
         self.target = target
         self._chain = BranchChain(self, chain)
-        if (
-            target.chain is not chain
-        ):  # where nobody is atomic, one of them has brought the chain of all
+        # Where nobody is atomic, one of them has brought the chain of all
+        if target.chain is not chain:
             target.chain.close()
         target.chain = self._chain
         target.branch = name
@@ -323,7 +321,8 @@ class FanOutAttempt(Attempt):
             (outputs[name],) = prepared.outputs.values()
             summaries.append(f"{name}: {prepared.summary}")
             state = state if prepared.state is State.FINISHED else State.DECIDED
-        if self._atomic is not None:  # last: what fails before has not held it up
+        # Last: what fails before has not held it up
+        if self._atomic is not None:
             prepared = self._atomic.prepared()
             outputs.update(prepared.outputs)
             summaries.append(prepared.summary)

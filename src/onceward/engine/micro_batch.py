@@ -103,7 +103,8 @@ class MicroBatches:
         if self._journal is not None:
             self._journal.settle(running.batch.batch_id)
         with events.step(events.FINISH, **self._ids(running)):
-            self._finished = running.batch  # 9. here it is between EndTxn and Spark's commit log
+            # 9. here it is between EndTxn and Spark's commit log
+            self._finished = running.batch
 
     def is_replay(self, running: RunningBatch) -> bool:
         """Return whether an earlier run had committed the batch."""
@@ -227,7 +228,8 @@ class MicroBatches:
             pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
             patience.pause(pause)
             attempt += 1
-        self._publish(running)  # not among the attempts: what is decided is never tried again
+        # Not among the attempts: what is decided is never tried again
+        self._publish(running)
 
     def _attempt(
         self,

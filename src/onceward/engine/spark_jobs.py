@@ -90,7 +90,8 @@ class SparkJobsAttempt(Attempt):
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
         committables = [self._committable()] if self._rows else []
-        if not committables:  # whoever writes a schema without rows makes something all the same
+        # Whoever writes a schema without rows makes something all the same
+        if not committables:
             self._try_to_drop()
         data = {
             "version": self.committable_version,
@@ -115,7 +116,8 @@ class SparkJobsAttempt(Attempt):
         self._decided = True
 
     def abort(self) -> None:
-        if not self._decided:  # else it is the target's, whatever happens to us
+        # Else it is the target's, whatever happens to us
+        if not self._decided:
             self._try_to_drop()
         self._chain.abort()
 

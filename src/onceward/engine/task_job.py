@@ -29,7 +29,8 @@ def plan_write(
     returned_errors: tuple[type[OncewardError], ...] = (OncewardError,),
 ) -> DataFrame:
     """Return ``frame`` as its tasks write it; its rows are then their results."""
-    with unlogged_calls():  # what is pickled here may hold passwords
+    # What is pickled here may hold passwords
+    with unlogged_calls():
         return frame.mapInArrow(task_function(open_writer, returned_errors), RESULT_DDL)
 
 

@@ -61,7 +61,8 @@ _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-
 """As :attr:`Task.name` has it, with the pipeline's id in front."""
 
 _FORMAT = 1
-_LONGEST_TEXT = 300  # characters of a committable in an error
+# Characters of a committable in an error
+_LONGEST_TEXT = 300
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -70,10 +71,13 @@ class CommitResult(Enum):
     """The outcome of committing one committable."""
 
     DONE = "done"
-    ALREADY_DONE = "already done"  # by an earlier call, whose answer was lost
+    # By an earlier call, whose answer was lost
+    ALREADY_DONE = "already done"
     RETRY_LATER = "retry later"
-    PROGRESS = "progress"  # a part of it is done: call again, and do not count what this call took
-    LOST = "lost"  # what was prepared is gone, and can never be committed
+    # A part of it is done: call again, and do not count what this call took
+    PROGRESS = "progress"
+    # What was prepared is gone, and can never be committed
+    LOST = "lost"
 
 
 class Task(NamedTuple):
@@ -152,12 +156,10 @@ class TwoPhaseTarget(Target):
         """In a fan-out, its name there: what it makes besides, by the attempt's name alone, has
         this one, too.
         """
-        self._undecided: list[
-            Any
-        ] = []  # what earlier runs have prepared, for the first attempt to drop
-        self._inherited: int | None = (
-            None  # the sequence of what an earlier run has decided and not finished
-        )
+        # What earlier runs have prepared, for the first attempt to drop
+        self._undecided: list[Any] = []
+        # The sequence of what an earlier run has decided and not finished
+        self._inherited: int | None = None
 
     def peek(self) -> LedgerRecord | None:
         return self.chain.peek()
@@ -377,9 +379,8 @@ class TwoPhaseAttempt(Attempt):
         with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
             opening = self._opening(write, running, len(self._results))
             results: list[TaskResult] = []
-            self._results.append(
-                results
-            )  # before they are looked at: what is prepared can be dropped then
+            # Before they are looked at: what is prepared can be dropped then
+            self._results.append(results)
             task_job.run(write.frame, opening, self._computation, self._limit, results)
         return sum(result.rows for result in results)
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from onceward.kafka.wire.acls import Acl
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
-_LEDGER = (
-    "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
-)
+# ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+_LEDGER = "onceward-ledger"
 
 
 class AclFormat(str, Enum):

@@ -107,9 +107,8 @@ class Fitting:
             number = column.is_null().to_pylist().index(True)
             raise _unfit(number, Unfit("is null, and the schema says NOT NULL", f".{name}"))
         try:
-            column.validate(
-                full=True
-            )  # of a string that is not UTF-8 the JVM would make something else
+            # Of a string that is not UTF-8 the JVM would make something else
+            column.validate(full=True)
             if pa.types.is_dictionary(column.type):
                 column = column.cast(column.type.value_type)
             if pa.types.is_nested(kind):

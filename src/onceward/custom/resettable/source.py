@@ -83,7 +83,8 @@ class _Source(ABC):
         _check(max_rows_per_batch, poll_seconds, ledger, pipeline_id)
         use_the_drivers_python(spark.sparkContext)
         source, schema = self, self._struct()
-        Fitting(schema)  # here, and not in the first batch
+        # Here, and not in the first batch
+        Fitting(schema)
         _refuse_unpicklable(source)
         starts_at = None if ledger is None or pipeline_id is None else _end_in(ledger, pipeline_id)
         reads_with, carrying = self._reads_with, Carrier()

@@ -131,9 +131,8 @@ def _nullable_map(kind: t.MapType) -> Check | None:
 
     def checked(value: Any) -> list[tuple[Any, Any]]:
         pairs = value.items() if isinstance(value, Mapping) else value
-        if not isinstance(value, Mapping) and not _are_pairs(
-            value
-        ):  # Arrow's own maps come as lists of pairs
+        # Arrow's own maps come as lists of pairs
+        if not isinstance(value, Mapping) and not _are_pairs(value):
             raise Unfit(f"is {_kind(value)}, and no dict")
         return [
             (_at(of_key, key, f"[key {key!r}]"), _at(of_value, inner, f"[{key!r}]"))
@@ -213,9 +212,8 @@ def _timestamp_ntz(value: Any) -> datetime:
 
 
 def _date(value: Any) -> date:
-    if not isinstance(value, date) or isinstance(
-        value, datetime
-    ):  # a datetime is a date to Python: its time would go
+    # A datetime is a date to Python: its time would go
+    if not isinstance(value, date) or isinstance(value, datetime):
         raise Unfit(f"is {_kind(value)}, and no date")
     return value
 
@@ -232,7 +230,8 @@ def _of(kind: type | tuple[type, ...], name: str) -> Check:
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray):
         raise Unfit(f"is {_kind(value)}, and no bytes")
-    return bytes(value)  # a buffer may be filled again for the next row
+    # A buffer may be filled again for the next row
+    return bytes(value)
 
 
 def _null(value: Any) -> Any:

@@ -102,7 +102,8 @@ class Batch:
         refusal: BaseException | None,
     ) -> bool:
         """Add a frame to the block; return False where that has not begun, or has ended."""
-        with self._lock:  # a thread of the function's may be late
+        # A thread of the function's may be late
+        with self._lock:
             if block is None or block is not self._writes:
                 return False
             block.extend(writes)

@@ -167,7 +167,8 @@ class ForeachBatchSink(ABC):
             # through all of the text. The error has it all in a paragraph; its cause is logged.
             raise error.with_traceback(None) from None
         known = runs.memory(runs.RunKey(running.run_id, self._where))
-        known.error = None  # that of an earlier try ended no query
+        # That of an earlier try ended no query
+        known.error = None
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._runs.process(self._where, frame, writes, running)

@@ -79,7 +79,8 @@ class FailedCall(NamedTuple):
         :param run_id: the run that asks.
         :param newest_id: the batch of ``newest``, -1 where that is of another checkpoint.
         """
-        if self.run_id == run_id:  # Spark has not seen the error, or this run would be over
+        # Spark has not seen the error, or this run would be over
+        if self.run_id == run_id:
             return True
         if self.kind is FailureKind.FAILED:
             return newest_id < self.batch_id
@@ -125,7 +126,8 @@ class Journal:
             self._calls[call.name] = call
             self._unwritten.append(call)
             for seconds in _WRITE_AGAIN_SECONDS:
-                with suppress(CheckpointUnreachable):  # a file system that fails for a moment
+                # A file system that fails for a moment
+                with suppress(CheckpointUnreachable):
                     return self.write_rest()
                 surroundings.sleep(seconds)
             return self.write_rest()
@@ -273,7 +275,8 @@ class CallMemory:
             return
         number, in_thread = call
         journal = self.open_journal(frame, pipeline, run_id)
-        if isinstance(error, BatchNotWritten):  # the call that it names is in the journal already
+        # The call that it names is in the journal already
+        if isinstance(error, BatchNotWritten):
             journal.write_rest()
             return
         # A thread of the function's may be late, and fail after the next batch has begun.

@@ -175,7 +175,8 @@ def _close_ended_runs() -> None:
         with _lock:
             runs = dict(_open)
             if not runs:
-                _closer = None  # under the lock: the next to enter starts another
+                # Under the lock: the next to enter starts another
+                _closer = None
                 return
         for key, run in runs.items():
             _close_if_ended(key, run)

@@ -25,7 +25,8 @@ VERSION = 2
 class State(Enum):
     """How far a batch of the ledger is."""
 
-    DECIDED = "decided"  # it will be seen, and something is left to do for that: ``Target.finish``
+    # It will be seen, and something is left to do for that: ``Target.finish``
+    DECIDED = "decided"
     FINISHED = "finished"
 
 

@@ -109,7 +109,8 @@ class SchemaMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fingerprints: dict[int, str] = {}
-        self._missing: dict[int, None] = {}  # in the order in which they were met
+        # In the order in which they were met
+        self._missing: dict[int, None] = {}
 
     def schemas(self, registry: Registry, ids: Collection[int]) -> Schemas:
         """Return the schemas of ``ids`` and of all ids met before; ask again for those that were
@@ -118,9 +119,8 @@ class SchemaMemory:
         :raises OncewardError: the registry cannot be asked, or is another one.
         """
         with self._lock:
-            again = itertools.islice(
-                self._missing, MOST_ASKED_AGAIN
-            )  # they go to the end, once they are asked for
+            # They go to the end, once they are asked for
+            again = itertools.islice(self._missing, MOST_ASKED_AGAIN)
             wanted = {*ids, *self._fingerprints, *again}
         self.ask(registry, wanted, wait_s=0)
         with self._lock:

@@ -53,7 +53,8 @@ from onceward.formats.validation import DOES_NOT_FIT, error_text, poison, quoted
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
-_MODE = {"mode": "PERMISSIVE"}  # whatever cannot be read gives nulls, and no error
+# Whatever cannot be read gives nulls, and no error
+_MODE = {"mode": "PERMISSIVE"}
 
 
 class AvroPlan:
@@ -82,7 +83,8 @@ class AvroPlan:
         self._schemas = schemas
         self._kind = kind
         self._reader, self._texts = texts_as_bytes(json.dumps(widen(parse_json(reader))))
-        if not schemas.texts:  # nothing is read, and the column is a null of its type
+        # Nothing is read, and the column is a null of its type
+        if not schemas.texts:
             self._texts = frozenset()
         self._beside = (
             adjacent_fields(self._reader, schemas.texts.values()) if self._texts else None
@@ -175,9 +177,8 @@ class AvroPlan:
         return (F.octet_length(self._value) >= PREFIX_BYTES) & begins
 
     def _begins_with(self, number: int) -> Column:
-        return F.startswith(
-            self._value, F.lit(prefix(number))
-        )  # which copies nothing, unlike a comparison of substrings
+        # Which copies nothing, unlike a comparison of substrings
+        return F.startswith(self._value, F.lit(prefix(number)))
 
     def _begins_with_one_of(self, ids: list[int]) -> Column:
         """Compare the prefix with those of ``ids``.
@@ -358,9 +359,8 @@ def _new_mark() -> tuple[bytes, tuple[float, float]]:
     """
     while True:
         mark = os.urandom(16)
-        first, second = struct.unpack(
-            "<dd", mark
-        )  # Avro's double: eight bytes, the least significant first
+        # Avro's double: eight bytes, the least significant first
+        first, second = struct.unpack("<dd", mark)
         if all(math.isfinite(number) and number != 0 for number in (first, second)):
             return mark, (first, second)
 

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 MOST_IDS = 10_000
 """Ids that one failed batch is searched for. Has it more, the next try finds the rest."""
 
-_ASKED_AT_ONCE = 50  # ids whose schemas are compared at one batch; all in turn
+# Ids whose schemas are compared at one batch; all in turn
+_ASKED_AT_ONCE = 50
 _PATIENCE_S = 2.0
 _LONGEST_PAUSE_S = 600.0
 _SHOWN = 10
@@ -91,9 +92,8 @@ class RegistryMonitor:
         self._ids = ids
         self._next = 0
         self._refresh_s = self._pause_s = refresh_s
-        self._due = (
-            time.monotonic() + refresh_s
-        )  # the query has just been defined, with its answers
+        # The query has just been defined, with its answers
+        self._due = time.monotonic() + refresh_s
         self._answer: Future[None] | None = None
 
     def check(self) -> None:

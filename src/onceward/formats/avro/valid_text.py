@@ -13,9 +13,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-_SEPARATOR = (
-    ","  # one byte of ASCII: halves of a character on its two sides never become a whole one
-)
+# One byte of ASCII: halves of a character on its two sides never become a whole one
+_SEPARATOR = ","
 
 
 def texts_are_valid(

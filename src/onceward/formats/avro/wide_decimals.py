@@ -23,7 +23,8 @@ from onceward.formats.avro.valid_text import conjunction
 
 _DIGITS_OF_64_BITS = 18
 _BYTES = 8
-_MOST_DIGITS = 38  # of Spark's decimals, and of sixteen bytes
+# Of Spark's decimals, and of sixteen bytes
+_MOST_DIGITS = 38
 _MOST_BYTES = 16
 _FEW = 4
 

@@ -156,7 +156,8 @@ class Types:
     def _fits_inside(self, read: Column, kind: DataType) -> Column | None:
         """Return whether what is not null is what the schema says."""
         if isinstance(kind, FloatType | DoubleType):
-            return F.abs(read) < float("inf")  # for Spark, NaN is larger than all others
+            # For Spark, NaN is larger than all others
+            return F.abs(read) < float("inf")
         if isinstance(kind, StructType):
             return _all(
                 self.fits(read.getField(field.name), field.dataType, field.nullable)

@@ -81,7 +81,8 @@ class Version:
 def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
     """Read ``GET /schemas/ids/{id}``. :raises NotFit: it is no schema, or one with another id."""
     answer = _object(answer)
-    if answer.get("id", schema_id) != schema_id:  # Confluent's newer lines repeat it
+    # Confluent's newer lines repeat it
+    if answer.get("id", schema_id) != schema_id:
         raise NotFit(f"the schema of another id, {answer['id']!r}")
     return _schema(answer, schema_id, most_bytes)
 

@@ -42,7 +42,8 @@ UNKNOWN = frozenset({40401, 40402, 40403})
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _LATER = frozenset({408, 429})  # and all from 500 on
-_NOT_TAKEN = frozenset({409, 422})  # incompatible with an older version; no schema
+# Incompatible with an older version; no schema
+_NOT_TAKEN = frozenset({409, 422})
 _QUOTED_CHARACTERS = 300
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -84,7 +85,8 @@ class Conversation:
         self.settings = settings
         self._limits = patience
         if settings.tls is not None:
-            tls_context(settings.tls)  # a file that is missing is named now
+            # A file that is missing is named now
+            tls_context(settings.tls)
 
     def ask(
         self,
@@ -121,9 +123,8 @@ class Conversation:
                 raise self._timeout_error(method, path, failed)
             log.info("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
             patience.pause(wait)
-            left = max(
-                ends - time.monotonic(), _FIRST_PAUSE_S
-            )  # a pause may take longer than it should
+            # A pause may take longer than it should
+            left = max(ends - time.monotonic(), _FIRST_PAUSE_S)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _tls(self) -> ssl.SSLContext | None:

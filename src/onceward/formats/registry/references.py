@@ -148,7 +148,8 @@ class _Inlining:
         if name is None:
             return schema
         if name in self._types and name in self._defined:
-            return self._spell(name, space)  # a type within a type, whose turn came before
+            # A type within a type, whose turn came before
+            return self._spell(name, space)
         self._defined.add(name)
         inner = name.rpartition(".")[0]
         written = dict(schema)
