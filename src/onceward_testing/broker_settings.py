@@ -35,7 +35,7 @@ def broker_properties(
     chosen: Mapping[str, object],
     advertised: Mapping[str, int] | None = None,
 ) -> dict[str, str]:
-    """``server.properties`` of node ``node_id`` (ids count from 1), but for ``log.dirs``.
+    """Return ``server.properties`` of node ``node_id`` (ids count from 1), but for ``log.dirs``.
 
     :param all_ports: the ports of every node, in the order of their ids.
     :param extra_listeners: listener name → security protocol.
@@ -104,8 +104,8 @@ def _urls(ports: Mapping[str, int]) -> str:
 
 
 def _replication(node_count: int) -> dict[str, str]:
-    """Three nodes behave like a production cluster (every topic 3 replicas, 2 in sync); one node
-    does what it can."""
+    """Return settings by which three nodes behave like a production cluster (every topic 3
+    replicas, 2 in sync); one node does what it can."""
     replicas, in_sync = (str(node_count), "2") if node_count >= 3 else ("1", "1")
     internal_topics = ("transaction.state.log", "share.coordinator.state.topic")
     return {
@@ -118,8 +118,8 @@ def _replication(node_count: int) -> dict[str, str]:
 
 
 def new_cluster_id() -> str:
-    """A random id in Kafka's form: 16 bytes in URL-safe base64 without padding, not beginning with
-    a dash."""
+    """Return a random id in Kafka's form: 16 bytes in URL-safe base64 without padding, not
+    beginning with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
         "-"
     ):
@@ -143,13 +143,14 @@ class StoredCluster:
     ports: list[NodePorts]
 
     def write(self, folder: Path) -> None:
+        """Write it into ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / f"{_FILE}.new"
         unfinished.write_text(json.dumps(asdict(self)))
         unfinished.replace(folder / _FILE)
 
     def resolve(self, folder: Path) -> StoredCluster:
-        """The cluster whose data ``folder`` holds, otherwise this new one.
+        """Return the cluster whose data ``folder`` holds, otherwise this new one.
 
         :raises ConfigurationError: it holds another kind than is asked for.
         """

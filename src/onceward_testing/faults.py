@@ -99,7 +99,8 @@ class Fault:
     argument: str = ""
 
     def __str__(self) -> str:
-        """The text that :func:`parse_faults` reads: a fault's name in the file of fired faults."""
+        """Return the text that :func:`parse_faults` reads: a fault's name in the file of fired
+        faults."""
         action = f"{self.action}={self.argument}" if self.argument else self.action
         return f"{'>'.join(map(str, self.moments))}:{action}"
 
@@ -116,7 +117,7 @@ class FiredFault:
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """The faults of ``text`` (see the module's own text for the grammar).
+    """Return the faults of ``text`` (see the module's own text for the grammar).
 
     :raises ConfigurationError: it cannot be read, names an unknown step, phase, action or error,
         or a fault twice.
@@ -130,7 +131,7 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
 
 
 def fired_faults(path: Path) -> list[FiredFault]:
-    """The faults that have fired, oldest first; none when the file is not there."""
+    """Return the faults that have fired, oldest first; none when the file is not there."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -188,7 +189,7 @@ class _Countdown:
         self._seen = 0
 
     def count(self, event: events.Event) -> bool:
-        """True when ``event`` is the last moment of the chain."""
+        """Return True when ``event`` is the last moment of the chain."""
         moment = self._ahead[0]
         if not moment.is_like(event):
             return False
@@ -252,7 +253,7 @@ def _parse_fault(text: str) -> Fault:
         raise ConfigurationError(f"fault {text!r} cannot be read", next_step=_SYNTAX)
     action, _, argument = action_text.strip().partition("=")
     moments = tuple(_parse_moment(part.strip(), text) for part in chain.split(">"))
-    return Fault(moments, action, _checked_argument(action, argument, text))
+    return Fault(moments, action, _check_argument(action, argument, text))
 
 
 def _parse_moment(part: str, fault: str) -> Moment:
@@ -274,7 +275,7 @@ def _parse_moment(part: str, fault: str) -> Moment:
     return Moment(step, phase, int(occurrence), of)
 
 
-def _checked_argument(action: str, argument: str, fault: str) -> str:
+def _check_argument(action: str, argument: str, fault: str) -> str:
     if action not in ACTIONS:
         raise ConfigurationError(
             f"{action!r} in fault {fault!r} is no action", next_step=f"use {', '.join(ACTIONS)}"

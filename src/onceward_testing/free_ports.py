@@ -22,7 +22,7 @@ _ATTEMPTS = 200
 
 
 def free_ports(count: int, host: str = "127.0.0.1", within: range | None = None) -> list[int]:
-    """``count`` different ports that could be bound on ``host`` a moment ago.
+    """Return ``count`` different ports that could be bound on ``host`` a moment ago.
 
     Another process may still take one before it is used: the caller must be ready for a bind
     failure.

@@ -20,7 +20,7 @@ class MessageWriter:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open as long as the process lives
+        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  stays open
         self._lock = threading.Lock()
 
     def tell(self, what: str, **details: Any) -> None:

@@ -65,8 +65,8 @@ _TOOL_JVM = (
 
 
 def coordinates(version: str) -> tuple[str, ...]:
-    """The Maven coordinates of broker, tools and a logger that writes to stderr and needs no
-    settings file."""
+    """Return the Maven coordinates of broker, tools and a logger that writes to stderr and needs
+    no settings file."""
     return (
         # First on the class path, so that it is the binding that is found.
         "org.slf4j:slf4j-simple:1.7.36",
@@ -82,8 +82,8 @@ def jars_to_fetch() -> dict[str, tuple[str, ...]]:
 
 
 def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
-    """Options of a broker's JVM: small, dead when its memory is out, its log on stderr with the
-    time of day."""
+    """Return options of a broker's JVM: small, dead when its memory is out, its log on stderr with
+    the time of day."""
     return (
         f"-Xmx{heap_mb}m",
         *_BROKER_JVM,
@@ -92,7 +92,7 @@ def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
 
 
 def class_path(version: str) -> str:
-    """The class path of ``version``; resolves its jars on first use (see
+    """Return the class path of ``version``; resolves its jars on first use (see
     :func:`onceward.spark.session.jars.resolve`)."""
     jars = [
         jar for jar in resolve(*coordinates(version)) if "slf4j-reload4j" not in jar.name
@@ -102,8 +102,8 @@ def class_path(version: str) -> str:
 
 @functools.cache
 def _scala_library() -> Path:
-    """Spark's copy: its resolver leaves ``scala-library`` out of every answer, because Spark
-    itself provides it."""
+    """Return Spark's copy: its resolver leaves ``scala-library`` out of every answer, because
+    Spark itself provides it."""
     spec = importlib.util.find_spec("pyspark")
     folder = (
         Path(spec.origin).parent / "jars"
@@ -165,7 +165,7 @@ def run_tool(
 
 @functools.cache
 def tool_class(tool: str, version: str) -> str:
-    """The class that ``bin/<tool>.sh`` of Kafka ``version`` runs."""
+    """Return the class that ``bin/<tool>.sh`` of Kafka ``version`` runs."""
     name = tool.removesuffix(".sh")
     if name not in _TOOLS:
         nearest = difflib.get_close_matches(name, _TOOLS, n=1)

@@ -71,7 +71,7 @@ class KafkaNode:
         return self._server is not None and self._server.running
 
     def format(self, cluster_id: str, arguments: Sequence[str]) -> None:
-        """Writes the node's settings and, unless it has one, a formatted log directory:
+        """Write the node's settings and, unless it has one, a formatted log directory:
         ``kafka-storage format``."""
         self.data_folder.mkdir(parents=True, exist_ok=True)
         self._settings_file.write_text(
@@ -83,7 +83,7 @@ class KafkaNode:
         run_tool("kafka-storage", ["format", *where, *arguments], version=self._version)
 
     def start(self, *, wait: bool = True) -> None:
-        """Starts the process; with ``wait`` returns once the node is a registered, unfenced broker
+        """Start the process; with ``wait`` return once the node is a registered, unfenced broker
         of the cluster.
 
         Does nothing when it is running. A node alone out of three cannot become one: start it with
@@ -98,41 +98,42 @@ class KafkaNode:
             self.wait_until_it_sees({self.node_id})
 
     def stop(self, timeout_s: float = 30) -> None:
-        """Ends the process the polite way (SIGTERM: leadership moves first), by SIGKILL after
+        """End the process the polite way (SIGTERM: leadership moves first), by SIGKILL after
         ``timeout_s``."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)  # a suspended process takes SIGTERM only when it goes on
         self._reap(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL: what a crashed machine looks like to the others, except that its files
-        survive."""
+        """Kill it by SIGKILL: what a crashed machine looks like to the others, except that its
+        files survive."""
         self._signal(signal.SIGKILL)
         self._reap(timeout_s=10)
 
     def suspend(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered any more, as in a long pause or a
-        partition."""
+        """Suspend it by SIGSTOP: connections stay open, nothing is answered any more, as in a long
+        pause or a partition."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT after :meth:`suspend`."""
+        """Resume it by SIGCONT after :meth:`suspend`."""
         self._signal(signal.SIGCONT)
 
     def restart(self, *, wait: bool = True) -> None:
-        """:meth:`stop` if it runs, then :meth:`start`, with the same ports and data."""
+        """Restart it: :meth:`stop` if it runs, then :meth:`start`, with the same ports and
+        data."""
         self.stop()
         self.start(wait=wait)
 
     def sees(self) -> frozenset[int]:
-        """The ids of the live brokers this node knows; empty while it does not answer."""
+        """Return the ids of the live brokers this node knows; empty while it does not answer."""
         try:
             return brokers_seen_by("127.0.0.1", self.port)
         except OSError:
             return frozenset()
 
     def wait_until_it_sees(self, node_ids: set[int] | frozenset[int]) -> None:
-        """Returns once this node's metadata name all of ``node_ids``.
+        """Wait until this node's metadata name all of ``node_ids``.
 
         :raises ResourceError: the process ended, or the time for a start is over; with the end of
             the broker's log.
@@ -140,19 +141,20 @@ class KafkaNode:
         deadline = time.monotonic() + self._start_timeout_s
         while not self.sees() >= node_ids:
             if not self.running:
-                raise self._failed("ended instead of serving")
+                raise self._start_error("ended instead of serving")
             if time.monotonic() > deadline:
-                raise self._failed(
+                raise self._start_error(
                     f"saw only brokers {sorted(self.sees())} of {sorted(node_ids)} in time"
                 )
             time.sleep(_POLL_SECONDS)
 
     def ended_by_itself(self) -> ResourceError:
-        """The error to raise for a node that is found not running although nobody stopped it."""
-        return self._failed("ended by itself")
+        """Return the error to raise for a node that is found not running although nobody stopped
+        it."""
+        return self._start_error("ended by itself")
 
     def log_tail(self) -> str:
-        """The last lines of the broker's log."""
+        """Return the last lines of the broker's log."""
         if not self.log_file.exists():
             return ""
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
@@ -169,7 +171,7 @@ class KafkaNode:
             cwd=self.folder,
         )
         if not self._server.pid:
-            raise self._failed("could not be started")
+            raise self._start_error("could not be started")
 
     def _signal(self, number: signal.Signals) -> None:
         if self._server is not None:
@@ -180,7 +182,7 @@ class KafkaNode:
             self._server.end(timeout_s)
             self._server = None
 
-    def _failed(self, what: str) -> ResourceError:
+    def _start_error(self, what: str) -> ResourceError:
         return ResourceError(
             f"Kafka {self._version} node {self.node_id} on port {self.port} {what}\n"
             f"--- the end of {self.log_file} ---\n{self.log_tail()}",
@@ -190,7 +192,7 @@ class KafkaNode:
 
 
 def _escaped(value: str) -> str:
-    """``value`` for a Java properties file."""
+    """Return ``value`` for a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
@@ -205,7 +207,7 @@ _LARGEST_ANSWER_BYTES = 1 << 20
 
 
 def brokers_seen_by(host: str, port: int, timeout_s: float = 2.0) -> frozenset[int]:
-    """Node ids of the brokers that the broker at ``host:port`` knows to be alive.
+    """Return the ids of the brokers that the broker at ``host:port`` knows to be alive.
 
     :raises OSError: nobody answers there (yet), or the answer makes no sense.
     """

@@ -51,7 +51,7 @@ class LocalKafka:
         (version 1) are tested.
     :param properties: broker settings in Kafka's names; they win over the ones made here.
     :param extra_listeners: listener name → security protocol, such as ``{"SECURE":
-        "SASL_PLAINTEXT"}``; ports are chosen here, clients find them by :meth:`bootstrap_of`. What
+        "SASL_PLAINTEXT"}``; ports are chosen here, clients find them by :meth:`servers_on`. What
         the protocol needs goes into ``properties``.
     :param format_arguments: more arguments for ``kafka-storage format``, such as ``("--add-scram",
         "SCRAM-SHA-256=…")`` or ``("--feature", "transaction.version=1")``.
@@ -143,8 +143,8 @@ class LocalKafka:
             )
         return self._proxy
 
-    def bootstrap_of(self, listener: str) -> str:
-        """``host:port,…`` of the extra listener ``listener``."""
+    def servers_on(self, listener: str) -> str:
+        """Return ``host:port,…`` of the extra listener ``listener``."""
         self._started_nodes()
         if listener not in self._extra_listeners:
             raise ConfigurationError(
@@ -153,8 +153,8 @@ class LocalKafka:
         return ",".join(f"127.0.0.1:{ports.extra[listener]}" for ports in self._ports)
 
     def start(self) -> LocalKafka:
-        """Returns once every node serves: each one's metadata name all nodes, which takes a
-        controller quorum.
+        """Start all nodes, and return once every one serves: each one's metadata name all nodes,
+        which takes a controller quorum.
 
         The first use of a version resolves its jars. Does nothing when started already.
 
@@ -181,7 +181,7 @@ class LocalKafka:
         return self
 
     def stop(self) -> None:
-        """Ends every node at once and removes their data, but not a ``folder=``.
+        """End every node at once and remove their data, but not a ``folder=``.
 
         May be called twice, in any state.
         """
@@ -200,7 +200,7 @@ class LocalKafka:
         self._folder = None
 
     def wait_until_serving(self) -> None:
-        """Returns once every running node knows every other running node as alive."""
+        """Wait until every running node knows every other running node as alive."""
         running = [node for node in self._started_nodes() if node.running]
         for node in running:
             node.wait_until_it_sees({other.node_id for other in running})

@@ -123,16 +123,17 @@ class LocalMySQL(LocalServer):
         return self._password
 
     def follow(self, primary: LocalMySQL) -> None:
-        """Be the replica of ``primary``, by GTIDs, also after later starts: with what it wrote so
-        far and will write. Returns when both threads run. Both need ``binlog``. A primary that was
-        killed, and whose replica was promoted, may follow that one once it is started again.
+        """Follow as the replica of ``primary``, by GTIDs, also after later starts: with what it
+        wrote so far and will write. Returns when both threads run. Both need ``binlog``. A primary
+        that was killed, and whose replica was promoted, may follow that one once it is started
+        again.
 
         :raises ResourceError: it refuses; the server's words are in the message.
         """
         follow(self._access, primary._access)
 
     def wait_for(self, primary: LocalMySQL) -> None:
-        """Returns when this replica has carried out all that ``primary`` has committed by now."""
+        """Wait until this replica has carried out all that ``primary`` has committed by now."""
         wait_for(self._access, primary._access)
 
     def promote(self) -> None:
@@ -167,7 +168,7 @@ class LocalMySQL(LocalServer):
             "innodb-flush-log-at-trx-commit": "2",
             "innodb-flush-method": "nosync",
             "sync-binlog": "0",
-            **(self._of_mysql() if self._is_mysql else {}),
+            **(self._mysql_settings() if self._is_mysql else {}),
             **self._settings,
         }
         options = [
@@ -178,7 +179,7 @@ class LocalMySQL(LocalServer):
             log=log, removed_with_us=self.folder, cwd=Path("/"), environment=_PLAIN,
         )  # fmt: skip
 
-    def _of_mysql(self) -> dict[str, str]:
+    def _mysql_settings(self) -> dict[str, str]:
         return {
             "loose-default-authentication-plugin": "mysql_native_password",
             "secure-file-priv": str(
@@ -220,7 +221,7 @@ class LocalMySQL(LocalServer):
         ]  # fmt: skip
 
     def _own_file(self) -> Path:
-        """An empty one in the place of the machine's.
+        """Create an empty one in the place of the machine's.
 
         Without any, MySQL would not read what is SET PERSIST either.
         """
@@ -237,7 +238,7 @@ class LocalMySQL(LocalServer):
         return next((folder for folder in found if (folder / "charsets").is_dir()), found[0])
 
     def _first_statements(self) -> Path:
-        """Carried out at each start, before anybody can connect."""
+        """Write the statements that are carried out at each start, before anybody can connect."""
         file = self.folder / "init.sql"
         file.touch(mode=0o600)
         file.write_text(

@@ -100,11 +100,11 @@ class LocalServer(ABC):
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """Ends the server in order."""
+        """End the server in order."""
         self._end(self.ends_of)
 
     def kill(self) -> None:
-        """SIGKILL for the server: a crash, after which it recovers from its log."""
+        """Kill the server by SIGKILL: a crash, after which it recovers from its log."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -129,7 +129,7 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _spawn(self, log: Path) -> GuardedProcess:
-        """Its process, which writes to ``log`` and takes :attr:`folder` with it."""
+        """Start its process, which writes to ``log`` and takes :attr:`folder` with it."""
 
     @abstractmethod
     def _is_ready(self, log: Path, offset: int) -> bool:
@@ -137,7 +137,7 @@ class LocalServer(ABC):
 
 
 def http_status(url: str, method: str = "GET", data: bytes | None = None) -> int:
-    """The status of an answer; 0: there is none within 5 s."""
+    """Return the status of an answer; 0: there is none within 5 s."""
     request = urllib.request.Request(url, method=method, data=data)  # noqa: S310 — ours
     with suppress(OSError):
         try:
@@ -168,7 +168,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 
 def as_user(command: list[str], dies_of: signal.Signals) -> list[str]:
-    """``command``, as ``nobody`` where we are root.
+    """Return ``command``, as ``nobody`` where we are root.
 
     :param dies_of: what the kernel sends it when its guard is gone (Linux).
     """
@@ -184,7 +184,7 @@ def folder_for_all() -> str | None:
     if os.geteuid() != 0:
         return None
     wanted = Path(tempfile.gettempdir())
-    return str(wanted) if is_reachable(wanted) else "/tmp"  # noqa: S108 — mkdtemp makes a folder of its own there
+    return str(wanted) if is_reachable(wanted) else "/tmp"  # noqa: S108 — mkdtemp is used
 
 
 def is_reachable(folder: Path) -> bool:
@@ -195,7 +195,7 @@ def is_reachable(folder: Path) -> bool:
 
 
 def give_to_user(folder: Path) -> None:
-    """``folder``, which is ours, becomes that user's."""
+    """Make ``folder``, which is ours, that user's."""
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)

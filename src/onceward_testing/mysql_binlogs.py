@@ -54,7 +54,7 @@ class ServerAccess:
 
 
 def binlog_settings(kind: Kind) -> dict[str, str]:
-    """Options of a server, under a number that no other server has.
+    """Return options of a server, under a number that no other server has.
 
     MySQL gives itself a UUID, too, in its data.
     """
@@ -62,7 +62,7 @@ def binlog_settings(kind: Kind) -> dict[str, str]:
 
 
 def follow(replica: ServerAccess, primary: ServerAccess) -> None:
-    """``replica`` takes over all transactions of ``primary`` that it has not, from now on and
+    """Make ``replica`` take over all transactions of ``primary`` that it has not, from now on and
     after each start.
 
     :raises ConfigurationError: two kinds. :raises ResourceError: it does not get on with it.
@@ -78,7 +78,7 @@ def follow(replica: ServerAccess, primary: ServerAccess) -> None:
         "USER": "onceward",
         "PASSWORD": primary.password,
     }
-    with _connected(replica) as run:
+    with _connect(replica) as run:
         words = _words(run, replica.kind)
         run(f"STOP {words.replica}")
         if replica.kind == "mariadb":
@@ -101,11 +101,11 @@ def follow(replica: ServerAccess, primary: ServerAccess) -> None:
 
 
 def wait_for(replica: ServerAccess, primary: ServerAccess) -> None:
-    """Returns when ``replica`` has carried out all that ``primary`` has committed by now.
+    """Wait until ``replica`` has carried out all that ``primary`` has committed by now.
 
     :raises ResourceError: it has not after a minute.
     """
-    with _connected(primary) as ask, _connected(replica) as run:
+    with _connect(primary) as ask, _connect(replica) as run:
         ((target,),) = ask(
             f"SELECT @@GLOBAL.{'gtid_executed' if primary.kind == 'mysql' else 'gtid_binlog_pos'}"
         )
@@ -119,12 +119,12 @@ def wait_for(replica: ServerAccess, primary: ServerAccess) -> None:
 
 
 def promote_replica(replica: ServerAccess) -> None:
-    """``replica`` carries out what it has received, follows nobody any more, and is a primary: as
-    one does it whose primary is dead.
+    """Make ``replica`` carry out what it has received, follow nobody any more, and be a primary:
+    as one does it whose primary is dead.
 
     :raises ResourceError: what it received cannot be carried out.
     """
-    with _connected(replica) as run:
+    with _connect(replica) as run:
         words = _words(run, replica.kind)
         run(f"STOP {words.replica} IO_THREAD")
         _wait_until(
@@ -151,7 +151,7 @@ _OLD, _NEW = (
 
 
 def _words(run: Execute, kind: Kind) -> Words:
-    """MySQL has the new ones since 8.0.23, and since 8.4 no others."""
+    """Return the server's words: MySQL has the new ones since 8.0.23, and since 8.4 no others."""
     ((version,),) = run("SELECT VERSION()")
     number = tuple(int(part) for part in version.split("-")[0].split("."))
     return _NEW if kind == "mysql" and number >= (8, 0, 23) else _OLD
@@ -163,7 +163,10 @@ def _follows(run: Execute, words: Words) -> bool:
 
 
 def _all_is_carried_out(run: Execute, words: Words) -> bool:
-    """Has it applied its whole relay log? Without a thread that reads, that does not grow."""
+    """Return whether it has applied its whole relay log.
+
+    Without a thread that reads, that does not grow.
+    """
     state = _state(run, words)
     if state["Slave_IO_Running"] != "No":
         return False
@@ -220,7 +223,7 @@ class Execute:
         self._connection = connection
 
     def __call__(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The rows that it gives."""
+        """Return the rows that it gives."""
         with self._connection.cursor() as cursor:
             cursor.execute(statement, parameters or None)
             return list(cursor.fetchall())
@@ -234,7 +237,7 @@ class Execute:
 
 
 @contextmanager
-def _connected(server: ServerAccess) -> Iterator[Execute]:
+def _connect(server: ServerAccess) -> Iterator[Execute]:
     pymysql = library("LocalMySQL needs PyMySQL to set up replication", "mysql", "pymysql")
     connection = pymysql.connect(
         host="127.0.0.1", port=server.port, user="onceward", password=server.password,

@@ -44,7 +44,7 @@ _MARIADB_PARTS = ("bin/mariadbd", "share/english/", "share/charsets/")
 
 
 def fetch_server(kind: Kind, version: str | None) -> Path | None:
-    """The folder in the cache where that server is unpacked; it is, when this returns. None: each
+    """Return the folder in the cache where that server is unpacked. None: each
     server unpacks its own (:func:`unpack`).
 
     :raises ConfigurationError: there is no such version, or not for this machine.
@@ -68,7 +68,7 @@ def newer_mysql_is_here() -> bool:
 
 
 def check_kind(kind: Kind, version: str | None) -> None:
-    """:raises ConfigurationError: nobody has such a server."""
+    """Check the names. :raises ConfigurationError: nobody has such a server."""
     if kind not in get_args(Kind):
         raise ConfigurationError(
             f"there is no LocalMySQL of kind {kind!r}",
@@ -147,7 +147,9 @@ def _only_linux(product: str, instead: str = "") -> None:
 
 
 def _unpack_parts(packed: Path, to: Path, wanted: Callable[[str], str | None]) -> None:
-    """:param wanted: where a file of that name goes, below ``to``; None: nowhere."""
+    """Unpack the wanted files of an archive.
+
+    :param wanted: where a file of that name goes, below ``to``; None: nowhere."""
     with zipfile.ZipFile(packed) as files:
         for name in files.namelist():
             part = None if name.endswith("/") else wanted(name)

@@ -25,8 +25,8 @@ def server_folder(name: str) -> Path:
 
 
 def unpack_once(name: str, unpack: Callable[[Path], None]) -> Path:
-    """The folder of the server ``name``: whole as soon as it is there, however many processes want
-    it at once.
+    """Return the folder of the server ``name``: whole as soon as it is there, however many
+    processes want it at once.
 
     :param unpack: puts its files into a folder.
     """

@@ -105,7 +105,7 @@ class SourceKit:
         )
 
     def run(self, max_rows: int = 1_000) -> Any:
-        """One run of a query on the kit's checkpoint, until it has read everything; the query,
+        """Run a query on the kit's checkpoint, until it has read everything; the query,
         which has ended."""
         sink = FileSink(
             path=str(self.folder / "out"),
@@ -135,7 +135,7 @@ class SourceKit:
         assert self.visible() == Counter(self.wanted())
 
 
-class SourceReader:
+class RangeReader:
     """Goes through a source as a query would, range by range, without Spark."""
 
     def __init__(self, kit: SourceKit, source: Any, limit: int) -> None:
@@ -146,7 +146,7 @@ class SourceReader:
         self.key, self.limit = kit.key, limit
 
     def to_the_end(self) -> list[tuple[Any, pa.Table]]:
-        """Each range and its rows, until there is nothing new."""
+        """Yield each range and its rows, until there is nothing new."""
         found: list[tuple[Any, pa.Table]] = []
         for _ in range(_READS):
             following = self.ranges.following(self.at)
@@ -202,7 +202,7 @@ class SourceContract:
         kit.add(5)
         source = kit.new_source()
         copy = cloudpickle.loads(cloudpickle.dumps(source))  # type: ignore[no-untyped-call]
-        walks = [SourceReader(kit, each, 3) for each in (source, copy)]
+        walks = [RangeReader(kit, each, 3) for each in (source, copy)]
         ours, theirs = (walk.to_the_end() for walk in walks)
         assert [end for end, _ in ours] == [end for end, _ in theirs]
         assert Counter(walks[0].keys(ours)) == Counter(kit.wanted())
@@ -210,7 +210,7 @@ class SourceContract:
     @pytest.mark.parametrize("limit", [1, 7, 1_000])
     def test_ranges_join_and_are_bounded(self, kit: SourceKit, limit: int) -> None:
         kit.add(20)
-        walk = SourceReader(kit, kit.new_source(), limit)
+        walk = RangeReader(kit, kit.new_source(), limit)
         first = walk.to_the_end()
         kit.add(5)
         ranges = first + walk.to_the_end()
@@ -219,9 +219,9 @@ class SourceContract:
 
     def test_a_range_is_the_same_when_there_is_more(self, kit: SourceKit) -> None:
         kit.add(20)
-        ranges = SourceReader(kit, kit.new_source(), 6).to_the_end()
+        ranges = RangeReader(kit, kit.new_source(), 6).to_the_end()
         kit.add(20)
-        again = SourceReader(
+        again = RangeReader(
             kit, kit.new_source(), 1_000
         ).ranges  # a new process, with another bound
         for end, rows in ranges:
@@ -229,7 +229,7 @@ class SourceContract:
 
     def test_nothing_new_moves_nothing(self, kit: SourceKit) -> None:
         kit.add(4)
-        walk = SourceReader(kit, kit.new_source(), 10)
+        walk = RangeReader(kit, kit.new_source(), 10)
         walk.to_the_end()
         assert walk.ranges.following(walk.at) is None
         kit.add(1)
@@ -237,7 +237,7 @@ class SourceContract:
 
     def test_a_beginning_is_where_rows_are_found_later(self, kit: SourceKit) -> None:
         """Before there is any row."""
-        walk = SourceReader(kit, kit.new_source(), 10)
+        walk = RangeReader(kit, kit.new_source(), 10)
         assert walk.to_the_end() == []
         kit.add(3)
         assert Counter(walk.keys(walk.to_the_end())) == Counter(kit.wanted())
@@ -250,7 +250,7 @@ class SourceContract:
 
     def test_a_limit_is_kept_by_each_call(self, kit: SourceKit) -> None:
         kit.add(10)
-        walk = SourceReader(kit, kit.new_source(), 1)
+        walk = RangeReader(kit, kit.new_source(), 1)
         try:
             assert len(walk.to_the_end()) == len(kit.wanted())
         except SourceContractViolated as broken:

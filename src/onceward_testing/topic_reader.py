@@ -53,7 +53,7 @@ def end_offsets(
     described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     if described.error is not None:
         raise TopicMissing(f"topic {topic!r}: {described.error.str()}", next_step="check its name")
-    latest: Any = kafka_admin.OffsetSpec.latest()  # type: ignore[attr-defined, no-untyped-call]  # in its stubs
+    latest: Any = kafka_admin.OffsetSpec.latest()  # type: ignore[attr-defined, no-untyped-call]
     query = {
         TopicPartition(topic, partition): latest for partition in sorted(described.partitions)
     }
@@ -68,7 +68,8 @@ def read_topic(
     *,
     patience_s: float = 60,
 ) -> list[ReadRecord]:
-    """Every record of ``topic`` from its beginning to its end as of now, by partition and offset.
+    """Read every record of ``topic`` from its beginning to its end as of now, by partition and
+    offset.
 
     :param patience_s: how long to wait for the next record, in seconds.
     :raises BrokerUnreachable: nothing came for that long, and the end is not reached.
@@ -123,7 +124,7 @@ def _read(
 
 
 def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any]:
-    """librdkafka settings of a reader that belongs to no group and commits nothing."""
+    """Return librdkafka's settings of a reader that belongs to no group and commits nothing."""
     return {
         "bootstrap.servers": bootstrap_servers,
         # Librdkafka wants one; nothing is ever committed to it.

@@ -155,7 +155,7 @@ def test_an_extra_listener_lets_in_who_knows_the_password(mechanism: str):
         extra_listeners=secure, properties=properties, format_arguments=scram
     ) as kafka:
         client = {
-            "bootstrap.servers": kafka.bootstrap_of("SECURE"),
+            "bootstrap.servers": kafka.servers_on("SECURE"),
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": mechanism,
             "sasl.username": "ann",

@@ -181,10 +181,10 @@ def test_the_right_password_opens_and_a_wrong_one_is_named_but_never_shown(
     caplog.set_level(logging.DEBUG)
     logging.getLogger("kafka").setLevel(logging.DEBUG)  # a user who wants to see everything
     try:
-        client = client_for(guarded.bootstrap_of("LOGIN"), sasl(mechanism, CANARY))
+        client = client_for(guarded.servers_on("LOGIN"), sasl(mechanism, CANARY))
         assert client.cluster_id()
         client.close()
-        client = client_for(guarded.bootstrap_of("LOGIN"), sasl(mechanism, CANARY + "-wrong"))
+        client = client_for(guarded.servers_on("LOGIN"), sasl(mechanism, CANARY + "-wrong"))
         with pytest.raises(AuthenticationFailed) as refused:
             client.cluster_id()
         client.close()
@@ -199,7 +199,7 @@ def test_the_right_password_opens_and_a_wrong_one_is_named_but_never_shown(
 
 
 def test_a_client_without_a_login_is_told_where_to_look(guarded: LocalKafka) -> None:
-    client = client_for(guarded.bootstrap_of("LOGIN"))
+    client = client_for(guarded.servers_on("LOGIN"))
     with pytest.raises(BrokerUnreachable) as unreachable:
         client.cluster_id()
     assert "security.protocol" in unreachable.value.next_step
@@ -213,7 +213,7 @@ def tls(guarded: LocalKafka, certificate: str | None) -> dict[str, str]:
 
 
 def test_a_trusted_certificate_for_the_right_host_is_accepted(guarded: LocalKafka) -> None:
-    client = client_for(guarded.bootstrap_of("RIGHT"), tls(guarded, "right"))
+    client = client_for(guarded.servers_on("RIGHT"), tls(guarded, "right"))
     assert client.cluster_id()
     assert client.create_topic("over-tls", 1) in (True, False)
     client.close()
@@ -230,7 +230,7 @@ def test_a_trusted_certificate_for_the_right_host_is_accepted(guarded: LocalKafk
 def test_an_untrusted_certificate_or_one_for_another_host_is_refused(
     guarded: LocalKafka, listener: str, trusted: str | None, reason: str
 ) -> None:
-    client = client_for(guarded.bootstrap_of(listener), tls(guarded, trusted))
+    client = client_for(guarded.servers_on(listener), tls(guarded, trusted))
     with pytest.raises(AuthenticationFailed, match=reason):
         client.cluster_id()
     client.close()
@@ -238,6 +238,6 @@ def test_an_untrusted_certificate_or_one_for_another_host_is_refused(
 
 def test_the_host_name_check_can_be_switched_off(guarded: LocalKafka) -> None:
     options = {**tls(guarded, "wrong"), "ssl.endpoint.identification.algorithm": ""}
-    client = client_for(guarded.bootstrap_of("WRONG"), options)
+    client = client_for(guarded.servers_on("WRONG"), options)
     assert client.cluster_id()
     client.close()

@@ -52,9 +52,9 @@ class FileKit(TwoPhaseKit):
         return ow.FileSink(**{**given, **self.settings})
 
     def new_target(self) -> FileTarget:
-        return self.target_of(Publishing(self))
+        return self.target_for(Publishing(self))
 
-    def target_of(self, sink: Any) -> FileTarget:
+    def target_for(self, sink: Any) -> FileTarget:
         target: FileTarget = sink.new_target()
         self._targets.append(target)
         return target

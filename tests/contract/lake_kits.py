@@ -33,9 +33,9 @@ class LakeKit(TwoPhaseKit):
         return ow.FolderLedger(self.folder / "ledger")
 
     def new_target(self) -> LakeTarget:  # type: ignore[override]
-        return self.target_of(Publishing(self))
+        return self.target_for(Publishing(self))
 
-    def target_of(self, sink: Any) -> LakeTarget:  # type: ignore[override]
+    def target_for(self, sink: Any) -> LakeTarget:  # type: ignore[override]
         target: LakeTarget = sink.new_target()
         self._targets.append(target)
         return target

@@ -78,7 +78,7 @@ class PreparedKit(TwoPhaseKit):
         self._targets.append(transactions)
         return transactions
 
-    def target_of(self, sink: PreparedTransactions) -> PreparedTarget:
+    def target_for(self, sink: PreparedTransactions) -> PreparedTarget:
         target = self.new_target()
         target.committer = sink
         return target

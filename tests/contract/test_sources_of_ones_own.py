@@ -20,7 +20,7 @@ from source_kits import (
 
 from onceward.errors import SourceFailed, SourceReplaced
 from onceward_testing import LocalPostgres
-from onceward_testing.source_contract import SourceContract, SourceKit, SourceReader
+from onceward_testing.source_contract import RangeReader, SourceContract, SourceKit
 from support.errors import raises
 
 
@@ -127,7 +127,7 @@ class Log:
         self.path = folder / "log.txt"
         self.path.write_text("".join(f"line {number} of the log\n" for number in range(50)))
         source = example("growing_file").GrowingFile(self.path)
-        self.walk = SourceReader(
+        self.walk = RangeReader(
             SourceKit(None, folder, _schema_of(source), lambda _: None, list, "line"), source, 20
         )
 

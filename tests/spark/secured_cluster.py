@@ -104,7 +104,7 @@ class SecuredKafka:
         self.kafka.stop()
 
     def bootstrap(self, listener: str = "SECURE") -> str:
-        return self.kafka.bootstrap_of(listener)
+        return self.kafka.servers_on(listener)
 
     def options(self, **changed: str | None) -> dict[str, str]:
         """A login that works, in Kafka's own names (``sasl_password=…`` changes one, None leaves

@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
-from onceward_testing.demo.changes.comparison import ChangeRecord, Comparison, compare, read_change
+from onceward_testing.demo.changes.comparison import (
+    ChangeRecord,
+    ChangesVerdict,
+    compare,
+    read_change,
+)
 from onceward_testing.demo.changes.tables import (
     DEFAULT_EMAIL,
     PEOPLE,
@@ -51,7 +56,7 @@ class Scene:
             if changes:
                 self.told.setdefault(where, []).extend(_told(changes, hash(where) % 4))
 
-    def found(self) -> Comparison:
+    def found(self) -> ChangesVerdict:
         return compare(self.histories, self.told, self.rows)
 
     def is_kept(self) -> bool:

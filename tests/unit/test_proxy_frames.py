@@ -19,8 +19,8 @@ from onceward_testing.proxy.frames import (
     NotKafka,
     RequestHead,
     api_name,
+    api_names,
     correlation_id,
-    known_apis,
 )
 
 REQUESTS = {
@@ -60,7 +60,7 @@ def test_requests_are_told_apart_wherever_the_stream_is_cut(
         found = []
         for _ in asked:
             frame = await KafkaFrame.read(reader)
-            found.append((RequestHead.of(frame.prefix), await frame.whole()))
+            found.append((RequestHead.parse(frame.prefix), await frame.whole()))
         return found
 
     found = asyncio.run(read())
@@ -93,13 +93,15 @@ def test_a_discarded_frame_leaves_the_next_one_whole():
     async def read() -> str:
         reader = fed([encoded("EndTxn", 1, "x"), encoded("Metadata", 2, "y")])
         await (await KafkaFrame.read(reader)).discard()
-        return RequestHead.of((await KafkaFrame.read(reader)).prefix).client_id
+        return RequestHead.parse((await KafkaFrame.read(reader)).prefix).client_id
 
     assert asyncio.run(read()) == "y"
 
 
 def test_a_client_without_a_name():
-    assert RequestHead.of(struct.pack(">hhih", 3, 1, 5, -1)) == RequestHead("Metadata", 1, 5, "")
+    assert RequestHead.parse(struct.pack(">hhih", 3, 1, 5, -1)) == RequestHead(
+        "Metadata", 1, 5, ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_a_client_without_a_name():
 )
 def test_what_is_no_request_is_refused(prefix: bytes):
     with pytest.raises(NotKafka):
-        RequestHead.of(prefix)
+        RequestHead.parse(prefix)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_a_sender_that_closes_in_the_middle_is_noticed():
 def test_names_are_kafkas():
     assert [api_name(key) for key in (0, 22, 26)] == ["Produce", "InitProducerId", "EndTxn"]
     assert api_name(30_000) == "Api30000"
-    assert {"Produce", "TxnOffsetCommit", "AddPartitionsToTxn"} < known_apis()
+    assert {"Produce", "TxnOffsetCommit", "AddPartitionsToTxn"} < api_names()
 
 
 def pieces(stream: bytes, sizes: Sequence[int]) -> list[bytes]:

@@ -91,7 +91,7 @@ def _create(bootstrap_servers: str, topics: dict[str, int]) -> None:
 
 
 def _wait(cluster: LocalKafka, stopped: threading.Event) -> None:
-    """Returns when told to stop; fails when a node ended by itself."""
+    """Wait until the user stops it; fail when a node ended by itself."""
     while not stopped.wait(_CHECK_SECONDS):
         for node in cluster.nodes:
             if not node.running:
@@ -99,7 +99,8 @@ def _wait(cluster: LocalKafka, stopped: threading.Event) -> None:
 
 
 def _topics(wanted: list[str] | None) -> dict[str, int]:
-    """Names and partition counts. :raises InvalidTopicName: before a broker is started in vain."""
+    """Return names and partition counts. :raises InvalidTopicName: before a broker is started in
+    vain."""
     from onceward.ids import topic_name
 
     topics = {}

@@ -131,7 +131,7 @@ def demo(
 
 
 def _leave(number: int, _frame: Any) -> None:
-    """SIGTERM ends the demo like Ctrl-C does: through every ``finally``, so that nothing is left
+    """End the demo by SIGTERM like Ctrl-C does: through every ``finally``, so that nothing is left
     running."""
     raise SystemExit(128 + number)
 

@@ -84,7 +84,7 @@ class DemoInput(ABC):
     def _run(self) -> None:
         try:
             self._write_all()
-        except BaseException as error:  # noqa: BLE001  raised again in the supervisor's thread by `written`
+        except BaseException as error:  # noqa: BLE001  `written` raises it
             self._error = error
 
 

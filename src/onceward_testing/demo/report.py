@@ -58,7 +58,7 @@ class Screen:
         )
 
     def advance(self, name: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` records are ``name`` (written, visible …)."""
+        """Display that ``done`` of ``total`` records are ``name`` (written, visible …)."""
         self._latest[name] = (done, total)
         if self._bars is not None:
             if name not in self._tasks:

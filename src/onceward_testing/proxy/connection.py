@@ -35,7 +35,7 @@ class _Expected:
 
 class Owner(Protocol):
     """The interface that a connection needs of its
-    :class:`onceward_testing.proxy.listener.Listener`, which has the words."""
+    :class:`onceward_testing.proxy.listener.ProxyListener`, which has the words."""
 
     node: int
     is_cut: bool
@@ -105,7 +105,7 @@ class ProxyConnection:
 
     async def _request(self, frame: KafkaFrame) -> bool:
         """Deal with one request; False when the client's connection is to be closed."""
-        head = RequestHead.of(frame.prefix)
+        head = RequestHead.parse(frame.prefix)
         fault = None if self._lost else self._listener.fault_for(head)
         if fault is None:
             await self._pass_or_lose(frame, head)
@@ -212,8 +212,8 @@ class ProxyConnection:
             await self._client.drain()
 
     def _take_expected(self, number: int) -> _Expected | None:
-        """Brokers answer in order: what was asked earlier and is not answered by now never is
-        (acks=0)."""
+        """Take the request of an answer. Brokers answer in order: what was asked earlier and is
+        not answered by now never is (acks=0)."""
         if all(expected.correlation_id != number for expected in self._expected):
             return None
         while (expected := self._expected.popleft()).correlation_id != number:

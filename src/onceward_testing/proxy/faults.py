@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from onceward.errors import ConfigurationError
-from onceward_testing.proxy.frames import RequestHead, known_apis
+from onceward_testing.proxy.frames import RequestHead, api_names
 
 Action = Literal[
     "drop_request",
@@ -46,8 +46,8 @@ class RequestPattern:
     node: int | None = None
 
     def __post_init__(self) -> None:
-        if self.api not in known_apis():
-            nearest = difflib.get_close_matches(self.api, known_apis(), n=1)
+        if self.api not in api_names():
+            nearest = difflib.get_close_matches(self.api, api_names(), n=1)
             raise ConfigurationError(
                 f"{self.api!r} is no request of Kafka's protocol",
                 next_step=f"did you mean {nearest[0]!r}?"
@@ -96,7 +96,7 @@ class ProxyFault:
             self._armed = False
 
     def release(self) -> None:
-        """After ``hold()``: hold nothing more, and deliver to the brokers what is held, in order.
+        """Hold nothing more after ``hold()``, and deliver to the brokers what is held, in order.
 
         Returns when it has been written to the broker. A client that is still waiting gets the
         answer; for one that is gone the request goes over a connection of its own, and only the
@@ -150,7 +150,7 @@ class Faults:
         return fault
 
     def due(self, node: int, head: RequestHead) -> ProxyFault | None:
-        """The fault to carry out on this request.
+        """Return the fault to carry out on this request.
 
         Each one counts it; of several the one that was armed first acts.
         """
@@ -172,13 +172,14 @@ class On:
         self._faults, self._target = faults, target
 
     def drop_request(self, *, silently: bool = False) -> ProxyFault:
-        """The broker never gets it. The client's connection is closed, as when a TCP connection
+        """Drop it before the broker. The client's connection is closed, as when a TCP connection
         breaks; ``silently``: it stays open, and nothing passes over it any more, so that the
         client has to run into its timeout."""
         return self._arm("lose_silently" if silently else "drop_request")
 
     def drop_response(self) -> ProxyFault:
-        """The broker has done it; its answer gets lost, and the client's connection is closed."""
+        """Drop the answer: the broker has done it, its answer gets lost, and the client's
+        connection is closed."""
         return self._arm("drop_response")
 
     def delay(self, seconds: float) -> ProxyFault:
@@ -190,16 +191,17 @@ class On:
         return self._arm("hold")
 
     def duplicate(self) -> ProxyFault:
-        """The broker gets it twice; the second answer is dropped."""
+        """Send it to the broker twice; the second answer is dropped."""
         return self._arm("duplicate")
 
     def reset(self) -> ProxyFault:
-        """The broker never gets it; the client's connection is reset (RST)."""
+        """Reset the connection: the broker never gets it; the client's connection is reset
+        (RST)."""
         return self._arm("reset")
 
     def black_hole(self) -> ProxyFault:
-        """The broker never gets it, and from then on nothing passes to or from its node until
-        ``heal()``."""
+        """Drop it and all that follows: the broker never gets it, and from then on nothing
+        passes to or from its node until ``heal()``."""
         return self._arm("black_hole")
 
     def _arm(self, action: Action, seconds: float = 0.0) -> ProxyFault:
@@ -246,7 +248,7 @@ class HeldRequest:
         asyncio.run_coroutine_threadsafe(self._release(), self._loop).result(_DELIVERY_SECONDS)
 
     def answer(self, timeout_s: float = 30.0) -> bytes:
-        """The broker's answer, from its correlation id on.
+        """Return the broker's answer, from its correlation id on.
 
         :raises TimeoutError: there was none. A ``Produce`` with acks=0 has no answer.
         """
@@ -255,7 +257,8 @@ class HeldRequest:
         return self._answer
 
     def decoded_answer(self, timeout_s: float = 30.0) -> Any:
-        """The answer as kafka-python reads it: ``fault.held[0].decoded_answer().error_code``."""
+        """Return the answer as kafka-python reads it:
+        ``fault.held[0].decoded_answer().error_code``."""
         from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
 
         (key,) = struct.unpack_from(">h", self.frame, 4)
@@ -280,8 +283,8 @@ class HeldRequest:
         self._settled.set()
 
     def orphan(self, deliver: Callable[[HeldRequest], Awaitable[None]]) -> None:
-        """The connection that it came over is gone and has not delivered it; ``deliver`` finds
-        another way."""
+        """Note that the connection that it came over is gone and has not delivered it; ``deliver``
+        finds another way."""
         self._deliver = deliver
         self._settled.set()
 

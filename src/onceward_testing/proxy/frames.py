@@ -44,7 +44,7 @@ class RequestHead:
     client_id: str
 
     @classmethod
-    def of(cls, prefix: bytes) -> RequestHead:
+    def parse(cls, prefix: bytes) -> RequestHead:
         """Read the first bytes of a request, its size left out. :raises NotKafka: too short to be
         one."""
         try:
@@ -59,12 +59,12 @@ class RequestHead:
 
 
 def api_name(key: int) -> str:
-    """Kafka's name of an api key; ``Api68`` for one that kafka-python does not know."""
+    """Return Kafka's name of an api key; ``Api68`` for one that kafka-python does not know."""
     return _api_names().get(key, f"Api{key}")
 
 
-def known_apis() -> frozenset[str]:
-    """Every name that :func:`api_name` may give, but for those of unknown keys."""
+def api_names() -> frozenset[str]:
+    """Return every name that :func:`api_name` may give, but for those of unknown keys."""
     return frozenset(_api_names().values())
 
 
@@ -98,7 +98,7 @@ class KafkaFrame:
 
     @classmethod
     async def read(cls, reader: asyncio.StreamReader) -> KafkaFrame:
-        """The next one. :raises asyncio.IncompleteReadError: the sender has closed. :raises
+        """Read the next one. :raises asyncio.IncompleteReadError: the sender has closed. :raises
         NotKafka: …"""
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if not _SIZE.size <= size <= LARGEST_FRAME_BYTES:
@@ -106,7 +106,7 @@ class KafkaFrame:
         return cls(size, await reader.readexactly(min(size, PREFIX_BYTES)), reader)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes of the whole frame, size included, in pieces."""
+        """Yield the bytes of the whole frame, size included, in pieces."""
         yield _SIZE.pack(self.size) + self.prefix
         left = self.size - len(self.prefix)
         while left:
@@ -117,7 +117,7 @@ class KafkaFrame:
             yield chunk
 
     async def whole(self) -> bytes:
-        """The bytes of the whole frame, size included."""
+        """Return the bytes of the whole frame, size included."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def discard(self) -> None:

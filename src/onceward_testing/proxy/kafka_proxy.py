@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from onceward.errors import ResourceError
 from onceward_testing.proxy.faults import Faults, On, RequestPattern
 from onceward_testing.proxy.frames import Mark, PassedRequests, RequestCounter
-from onceward_testing.proxy.listener import Listener
+from onceward_testing.proxy.listener import ProxyListener
 
 _T = TypeVar("_T")
 _STEP_SECONDS = 60.0
@@ -54,7 +54,7 @@ class KafkaProxy:
         self._faults = Faults()
         self._counts = RequestCounter()
         self._listeners = {
-            node: Listener(
+            node: ProxyListener(
                 node, _address(server), (ports or {}).get(node, 0), self._faults, self._counts
             )
             for node, server in brokers.items()
@@ -64,7 +64,7 @@ class KafkaProxy:
         self._owner_pid = 0
 
     def start(self) -> KafkaProxy:
-        """Listens when it returns.
+        """Start to listen; it listens when this returns.
 
         Does nothing when started already. :raises OSError: a port is taken.
         """
@@ -84,7 +84,7 @@ class KafkaProxy:
         return self
 
     def close(self) -> None:
-        """Heals, closes every connection and ends the thread. May be called twice."""
+        """Heal, close every connection and end the thread. May be called twice."""
         if self._thread is None or self._loop is None or self._owner_pid != os.getpid():
             return  # in a forked copy of the owner there is no such thread
         self._faults.disarm()
@@ -107,7 +107,7 @@ class KafkaProxy:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
     def serve_tls(self, context: ssl.SSLContext | None) -> None:
-        """Clients whose connections begin with a TLS handshake are served with ``context``; None:
+        """Serve clients that begin with a TLS handshake with ``context``; None:
         no longer."""
         for listener in self._listeners.values():
             listener.tls = context
@@ -123,8 +123,8 @@ class KafkaProxy:
         client_id: str | None = None,
         node: int | None = None,
     ) -> On:
-        """A fault for the ``nth`` request ``api`` from now on, and the ``times - 1`` after it
-        (None: all after it).
+        """Return a fault for the ``nth`` request ``api`` from now on, and the ``times - 1`` after
+        it (None: all after it).
 
         The methods of what it returns arm it: ``proxy.on("Produce").drop_response()``.
 
@@ -141,7 +141,7 @@ class KafkaProxy:
         self._do(_calling(self._listeners[node].cut))
 
     def heal(self) -> None:
-        """Ends cuts and disarms all faults. What is held stays held until its ``release()``."""
+        """End cuts and disarm all faults. What is held stays held until its ``release()``."""
         self._faults.disarm()
         for listener in self._listeners.values():
             self._do(listener.heal())
@@ -154,7 +154,7 @@ class KafkaProxy:
         return self._counts.since(None).count(api, client_id=client_id, node=node)
 
     def mark(self) -> Mark:
-        """Now, for :meth:`since`."""
+        """Return a mark of now, for :meth:`since`."""
         return self._counts.mark()
 
     def since(self, mark: Mark) -> PassedRequests:

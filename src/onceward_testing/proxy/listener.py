@@ -26,7 +26,7 @@ _BACKLOG = 100
 _TLS_HANDSHAKE = b"\x16"
 
 
-class Listener:
+class ProxyListener:
     """The proxy's port for one broker.
 
     ``port`` is 0 until it listens, unless a port was asked for.
@@ -49,7 +49,7 @@ class Listener:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def listen(self) -> None:
-        """:raises OSError: the port is taken."""
+        """Listen. :raises OSError: the port is taken."""
         self._socket = socket.create_server((_HOST, self.port), backlog=_BACKLOG)
         self._socket.setblocking(False)
         self.port = self._socket.getsockname()[1]
@@ -67,7 +67,7 @@ class Listener:
         self.is_cut = True
 
     async def heal(self) -> None:
-        """Ends a cut. Connections over which something may have got lost are closed."""
+        """End a cut. Connections over which something may have got lost are closed."""
         if self.is_cut:
             self.is_cut = False
             await self._close_connections()
@@ -75,18 +75,18 @@ class Listener:
     # ── for connections ──
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to the broker. :raises OSError: it does not listen."""
+        """Return a connection to the broker. :raises OSError: it does not listen."""
         return await asyncio.open_connection(*self._broker_address, limit=CHUNK_BYTES)
 
     def fault_for(self, head: RequestHead) -> ProxyFault | None:
         return self._faults.due(self.node, head)
 
     def count(self, head: RequestHead) -> None:
-        """A request is passed on to the broker."""
+        """Count a request that is passed on to the broker."""
         self._counts.add(self.node, head)
 
     async def deliver(self, held: HeldRequest) -> None:
-        """Over a connection of its own. :raises OSError: the broker does not listen."""
+        """Deliver it over a connection of its own. :raises OSError: the broker does not listen."""
         reader, writer = await self.connect()
         self.count(held.head)
         writer.write(held.frame)
@@ -105,7 +105,7 @@ class Listener:
             asyncio.CancelledError
         ):  # by heal() or close(): nothing that anybody waits for
             try:
-                reader, writer = await self._opened(client)
+                reader, writer = await self._open(client)
             except BaseException as error:
                 client.close()
                 if isinstance(error, OSError):  # the client is gone, or TLS refuses it
@@ -113,10 +113,10 @@ class Listener:
                 raise
             await ProxyConnection(self, reader, writer).run()
 
-    async def _opened(
+    async def _open(
         self, client: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The client's connection, over TLS if it begins so.
+        """Return the client's connection, over TLS if it begins so.
 
         While the node is cut nobody answers a handshake.
         """

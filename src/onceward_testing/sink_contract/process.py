@@ -46,11 +46,14 @@ class SinkKit(ABC):
 
     @abstractmethod
     def new_target(self) -> Target:
-        """The target as a new process of the pipeline would make it. Closed by :meth:`close`."""
+        """Return the target as a new process of the pipeline would make it.
+
+        It is closed by :meth:`close`.
+        """
 
     @abstractmethod
     def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
-        """Rows for the target, one a value, written by so many tasks."""
+        """Return rows for the target, one a value, written by so many tasks."""
 
     def failing(self, values: Sequence[str]) -> Any:
         """Return rows of a plan whose tasks raise ``ValueError("this plan hurts")`` after their
@@ -65,12 +68,12 @@ class SinkKit(ABC):
 
     @abstractmethod
     def visible(self) -> Counter[str]:
-        """The values that a reader of the target finds."""
+        """Return the values that a reader of the target finds."""
 
     @abstractmethod
     def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
-        """Inside, no commit of ``target``'s gets an answer, whether it is carried out or never
-        arrives."""
+        """Lose answers: inside, no commit of ``target``'s gets an answer, whether it is carried
+        out or never arrives."""
 
     @abstractmethod
     def close(self) -> None:
@@ -78,7 +81,8 @@ class SinkKit(ABC):
 
 
 def batch(number: int) -> RunningBatch:
-    """Batch ``number`` of a query over a source that counts; each call is another run of it."""
+    """Return batch ``number`` of a query over a source that counts; each call is another run of
+    it."""
     return RunningBatch(
         batch=BatchId(_QUERY, number),
         run_id=str(uuid.uuid4()),
@@ -107,19 +111,23 @@ class Process:
         return self.begun
 
     def open(self) -> Process:
+        """Open the target and finish what is decided."""
         self.newest = self.target.open(self.next_batch())
         return self.finish()
 
     def finish(self) -> Process:
+        """Finish the newest batch if it is decided and not published."""
         if self.newest is not None and self.newest.state is State.DECIDED:
             self.newest = self.target.finish(self.newest)
         return self
 
     def begin(self) -> Attempt:
+        """Begin an attempt of the next batch."""
         self.begun = self.target.begin(self.newest, self.next_batch())
         return self.begun
 
     def write(self, *frames: Any) -> tuple[int, ...]:
+        """Begin an attempt and write ``frames``; return their numbers of rows."""
         attempt = self.begin()
         return tuple(attempt.write(Write(frame), self.next_batch()) for frame in frames)
 
@@ -129,6 +137,7 @@ class Process:
         return self.stage_what_is_written()
 
     def stage_what_is_written(self) -> LedgerRecord:
+        """Stage the ledger record of what the attempt has written."""
         prepared, running = self.attempt.prepared(), self.next_batch()
         sequence = 0 if self.newest is None else self.newest.sequence + 1
         record = LedgerRecord(
@@ -152,17 +161,19 @@ class Process:
         return record
 
     def commit(self, values: Sequence[str]) -> LedgerRecord:
+        """Write, decide and publish ``values`` as the next batch."""
         self.decide(values)
         self.finish()
         assert self.newest is not None
         return self.newest
 
     def next_batch(self) -> RunningBatch:
+        """Return the batch behind the newest one."""
         return batch(0 if self.newest is None else self.newest.batch.batch_id + 1)
 
 
 def run_batch(kit: SinkKit, number: int, values: Sequence[str], attempts: int = 3) -> Target:
-    """Batch ``number`` as the first of a new process, by the engine itself."""
+    """Run batch ``number`` as the first of a new process, by the engine itself."""
     target = kit.new_target()
     policy = SinkPolicy(kit.pipeline, batch_attempts=attempts)
     MicroBatches(target, policy).process([Write(kit.frame(values))], batch(number))
@@ -170,14 +181,15 @@ def run_batch(kit: SinkKit, number: int, values: Sequence[str], attempts: int = 
 
 
 def assert_holds(kit: SinkKit, values: Sequence[str], newest: int | None) -> None:
-    """A reader finds exactly ``values``, and the newest ledger record is number ``newest``."""
+    """Assert that a reader finds exactly ``values``, and the newest ledger record is number
+    ``newest``."""
     assert kit.visible() == Counter(values)
     found = kit.new_target().peek() if newest is None else certain(lambda: kit.new_target().peek())
     assert (None if found is None else found.sequence) == newest
 
 
 def certain(peek: Callable[[], LedgerRecord | None]) -> LedgerRecord | None:
-    """Peek at a ledger that has a record until it shows one; at first it may show none: Kafka
+    """Read a ledger that has a record until it shows one; at first it may show none: Kafka
     answers a commit before all partitions know of it."""
     ends = time.monotonic() + _CERTAIN_SECONDS
     while (found := peek()) is None and time.monotonic() < ends:

@@ -80,16 +80,16 @@ class TwoPhaseKit(SinkKit):
                 cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
     def new_target(self) -> TwoPhaseTarget:
-        return self.target_of(self._new_sink())
+        return self.target_for(self._new_sink())
 
-    def target_of(self, sink: TwoPhaseCommitSink) -> TwoPhaseTarget:
+    def target_for(self, sink: TwoPhaseCommitSink) -> TwoPhaseTarget:
         target = sink.new_target()
         assert isinstance(target, TwoPhaseTarget)
         self._targets.append(target)
         return target
 
     def sink(self) -> TwoPhaseCommitSink:
-        """One more, for a test that breaks it."""
+        """Return one more, for a test that breaks it."""
         return self._new_sink()
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
@@ -111,8 +111,8 @@ class TwoPhaseKit(SinkKit):
 
 @contextmanager
 def lost_append(chain: Chain, *, carried_out: bool) -> Iterator[None]:
-    """Inside, no append to ``chain`` gets an answer, whether it is carried out or never
-    arrives."""
+    """Lose answers: inside, no append to ``chain`` gets an answer, whether it is carried out or
+    never arrives."""
     append = chain.append
 
     def losing(record: LedgerRecord) -> None:
@@ -160,8 +160,8 @@ class TwoPhaseContract(SinkContract):
     def _broken(
         self, kit: TwoPhaseKit, breaking: Breaking, timeout_s: float = 5.0
     ) -> tuple[Callable[[], TwoPhaseTarget], list[Any]]:
-        """Targets whose sink's commits go through ``breaking``, and the committables that it is
-        called with."""
+        """Return targets whose sink's commits go through ``breaking``, and the committables that
+        it is called with."""
         called: list[Any] = []
 
         def new_target() -> TwoPhaseTarget:
@@ -173,7 +173,7 @@ class TwoPhaseContract(SinkContract):
                 return breaking(committable, commit)
 
             committer.commit = broken
-            target = kit.target_of(committer.sink)
+            target = kit.target_for(committer.sink)
             target.committer = committer  # type: ignore[assignment]
             target.commit_timeout_s = timeout_s
             return target
@@ -200,7 +200,7 @@ class TwoPhaseContract(SinkContract):
                 sink = kit.sink()
             if getattr(sink, "_policy", None) is None or sink._policy.pipeline != neighbour:
                 pytest.skip("the sink of this kit is no TwoPhaseCommitSink")
-            return kit.target_of(sink)
+            return kit.target_for(sink)
 
         dying = another()
         dying.finish = _dies  # type: ignore[method-assign]
@@ -319,7 +319,7 @@ class TwoPhaseContract(SinkContract):
         third = Process(kit)
         committer, aborted = _InTheDriver(kit.sink()), list[Any]()
         committer.abort = aborted.append
-        target = kit.target_of(committer.sink)
+        target = kit.target_for(committer.sink)
         target.committer = committer  # type: ignore[assignment]
         third.target = target
         third.open().begin()
@@ -358,7 +358,7 @@ class TwoPhaseContract(SinkContract):
             abort(committable)
 
         committer.abort = too_late
-        target = kit.target_of(committer.sink)
+        target = kit.target_for(committer.sink)
         target.committer = committer  # type: ignore[assignment]
         self._process(kit, target, 0, FIRST)
         assert asked or kit.forgets, "nothing was dropped"
@@ -384,7 +384,7 @@ class TwoPhaseContract(SinkContract):
 
         aborted: list[Any] = []
         committer.recover, committer.abort = and_then_it_is_published, aborted.append
-        target = kit.target_of(committer.sink)
+        target = kit.target_for(committer.sink)
         target.committer = committer  # type: ignore[assignment]
         newest = target.open(batch(1))
         assert newest is not None
@@ -400,7 +400,7 @@ class TwoPhaseContract(SinkContract):
     ) -> None:
         """Stop a start after it has listed what is prepared, while a newer copy goes
         on."""
-        zombie = kit.target_of(kit.sink())
+        zombie = kit.target_for(kit.sink())
         successor = Process(kit)
         take = zombie.chain.take
 
@@ -420,7 +420,8 @@ class TwoPhaseContract(SinkContract):
         begin = zombie.chain.begin
 
         def begin_unasked(newest: LedgerRecord | None) -> AttemptId:
-            """A chain need not look whose it is before it names an attempt."""
+            """Begin without asking: a chain need not look whose it is before it names an
+            attempt."""
             with suppress(OncewardError):
                 return begin(newest)
             return AttemptId(0, 1)

@@ -38,7 +38,7 @@ class ChangeRecord(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ChangesVerdict:
     """``verdict``: each change that had to come out against each that did, by their names.
     ``broken``: where a key's records are no chain, in words; the first few."""
 
@@ -74,7 +74,7 @@ def compare(
     histories: Mapping[RowId, Sequence[RowChange]],
     records: Mapping[RowId, Sequence[ChangeRecord]],
     rows: Mapping[RowId, Row],
-) -> Comparison:
+) -> ChangesVerdict:
     """Compare key by key.
 
     :param histories: every change of each key, in the order of their commits.
@@ -99,7 +99,7 @@ def compare(
         broken += [f"{name}: {problem}" for problem in key.problems(rows.get(row_id))]
     if len(broken) > _BROKEN_SHOWN:
         broken[_BROKEN_SHOWN:] = [f"and {len(broken) - _BROKEN_SHOWN} more like these"]
-    return Comparison(exactly_once(expected, visible), len(snapshot), broken)
+    return ChangesVerdict(exactly_once(expected, visible), len(snapshot), broken)
 
 
 class _OneKey:

@@ -191,7 +191,7 @@ class Workload:
             )
 
     def _move(self, transaction: SourceTransaction) -> None:
-        """Upsert a row, and update one of the other table."""
+        """Insert or update a row, and update one of the other table."""
         key = (self._draw_person()[0], self._rng.choice(_PLACES))
         before = self._homes.get(key)
         version = self._deleted.get((HOMES.name, key), 0) if before is None else before[HOMES.key]

@@ -108,8 +108,8 @@ def _person(kind: str, identity: int, rng: random.Random) -> Person:
 
 
 def _number(kind: str, identity: int, rng: random.Random) -> str | None:
-    """Region, birth date and a running number that makes it unique; the last character may be an
-    X."""
+    """Make a number of region, birth date and a running number that makes it unique; the last
+    character may be an X."""
     if kind == "missing":
         return None
     region, year = rng.randrange(11, 66), rng.randrange(1930, 2020)
