@@ -15,9 +15,14 @@ from onceward.errors import ConfigurationError, LedgerUnreadable, RecordTooLarge
 from onceward.ids import AttemptId, TopicPartition
 from onceward.kafka.dead_letters import counting, ledger, text
 from onceward.kafka.dead_letters.counting import Counts
-from onceward.kafka.dead_letters.ledger import Replayed, chain_name, next_record, parse_replayed
+from onceward.kafka.dead_letters.ledger import (
+    OffsetSet,
+    Replayed,
+    chain_name,
+    next_record,
+    parse_replayed,
+)
 from onceward.kafka.dead_letters.letter import Letter, Wanted, headers_to_feed_back, parse_letter
-from onceward.kafka.dead_letters.offsets import OffsetSet
 from onceward.kafka.dead_letters.replay import Replay
 from onceward.kafka.records.reader import ControlType, Record
 from onceward.kafka.sink import dead_letters as written

@@ -127,7 +127,7 @@ def show_letters(
     """
     from onceward.kafka.dead_letters import text
     from onceward.kafka.dead_letters.letter import Wanted
-    from onceward.kafka.dead_letters.looking import letters
+    from onceward.kafka.dead_letters.topic import letters
 
     if offset is not None and partition is None:
         raise ConfigurationError("--offset is one of a partition", next_step="add --partition")

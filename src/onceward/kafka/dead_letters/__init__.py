@@ -2,6 +2,6 @@
 
 Called by ``onceward dead-letters list | show | replay``; runs in the command line. In reading
 order: :mod:`letter` (what headers say), :mod:`topic` (the letters of a topic, streamed),
-:mod:`counting`, :mod:`looking` and :mod:`text` (what is shown), :mod:`offsets` and :mod:`ledger`
+:mod:`counting` and :mod:`text` (what is shown), :mod:`ledger`
 (what has been replayed), :mod:`sending` (one transaction) and :mod:`replay`.
 """

@@ -75,12 +75,12 @@ class Counts:
 
     @property
     def letters(self) -> Group:
-        """All that are dead letters."""
+        """Return all that are dead letters."""
         return self._sum(are_letters=True)
 
     @property
     def others(self) -> Group:
-        """Records that are none."""
+        """Return the records that are none."""
         return self._sum(are_letters=False)
 
     def _sum(self, *, are_letters: bool) -> Group:
@@ -99,7 +99,7 @@ class Counts:
         self.groups.setdefault(name, Group()).add(letter, replayed=replayed)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return JSON values."""
         return {
             "topic": self.topic,
             "letters": _numbers(self.letters),
@@ -131,7 +131,7 @@ def _numbers(group: Group) -> dict[str, Any]:
 
 
 def sorted_groups(counts: Counts) -> list[tuple[GroupName, Group]]:
-    """By name; those that name no source last."""
+    """Return the groups by name; those that name no source last."""
 
     def order(entry: tuple[GroupName, Group]) -> tuple[Any, ...]:
         name = entry[0]
@@ -147,8 +147,8 @@ def sorted_groups(counts: Counts) -> list[tuple[GroupName, Group]]:
 
 
 def count(client: KafkaClient, topic: str, ledger_topic: str) -> Counts:
-    """Everything that was decided in ``topic`` when this was called, against what the ledger says
-    of replays.
+    """Count everything that was decided in ``topic`` when this was called, against what the ledger
+    says of replays.
 
     Streams; disturbs nobody. A replay that has a transaction open is waited for, as long as that
     may take.

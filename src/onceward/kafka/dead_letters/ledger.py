@@ -9,15 +9,92 @@ that of the transaction, so that ``onceward verify`` can judge it.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import time
+import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord, Output
 from onceward.errors import LedgerUnreadable, RecordTooLarge
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
-from onceward.kafka.dead_letters.offsets import OffsetSet
+
+_MOST_BYTES = 1 << 30
+
+
+class OffsetSet:
+    """Stretches ``[from, to)`` that neither touch nor overlap, by their borders, ascending.
+    Changed in place.
+    """
+
+    def __init__(self, borders: list[int] | None = None) -> None:
+        self._borders = borders or []
+
+    def __contains__(self, offset: int) -> bool:
+        return bisect_right(self._borders, offset) % 2 == 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OffsetSet) and self._borders == other._borders
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __bool__(self) -> bool:
+        return bool(self._borders)
+
+    def __len__(self) -> int:
+        """Return how many stretches."""
+        return len(self._borders) // 2
+
+    def next_outside(self, offset: int) -> int:
+        """Return ``offset`` itself, or where the stretch that it is in ends."""
+        place = bisect_right(self._borders, offset)
+        return self._borders[place] if place % 2 else offset
+
+    def add(self, start: int, end: int) -> None:
+        """Add all of ``[start, end)``."""
+        if start >= end:
+            return
+        low, high = bisect_left(self._borders, start), bisect_right(self._borders, end)
+        self._borders[low:high] = ([start] if low % 2 == 0 else []) + (
+            [end] if high % 2 == 0 else []
+        )
+
+    def forget_below(self, offset: int) -> None:
+        """Forget what lies before ``offset``, which is asked for no more."""
+        place = bisect_right(self._borders, offset)
+        self._borders[:place] = [offset] if place % 2 else []
+
+    def copy(self) -> OffsetSet:
+        return OffsetSet(list(self._borders))
+
+    def to_text(self) -> str:
+        """Return distances of the borders, little-endian and 64 bits wide, deflated, in base64:
+        two to three bits an offset where every other one is in it, and next to nothing for long
+        stretches.
+        """
+        distances = np.diff(np.asarray(self._borders, np.int64), prepend=0).astype("<i8")
+        return base64.b64encode(zlib.compress(distances.tobytes(), 6)).decode()
+
+    @staticmethod
+    def from_text(text: str) -> OffsetSet:
+        """Return the set that :meth:`to_text` wrote. :raises ValueError: it is none."""
+        try:
+            unpacking = zlib.decompressobj()
+            packed = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+        except (binascii.Error, zlib.error) as error:
+            raise ValueError(f"no set of offsets: {error}") from None
+        if not unpacking.eof or len(packed) % 16:
+            raise ValueError("no set of offsets: it is cut off")
+        borders = np.cumsum(np.frombuffer(packed, "<i8")).tolist()
+        if any(after <= before for before, after in zip([-1, *borders], borders, strict=False)):
+            raise ValueError("no set of offsets: it does not ascend")
+        return OffsetSet(borders)
+
 
 _PREFIX = "dead-letters."
 _LONGEST = 200
@@ -28,7 +105,8 @@ MOST_BYTES = 6 << 20
 
 
 def chain_name(topic: str) -> PipelineId:
-    """The name of the topic's chain: its transactional id and its key in the ledger topic."""
+    """Return the name of the topic's chain: its transactional id and its key in the ledger
+    topic."""
     name = _PREFIX + topic
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}.{hashlib.sha256(topic.encode()).hexdigest()[:16]}"
@@ -45,7 +123,7 @@ class Replayed:
     count: int = 0
 
     def of(self, partition: TopicPartition) -> OffsetSet:
-        """Of one partition; to be read, and changed in a :meth:`copy` only."""
+        """Return the set of one partition; to be read, and changed in a :meth:`copy` only."""
         return self.offsets.setdefault(partition.partition, OffsetSet())
 
     def copy(self) -> Replayed:
@@ -55,8 +133,8 @@ class Replayed:
 
 
 def parse_replayed(newest: LedgerRecord | None, topic: str, topic_id: str) -> Replayed:
-    """What the newest ledger record says of ``topic``; nothing, if it speaks of one that had the
-    name before.
+    """Return what the newest ledger record says of ``topic``; nothing, if it speaks of one that
+    had the name before.
 
     :raises LedgerUnreadable: it is no record of a replay.
     """
@@ -92,8 +170,8 @@ def next_record(
     run_id: str,
     output: Output,
 ) -> LedgerRecord:
-    """The record of a transaction that fed back what ``output`` says; ``after`` is what has been
-    replayed with it.
+    """Return the record of a transaction that fed back what ``output`` says; ``after`` is what has
+    been replayed with it.
 
     :raises RecordTooLarge: what was replayed is too scattered.
     """

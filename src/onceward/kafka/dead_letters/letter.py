@@ -61,28 +61,28 @@ class Letter:
 
     @property
     def place(self) -> str:
-        """Where it lies, in the way of Kafka's tools."""
+        """Return where it lies, in the way of Kafka's tools."""
         return f"{self.where}@{self.offset}"
 
     @property
     def leave_out(self) -> str:
-        """The option of a replay that leaves out this letter and no other."""
+        """Return the option of a replay that leaves out this letter and no other."""
         return f"--leave-out {self.where.partition}:{self.offset}"
 
     @property
     def home(self) -> TopicPartition | None:
-        """Where it goes back to: its source, if it is a record of it."""
+        """Return where it goes back to: its source, if it is a record of it."""
         return None if self.error_class == TOO_LARGE else self.source
 
     @property
     def size(self) -> int:
-        """Bytes of key, value and headers."""
+        """Return bytes of key, value and headers."""
         parts = (part for header in self.headers for part in (header[0].encode(), header[1]))
         return sum(len(part) for part in (self.key, self.value, *parts) if part is not None)
 
 
 def parse_letter(where: TopicPartition, record: Record) -> Letter:
-    """``record`` of a dead-letter topic's partition, read."""
+    """Return ``record`` of a dead-letter topic's partition, read."""
     replayed = _number(dict(record.headers).get(REPLAYED)) or 0
     begin = max(
         (place for place, (name, _) in enumerate(record.headers) if name == ERROR_CLASS),
@@ -118,12 +118,14 @@ def parse_letter(where: TopicPartition, record: Record) -> Letter:
 
 
 def headers_to_feed_back(letter: Letter) -> Headers:
-    """The source record's own headers, and how often it has been fed back, this time included."""
+    """Return the source record's own headers, and how often it has been fed back, this time
+    included."""
     return (*letter.headers, (REPLAYED, str(letter.replayed + 1).encode()))
 
 
 def _own(headers: Headers, begin: int) -> Iterator[tuple[str, bytes | None]]:
-    """What the record came with, and what others have added since; ours begin at ``begin``."""
+    """Yield the headers that the record came with, and what others have added since; ours begin at
+    ``begin``."""
     return (
         (n, v)
         for at, (n, v) in enumerate(headers)
@@ -142,7 +144,7 @@ def _source(topic: bytes | None, partition: bytes | None) -> TopicPartition | No
 
 
 def _number(value: bytes | None) -> int | None:
-    """Only as it is written: ``int`` would take signs, spaces and underscores, too."""
+    """Parse digits only: ``int`` would take signs, spaces and underscores, too."""
     return (
         int(value)
         if value is not None and value.isdigit() and len(value) <= _MOST_DIGITS

@@ -88,7 +88,7 @@ class Replay:
         self._refuse_the_unaddressed(outcome)
 
     def try_out(self, client: KafkaClient, outcome: Outcome) -> None:
-        """What :meth:`run` would feed back, as ``outcome``; disturbs nobody, and counts no
+        """Find what :meth:`run` would feed back, as ``outcome``; disturbs nobody, and counts no
         transactions.
         """
         topic = DeadLetterTopic(client, self.topic)
@@ -144,8 +144,9 @@ class Replay:
         return False
 
     def _is_addressed(self, letter: Letter) -> bool:
-        """Headers are as good as who may write to the topic. Nobody's input are a ledger, Kafka's
-        own topics, and this one, whose letters would come back to it for ever.
+        """Return whether a letter can go back. Headers are as good as who may write to the topic.
+        Nobody's input are a ledger, Kafka's own topics, and this one, whose letters would come
+        back to it for ever.
         """
         name = "" if letter.home is None else letter.home.topic
         return name not in ("", self.topic, self.ledger_topic) and not name.startswith("__")
@@ -201,7 +202,7 @@ class _Packing:
         return len(self.letters) >= PARCEL_LETTERS or self._bytes >= PARCEL_BYTES
 
     def parcel(self) -> Parcel:
-        """All that was taken; begins the next one."""
+        """Return all that was taken, and begin the next parcel."""
         self._close()
         parcel = Parcel(self._where, self.letters, self._done)
         self.letters, self._done, self._bytes = [], [], 0

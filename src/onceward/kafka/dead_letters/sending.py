@@ -126,7 +126,7 @@ class Sender:
             log.warning("%s: %s; once more", parcel.where, error)
 
     def _tried(self, parcel: Parcel) -> OncewardError | None:
-        """None: it is committed. An error: it is not, and never will be."""
+        """Return None if the parcel is committed; an error if it is not, and never will be."""
         try:
             self._try(parcel)
         except Fenced as fenced:
@@ -247,7 +247,8 @@ class Sender:
         return letter.home.topic
 
     def _partitions(self, topic: str, letters: Sequence[Letter]) -> Any:
-        """Asked for anew each time: partitions may have been added, and a topic may be gone."""
+        """Ask for partitions anew each time: partitions may have been added, and a topic may be
+        gone."""
         count = self._partition_count(topic, letters)
         if self._to is not None:
             return _by_key(letters, count)
@@ -285,8 +286,8 @@ class Sender:
             ) from missing
 
     def _limit_of(self, topic: str) -> int:
-        """``max.message.bytes``, looked up once. Without the right to: as large as a record may
-        be.
+        """Return ``max.message.bytes``, looked up once. Without the right to: as large as a record
+        may be.
         """
         if topic not in self._limits:
             most = self._producer.max_request_bytes
@@ -300,8 +301,8 @@ class Sender:
         return self._limits[topic]
 
     def _refuse_too_large(self, topic: str, letters: Sequence[Letter], limit: int) -> None:
-        """The limit is of what goes over the wire: what its producer had compressed may fit so
-        again.
+        """Refuse a letter that the topic would not take. The limit is of what goes over the wire:
+        what its producer had compressed may fit so again.
         """
         for letter in letters:
             if letter.size <= limit:
@@ -370,8 +371,8 @@ def _columns(letters: Sequence[Letter]) -> RecordColumns:
 
 
 def _by_key(letters: Sequence[Letter], count: int) -> Any:
-    """Where Kafka's default partitioner puts the key. Without a key: by the partition that it came
-    from, so that what came one after the other from one partition stays in one.
+    """Return where Kafka's default partitioner puts the key. Without a key: by the partition that
+    it came from, so that what came one after the other from one partition stays in one.
     """
     chosen = partition_of_keys(pa.array([letter.key for letter in letters], pa.binary()), count)
     from_where = [(letter.source or letter.where).partition % count for letter in letters]

@@ -19,7 +19,7 @@ _LONGEST_CELL = 60
 
 
 def printable(text: str) -> str:
-    """``text`` in one line, with nothing in it that a terminal would obey."""
+    """Return ``text`` in one line, with nothing in it that a terminal would obey."""
     return "".join(_escaped(character) for character in text)
 
 
@@ -34,7 +34,8 @@ def _escaped(character: str) -> str:
 
 
 def shown(data: bytes | None, most_bytes: int) -> str:
-    """The first bytes of a key, a value or a header: as text where they are UTF-8, else as hex."""
+    """Return the first bytes of a key, a value or a header: as text where they are UTF-8, else as
+    hex."""
     if data is None:
         return "null"
     cut = data[:most_bytes]
@@ -44,7 +45,8 @@ def shown(data: bytes | None, most_bytes: int) -> str:
 
 
 def _as_text(cut: bytes, *, whole: bool) -> str | None:
-    """Where it was cut, the last character may be in pieces."""
+    """Decode bytes as text, or return None; where they were cut, the last character may be in
+    pieces."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(cut, final=whole)
     except UnicodeDecodeError:
@@ -52,7 +54,7 @@ def _as_text(cut: bytes, *, whole: bool) -> str | None:
 
 
 def when(timestamp_ms: int | None) -> str:
-    """ISO 8601 in UTC; a number of ms that is no date is given as it is."""
+    """Format a time as ISO 8601 in UTC; a number of ms that is no date is given as it is."""
     if timestamp_ms is None:
         return "unknown"
     try:
@@ -63,7 +65,7 @@ def when(timestamp_ms: int | None) -> str:
 
 
 def block(letter: Letter, *, replayed: bool, most_bytes: int) -> str:
-    """One letter, over several lines."""
+    """Return one letter, over several lines."""
     lines = [
         f"{letter.place}   written {when(letter.written_at_ms)}{'   replayed' if replayed else ''}"
     ]
@@ -94,7 +96,8 @@ def block(letter: Letter, *, replayed: bool, most_bytes: int) -> str:
 
 
 def as_json(letter: Letter, *, replayed: bool, most_bytes: int) -> dict[str, Any]:
-    """The same as JSON values: bytes as ``{"text"}`` or ``{"hex"}``, with how many there are."""
+    """Return one letter as JSON values: bytes as ``{"text"}`` or ``{"hex"}``, with how many there
+    are."""
     return {
         "topic": letter.where.topic,
         "partition": letter.where.partition,
@@ -126,7 +129,7 @@ def _data(data: bytes | None, most_bytes: int) -> dict[str, Any] | None:
 
 
 def table(counts: Counts) -> str:
-    """What ``list`` prints."""
+    """Return the text that ``list`` prints."""
     letters, others = counts.letters, counts.others
     lines = [
         f"{counts.topic}: {letters.records} dead letters, of which {letters.replayed} are replayed"

@@ -6,13 +6,14 @@ Called by the commands; reads only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from onceward.errors import SourceTopicReplaced
+from onceward.errors import PartitionMissing, SourceTopicReplaced
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.ledger import Replayed, chain_name, parse_replayed
-from onceward.kafka.dead_letters.letter import Letter, parse_letter
+from onceward.kafka.dead_letters.letter import Letter, Wanted, parse_letter
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.committed import Skip, committed_records, decided_ends
@@ -55,7 +56,7 @@ class DeadLetterTopic:
         *,
         skip: Skip = lambda offset: offset,
     ) -> Iterator[Letter]:
-        """Those of one partition, in offset order; see
+        """Yield the letters of one partition, in offset order; see
         :func:`onceward.kafka.wire.reads.committed.committed_records`.
         """
         extent = self.extents[where]
@@ -66,12 +67,12 @@ class DeadLetterTopic:
         )
 
     def all_letters(self) -> Iterator[Letter]:
-        """Partition by partition."""
+        """Yield all letters, partition by partition."""
         for where in self.extents:
             yield from self.letters(where)
 
     def replayed(self, ledger_topic: str) -> Replayed:
-        """What the ledger says of replays, without disturbing one that runs.
+        """Read what the ledger says of replays, without disturbing one that runs.
 
         :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
         """
@@ -79,8 +80,8 @@ class DeadLetterTopic:
         return parse_replayed(newest, self.name, self.id)
 
     def must_be_the_same(self) -> None:
-        """Ids never come back: as the topic has still the same one, all that was read came from
-        it.
+        """Check that the topic has still the same id. Ids never come back: so all that was read
+        came from it.
 
         :raises SourceTopicReplaced: it was deleted and created again, so that offsets name other
             letters now.
@@ -93,3 +94,37 @@ class DeadLetterTopic:
                 next_step="run again: what is there now is read from its beginning",
                 details={"topics": [self.name]},
             )
+
+
+def letters(
+    client: KafkaClient,
+    topic: str,
+    ledger_topic: str,
+    wanted: Wanted,
+    partition: int | None,
+    offset: int | None,
+    limit: int,
+) -> Iterator[tuple[Letter, bool]]:
+    """Return up to ``limit`` letters, oldest first in each partition, with whether they have been
+    replayed.
+
+    :param partition: only of this one. :param offset: only the letter there.
+    :raises PartitionMissing: the topic has no such partition. :raises TopicMissing, AccessDenied,
+        BrokerUnreachable: …
+    """
+    found = DeadLetterTopic(client, topic)
+    where = None if partition is None else TopicPartition(topic, partition)
+    if where is not None and where not in found.extents:
+        raise PartitionMissing(
+            f"topic {topic} has partitions 0 to {len(found.extents) - 1}",
+            next_step="correct --partition",
+        )
+    replayed = found.replayed(ledger_topic)
+    every = found.all_letters() if where is None else found.letters(where, offset)
+    if offset is not None:
+        every = itertools.takewhile(lambda letter: letter.offset == offset, every)
+    chosen = (letter for letter in every if letter in wanted)
+    return (
+        (letter, letter.offset in replayed.of(letter.where))
+        for letter in itertools.islice(chosen, limit)
+    )

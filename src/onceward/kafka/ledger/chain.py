@@ -63,7 +63,9 @@ class KafkaChain(Chain):
         return self._topic.peek()
 
     def take(self, *, confirm: bool = True) -> LedgerRecord | None:
-        """:param confirm: make sure that what is read is the newest. Whoever confirms it before a
+        """Become the owner, then read the newest record.
+
+        :param confirm: make sure that what is read is the newest. Whoever confirms it before a
         commit anyway, and does nothing on the strength of it before, need not.
         """
         with patience.within(2 * self.transaction.patience_ms):
@@ -78,8 +80,8 @@ class KafkaChain(Chain):
         return newest
 
     def _doubt_a_strange_writer(self, newest: LedgerRecord | None) -> None:
-        """A transactional id keeps its producer id until it expires (then it begins at epoch 0) or
-        its epochs run out.
+        """Warn of a record by an unexpected producer. A transactional id keeps its producer id
+        until it expires (then it begins at epoch 0) or its epochs run out.
 
         So this can be right, and nobody can tell any more: the coordinator does not know what an
         id had before.
@@ -107,7 +109,7 @@ class KafkaChain(Chain):
         return newest
 
     def identity(self) -> str:
-        """The topic's (KIP-516), where brokers tell it: since 2.8."""
+        """Return the topic's (KIP-516), where brokers tell it: since 2.8."""
         topic = self._topic.topic
         return f"{self._client.cluster_id()}/{self._client.topic_ids([topic]).get(topic, topic)}"
 
@@ -135,7 +137,7 @@ class KafkaChain(Chain):
         return AttemptId(*identity)
 
     def refuse_what_a_newer_owner_wrote(self, known: LedgerRecord | None) -> None:
-        """Under a new producer id, is the ledger still where we left it?
+        """Check under a new producer id that the ledger is still where we left it.
 
         Epochs run out, and then there is a new one. But it also comes when the coordinator had
         forgotten the id (``transactional.id.expiration.ms`` without a batch), and with it whoever
@@ -163,8 +165,8 @@ class KafkaChain(Chain):
             )
 
     def _outdated(self) -> bool:
-        """Is there a record that is neither known nor, after a commit in doubt, of our own
-        attempt?
+        """Return whether there is a record that is neither known nor, after a commit in doubt, of
+        our own attempt.
 
         Who asks is not sure to be the owner still; so what this read says is confirmed with the
         next record.
@@ -187,9 +189,9 @@ class KafkaChain(Chain):
         return written
 
     def put(self, record: LedgerRecord, *, behind: int | None = None) -> None:
-        """The record into the open transaction, as the last thing: pipelines share the partition,
-        which is held up until the transaction ends. ``behind``: the sequence of the record that
-        must be the newest; default: the one before.
+        """Append the record in the open transaction, as the last thing: pipelines share the
+        partition, which is held up until the transaction ends. ``behind``: the sequence of the
+        record that must be the newest; default: the one before.
         """
         partition = self._topic.partition()
         self.transaction.add_partitions([partition])
@@ -218,7 +220,8 @@ class KafkaChain(Chain):
             self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)
 
     def confirm(self) -> None:
-        """Before a batch or a start is refused for what was read last: it is the newest.
+        """Confirm, before a batch or a start is refused for what was read last, that it is the
+        newest.
 
         An attempt that is open is spoilt by it; whoever asks gives it up.
 
@@ -229,7 +232,7 @@ class KafkaChain(Chain):
             self._confirm_now()
 
     def _confirm_now(self) -> None:
-        """:meth:`_confirm` what was just read, by a transaction that is aborted: its own, if none
+        """Confirm what was just read, by a transaction that is aborted: its own, if none
         is open.
         """
         own = self.transaction.state is not State.OPEN
@@ -249,8 +252,8 @@ class KafkaChain(Chain):
                 self.transaction.abort()
 
     def _confirm(self, offset: int, known: int) -> None:
-        """Is what was read the newest record that there is? Asked once after each read of the
-        ledger.
+        """Check that what was read is the newest record that there is. Asked once after each read
+        of the ledger.
 
         Nobody else can commit between that append and our ``EndTxn``, nor, after it, without
         fencing us first: so one look is enough until the ledger is read anew.
@@ -277,12 +280,12 @@ class KafkaChain(Chain):
         self._confirmed = True
 
     def commit(self) -> None:
-        """``EndTxn``, for the record that was :meth:`put` and all else in the transaction."""
+        """Send ``EndTxn``, for the record that was :meth:`put` and all else in the transaction."""
         self.transaction.commit()
         self._committed = self._put
 
     def producer(self, settings: ProducerSettings | None = None) -> PartitionProducer:
-        """The driver's own, under the open transaction's identity."""
+        """Return the driver's own producer, under the open transaction's identity."""
         return PartitionProducer(
             self._client,
             settings or self._producer_settings,
@@ -295,7 +298,10 @@ class KafkaChain(Chain):
         self.transaction.abort()
 
     def settle(self, *, confirm: bool = True) -> LedgerRecord | None:
-        """:param confirm: as for :meth:`take`."""
+        """End all doubt and return the newest record.
+
+        :param confirm: as for :meth:`take`.
+        """
         with patience.within(2 * self.transaction.patience_ms):
             if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
                 self.transaction.recover()
@@ -308,7 +314,7 @@ class KafkaChain(Chain):
         return newest
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        """The newest alone: compaction may have removed any other."""
+        """Return the newest alone: compaction may have removed any other."""
         newest = self._topic.newest()
         return iter([newest][:limit] if newest else ())
 

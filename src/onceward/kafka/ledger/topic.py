@@ -104,8 +104,8 @@ class LedgerTopic:
         self._warn_if_thin(int(policy.get("min.insync.replicas") or 1))
 
     def _create(self) -> None:
-        """With three replicas where there are so many brokers, whatever the broker's default,
-        which often is one.
+        """Create the topic with three replicas where there are so many brokers, whatever the
+        broker's default, which often is one.
         """
         replicas = min(_REPLICAS, len(self._client.brokers()))
         # Two of two would let the loss of either broker stop every pipeline, and one of three
@@ -128,8 +128,8 @@ class LedgerTopic:
     def _create_with_less(
         self, replicas: int, wishes: Mapping[str, tuple[str, ...]], refusal: OncewardError
     ) -> None:
-        """A managed cluster has limits of its own. Which of the wishes it refuses it says when
-        asked for each alone.
+        """Create the topic in a managed cluster, which has limits of its own. Which of the wishes
+        it refuses it says when asked for each alone.
         """
 
         def takes(replication: int, **wish: str) -> bool:
@@ -176,20 +176,20 @@ class LedgerTopic:
             )
 
     def partition(self) -> TopicPartition:
-        """Where this pipeline's records are appended; looked up once."""
+        """Return where this pipeline's records are appended; looked up once."""
         if self._home is None:
             self._partitions = len(self._client.topic_partitions([self.topic])[self.topic])
             self._home = TopicPartition(self.topic, self._key_partition(self._partitions))
         return self._home
 
     def peek(self) -> LedgerRecord | None:
-        """The newest committed record, or None when that cannot be told without waiting for an
-        open transaction.
+        """Return the newest committed record, or None when that cannot be told without waiting for
+        an open transaction.
         """
         return self._newest(decided_only=True, readers={})
 
     def newest(self) -> LedgerRecord | None:
-        """The newest committed record, or None when there is none, or no topic.
+        """Return the newest committed record, or None when there is none, or no topic.
 
         The key's place moves when somebody adds partitions to the topic. A record says how many
         there were when it was written; they never get fewer, so one that counts as many as now is
@@ -205,8 +205,8 @@ class LedgerTopic:
         return self._newest(decided_only=False, readers=self._readers)
 
     def recent(self, limit: int = 100) -> list[LedgerRecord]:
-        """The newest committed records that are still there, oldest first: compaction keeps the
-        last, and in practice those since its last pass. Empty when there is none, or no topic.
+        """Return the newest committed records that are still there, oldest first: compaction keeps
+        the last, and in practice those since its last pass. Empty when there is none, or no topic.
         Waits for nobody's open transaction.
 
         :raises LedgerUnreadable: a record cannot be understood. :raises AccessDenied,
@@ -227,8 +227,8 @@ class LedgerTopic:
         ]
 
     def newest_before(self, offset: int, identity: ProducerIdentity) -> LedgerRecord | None:
-        """What was the newest committed record when ``identity`` appended one at ``offset`` of
-        :meth:`partition`?
+        """Return the newest committed record as it was when ``identity`` appended one at
+        ``offset`` of :meth:`partition`?
 
         Final, see :meth:`KeyReader.newest_before`; one fetch when :meth:`newest` came before. Only
         where the key has moved since the last record (somebody added partitions), that record's
@@ -249,7 +249,7 @@ class LedgerTopic:
         return _newest_record([found, *others])
 
     def _newest(self, *, decided_only: bool, readers: dict[int, KeyReader]) -> LedgerRecord | None:
-        """``readers`` gets those that were used, by partition."""
+        """Read the newest record. ``readers`` gets those that were used, by partition."""
         try:
             partitions = self._client.topic_partitions([self.topic])[self.topic]
         except TopicMissing:
@@ -294,8 +294,8 @@ class LedgerTopic:
         return _Found(record, int(json.loads(value).get(_PARTITIONS, 0)))
 
     def _refuse_what_others_wrote(self, readers: Iterable[KeyReader]) -> None:
-        """Nothing of ours, but something of somebody else's: it may have made compaction remove
-        ours.
+        """Refuse a ledger with nothing of ours, but something of somebody else's: it may have made
+        compaction remove ours.
 
         A tombstone says that somebody wants the pipeline forgotten, and is taken for no record.
         """
@@ -324,8 +324,8 @@ class LedgerTopic:
         return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
 
     def trial_to_append(self, identity: ProducerIdentity) -> Fragment:
-        """A record that is appended to be aborted: what lies before it is known to whoever has it.
-        It names who wrote it, as every record does, or it would pass for a stranger's.
+        """Return a record that is appended to be aborted: what lies before it is known to whoever
+        has it. It names who wrote it, as every record does, or it would pass for a stranger's.
         """
         value = json.dumps({"attempt": list(identity), "trial": True}).encode()
         columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
@@ -338,8 +338,8 @@ class LedgerTopic:
         return fragment
 
     def record_to_append(self, record: LedgerRecord) -> Fragment:
-        """``record`` as one fragment for :meth:`partition`; compressed when it is large (thousands
-        of partitions).
+        """Return ``record`` as one fragment for :meth:`partition`; compressed when it is large
+        (thousands of partitions).
         """
         self.partition()
         value = encode(record, **{_PARTITIONS: self._partitions})
@@ -352,7 +352,7 @@ class LedgerTopic:
 
 
 def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
-    """Does the record name the producer that has written it, in a transaction?
+    """Return whether the record names the producer that has written it, in a transaction.
 
     Others may be allowed to write to the topic: a record that a plain producer has put under a
     pipeline's key must not pass for a committed batch. An attempt in this ledger is a producer id
@@ -371,9 +371,9 @@ def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
 
 
 def _newest_record(found: Iterable[_Found | None]) -> LedgerRecord | None:
-    """Of one sequence, as which a batch is decided, published part by part and finished, the
-    newest is in the place that the key came to last, since who has seen fewer partitions has been
-    replaced by who has seen more.
+    """Return the newest of records. Of one sequence, as which a batch is decided, published part
+    by part and finished, the newest is in the place that the key came to last, since who has seen
+    fewer partitions has been replaced by who has seen more.
     """
 
     def age(each: _Found) -> tuple[int, int, bool]:

@@ -57,8 +57,8 @@ class RecordColumns:
         ``value`` and ``key``: binary or string, also large, view or fixed-size, arrays or chunked
         arrays. ``headers``: list<struct<key: string, value: binary>>. ``timestamp``: an Arrow
         timestamp of any unit, or int64 milliseconds since 1970 (Arrow or NumPy); null means "the
-        time of encoding". Raises InvalidColumn naming the column for other types, unequal lengths, or
-        more than 2 GiB in one column.
+        time of encoding". Raises InvalidColumn naming the column for other types, unequal lengths,
+        or more than 2 GiB in one column.
         """
         columns = RecordColumns(
             key=None if key is None else _binary("key", key),

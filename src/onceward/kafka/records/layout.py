@@ -228,8 +228,8 @@ class Rows:
 
     @staticmethod
     def of(columns: RecordColumns, now_ms: int) -> Rows:
-        """Return ``columns`` (at least one row) measured. Raises InvalidColumn for times and headers
-        that Kafka cannot take.
+        """Return ``columns`` (at least one row) measured. Raises InvalidColumn for times and
+        headers that Kafka cannot take.
         """
         key = None if columns.key is None else Payload.of(columns.key)
         value = Payload.of(columns.value)

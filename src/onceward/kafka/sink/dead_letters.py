@@ -58,7 +58,8 @@ _HEADER_OVERHEAD = 10
 
 
 def source_letters(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -> DataFrame:
-    """Columns of ``engine.decoding.DEAD_LETTER`` → those that a sink writes (:mod:`columns`).
+    """Return columns of ``engine.decoding.DEAD_LETTER`` → those that a sink writes
+    (:mod:`columns`).
 
     :param lineage: the sink adds the lineage's headers by itself, of its columns.
     """
@@ -74,8 +75,8 @@ def source_letters(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -
 
 
 def with_headers(before: str, added: Mapping[str, str]) -> str:
-    """SQL: the headers ``before`` (may be null), then ``added``: SQL of binaries by names; nulls
-    are left out.
+    """Return SQL: the headers ``before`` (may be null), then ``added``: SQL of binaries by names;
+    nulls are left out.
     """
     each = ", ".join(
         f"named_struct('key', '{name}', 'value', {value})" for name, value in added.items()
@@ -87,7 +88,7 @@ def with_headers(before: str, added: Mapping[str, str]) -> str:
 
 
 def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
-    """SQL: a record that Kafka's brokers would refuse, by its size before compression.
+    """Return SQL: a record that Kafka's brokers would refuse, by its size before compression.
 
     :param headers: SQL of them, where the frame has some.
     """
@@ -110,7 +111,7 @@ def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
 def output_headers(
     limit_bytes: int, topic: str, pipeline: PipelineId, *, has_timestamp: bool
 ) -> dict[str, str]:
-    """The headers of a record of the output that ``topic`` would not take.
+    """Return the headers of a record of the output that ``topic`` would not take.
 
     :param has_timestamp: the record has one of its own (null where it has not), which would be
         lost.
@@ -132,5 +133,5 @@ def output_headers(
 
 
 def _text(value: str) -> str:
-    """SQL of the bytes of a text that is ours: nothing to quote can be in it."""
+    """Return SQL of the bytes of a text that is ours: nothing to quote can be in it."""
     return f"X'{value.encode().hex()}'"

@@ -51,7 +51,8 @@ class DriverPath:
         computation: Computation,
         ids: Mapping[str, Any],
     ) -> Sent | None:
-        """Steps 3, 5 and 6. None: the frame is not that small after all, and nothing was sent.
+        """Take steps 3, 5 and 6. None: the frame is not that small after all, and nothing was
+        sent.
 
         :param first_sequences: where the partitions go on that the transaction has written to;
             others begin at 0.

@@ -90,7 +90,7 @@ class PlainBatches:
                 attempt += 1
 
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
-        """Before the frames of a batch.
+        """Check the batch before its frames are written.
 
         :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with
             them their dead letters. There is no ledger, so what an earlier run has skipped is not
@@ -131,7 +131,8 @@ class PlainBatches:
         self._retention.check(oldest_timestamps(*(result.committable for result in written)))
 
     def _refused(self, error: RecordTooLarge) -> OncewardError:
-        """A topic's limit may have been lowered: it is asked again, and so are all others."""
+        """Return what a refusal comes to. A topic's limit may have been lowered: all are asked
+        again."""
         if "records" not in error.details:  # not said by a broker
             return error
         self._by_topic.clear()
@@ -143,7 +144,7 @@ class PlainBatches:
             return client.topic_config(topic, timeout_ms=timeout_ms)
 
     def _settings_for(self, topic: str | None) -> KafkaSinkSettings:
-        """The settings with ``topic`` as the static one; looked at once for each topic."""
+        """Return the settings with ``topic`` as the static one; looked at once for each topic."""
         if topic not in self._by_topic:
             client = KafkaClient(self._settings.client)
             try:
@@ -180,7 +181,7 @@ asked for them."""
 
 
 def taken(client: KafkaClient) -> _Identity:
-    """An identity that nobody uses, of an earlier task where there is one."""
+    """Return an identity that nobody uses, of an earlier task where there is one."""
     idle = _idle.setdefault(client, [])
     return idle.pop() if idle else _Identity(idempotent_identity(client))
 

@@ -41,7 +41,8 @@ ends at 2 GiB.
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """``batch`` in slices of a few mebibytes, which share its memory; nothing for an empty one."""
+    """Yield ``batch`` in slices of a few mebibytes, which share its memory; nothing for an empty
+    one."""
     rows = batch.num_rows
     step = max(1, rows * _PIECE_BYTES // max(1, batch.nbytes))
     for start in range(0, rows, step):
@@ -119,7 +120,7 @@ class HeldRows:
         self.oldest_ms[topic] = min(oldest, self.oldest_ms.get(topic, oldest))
 
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
-        """All rows held, as fragments by partition; holds nothing afterwards. Raises what
+        """Encode all rows held, as fragments by partition; holds nothing afterwards. Raises what
         :meth:`add` does, too.
 
         :raises RecordTooLarge: one record is larger than ``max.request.size``.
@@ -196,8 +197,8 @@ class HeldRows:
 def _groups(
     held: dict[TopicPartition, list[RecordColumns]],
 ) -> Iterator[list[tuple[TopicPartition, list[RecordColumns]]]]:
-    """``held`` a few mebibytes at a time, a partition in one group if it is not very much; takes
-    out what it gives.
+    """Yield ``held`` a few mebibytes at a time, a partition in one group if it is not very much;
+    takes out what it gives.
     """
     group: list[tuple[TopicPartition, list[RecordColumns]]] = []
     size = 0
@@ -221,11 +222,11 @@ def _groups(
 def partition_counts(
     client: KafkaClient, known: Mapping[str, int], ledger_topic: str
 ) -> Callable[[str], int]:
-    """How many partitions a topic has: as the driver ``known`` it, else by asking the cluster once
-    a task.
+    """Return a function from a topic to how many partitions it has: as the driver ``known`` it,
+    else by asking the cluster once a task.
 
-    The function returned raises InvalidTopicName, TopicMissing, or InvalidColumn for the ledger topic,
-    whose partitions belong to the ledger records.
+    The function returned raises InvalidTopicName, TopicMissing, or InvalidColumn for the ledger
+    topic, whose partitions belong to the ledger records.
     """
     counts = dict(known)
 

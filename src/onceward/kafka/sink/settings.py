@@ -118,7 +118,7 @@ class KafkaSinkSettings:
 
 
 def _refuse_several(topic: object) -> None:
-    """``topic="a,b"``, as sources take it."""
+    """Refuse ``topic="a,b"``, as sources take it."""
     several = topic.split(",") if isinstance(topic, str) else topic
     if isinstance(several, list | tuple | set) and len(several) > 1:
         raise InvalidTopicName(

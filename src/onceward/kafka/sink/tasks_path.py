@@ -56,7 +56,7 @@ class TasksPath:
     def plan(
         self, frame: RecordFrame, first_sequences: Mapping[TopicPartition, int]
     ) -> PlannedJob:
-        """Step 2: open an epoch of the sequencer, and plan the job.
+        """Take step 2: open an epoch of the sequencer, and plan the job.
 
         :param first_sequences: where the partitions go on that the transaction has written to;
             others begin at 0.
@@ -104,7 +104,7 @@ class TasksPath:
         computation: Computation,
         ids: Mapping[str, Any],
     ) -> Sent:
-        """Steps 3 to 6: run the job, and check what its tasks report.
+        """Take steps 3 to 6: run the job, and check what its tasks report.
 
         :param first_sequences: as for :meth:`plan`. :param ids: of the attempt, for events.
         """

@@ -17,7 +17,7 @@ _known: dict[frozenset[str], ClientSettings | None] = {}
 
 
 def remember(settings: ClientSettings) -> None:
-    """``settings`` are good for the cluster that they name. Where there are two logins nobody can
+    """Remember ``settings`` for the cluster that they name. Where there are two logins nobody can
     tell whose source it is, and nothing is known of it.
     """
     servers = frozenset(settings.bootstrap_servers)
@@ -27,6 +27,6 @@ def remember(settings: ClientSettings) -> None:
 
 
 def client_for(source: KafkaSource) -> KafkaClient | None:
-    """A client of the cluster that ``source`` reads from, shared by all who ask."""
+    """Return a client of the cluster that ``source`` reads from, shared by all who ask."""
     settings = _known.get(source.bootstrap_servers)
     return None if settings is None else KafkaClient.shared(settings)

@@ -89,7 +89,7 @@ def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
 
 
 def topics_of(source: SourceRange) -> set[str]:
-    """The topics that the batch has offsets of."""
+    """Return the topics that the batch has offsets of."""
     return set(source.end) if is_kafka_offset(source.end) else set()
 
 
@@ -104,10 +104,9 @@ def _refuse_others(known: Mapping[str, str], found: Mapping[str, str]) -> None:
             f"{_joined(known[name] for name in replaced)}; the checkpoint's offsets name other "
             f"records",
             next_step="to read the new topic from its beginning, start with a new pipeline_id, a "
-            "new checkpoint "
-            'and kafka_source(starting="earliest"); if it holds the old records at their old '
-            "offsets, start with a "
-            'new pipeline_id on this checkpoint, once with resume="adopt"',
+            'new checkpoint and kafka_source(starting="earliest"); if it holds the old records at '
+            "their old offsets, start with a new pipeline_id on this checkpoint, once with "
+            'resume="adopt"',
             details={"topics": replaced},
         )
 

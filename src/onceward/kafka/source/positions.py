@@ -27,8 +27,8 @@ _SPECIAL = {"earliest": -2, "latest": -1}  # Spark: KafkaOffsetRangeLimit.EARLIE
 def committed_positions(
     client: KafkaClient, group: str, partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, int]:
-    """What consumer group ``group`` has committed for these partitions, or is about to commit in a
-    transaction.
+    """Return what consumer group ``group`` has committed for these partitions, or is about to
+    commit in a transaction.
     """
     wanted = {
         TopicPartition(topic, number)
@@ -39,7 +39,7 @@ def committed_positions(
 
 
 def topics_in(record: LedgerRecord | None) -> set[str]:
-    """Those that ``record`` ends in, over all its Kafka sources."""
+    """Return the topics that ``record`` ends in, over all its Kafka sources."""
     ends = (
         [source.end for source in record.sources if is_kafka_offset(source.end)] if record else []
     )
@@ -49,8 +49,8 @@ def topics_in(record: LedgerRecord | None) -> set[str]:
 def ledger_positions(
     record: LedgerRecord | None, pipeline: PipelineId, topics: Collection[str], wanted: str
 ) -> dict[TopicPartition, int]:
-    """Where ``record``, the newest of ``pipeline``, ends in the source that reads ``topics``;
-    empty when there is none.
+    """Return where ``record``, the newest of ``pipeline``, ends in the source that reads
+    ``topics``; empty when there is none.
 
     :param wanted: what the query reads, for the error.
     :raises ConfigurationError: the record is of other topics, or several of its sources read one
@@ -78,7 +78,7 @@ def ledger_positions(
 
 
 def newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
-    """The newest record of ``pipeline``; None where there is none. Disturbs nobody."""
+    """Return the newest record of ``pipeline``; None where there is none. Disturbs nobody."""
     chain = ledger.chain(pipeline)
     try:
         return next(chain.history(1), None)
@@ -95,7 +95,8 @@ def starting_json(
     new_partitions: Literal["earliest"] | None = None,
     new_topics: Literal["earliest"] | None = None,
 ) -> str:
-    """``startingOffsets`` for all ``partitions``: ``known`` ones, and ``otherwise`` for the rest.
+    """Return ``startingOffsets`` for all ``partitions``: ``known`` ones, and ``otherwise`` for the
+    rest.
 
     :param where: who knows, for the error.
     :param new_partitions: what a partition takes whose topic is known but which is not: it was

@@ -183,7 +183,8 @@ def kafka_source(
 
 
 def _must_answer(client: KafkaClient) -> None:
-    """Spark's own reader tries for minutes, and then names neither the broker nor the setting.
+    """Check that a broker answers: Spark's own reader tries for minutes, and then names neither
+    the broker nor the setting.
 
     A login that is refused is left to the query, of which it is known whether it has ever worked.
 
@@ -201,7 +202,8 @@ def _must_answer(client: KafkaClient) -> None:
 
 
 def _has_a_login_of_its_own(spark_options: Mapping[str, Any]) -> bool:
-    """Is Spark's reader told how to log in, or where, in a way that our client is not?"""
+    """Return whether Spark's reader is told how to log in, or where, in a way that our client is
+    not."""
     return any(name.lower().startswith(_LOGINS) for name in spark_options)
 
 
@@ -265,7 +267,8 @@ def _ledger_positions(
 
 
 def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
-    """Under a pattern only; a topic that is named and missing is said to be so before."""
+    """Return the error of topics that are gone, under a pattern; a named one is found to be
+    missing before."""
     return SourceDataLost(
         f"{where} ends in topic {', '.join(gone)}, which topic_pattern matches and which does not "
         "exist any more: what was in it and is not in the ledger cannot be read",
@@ -278,7 +281,7 @@ def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
 
 
 def _may_lose(settings: Mapping[str, str]) -> bool:
-    """Has the user said ``failOnDataLoss=false``?"""
+    """Return whether the user has set ``failOnDataLoss=false``."""
     return any(
         name.lower() == "failondataloss" and value.lower() == "false"
         for name, value in settings.items()
@@ -309,15 +312,15 @@ def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
 
 
 def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
-    """``own``, and of the settings that make reading cheaper those that it leaves alone; Spark
-    ignores case.
+    """Return ``own``, and of the settings that make reading cheaper those that it leaves alone;
+    Spark ignores case.
     """
     chosen = {name.lower() for name in own}
     return {**{name: value for name, value in _FASTER.items() if name not in chosen}, **own}
 
 
 def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
-    """Options for Spark itself, without those that this function decides."""
+    """Return options for Spark itself, without those that this function decides."""
     texts = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in spark_options.items()

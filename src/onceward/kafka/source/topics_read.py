@@ -32,15 +32,15 @@ class TopicsRead(ABC):
 
     @abstractmethod
     def there(self, client: KafkaClient) -> list[str]:
-        """Those of the cluster, as of now."""
+        """Return the topics of the cluster that are read, as of now."""
 
     @abstractmethod
     def among(self, names: Collection[str]) -> list[str]:
-        """Those of ``names`` that are read, whether or not they exist."""
+        """Return those of ``names`` that are read, whether or not they exist."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """For messages."""
+        """Return the topics as messages name them."""
 
 
 class NamedTopics(TopicsRead):
@@ -91,7 +91,7 @@ class TopicsByPattern(TopicsRead):
 def topics_read(
     spark: SparkSession, topic: str | Sequence[str] | None, pattern: str | None
 ) -> TopicsRead:
-    """By ``topic=`` or by ``topic_pattern=`` of ``kafka_source``, whichever is given.
+    """Take ``topic=`` or ``topic_pattern=`` of ``kafka_source``, whichever is given.
 
     :raises ContradictoryOptions: both. :raises ConfigurationError: neither, or what cannot be.
     """
