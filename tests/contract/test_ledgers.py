@@ -197,8 +197,8 @@ class TestFolder(ChainContract):
     def test_another_file_system_is_refused_by_name(
         self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert folder.file_system_of(tmp_path) in (None, *folder._LOCAL)
-        monkeypatch.setattr(folder, "file_system_of", lambda _: "nfs4")
+        assert folder.file_system_type(tmp_path) in (None, *folder._LOCAL)
+        monkeypatch.setattr(folder, "file_system_type", lambda _: "nfs4")
         with raises(ConfigurationError, "nfs4"):
             store.chain().take()
 

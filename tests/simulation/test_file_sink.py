@@ -55,7 +55,7 @@ def test_readers_see_every_batch_once_whatever_befalls_it() -> None:
             {"layout": "manifest"},
             manifest,
             "publish",
-            "lost_of(batch.files, files.listed(batch.at) or {})",
+            "lost_files(batch.files, files.listed(batch.at) or {})",
             "[]",
         ),
         (

@@ -24,7 +24,7 @@ import onceward as ow
 from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidColumn, RowRefused
 from onceward.files import columns, manifest
 from onceward.files.publishing import _must_be_read_back
-from onceward.files.shape import shape_of
+from onceward.files.shape import reader_shape
 from onceward.spark.files import file_system
 from onceward.spark.files.file_system import LocalFiles, hidden
 from support.errors import raises
@@ -208,7 +208,9 @@ def test_the_shape_of_a_path_is_what_its_readers_have_to_know():
         (False, {"batch_column": "pile"}),
         (False, {"partition_by": "day"}),
     ]:
-        assert (shape_of(sink(**settings).settings) == shape_of(sink().settings)) is same, settings
+        assert (
+            reader_shape(sink(**settings).settings) == reader_shape(sink().settings)
+        ) is same, settings
     csv = [
         {},
         {"delimiter": "|"},
@@ -217,9 +219,9 @@ def test_the_shape_of_a_path_is_what_its_readers_have_to_know():
         {"sep": "|", "compression": "gzip"},
         {"Header": "TRUE", "sep": "|"},
     ]
-    shapes = [shape_of(sink(format="csv", options=options).settings) for options in csv]
+    shapes = [reader_shape(sink(format="csv", options=options).settings) for options in csv]
     assert [shapes.index(shape) for shape in shapes] == [0, 1, 1, 3, 1, 3]
-    assert shape_of(sink(layout="flat").settings) == shape_of(
+    assert reader_shape(sink(layout="flat").settings) == reader_shape(
         sink(layout="flat", batch_column="pile").settings
     )
 
@@ -270,7 +272,7 @@ class TestLocalFiles:
         self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch, written: bool
     ):
         """A power failure would bring files back that no note tells of."""
-        place, root = manifest.place_of("p@1.0", "batch", "p@0"), Path(str(files.local))
+        place, root = manifest.list_place("p@1.0", "batch", "p@0"), Path(str(files.local))
         (root / manifest.PREPARED).mkdir(parents=True)
         files.kept(place.note, place.manifest)
         if written:

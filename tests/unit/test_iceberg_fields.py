@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward.spark.tables.iceberg_fields import fields_of, unreadable
+from onceward.spark.tables.iceberg_fields import parse_fields, unreadable
 
 
 def field(number: int, kind: Any, required: bool = False, **more: Any) -> dict[str, Any]:
@@ -33,13 +33,13 @@ def test_fields_inside_of_others_have_numbers_too():
         "element": {"type": "struct", "fields": [field(8, "date", True)]},
     }
     struct = {"type": "struct", "fields": [field(3, "decimal(9,2)", True), field(4, entries)]}
-    assert fields_of(schema(field(1, "long", True), field(2, struct, True), field(9, items))) == {
+    assert parse_fields(schema(field(1, "long", True), field(2, struct, True), field(9, items))) == {
         "1": "required long", "2": "required struct", "3": "required "
                                                            "decimal(9,2)", "4": "map",
                                                            "5": "string",
         "6": "int", "9": "list", "7": "struct", "8": "date",
     }  # fmt: skip
-    assert fields_of(schema(field(1, "int", True, **{"initial-default": 5}))) == {"1": "int"}
+    assert parse_fields(schema(field(1, "int", True, **{"initial-default": 5}))) == {"1": "int"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from onceward.custom.resettable import ranges as module
 from onceward.custom.resettable.fitting import Fitting
-from onceward.custom.resettable.offsets import Offset, position_of
+from onceward.custom.resettable.offsets import Offset, logged_position
 from onceward.custom.resettable.ranges import Ranges
 from onceward.custom.resettable.reader import PartsReader, RowsReader
 from onceward.errors import (
@@ -290,7 +290,7 @@ def test_offsets_of_others_are_refused(value: Any):
 
 
 def test_a_position_is_what_json_gives_back():
-    assert position_of((1, {"a": (2,)}), "start()") == [1, {"a": [2]}]
+    assert logged_position((1, {"a": (2,)}), "start()") == [1, {"a": [2]}]
 
 
 # ── what a source changes in place ──

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from onceward.custom.resettable.contents import checksum_of
+from onceward.custom.resettable.contents import checksum
 from onceward.custom.resettable.fitting import Fitting
 from onceward.errors import InvalidColumn, InvalidRow, SourceContractViolated
 from support.errors import raises
@@ -48,7 +48,7 @@ def test_rows_come_in_many_shapes_and_are_the_same(rows: Any):
     table = fitting.table(rows, 10)
     assert table.schema.equals(fitting.arrow)
     assert table.to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
-    assert checksum_of(table) == checksum_of(fitting.table([(1, "a"), (2, None)], 10))
+    assert checksum(table) == checksum(fitting.table([(1, "a"), (2, None)], 10))
 
 
 @pytest.mark.parametrize(
@@ -202,12 +202,12 @@ def test_a_checksum_tells_values_and_not_how_they_are_kept(kind: t.DataType):
     fitting = one(kind)
     whole = fitting.table([(first,), (second,)], 2)
     pieces = pa.concat_tables([fitting.table([(first,)], 1), fitting.table([(second,)], 1)])
-    assert checksum_of(whole) == checksum_of(pieces)
-    assert checksum_of(fitting.table([(first,)], 1)) != checksum_of(fitting.table([(second,)], 1))
-    assert checksum_of(whole) != checksum_of(fitting.table([(second,), (first,)], 2))
+    assert checksum(whole) == checksum(pieces)
+    assert checksum(fitting.table([(first,)], 1)) != checksum(fitting.table([(second,)], 1))
+    assert checksum(whole) != checksum(fitting.table([(second,), (first,)], 2))
 
 
 def test_a_checksum_stays_what_it_was():
     """It stands in checkpoints of earlier versions."""
     table = Fitting(SCHEMA).table([(1, "a"), (2, None)], 2)
-    assert checksum_of(table) == "a51876f012b5675b83ab8fc8c651a3a7"
+    assert checksum(table) == "a51876f012b5675b83ab8fc8c651a3a7"

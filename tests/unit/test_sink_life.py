@@ -156,7 +156,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "refuse_temporary_checkpoint", lambda frame: None)
     # A wrong number is over a thousand: Spark knows the right one.
     monkeypatch.setattr(journal, "failed_call", lambda frame, number: (number % 1000, False))
-    monkeypatch.setattr(journal, "files_of", lambda frame, pipeline: files)
+    monkeypatch.setattr(journal, "checkpoint_files", lambda frame, pipeline: files)
     monkeypatch.setattr(journal, "fingerprint", hash)
     monkeypatch.setattr(journal, "_WRITE_AGAIN_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)

@@ -17,8 +17,8 @@ from onceward.delivery.opensearch_writer import (
     SEQUENCE_BITS,
     NotTaken,
     OpenSearchWriter,
-    number_of,
-    seconds_of,
+    parse_seconds,
+    version_number,
 )
 from onceward.errors import (
     AccessDenied,
@@ -43,7 +43,7 @@ def upsert(
 def test_a_version_is_the_batch_and_then_the_row_in_it():
     rows = [(0, 0), (0, 1), (0, 2**ROW_BITS - 1), (1, 0), (2**SEQUENCE_BITS - 2, 2**ROW_BITS - 1)]
     numbers = [
-        number_of(upsert(users=5, sequence=sequence, row=row), by_column=False)
+        version_number(upsert(users=5, sequence=sequence, row=row), by_column=False)
         for sequence, row in rows
     ]
     assert numbers == sorted(set(numbers))
@@ -53,13 +53,13 @@ def test_a_version_is_the_batch_and_then_the_row_in_it():
 @pytest.mark.parametrize(("sequence", "row"), [(2**SEQUENCE_BITS - 1, 0), (0, 2**ROW_BITS)])
 def test_a_place_in_the_ledger_that_does_not_fit_is_refused_by_name(sequence: int, row: int):
     with pytest.raises(DeliveryRefused, match=f"'k' .*batch {sequence} .*row {row} "):
-        number_of(upsert(sequence=sequence, row=row), by_column=False)
-    assert number_of(upsert(users=7, sequence=sequence, row=row), by_column=True) == 7
+        version_number(upsert(sequence=sequence, row=row), by_column=False)
+    assert version_number(upsert(users=7, sequence=sequence, row=row), by_column=True) == 7
 
 
 @pytest.mark.parametrize("users", [0, 2**63 - 1])
 def test_the_users_version_is_taken_as_it_is(users: int):
-    assert number_of(upsert(users=users), by_column=True) == users
+    assert version_number(upsert(users=users), by_column=True) == users
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_users_version_is_taken_as_it_is(users: int):
     ],
 )
 def test_a_setting_in_any_unit_is_understood(said: str, seconds: float):
-    assert seconds_of(said) == seconds
+    assert parse_seconds(said) == seconds
 
 
 # answers

@@ -128,7 +128,7 @@ class OpenSearchWriter(UpsertWriter):
             )
             self._judge(part.upserts, answers, wrong, later)
         if wrong:
-            raise _first_of(wrong)
+            raise _first_error(wrong)
         if later:
             raise NotTaken(f"{len(later)} rows were not taken now: {later[0]}")
 
@@ -160,7 +160,7 @@ class OpenSearchWriter(UpsertWriter):
             yield _Request(rows, b"".join(lines))
 
     def _lines(self, upsert: Upsert) -> bytes:
-        version = number_of(upsert, self.by_column)
+        version = version_number(upsert, self.by_column)
         said = {"_id": upsert.key, "version": version, "version_type": "external_gte"}
         text = as_json({"delete" if upsert.row is None else "index": said}) + "\n"
         if upsert.row is not None:
@@ -215,7 +215,7 @@ class OpenSearchWriter(UpsertWriter):
         found = _AT_CONFLICT.search(reason)
         return self.by_column or (
             found is not None
-            and int(found[1]) >> ROW_BITS <= number_of(upsert, self.by_column) >> ROW_BITS
+            and int(found[1]) >> ROW_BITS <= version_number(upsert, self.by_column) >> ROW_BITS
         )
 
     # requests
@@ -267,7 +267,7 @@ class OpenSearchWriter(UpsertWriter):
             kept = {**said.get("defaults", {}), **said.get("settings", {})}.get(
                 "index.gc_deletes", "60s"
             )
-            if seconds_of(kept) < seconds:
+            if parse_seconds(kept) < seconds:
                 self._asked("PUT", f"/{quote(name, safe='')}/_settings", wanted)
                 log.info(
                     "index %s keeps versions of deletes for %d s now; it was %s",
@@ -394,7 +394,7 @@ class _Request(NamedTuple):
 _NEWER = "it has a newer version than the ledger can have given out ({})"
 
 
-def number_of(upsert: Upsert, by_column: bool) -> int:
+def version_number(upsert: Upsert, by_column: bool) -> int:
     """Return the version as one whole number, which the server compares: the user's, or the batch
     and the row in it.
 
@@ -417,7 +417,7 @@ def number_of(upsert: Upsert, by_column: bool) -> int:
     return sequence + 1 << ROW_BITS | row
 
 
-def seconds_of(duration: str) -> float:
+def parse_seconds(duration: str) -> float:
     """Parse a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``, ``0``)."""
     found = _DURATION.fullmatch(duration)
     return 0.0 if found is None else int(found[1]) * _UNITS[found[2]]
@@ -438,7 +438,7 @@ def _said(error: Any) -> tuple[str, str]:
     return str(error.get("type")), reason
 
 
-def _first_of(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
+def _first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
     """Return the first error, with how many there are."""
     first = wrong[0]
     if len(wrong) == 1:

@@ -27,7 +27,7 @@ def must_be_there(folder: Path) -> None:
 
     :raises StoreUnreachable: it is not.
     """
-    note = _note_of(folder)
+    note = _read_note(folder)
     with reached(folder.parent):
         if note.exists():
             return
@@ -41,7 +41,7 @@ def must_be_there(folder: Path) -> None:
     )
 
 
-def _note_of(folder: Path) -> Path:
+def _read_note(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}{_NOTE}")
 
 
@@ -51,7 +51,7 @@ def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -
     :param place: of the ledger, for readers of the mark or the error.
     :raises ConfigurationError: it is of another one.
     """
-    note = _note_of(folder)
+    note = _read_note(folder)
     with reached(folder.parent):
         try:
             noted = note.read_text()

@@ -220,7 +220,7 @@ class UpsertColumns:
         for values in zip(
             *(_must_come_out(name, rows.column(name)) for name in self.key), strict=True
         ):
-            key = self.key_of(values)
+            key = self.joined_key(values)
             if not 0 < len(key.encode()) <= key_bytes:
                 raise _row_refused(
                     f"a row has a key of 0, or more than {key_bytes}, bytes: {key[:100]!r}"
@@ -239,17 +239,17 @@ class UpsertColumns:
                 f"{self.version}"
             )
         last: dict[str, Upsert] = {}
-        for number, row in enumerate(rows_of(chunk.rows)):
+        for number, row in enumerate(row_dicts(chunk.rows)):
             users = 0 if counted is None else counted[number]
             version = f"{users:019d}.{chunk.sequence:012d}.{chunk.first_row + number:012d}"
-            key = self.key_of([row[name] for name in self.key])
+            key = self.joined_key([row[name] for name in self.key])
             if key not in last or last[key].version < version:
                 deleted = self.op is not None and row.pop(self.op) in DELETES
                 last.pop(key, None)
                 last[key] = Upsert(key, version, chunk.attempt, by, None if deleted else row)
         return list(last.values())
 
-    def key_of(self, values: Sequence[Any]) -> str:
+    def joined_key(self, values: Sequence[Any]) -> str:
         """Return one value as it is; several joined by ``:``, in which they and ``%`` are written
         as in a URL.
 
@@ -277,7 +277,7 @@ class CheckedRows(TaskWriter):
         self.writer.close()
 
 
-def rows_of(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+def row_dicts(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return each row as a dict by the names of its columns; maps, whose keys are texts, as dicts,
     too."""
     columns = [_values(column) for column in rows.columns]

@@ -35,12 +35,12 @@ class Committable(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value or name != "at"}
 
 
-def lost_of(wanted: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
+def lost_files(wanted: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
     """Return the files that are not there as they were."""
     return [name for name, size in wanted.items() if found.get(name) != size]
 
 
-def said_lost(lost: Sequence[str], batch: Committable) -> CommitResult:
+def report_lost(lost: Sequence[str], batch: Committable) -> CommitResult:
     """Log what is lost, and return ``LOST``."""
     log.error(
         "of %s below %s %d files are lost: %s",

@@ -348,7 +348,7 @@ def _refuse_other_file_systems(folder: Path) -> None:
     :raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link`` does
         what it must.
     """
-    kind = file_system_of(folder)
+    kind = file_system_type(folder)
     if kind is not None and kind not in _LOCAL:
         raise ConfigurationError(
             f"the ledger folder {folder} lies on a file system of type {kind}, of which it is not "
@@ -358,7 +358,7 @@ def _refuse_other_file_systems(folder: Path) -> None:
         )
 
 
-def file_system_of(folder: Path) -> str | None:
+def file_system_type(folder: Path) -> str | None:
     """Return its type, as Linux names it (``proc(5)``, ``/proc/[pid]/mountinfo``); None where that
     is not told."""
     try:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from onceward.errors import ConfigurationError
-from onceward.files.committable import PREPARED, Committable, lost_of
+from onceward.files.committable import PREPARED, Committable, lost_files
 from onceward.files.settings import HIDDEN
 from onceward.spark.files.file_system import Files, finished
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     manifest: str
 
 
-def place_of(attempt: str, batch_column: str, batch: str) -> Place:
+def list_place(attempt: str, batch_column: str, batch: str) -> Place:
     """Return the place of an attempt's files. :param batch: ``<pipeline>@<number>``."""
     return Place(
         f"{PREPARED}/{attempt}",
@@ -59,7 +59,7 @@ def publish(files: Files, batch: Committable) -> bool | list[str]:
 
     :raises ConfigurationError: there is another one of its name.
     """
-    if lost := lost_of(batch.files, files.listed(batch.at) or {}):
+    if lost := lost_files(batch.files, files.listed(batch.at) or {}):
         return lost
     was_there = files.text(batch.to) is not None
     _write(files, batch, batch.files)

@@ -40,7 +40,7 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.files import manifest, shape
-from onceward.files.committable import PREPARED, Committable, lost_of, said_lost
+from onceward.files.committable import PREPARED, Committable, lost_files, report_lost
 from onceward.files.ledger import FolderLedger
 from onceward.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.files.file_system import Files, files_at, finished
@@ -137,7 +137,7 @@ class Publisher:
             return self.files.uri(place.files)
 
     def _place(self, attempt: str, sequence: int) -> manifest.Place:
-        return manifest.place_of(attempt, self._settings.batch_column, self._batch(sequence))
+        return manifest.list_place(attempt, self._settings.batch_column, self._batch(sequence))
 
     def _batch(self, sequence: int) -> str:
         return f"{self._settings.policy.pipeline}@{sequence:0{_DIGITS}}"
@@ -233,7 +233,7 @@ class Publisher:
         others by now.
         """
         batch = _read(committable)
-        files = self._files_of(batch)
+        files = self._committed_files(batch)
         if batch.layout == "manifest":
             result = _publish_list(files, batch)
         else:
@@ -249,7 +249,7 @@ class Publisher:
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
         """Publish a batch of which a part is lost, on the user's word."""
         batch = _read(committable)
-        files = self._files_of(batch)
+        files = self._committed_files(batch)
         if batch.layout == "manifest":
             manifest.publish_what_is_left(files, batch)
             return
@@ -259,7 +259,7 @@ class Publisher:
             files.remove(f"{_ready(batch)}/{name}")
         self.commit(batch._replace(files=whole).as_told())
 
-    def _files_of(self, batch: Committable) -> Files:
+    def _committed_files(self, batch: Committable) -> Files:
         if batch.root == self.files.root:
             return self.files
         return files_at(batch.root, renames=batch.layout != "manifest")
@@ -335,15 +335,15 @@ def _ready(batch: Committable) -> str:
 def _publish_list(files: Files, batch: Committable) -> CommitResult:
     result = manifest.publish(files, batch)
     if isinstance(result, list):
-        return said_lost(result, batch)
+        return report_lost(result, batch)
     return CommitResult.DONE if result else CommitResult.ALREADY_DONE
 
 
 def _publish_folder(files: Files, batch: Committable) -> CommitResult:
     prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
-    waiting = lost_of(batch.files, published or {})
+    waiting = lost_files(batch.files, published or {})
     if lost := [name for name in waiting if prepared.get(name) != batch.files[name]]:
-        return said_lost(lost, batch)
+        return report_lost(lost, batch)
     if published is None:
         if not files.move(_ready(batch), batch.to):
             return CommitResult.RETRY_LATER  # another copy is about it: look again
@@ -370,6 +370,6 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
             lost.append(name)
     files.sync_names(folders)
     if lost:
-        return said_lost(lost, batch)
+        return report_lost(lost, batch)
     files.remove(_ready(batch))
     return CommitResult.DONE if moved else CommitResult.ALREADY_DONE

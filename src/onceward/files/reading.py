@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from onceward.errors import ConfigurationError, TargetUnreachable
 from onceward.files.manifest import ATTEMPT, DATA, MANIFESTS
-from onceward.files.settings import path_of
+from onceward.files.settings import checked_path
 from onceward.files.shape import SHAPE
 from onceward.spark.files.file_system import Files, files_at, refuse_other_schemes
 
@@ -48,7 +48,7 @@ def read_files(
         there is no ``schema``.
     :raises TargetUnreachable: the path cannot be read.
     """
-    place = path_of(path)
+    place = checked_path(path)
     refuse_other_schemes(place, renames=False)
     try:
         files = files_at(place, renames=False)

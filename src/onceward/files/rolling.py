@@ -26,11 +26,11 @@ class Rolling(NamedTuple):
         """Return the format for ``frame``."""
         if self.file_bytes is None:
             return self.how
-        rows = rows_of(self.file_bytes, self.row_bytes or guessed_row_bytes(frame))
+        rows = rows_per_file(self.file_bytes, self.row_bytes or guessed_row_bytes(frame))
         given = int(self.how.options.get(MAX_RECORDS, rows))
         return self.how._replace(options={**self.how.options, MAX_RECORDS: str(min(rows, given))})
 
 
-def rows_of(file_bytes: int, row_bytes: float) -> int:
+def rows_per_file(file_bytes: int, row_bytes: float) -> int:
     """Return how many rows come to that size; one at least."""
     return max(1, round(file_bytes / row_bytes)) if row_bytes > 0 else 1

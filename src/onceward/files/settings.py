@@ -14,7 +14,7 @@ from onceward.engine.policy import SinkPolicy, must_be_decided, one_of, whole_nu
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.files.ledger import FolderLedger
 from onceward.files.values import keeping
-from onceward.spark.files.file_system import hidden, local_path, refuse_other_schemes, scheme_of
+from onceward.spark.files.file_system import hidden, local_path, path_scheme, refuse_other_schemes
 from onceward.spark.files.file_writer import COMMITTER_OPTIONS, MAX_RECORDS, FileFormat
 
 Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]
@@ -98,7 +98,7 @@ class FileSinkSettings:
         return FileFormat(self.format, self.partition_by, keeping(self.format, self.options))
 
 
-def path_of(path: str | os.PathLike[str]) -> str:
+def checked_path(path: str | os.PathLike[str]) -> str:
     """Check a path. :raises ConfigurationError: it is none."""
     if isinstance(path, Path):
         return f"file://{path.absolute()}"
@@ -110,11 +110,11 @@ def path_of(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def folder_of(path: str) -> str:
+def canonical_folder(path: str) -> str:
     """Return a folder's path, equal for two spellings of one folder of this machine."""
-    if scheme_of(path) not in ("", "file"):
+    if path_scheme(path) not in ("", "file"):
         return path.rstrip("/")
-    return str(Path(local_path(path) if scheme_of(path) else path).resolve())
+    return str(Path(local_path(path) if path_scheme(path) else path).resolve())
 
 
 def default_ledger(path: str) -> Ledger:
@@ -122,22 +122,22 @@ def default_ledger(path: str) -> Ledger:
 
     :raises ConfigurationError: they are not.
     """
-    if scheme_of(path) not in ("", "file"):
+    if path_scheme(path) not in ("", "file"):
         raise ConfigurationError(
             f"path={path!r} is on no local disk, where the ledger would be kept",
             next_step="pass ledger=ow.KafkaLedger(…) or ow.DatabaseLedger(…)",
         )
-    return FolderLedger(Path(local_path(path) if scheme_of(path) else path) / HIDDEN / "ledger")
+    return FolderLedger(Path(local_path(path) if path_scheme(path) else path) / HIDDEN / "ledger")
 
 
-def columns_of(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
+def column_names(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of columns: one, several, or none."""
     if partition_by is None:
         return ()
     return (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
 
 
-def options_of(
+def text_options(
     options: Mapping[str, Any] | None, max_records_per_file: int | None
 ) -> dict[str, str]:
     """Return options as text, as Spark takes them.

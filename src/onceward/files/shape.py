@@ -29,7 +29,7 @@ _FOR_WRITERS_ONLY = {"compression", "codec", "maxrecordsperfile"}
 _SAME = {"delimiter": "sep", "charset": "encoding"}  # Spark's two names of one option
 
 
-def shape_of(settings: FileSinkSettings) -> dict[str, Any]:
+def reader_shape(settings: FileSinkSettings) -> dict[str, Any]:
     """Return what a reader has to know, as JSON, and nothing else."""
     shape: dict[str, Any] = {"format": settings.format, "layout": settings.layout}
     if settings.batches_have_folders:
@@ -67,8 +67,8 @@ def must_be_there(files: Files, settings: FileSinkSettings) -> None:
             "be mounted",
             next_step="mount it; nothing was written in its place. Where the path was emptied on "
             "purpose, write "
-            f"{_text(shape_of(settings))} into {files.uri(SHAPE)}",
-            details={"path": files.root, "shape": shape_of(settings)},
+            f"{_text(reader_shape(settings))} into {files.uri(SHAPE)}",
+            details={"path": files.root, "shape": reader_shape(settings)},
         )
 
 
@@ -78,7 +78,7 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
     :raises ConfigurationError: it has another.
     :raises OSError: the file system does not do its part.
     """
-    ours = shape_of(settings)
+    ours = reader_shape(settings)
     kept = _read(files, SHAPE, ours)
     if kept == ours:
         return

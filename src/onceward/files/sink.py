@@ -21,11 +21,11 @@ from onceward.files.settings import (
     FileSinkSettings,
     Format,
     Layout,
-    columns_of,
+    canonical_folder,
+    checked_path,
+    column_names,
     default_ledger,
-    folder_of,
-    options_of,
-    path_of,
+    text_options,
 )
 from onceward.files.target import FileTarget
 from onceward.files.values import guarded, must_keep_times
@@ -100,7 +100,7 @@ class FileSink(ForeachBatchSink):
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
-        place = path_of(path)
+        place = checked_path(path)
         self.settings = FileSinkSettings(
             policy=SinkPolicy(
                 checked_pipeline_id(pipeline_id),
@@ -113,14 +113,14 @@ class FileSink(ForeachBatchSink):
             ledger=default_ledger(place) if ledger is None else ledger,
             format=format,
             layout=layout,
-            partition_by=columns_of(partition_by),
+            partition_by=column_names(partition_by),
             batch_column=batch_column,
-            options=options_of(options, max_records_per_file),
+            options=text_options(options, max_records_per_file),
             commit_timeout_s=commit_timeout_s,
             target_file_size_bytes=target_file_size_bytes,
         )
         self._ledger_is_beside = ledger is None
-        self.writes_to = folder_of(place)
+        self.writes_to = canonical_folder(place)
         where = (self.settings.ledger.where, self.settings.policy.pipeline)
         super().__init__(self.settings.policy, where=where, settings=self.settings)
 

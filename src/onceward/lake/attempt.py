@@ -12,7 +12,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.spark_jobs import SparkJobsAttempt
 from onceward.engine.target import Write, event_ids
 from onceward.ids import AttemptId
-from onceward.lake.table import LakeTable, Staged, all_of
+from onceward.lake.table import LakeTable, Staged, concatenated
 from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
@@ -67,4 +67,4 @@ class LakeAttempt(SparkJobsAttempt):
 
     def _drop(self) -> None:
         staged, self._staged = self._staged, []
-        self._table.abort({"attempt": self._name, "staged": all_of(staged)})
+        self._table.abort({"attempt": self._name, "staged": concatenated(staged)})

@@ -19,7 +19,13 @@ from onceward.errors import ConfigurationError, TableMissing
 from onceward.ids import PipelineId
 from onceward.lake.delta_shape import changed, rules, told
 from onceward.lake.table import LakeTable, Staged
-from onceward.spark.tables.delta_table import DeltaTable, Shape, Transaction, location_of, rows_in
+from onceward.spark.tables.delta_table import (
+    DeltaTable,
+    Shape,
+    Transaction,
+    rows_in,
+    table_location,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +49,9 @@ class Delta(LakeTable):
         """Asked for inside a batch."""
         if self._opened is None:
             session = SparkSession.active()
-            self._opened = DeltaTable(session, self._path or location_of(session, str(self._name)))
+            self._opened = DeltaTable(
+                session, self._path or table_location(session, str(self._name))
+            )
         return self._opened
 
     def check(self) -> None:

@@ -74,7 +74,7 @@ class Iceberg(LakeTable):
         return Staged(rows, [snapshot] if rows else [], table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        table = self._table_of(committable)
+        table = self._table_with_snapshots(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         note = self._property(committable["branch"])
         newest_of, newest = _batch(table.properties().get(note, "@-1"))
@@ -87,7 +87,7 @@ class Iceberg(LakeTable):
         table.publish(waiting, {note: f"{chain}@{sequence}"})
         return CommitResult.DONE
 
-    def _table_of(self, then: Mapping[str, Any]) -> IcebergTable:
+    def _table_with_snapshots(self, then: Mapping[str, Any]) -> IcebergTable:
         """Return the table that has its snapshots, which may have been renamed, and the sink with
         it.
 

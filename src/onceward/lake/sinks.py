@@ -40,7 +40,7 @@ class _LakeSink(ForeachBatchSink):
     def new_target(self, policy: SinkPolicy | None = None) -> LakeTarget:
         """Return the target that the engine drives, as a new process of the pipeline would make
         it; for contract tests, too."""
-        return self._target_of(
+        return self._build_target(
             self.settings if policy is None else replace(self.settings, policy=policy)
         )
 
@@ -48,7 +48,7 @@ class _LakeSink(ForeachBatchSink):
         return self.new_target(policy)
 
     @abstractmethod
-    def _target_of(self, settings: LakeSettings) -> LakeTarget:
+    def _build_target(self, settings: LakeSettings) -> LakeTarget:
         """Return the target of one run."""
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
@@ -110,7 +110,7 @@ class DeltaSink(_LakeSink):
             LakeSettings(policy, ledger, table, place, commit_timeout_s), ("delta", place, table)
         )
 
-    def _target_of(self, settings: LakeSettings) -> LakeTarget:
+    def _build_target(self, settings: LakeSettings) -> LakeTarget:
         table = Delta(settings.policy.pipeline, path=settings.path, name=settings.table)
         return DeltaTarget(settings, table)
 
@@ -154,7 +154,7 @@ class IcebergSink(_LakeSink):
             LakeSettings(policy, ledger, table, None, commit_timeout_s), ("iceberg", table)
         )
 
-    def _target_of(self, settings: LakeSettings) -> LakeTarget:
+    def _build_target(self, settings: LakeSettings) -> LakeTarget:
         table = Iceberg(settings.policy.pipeline, name=str(settings.table))
         return IcebergTarget(settings, table)
 

@@ -30,7 +30,7 @@ class Staged(NamedTuple):
     table: Mapping[str, Any]
 
 
-def all_of(staged: Sequence[Staged]) -> list[Any]:
+def concatenated(staged: Sequence[Staged]) -> list[Any]:
     """Return what several jobs have staged."""
     return [what for one in staged for what in one.what]
 
@@ -123,7 +123,7 @@ class LakeTable(ABC):
             "chain": chain,
             "branch": branch,
             "sequence": sequence,
-            "staged": all_of(staged),
+            "staged": concatenated(staged),
         }
         return {**staged[0].table, **batch}
 

@@ -251,7 +251,7 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.engine.task_job.plan_write": lambda frame, open_writer, returned_errors=(OncewardError,): (
         frame.written(open_writer, returned_errors)
     ),
-    "onceward.spark.batch.query.query_of": lambda frame: _Execution(frame.computed.query),
+    "onceward.spark.batch.query.query_by_id": lambda frame: _Execution(frame.computed.query),
     "onceward.spark.batch.query._in_another_thread": lambda context, execution: False,
     "onceward.spark.batch.job.collect": lambda frame, lost: current().world.jobs.collect(
         frame, lost

@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def checksum_of(table: pa.Table) -> str:
+def checksum(table: pa.Table) -> str:
     """Return 32 hexadecimal digits of SHA-256, over names, types and values, column by column, in
     the rows' order."""
     digest = hashlib.sha256()

@@ -60,7 +60,7 @@ class Fitting:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
-            return self._of_arrow(_copied(rows))
+            return self._from_arrow(_copied(rows))
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
             raise SourceContractViolated(
                 f"read() returned {type(rows).__name__} for rows",
@@ -89,7 +89,7 @@ class Fitting:
 
     # Arrow
 
-    def _of_arrow(self, table: pa.Table) -> pa.Table:
+    def _from_arrow(self, table: pa.Table) -> pa.Table:
         if sorted(table.column_names) != sorted(self._names):
             raise InvalidRow(
                 f"read() returned the columns {', '.join(table.column_names)}, and the schema has "

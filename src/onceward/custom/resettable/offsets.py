@@ -82,7 +82,7 @@ def is_ours(value: Any) -> bool:
     return isinstance(value, dict) and value.get(_MARK) == VERSION and "position" in value
 
 
-def position_of(value: Any, said_by: str) -> Any:
+def logged_position(value: Any, said_by: str) -> Any:
     """Return ``value`` as it will come back from the checkpoint (a tuple as a list).
 
     :raises SourceContractViolated: it is no JSON, or too long for a log.
@@ -112,10 +112,10 @@ def copied(position: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Return whether two positions are the same JSON. (To Python, 1, 1.0 and True are equal.)"""
-    return text_of(one) == text_of(other)
+    return position_text(one) == position_text(other)
 
 
-def text_of(position: Any) -> str:
+def position_text(position: Any) -> str:
     """Return one text for one position, whatever the order of keys."""
     return json.dumps(position, sort_keys=True)
 

@@ -23,9 +23,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from onceward.custom.resettable.contents import checksum_of
+from onceward.custom.resettable.contents import checksum
 from onceward.custom.resettable.fitting import Fitting
-from onceward.custom.resettable.offsets import Offset, copied, position_of, same, text_of
+from onceward.custom.resettable.offsets import Offset, copied, logged_position, position_text, same
 from onceward.errors import (
     OncewardError,
     SourceContractViolated,
@@ -79,7 +79,7 @@ class Ranges:
         """
         with calling("start()"):
             position = self._source.start()
-        return Offset(position_of(position, "start()"), identity=self._identity())
+        return Offset(logged_position(position, "start()"), identity=self._identity())
 
     def following(self, at: Offset) -> tuple[Offset, pa.Table] | None:
         """Return the next range after ``at`` and its rows; None while there is nothing new.
@@ -90,11 +90,11 @@ class Ranges:
         self.same_source(at)  # first: positions of another source would only give odder errors
         position = (
             self._ahead[1]
-            if self._ahead and self._ahead[0] == text_of(at.position)
+            if self._ahead and self._ahead[0] == position_text(at.position)
             else at.position
         )
         parts: list[pa.Table] = []
-        seen = {text_of(position)}
+        seen = {position_text(position)}
         total, empty, ends = 0, 0, time.monotonic() + _RANGE_SECONDS
         while (
             total < self._limit
@@ -104,9 +104,9 @@ class Ranges:
             rows, after = self._read(position, self._limit - total)
             if same(after, position):
                 break
-            if text_of(after) in seen:
+            if position_text(after) in seen:
                 raise _goes_in_a_circle(position, after)
-            seen.add(text_of(after))
+            seen.add(position_text(after))
             position = after
             if rows.num_rows:
                 parts.append(rows)
@@ -115,7 +115,7 @@ class Ranges:
             else:
                 empty += 1
         if not total:
-            self._ahead = (text_of(at.position), position)
+            self._ahead = (position_text(at.position), position)
             return None
         table = pa.concat_tables(parts)
         # Asked behind the rows: identities never come back, so what is the same now was the same
@@ -125,8 +125,8 @@ class Ranges:
         # 1. a source that starts at *now* gives the first batch, and Spark logs its end;
         # 2. the driver dies, and the next start asks `start()` again;
         # 3. *now* is later: the range would begin behind rows that the first one had.
-        end = Offset(reached, at.position, total, checksum_of(table), identity, first=False)
-        self._ahead = (text_of(reached), position)
+        end = Offset(reached, at.position, total, checksum(table), identity, first=False)
+        self._ahead = (position_text(reached), position)
         return end, table
 
     def again(self, end: Offset) -> pa.Table:
@@ -150,10 +150,13 @@ class Ranges:
             total += rows.num_rows
             if total > wanted:
                 raise _changed(
-                    end, f"after {wanted} rows it goes on with others, at {text_of(position)}"
+                    end,
+                    f"after {wanted} rows it goes on with others, at {position_text(position)}",
                 )
             if same(after, position):
-                raise _changed(end, f"it has {total} rows now and ends at {text_of(position)}")
+                raise _changed(
+                    end, f"it has {total} rows now and ends at {position_text(position)}"
+                )
             # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4,
             # 8 … calls (Brent).
             if same(after, kept):
@@ -165,7 +168,7 @@ class Ranges:
                 parts.append(rows)
             position = after
         table = pa.concat_tables(parts)
-        if checksum_of(table) != end.checksum:
+        if checksum(table) != end.checksum:
             raise _changed(
                 end, "it has as many rows, and they are others (or the schema is another)"
             )
@@ -182,7 +185,7 @@ class Ranges:
             raise SourceReplaced(
                 f"the source {_name(self._source)} is another one: its identity is {now!r}, and "
                 f"the query has read "
-                f"{known.identity!r} up to {text_of(known.position)}; positions of the one mean "
+                f"{known.identity!r} up to {position_text(known.position)}; positions of the one mean "
                 f"nothing in the other",
                 next_step="bring the old source back; or read the new one from its beginning, "
                 "with a new checkpoint "
@@ -204,7 +207,7 @@ class Ranges:
         return identity
 
     def _read(self, position: Any, limit: int) -> tuple[pa.Table, Any]:
-        with calling(f"read({text_of(position)}, {limit})"):
+        with calling(f"read({position_text(position)}, {limit})"):
             answer = self._source.read(copied(position), limit)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise SourceContractViolated(
@@ -212,10 +215,10 @@ class Ranges:
                     next_step="return two things, `return rows, next_position`",
                 )
             rows = self._fitting.table(answer[0], limit)  # inside: a generator runs now
-        after = position_of(answer[1], f"read({text_of(position)}, {limit})")
+        after = logged_position(answer[1], f"read({position_text(position)}, {limit})")
         if rows.num_rows > limit:
             raise SourceContractViolated(
-                f"read({text_of(position)}, {limit}) returned more than {limit} rows",
+                f"read({position_text(position)}, {limit}) returned more than {limit} rows",
                 next_step="return at most `limit` rows: where a page has more, let the position "
                 "say how far in it "
                 "you are, or raise max_rows_per_batch",
@@ -223,7 +226,7 @@ class Ranges:
             )
         if rows.num_rows and same(after, position):
             raise SourceContractViolated(
-                f"read({text_of(position)}, {limit}) returned {rows.num_rows} rows and the same "
+                f"read({position_text(position)}, {limit}) returned {rows.num_rows} rows and the same "
                 f"position again: the "
                 "next call would read them once more, without end",
                 next_step="return the position behind the last row",
@@ -259,7 +262,7 @@ def calling(what: str) -> Iterator[None]:
 
 def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:
     return SourceContractViolated(
-        f"read() went on from {text_of(position)} to {text_of(after)}, where it had been in the "
+        f"read() went on from {position_text(position)} to {position_text(after)}, where it had been in the "
         f"same batch",
         next_step="return positions that only go forward",
         details={"position": after},
@@ -268,7 +271,7 @@ def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:
 
 def _changed(end: Offset, how: str) -> SourceRangeChanged:
     return SourceRangeChanged(
-        f"the range from {text_of(end.begins)} to {text_of(end.position)} was logged with "
+        f"the range from {position_text(end.begins)} to {position_text(end.position)} was logged with "
         f"{end.rows} rows, and the "
         f"source gave other rows for it when it was read again: {how}. Going on would lose rows "
         f"or repeat some",

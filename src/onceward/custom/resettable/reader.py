@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from onceward.custom.resettable.fitting import Fitting
-from onceward.custom.resettable.offsets import Offset, copied, position_of, same, text_of
+from onceward.custom.resettable.offsets import Offset, copied, logged_position, position_text, same
 from onceward.custom.resettable.ranges import Ranges, calling
 from onceward.errors import SourceContractViolated, UnsupportedQuery
 from onceward.spark.batch.carried import Carrier
@@ -111,15 +111,15 @@ class SourceReader(DataSourceStreamReader):
                 return []
             if ends.first or not (begins.first or same(begins.position, ends.begins)):
                 raise SourceContractViolated(
-                    f"Spark asks for the rows from {text_of(begins.position)} to "
-                    f"{text_of(ends.position)}, which was "
-                    f"logged as a range from {text_of(ends.begins)}: the checkpoint was changed "
+                    f"Spark asks for the rows from {position_text(begins.position)} to "
+                    f"{position_text(ends.position)}, which was "
+                    f"logged as a range from {position_text(ends.begins)}: the checkpoint was changed "
                     f"by hand, or restored "
                     "in part",
                     next_step="restore the newest checkpoint as a whole",
                 )
             self._end = self._end or ends
-            return self._parts_of(ends)
+            return self._partitions_for(ends)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget what is before ``end``."""
@@ -173,7 +173,7 @@ class SourceReader(DataSourceStreamReader):
     def _next_range(self, at: Offset) -> Offset | None:
         raise NotImplementedError
 
-    def _parts_of(self, end: Offset) -> Sequence[InputPartition]:
+    def _partitions_for(self, end: Offset) -> Sequence[InputPartition]:
         raise NotImplementedError
 
 
@@ -199,7 +199,7 @@ class RowsReader(SourceReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Drop the rows up to ``end``, which are not asked for again."""
-        self._rows.pop(text_of(end), None)
+        self._rows.pop(position_text(end), None)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the rows of a partition. Runs in a task."""
@@ -212,11 +212,11 @@ class RowsReader(SourceReader):
         if following is None:
             return None
         end, rows = following
-        self._rows[text_of(end.to_json())] = rows
+        self._rows[position_text(end.to_json())] = rows
         return end
 
-    def _parts_of(self, end: Offset) -> Sequence[InputPartition]:
-        key = text_of(end.to_json())
+    def _partitions_for(self, end: Offset) -> Sequence[InputPartition]:
+        key = position_text(end.to_json())
         if key not in self._rows:  # logged by an earlier run
             self._rows[key] = self._ranges.again(end)
         return list(_pieces(self._rows[key]))
@@ -235,7 +235,7 @@ class PartsReader(SourceReader):
         with self.carrying():
             pieces = self._pieces(copied(partition.part))
             while True:
-                with calling(f"read_partition({text_of(partition.part)})"):
+                with calling(f"read_partition({position_text(partition.part)})"):
                     piece = next(pieces, _END)
                     if piece is _END:
                         return
@@ -252,20 +252,20 @@ class PartsReader(SourceReader):
 
     def _next_range(self, at: Offset) -> Offset | None:
         self._ranges.same_source(at)
-        with calling(f"advance({text_of(at.position)}, {self._limit})"):
+        with calling(f"advance({position_text(at.position)}, {self._limit})"):
             answer = self._source.advance(copied(at.position), self._limit)
-        after = position_of(answer, f"advance({text_of(at.position)}, {self._limit})")
+        after = logged_position(answer, f"advance({position_text(at.position)}, {self._limit})")
         if same(after, at.position):
             return None
         return Offset(after, at.position, identity=self._ranges.same_source(at), first=False)
 
-    def _parts_of(self, end: Offset) -> Sequence[InputPartition]:
+    def _partitions_for(self, end: Offset) -> Sequence[InputPartition]:
         self._ranges.same_source(end)
-        what = f"partitions({text_of(end.begins)}, {text_of(end.position)})"
+        what = f"partitions({position_text(end.begins)}, {position_text(end.position)})"
         with calling(what):
             parts = self._source.partitions(copied(end.begins), copied(end.position))
             # One by one: a generator may give out one object again and again, changed in place.
-            return [PartToRead(position_of(part, what)) for part in parts]
+            return [PartToRead(logged_position(part, what)) for part in parts]
 
 
 def _pieces(table: pa.Table) -> Iterator[RowsInTask]:

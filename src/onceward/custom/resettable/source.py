@@ -213,10 +213,10 @@ class PartitionedSource(_Source):
         """Return all partitions of the next batch, one after the other. Spark does not call this."""
         end = copied(self.advance(copied(position), limit))
         parts = map(copied, self.partitions(copied(position), copied(end)))
-        return [row for part in parts for row in _rows_of(self.read_partition(part))], end
+        return [row for part in parts for row in _concatenated(self.read_partition(part))], end
 
 
-def _rows_of(rows: Any) -> Iterable[Any]:
+def _concatenated(rows: Any) -> Iterable[Any]:
     return cast(Iterable[Any], rows.to_pylist() if hasattr(rows, "to_pylist") else rows)
 
 

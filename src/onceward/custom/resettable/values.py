@@ -34,7 +34,7 @@ class Unfit(Exception):
         return Unfit(self.why, step + self.path)
 
 
-def check_of(kind: t.DataType) -> Check | None:
+def value_check(kind: t.DataType) -> Check | None:
     """Return the check for values of ``kind`` that are not null; None for a type that a source
     cannot have."""
     if isinstance(kind, t.ArrayType):
@@ -52,7 +52,7 @@ def check_of(kind: t.DataType) -> Check | None:
 
 def field_check(field: t.StructField) -> Check | None:
     """Return the check for a column or a field, nulls included."""
-    return _nullable(check_of(field.dataType), field.nullable)
+    return _nullable(value_check(field.dataType), field.nullable)
 
 
 def _nullable(check: Check | None, nullable: bool) -> Check | None:
@@ -109,7 +109,7 @@ def _named(value: Any, names: list[str]) -> Mapping[str, Any]:
 
 
 def _nullable_array(kind: t.ArrayType) -> Check | None:
-    check = _nullable(check_of(kind.elementType), kind.containsNull)
+    check = _nullable(value_check(kind.elementType), kind.containsNull)
     if check is None:
         return None
 
@@ -123,8 +123,8 @@ def _nullable_array(kind: t.ArrayType) -> Check | None:
 
 def _nullable_map(kind: t.MapType) -> Check | None:
     of_key, of_value = (
-        _nullable(check_of(kind.keyType), False),
-        _nullable(check_of(kind.valueType), kind.valueContainsNull),
+        _nullable(value_check(kind.keyType), False),
+        _nullable(value_check(kind.valueType), kind.valueContainsNull),
     )
     if of_key is None or of_value is None:
         return None
@@ -218,7 +218,7 @@ def _date(value: Any) -> date:
     return value
 
 
-def _of(kind: type | tuple[type, ...], name: str) -> Check:
+def _is_instance(kind: type | tuple[type, ...], name: str) -> Check:
     def checked(value: Any) -> Any:
         if not isinstance(value, kind):
             raise Unfit(f"is {_kind(value)}, and no {name}")
@@ -250,14 +250,14 @@ def _shown(value: Any, limit: int = 40) -> str:
 
 _INTEGERS: dict[type, int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 _PLAIN: dict[type, Check] = {
-    t.BooleanType: _of(bool, "bool"),
+    t.BooleanType: _is_instance(bool, "bool"),
     t.FloatType: _float,
     t.DoubleType: _float,
-    t.StringType: _of(str, "str"),
+    t.StringType: _is_instance(str, "str"),
     t.BinaryType: _bytes,
     t.DateType: _date,
     t.TimestampType: _timestamp,
     t.TimestampNTZType: _timestamp_ntz,
-    t.DayTimeIntervalType: _of(timedelta, "timedelta"),
+    t.DayTimeIntervalType: _is_instance(timedelta, "timedelta"),
     t.NullType: _null,
 }

@@ -36,7 +36,13 @@ from onceward.errors import (
     OncewardError,
 )
 from onceward.ids import BatchId, PipelineId
-from onceward.spark.batch.query import History, RunningBatch, failed_call, files_of, fingerprint
+from onceward.spark.batch.query import (
+    History,
+    RunningBatch,
+    checkpoint_files,
+    failed_call,
+    fingerprint,
+)
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +259,7 @@ class CallMemory:
     def open_journal(self, frame: DataFrame, pipeline: PipelineId, run_id: str) -> Journal:
         """Return the journal of the run, of which ``frame`` is a batch."""
         if self.journal is None:
-            self.journal = Journal(pipeline, run_id, files_of(frame, pipeline))
+            self.journal = Journal(pipeline, run_id, checkpoint_files(frame, pipeline))
         return self.journal
 
     def record_failure(

@@ -23,9 +23,9 @@ from onceward.formats.avro.types import (
 )
 from onceward.formats.registry.answers import topic_subject
 from onceward.formats.validation import refuse_frame
-from onceward.spark.batch.source_topics import topics_of
+from onceward.spark.batch.source_topics import read_topics
 from onceward.spark.tables.avro_java import (
-    column_of,
+    avro_column,
     keep_within_limits,
     why_not_a_column,
     why_not_a_schema,
@@ -130,7 +130,7 @@ def _check(
 def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bool) -> str | None:
     if subject is not None:
         return subject
-    topics = topics_of(frame) if column in ("key", "value") else []
+    topics = read_topics(frame) if column in ("key", "value") else []
     if len(topics) == 1:
         return topic_subject(topics[0], "key" if column == "key" else "value")
     if not required:
@@ -214,6 +214,6 @@ def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader
         column,
         Schemas(texts, unreadable, schemas.missing),
         reader,
-        column_of(session, reader),
+        avro_column(session, reader),
         unfit,
     )

@@ -125,7 +125,7 @@ class AvroPlan:
     def unseen(self, rows: DataFrame, most: int) -> list[int]:
         """Run a Spark job for the ids in ``rows`` that the plan does not know, and return ``most``
         of them at most."""
-        expected = self._begins_with_one_of([*self._schemas.texts, *self._unreadable_ids()])
+        expected = self._begins_with_any([*self._schemas.texts, *self._unreadable_ids()])
         first = F.substring(self._value, 1, PREFIX_BYTES).alias("first")
         found = (
             rows.where(self._is_framed() & ~expected)
@@ -148,7 +148,7 @@ class AvroPlan:
             for number, text in self._schemas.texts.items()
         ]
         if unreadable := self._unreadable_ids():
-            branches.append((self._begins_with_one_of(unreadable), nothing))
+            branches.append((self._begins_with_any(unreadable), nothing))
         branches.append((self._value.isNull() | ~self._is_framed(), nothing))
         decoded = _case(branches).otherwise(F.raise_error(self._error("unseen")))
         return rows.select("*", F.explode(F.array(decoded)).alias(DECODED))
@@ -180,7 +180,7 @@ class AvroPlan:
         # Which copies nothing, unlike a comparison of substrings
         return F.startswith(self._value, F.lit(prefix(number)))
 
-    def _begins_with_one_of(self, ids: list[int]) -> Column:
+    def _begins_with_any(self, ids: list[int]) -> Column:
         """Compare the prefix with those of ``ids``.
 
         As one text of SQL, however many there are: in Python each would be a call into the JVM.
@@ -279,7 +279,7 @@ class AvroPlan:
         return F.conv(F.hex(F.substring(self._value, 2, PREFIX_BYTES - 1)), 16, 10)
 
     def _class(self) -> Column:
-        missing = self._begins_with_one_of(sorted(self._schemas.missing))
+        missing = self._begins_with_any(sorted(self._schemas.missing))
         otherwise = F.when(missing, F.lit(UNKNOWN_SCHEMA_ID)).otherwise(F.lit(DOES_NOT_FIT))
         return F.when(~self._is_framed(), F.lit(BAD_FRAMING)).otherwise(otherwise)
 

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from onceward.custom.resettable.offsets import text_of
+from onceward.custom.resettable.offsets import position_text
 from onceward.custom.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
@@ -251,7 +251,7 @@ class MySQLChanges(PartitionedSource):
 
     def partitions(self, start: Any, end: Any) -> list[Any]:
         """Return ranges of bytes with changes, one a task."""
-        plan = self._plans.get(text_of([start, end]))
+        plan = self._plans.get(position_text([start, end]))
         if plan is not None:
             return plan
         return self._planned_again(Position.from_json(start), Position.from_json(end))
@@ -259,7 +259,9 @@ class MySQLChanges(PartitionedSource):
     def _beginning(self, position: Any, current: Position) -> Position:
         """Return the position behind what is known to have no selected change."""
         ahead = self._ahead
-        return ahead.at if ahead is not None and ahead.behind == text_of(position) else current
+        return (
+            ahead.at if ahead is not None and ahead.behind == position_text(position) else current
+        )
 
     def _find_current(self, server: Server, current: Position) -> Position:
         """Return ``current`` on the server that is there."""
@@ -298,7 +300,7 @@ class MySQLChanges(PartitionedSource):
 
     def _log_progress(self, position: Any, at: Position, read: int) -> Any:
         """Return the position to log when no selected change lies before ``at``."""
-        behind, now = text_of(position), time.monotonic()
+        behind, now = position_text(position), time.monotonic()
         ahead = self._ahead
         if ahead is None or ahead.behind != behind:
             ahead = self._ahead = _Progress(behind, at, 0, now)
@@ -314,7 +316,7 @@ class MySQLChanges(PartitionedSource):
     def _keep(self, start: Any, end: Any, parts: list[Any]) -> None:
         while len(self._plans) >= _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[text_of([start, end])] = parts
+        self._plans[position_text([start, end])] = parts
 
     def _parts(self, found: PlannedRange, end: Position, state: Any = None) -> list[Any]:
         """Return the partitions of a range.

@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from onceward.errors import UnsupportedQuery
-from onceward.spark.batch.query import query_of
+from onceward.spark.batch.query import query_by_id
 
 _WATERMARKS = ("EventTimeWatermark", "UpdateEventTimeWatermarkColumn")
 _PLAIN = (
@@ -45,7 +45,7 @@ def tags_in(frame: DataFrame, prefix: str) -> list[str]:
     """Return the names in the plan of the running query of ``frame`` that begin with ``prefix``,
     each once.
     """
-    execution = query_of(frame)
+    execution = query_by_id(frame)
     if execution is None:
         return []
     return list(dict.fromkeys(_names(execution.analyzedPlan(), prefix)))
@@ -68,7 +68,7 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
 
     :raises UnsupportedQuery: what stands below keeps state or has other rows each time.
     """
-    execution = query_of(frame)
+    execution = query_by_id(frame)
     named = _find(execution.lastExecution().analyzed(), tag)
     if named is None:
         raise UnsupportedQuery(

@@ -24,7 +24,7 @@ from onceward.errors import (
     WorkerPythonMismatch,
 )
 from onceward.spark.batch.carried import SECRET, carried_in
-from onceward.spark.batch.thrown import Thrown, of_condition, of_kind
+from onceward.spark.batch.thrown import Thrown, has_condition, has_kind
 
 _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 # What Spark's Kafka source says behind its general words
@@ -194,12 +194,12 @@ def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
     if null is not None and (found := _NULL.search(null.message)) is not None:
         return _unfit(f"a value at {found[2]} is null, and its schema has a {found[1]} there")
     # Of Spark's AvroSerializer, since 4.2
-    null = of_condition(thrown, _NULL_FIELD)
+    null = has_condition(thrown, _NULL_FIELD)
     if null is not None and (found := _NULL_IN_FIELD.search(null.message)) is not None:
         return _unfit(
             f"a value at {found[1]} is null, and its schema has a {found[2].strip(chr(34))} there"
         )
-    symbol = of_kind(thrown, "IncompatibleSchemaException")  # of Spark's AvroSerializer
+    symbol = has_kind(thrown, "IncompatibleSchemaException")  # of Spark's AvroSerializer
     if symbol is not None and symbol.message.startswith(_NO_SYMBOL):
         return _unfit(" ".join(symbol.message.split()))
     return None
@@ -216,10 +216,10 @@ def _unfit(said: str) -> OncewardError:
 
 
 def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
-    lost = of_condition(thrown, "KAFKA_DATA_LOSS")
+    lost = has_condition(thrown, "KAFKA_DATA_LOSS")
     if lost is None:
         return None
-    gone = of_kind(thrown, "OffsetOutOfRangeException")
+    gone = has_kind(thrown, "OffsetOutOfRangeException")
     said = lost.message.partition(" SQLSTATE: ")[0]
     reason = said.partition(_WHAT_IS_LOST)[2] or said if gone is None else gone.message
     where = " ".join(reason.split())

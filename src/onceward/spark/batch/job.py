@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row
 from onceward.errors import OncewardError
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.query import is_being_stopped
-from onceward.spark.batch.thrown import of_condition, thrown_by
+from onceward.spark.batch.thrown import has_condition, thrown_by
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
         # Whatever came of it: Spark cancels the job and interrupts the thread, in any order.
         if is_being_stopped(frame):
             raise JobInterrupted from None
-        cancelled = of_condition(thrown_by(error), "SPARK_JOB_CANCELLED")
+        cancelled = has_condition(thrown_by(error), "SPARK_JOB_CANCELLED")
         # Not by us: Ctrl-C (PySpark cancels all jobs), or Spark's page
         if cancelled is not None and lost() is None:
             raise JobInterrupted(

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConnectorMissing
-from onceward.spark.batch.thrown import of_kind, thrown_by
+from onceward.spark.batch.thrown import has_kind, thrown_by
 from onceward.spark.session.connector import connector_to_name
 
 # QueryCompilationErrors: without a condition of its own
@@ -43,7 +43,7 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
             one.is_a("AnalysisException") and one.message.startswith(_NOT_FOUND) for one in thrown
         ):
             what = "has no Kafka source"
-        elif (broken := of_kind(thrown, *_DOES_NOT_LINK)) is not None:
+        elif (broken := has_kind(thrown, *_DOES_NOT_LINK)) is not None:
             what = f"has a Kafka source that does not fit it ({broken.kind.rpartition('.')[2]})"
         else:
             raise

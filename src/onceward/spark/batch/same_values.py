@@ -58,19 +58,21 @@ def misfit(given: StructType, wanted: StructType, inside: str = "") -> Misfit | 
     }
     for field in given:
         column = columns.get(field.name) or columns.get(field.name.lower())
-        if column and (found := _of_types(field.dataType, column.dataType, inside + column.name)):
+        if column and (
+            found := _select_types(field.dataType, column.dataType, inside + column.name)
+        ):
             return found
     return None
 
 
-def _of_types(given: DataType, wanted: DataType, name: str) -> Misfit | None:
+def _select_types(given: DataType, wanted: DataType, name: str) -> Misfit | None:
     if isinstance(given, StructType) and isinstance(wanted, StructType):
         return misfit(given, wanted, f"{name}.")
     if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
-        return _of_types(given.elementType, wanted.elementType, f"{name}.element")
+        return _select_types(given.elementType, wanted.elementType, f"{name}.element")
     if isinstance(given, MapType) and isinstance(wanted, MapType):
-        of_keys = _of_types(given.keyType, wanted.keyType, f"{name}.key")
-        return of_keys or _of_types(given.valueType, wanted.valueType, f"{name}.value")
+        of_keys = _select_types(given.keyType, wanted.keyType, f"{name}.key")
+        return of_keys or _select_types(given.valueType, wanted.valueType, f"{name}.value")
     return None if _takes_all(wanted, given) else Misfit(name, given, wanted)
 
 

@@ -21,7 +21,7 @@ from onceward.errors import (
 )
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.query import kafka_options
-from onceward.spark.batch.thrown import of_kind, thrown_from
+from onceward.spark.batch.thrown import has_kind, thrown_from
 
 # KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or
 # condition of its own.
@@ -48,7 +48,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     if ended.isEmpty():
         return None
     thrown = thrown_from(ended.get())
-    if of_kind(thrown, "TopicAuthorizationException"):
+    if has_kind(thrown, "TopicAuthorizationException"):
         topics, servers = _read_by(execution)
         return AccessDenied(
             f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks "
@@ -58,7 +58,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "`onceward doctor --acls` prints the lines",
             details={"resource": f"topic {topics}", "operation": "Read"},
         )
-    if of_kind(thrown, "UnknownTopicOrPartitionException"):
+    if has_kind(thrown, "UnknownTopicOrPartitionException"):
         topics, servers = _read_by(execution)
         return TopicMissing(
             f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not "
@@ -81,7 +81,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
-    if of_kind(thrown, *_LOGIN_REFUSALS):
+    if has_kind(thrown, *_LOGIN_REFUSALS):
         _, servers = _read_by(execution)
         return AuthenticationFailed(
             f"Spark's Kafka source could not log in at {servers}: {thrown[-1]}",

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.batch.carried import carried_in
-from onceward.spark.batch.thrown import of_kind, thrown_by
+from onceward.spark.batch.thrown import has_kind, thrown_by
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _WORKER_DIED = "java.io.EOFException"
@@ -46,7 +46,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
         refused = next(filter(None, (carried_in(one.message) for one in thrown)), None)
         if refused is not None:
             raise refused from None  # the rest is a stack trace
-        if (broken := of_kind(thrown, *_BROKEN_RULE)) is not None:
+        if (broken := has_kind(thrown, *_BROKEN_RULE)) is not None:
             raise RowRefused(
                 # not its values
                 f"{place} refuses a row: "
@@ -56,7 +56,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
             ) from None
         # A task that is tried again under the name that the first try has mangled says that the
         # file is there.
-        unwritable = of_kind(thrown, "InvalidPathException", "FileAlreadyExistsException")
+        unwritable = has_kind(thrown, "InvalidPathException", "FileAlreadyExistsException")
         if unwritable is not None and not _names_are_utf8():
             raise RowRefused(
                 f"a value of a partition column cannot be written in a file's name below {place}: "

@@ -15,10 +15,10 @@ from typing import Any
 from onceward.errors import ConfigurationError
 from onceward.spark.session.jars import (
     IVY_SETTINGS_VARIABLE,
-    answer_of,
     ivy_settings,
     kept_as,
     kept_or_asked,
+    read_answer,
 )
 
 
@@ -42,7 +42,7 @@ def archive(coordinate: str) -> Path:
     (file,) = kept_or_asked(
         kept_as("archive", coordinate, settings),
         (coordinate,),
-        lambda: answer_of((coordinate,), lambda gateway: _asked(gateway, parts, settings)),
+        lambda: read_answer((coordinate,), lambda gateway: _asked(gateway, parts, settings)),
     )
     return file
 
