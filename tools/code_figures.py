@@ -11,7 +11,8 @@ How the figures are meant:
 
 * *Documented*: functions and methods without an underscore before their name or their class's,
   with a docstring of their own; overloads, setters, functions within functions and tests are left
-  out.
+  out. The next row also counts those that override a documented method of a base class, whose
+  docstring ``help()`` shows.
 * *Begins with a verb*: the docstring's first word is one of ``VERBS``, a list of imperatives. A
   word that is a noun as well (``AMBIGUOUS``: *count*, *name*, *open*) is taken for a verb unless
   the next word makes it a noun (*count of*). Properties are left out: a noun is right for them.
@@ -347,6 +348,38 @@ class Code:
             m.offender(f, f.name) for m, f in self.public_functions if not ast.get_docstring(f)
         ]
 
+    def silent(self) -> list[Offender]:
+        """List public functions that neither have a docstring nor override one that has."""
+        documented: dict[str, set[str]] = defaultdict(set)
+        bases: dict[str, list[str]] = defaultdict(list)
+        owner: dict[tuple[str, int], str] = {}
+        for module in self.by_name.values():
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ClassDef):
+                    bases[node.name] += [
+                        ast.unparse(base).partition("[")[0].rpartition(".")[2]
+                        for base in node.bases
+                    ]
+                    for method in node.body:
+                        if isinstance(method, _FUNCTION):
+                            owner[module.path, method.lineno] = node.name
+                            if ast.get_docstring(method):
+                                documented[node.name].add(method.name)
+
+        def is_inherited(name: str, method: str, seen: frozenset[str] = frozenset()) -> bool:
+            return any(
+                method in documented[base] or is_inherited(base, method, seen | {name})
+                for base in bases[name]
+                if base not in seen
+            )
+
+        return [
+            m.offender(f, f.name)
+            for m, f in self.public_functions
+            if not ast.get_docstring(f)
+            and not is_inherited(owner.get((m.path, f.lineno), ""), f.name)
+        ]
+
     def without_verb(self) -> list[Offender]:
         """List docstrings of functions that do not begin with an imperative."""
         return [
@@ -506,6 +539,7 @@ class Code:
             "verbs": self.without_verb,
             "public": self.public_without_verb,
             "documented": self.undocumented,
+            "silent": self.silent,
             "of": self.functions_of,
             "participles": self.participles,
             "twice": self.classes_twice,
@@ -537,6 +571,12 @@ class Code:
                     len(self.public_functions),
                 ),
                 "≥ 85",
+            ),
+            "… or overriding a documented one %": (
+                _percent(
+                    len(self.public_functions) - len(self.silent()), len(self.public_functions)
+                ),
+                "",
             ),
             "docstrings that begin with a verb %": (
                 _percent(len(self.docstrings) - len(self.without_verb()), len(self.docstrings)),

@@ -133,6 +133,7 @@ class OpenSearchWriter(UpsertWriter):
             raise NotTaken(f"{len(later)} rows were not taken now: {later[0]}")
 
     def check(self) -> None:
+        """Find the one index behind the name, and check that it keeps versions of deletes."""
         if not self._there:
             there = self._one_index()
             if self.tombstone_s is not None:
@@ -140,6 +141,7 @@ class OpenSearchWriter(UpsertWriter):
             self._there = there
 
     def close(self) -> None:
+        """Close the pool; the next call opens another."""
         pool, self._pool, self._there = self._pool, None, ""
         if pool is not None:
             pool.close()
@@ -453,4 +455,5 @@ def _first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
 
 
 def client_library() -> Any:
+    """Import urllib3. :raises ConfigurationError: it is not installed."""
     return library("writing to OpenSearch needs an HTTP client", "opensearch", "urllib3")

@@ -129,6 +129,7 @@ class RedisWriter(UpsertWriter):
         self._must_be_written(upserts, answers)
 
     def close(self) -> None:
+        """Close the client; the next call opens another."""
         client, self._client, self._script = self._client, None, ""
         if client is not None:
             client.close()
@@ -185,4 +186,5 @@ def fields(row: Any) -> list[str | bytes]:
 
 
 def client_library() -> Any:
+    """Import redis-py. :raises ConfigurationError: it is not installed."""
     return library("writing to Redis needs its client", "redis", "redis")

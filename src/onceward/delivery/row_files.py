@@ -187,6 +187,7 @@ class RowFileWriter(TaskWriter):
         self._kept = False
 
     def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows as one block of Arrow's stream format."""
         if rows.num_rows == 0:
             return
         with reached(self._folder):
@@ -208,6 +209,7 @@ class RowFileWriter(TaskWriter):
             ) from error
 
     def pre_commit(self) -> str | None:
+        """Close and sync the file, and return the name that it has then; None without rows."""
         if self._file is None:
             return None
         with reached(self._folder):
@@ -221,6 +223,7 @@ class RowFileWriter(TaskWriter):
         return name
 
     def close(self) -> None:
+        """Remove the file unless it was pre-committed."""
         if self._file is None:
             return
         self._file.file.close()

@@ -127,6 +127,8 @@ class WriteAheadSink(TwoPhaseCommitSink):
         return True
 
     def new_target(self, policy: SinkPolicy | None = None) -> Target:
+        """Return the target that the engine drives, as a new process of the pipeline would make
+        it."""
         chosen = policy or self._policy
         return WriteAheadTarget(
             self,

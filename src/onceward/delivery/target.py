@@ -107,6 +107,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._owned_at = 0.0
 
     def list_prepared(self) -> list[Any]:
+        """Check the store, then list the files in it."""
         newest = self.chain.peek()
         output = None if newest is None else newest.outputs.get(KIND)
         if output is not None and output.data.get("store") == str(self._folder):
@@ -122,6 +123,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         return super().list_prepared()
 
     def must_be_of_this_chain(self) -> None:
+        """Mark the store as this chain's."""
         must_belong(self._folder, self._policy.pipeline, self.chain.identity(), self._ledger)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
@@ -139,6 +141,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         # The decision, or the start, has just come before; in a fan-out others may have published
         # since.
+        """Deliver the chunks that the record does not count yet, then remove the files."""
         self._owned_at = 0.0 if self.branch else surroundings.monotonic()
         names = self._committables(record)
         delivery = Delivery(record, record.outputs[KIND].data, names, self.branch)
@@ -157,6 +160,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         return super().finish(record)
 
     def close(self) -> None:
+        """Close what delivers, too."""
         super().close()
         closing = getattr(self.deliver, "close", None)
         if callable(closing):

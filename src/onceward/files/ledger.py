@@ -84,6 +84,7 @@ class FolderLedger(Ledger):
         object.__setattr__(self, "path", str(Path(text).absolute()))
 
     def chain(self, pipeline: PipelineId) -> Chain:
+        """Return the chain of a pipeline, a folder of its own in this one."""
         return FolderChain(Path(self.path), pipeline)
 
     @property
@@ -120,6 +121,7 @@ class FolderChain(Chain):
         )
 
     def take(self) -> LedgerRecord | None:
+        """Win the next slot with a takeover: whoever had the chain is fenced."""
         with self._reached():
             make(self._folder)
             _refuse_other_file_systems(self._folder)
@@ -144,9 +146,11 @@ class FolderChain(Chain):
         return True
 
     def newest(self) -> LedgerRecord | None:
+        """Return the newest record, after a look that the chain is still ours."""
         return next(self._records(self._still_ours()), None)
 
     def identity(self) -> str:
+        """Return the chain's identity, drawn when its folder was made."""
         path = self._folder / _IDENTITY
         with self._reached():
             if not path.exists():
@@ -162,6 +166,7 @@ class FolderChain(Chain):
             return path.read_text()
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
+        """Number an attempt. :raises Fenced: another owner has taken a slot."""
         if self._next - 1 not in self._still_ours():
             what = (
                 "has lost its newest entry: the folder was deleted, or restored from an older copy"
@@ -171,6 +176,7 @@ class FolderChain(Chain):
         return AttemptId(self._owner, self._attempts)
 
     def append(self, record: LedgerRecord) -> None:
+        """Write the record into the next slot, by a link that fails where one is."""
         self._appended = encode(record)
         if not self._won(self._appended):
             raise self._overtaken()

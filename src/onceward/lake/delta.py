@@ -55,9 +55,11 @@ class Delta(LakeTable):
         return self._opened
 
     def check(self) -> None:
+        """Check that the table has no feature that the sink does not write."""
         self._table.must_be_plain()
 
     def newest(self) -> dict[str, int]:
+        """Read the newest batches from the table's transaction identifiers (``txn`` actions)."""
         ours, found = self._writer("", ""), dict[str, int]()
         for writer, version in self._table.begin().writers().items():
             if writer.startswith(ours):
@@ -74,6 +76,7 @@ class Delta(LakeTable):
         return self._table.fitting(frame)
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
+        """Write files without a commit, and return the actions that would add them."""
         actions, shape = self._table.write(frame)
         table = {
             "table": self._table.path,
@@ -85,6 +88,7 @@ class Delta(LakeTable):
         return Staged(rows_in(actions), actions, table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        """Commit the staged actions with the batch's number, unless the table has it already."""
         writer, sequence = (
             self._writer(committable["chain"], committable["branch"]),
             int(committable["sequence"]),
@@ -160,6 +164,7 @@ class Delta(LakeTable):
             )
 
     def abort(self, committable: Mapping[str, Any]) -> None:
+        """Remove the staged files."""
         self._table.remove(committable.get("staged", []))
 
     def recover(self) -> list[dict[str, Any]]:

@@ -46,9 +46,11 @@ class Iceberg(LakeTable):
         return self._opened
 
     def check(self) -> None:
+        """Require a table that can stage snapshots."""
         self._table.must_stage()
 
     def newest(self) -> dict[str, int]:
+        """Read the newest batches from the table's properties."""
         ours, found = self._property(""), dict[str, int]()
         for name, value in self._table.properties().items():
             if name == ours or name.startswith(f"{ours}@"):
@@ -67,6 +69,7 @@ class Iceberg(LakeTable):
         return frame
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
+        """Append to a snapshot that is staged only, and return its id."""
         fields = self._table.fields()
         snapshot, rows = self._table.write(frame, f"{name}/{number}")
         self._new.add(name)
@@ -74,6 +77,7 @@ class Iceberg(LakeTable):
         return Staged(rows, [snapshot] if rows else [], table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        """Publish the staged snapshots with the batch's number, unless the table has it already."""
         table = self._table_with_snapshots(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         note = self._property(committable["branch"])
@@ -142,6 +146,7 @@ class Iceberg(LakeTable):
         return table.metadata().lack(staged)
 
     def abort(self, committable: Mapping[str, Any]) -> None:
+        """Remove the staged snapshots."""
         self._new.discard(committable["attempt"])
         staged = self._table.staged(f"{self._pipeline}@")
         self._table.drop(

@@ -32,6 +32,7 @@ class LakeTarget(TwoPhaseTarget):
         self._is_compared = False  # the table with the ledger
 
     def list_prepared(self) -> list[Any]:
+        """Check the table, then list what is staged."""
         self._table.check()
         return super().list_prepared()
 
@@ -68,6 +69,7 @@ class LakeTarget(TwoPhaseTarget):
         self._is_compared = True
 
     def is_of_this_chain(self, recovered: Any) -> bool:
+        """Return whether the attempt's name begins with this chain's mark."""
         return str(recovered["attempt"]).startswith(
             chain_prefix(self._policy.pipeline, self._mark)
         )
