@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from text_file_jobs import to_the_end
 
 import onceward as ow
-from onceward.spark.tables.delta_table import Transaction
+from onceward.spark.tables.delta_table import DeltaTransaction
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.faults import arm_from_environment
 from support.lake_packages import LAKE_PACKAGES
@@ -96,7 +96,7 @@ def die_behind(number: int) -> None:
 
         return one
 
-    Transaction.commit = dying(Transaction.commit)  # type: ignore[method-assign]
+    DeltaTransaction.commit = dying(DeltaTransaction.commit)  # type: ignore[method-assign]
     IcebergTable.publish = dying(IcebergTable.publish)  # type: ignore[method-assign]
 
 

@@ -20,7 +20,7 @@ import onceward as ow
 from onceward.files.target import FileTarget
 from onceward.spark.files import file_writer
 from onceward.spark.files.file_system import Files
-from onceward.spark.files.file_writer import FileFormat, Written
+from onceward.spark.files.file_writer import FileFormat, WrittenFiles
 from onceward_testing.sink_contract import Died, TwoPhaseKit
 from support.tasks_here import ArrowFrame
 
@@ -138,7 +138,7 @@ class HereKit(FileKit):
 
 def write_here(
     frame: ArrowFrame, folder: str, how: FileFormat, computation: object, lost: object
-) -> Written:
+) -> WrittenFiles:
     """In the place of :func:`onceward.spark.files.file_writer.write`."""
     out = Path(folder.removeprefix("file://"))
     out.mkdir(parents=True, exist_ok=True)
@@ -150,4 +150,4 @@ def write_here(
                 writer.write_batch(part)
                 rows += part.num_rows
         files.append(path)
-    return Written(rows, len(files), sum(path.stat().st_size for path in files))
+    return WrittenFiles(rows, len(files), sum(path.stat().st_size for path in files))

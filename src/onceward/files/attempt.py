@@ -20,7 +20,7 @@ from onceward.ids import AttemptId
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.files import file_writer
-from onceward.spark.files.file_writer import Written
+from onceward.spark.files.file_writer import WrittenFiles
 
 KIND = "files"
 """Of a ledger record's output: ``{"version": …, "format": …, "committables": [at most one]}``,
@@ -51,7 +51,7 @@ class FileAttempt(SparkJobsAttempt):
         self._publisher = publisher
         self._rolling = rolling
         self._how = rolling.how
-        self._written: list[Written] = []
+        self._written: list[WrittenFiles] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
         with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):

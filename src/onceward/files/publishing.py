@@ -44,7 +44,7 @@ from onceward.files.committable import PREPARED, Committable, lost_files, report
 from onceward.files.ledger import FolderLedger
 from onceward.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.files.file_system import Files, files_at, finished
-from onceward.spark.files.file_writer import Written
+from onceward.spark.files.file_writer import WrittenFiles
 
 _READY = ".ready"
 _DIGITS = 10
@@ -168,7 +168,7 @@ class Publisher:
             )
         return place
 
-    def prepare(self, attempt: str, sequence: int, jobs: Sequence[Written]) -> Committable:
+    def prepare(self, attempt: str, sequence: int, jobs: Sequence[WrittenFiles]) -> Committable:
         """Return an attempt's files after its last job: durable, where no task changes them any
         more.
 
@@ -194,7 +194,7 @@ class Publisher:
             )  # or Spark has made folders where the disk should be
             return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
 
-    def _found(self, ready: str, jobs: Sequence[Written]) -> dict[str, int]:
+    def _found(self, ready: str, jobs: Sequence[WrittenFiles]) -> dict[str, int]:
         for name in self.files.names(ready):  # leftovers of tasks that were given up
             if name.startswith(("_temporary", "__magic")):
                 self.files.remove(f"{ready}/{name}")

@@ -21,8 +21,8 @@ from onceward.lake.delta_shape import changed, rules, told
 from onceward.lake.table import LakeTable, Staged
 from onceward.spark.tables.delta_table import (
     DeltaTable,
+    DeltaTransaction,
     Shape,
-    Transaction,
     rows_in,
     table_location,
 )
@@ -105,7 +105,7 @@ class Delta(LakeTable):
         transaction.commit(committable["staged"], writer, sequence, committable["attempt"])
         return CommitResult.DONE
 
-    def _written_for(self, then: Mapping[str, Any]) -> tuple[DeltaTable, Transaction]:
+    def _written_for(self, then: Mapping[str, Any]) -> tuple[DeltaTable, DeltaTransaction]:
         """Return the table where it was, or by the name that the sink has for it now: renaming
         moves its files along.
 

@@ -296,19 +296,6 @@ class AvroPlan:
             F.lit("it begins with byte "), F.hex(F.substring(self._value, 1, 1)),
             F.lit(", not 00: no serializer of a schema registry wrote it"),
         )  # fmt: skip
-        never = [
-            (self._begins_with(number), F.lit(f"schema id {number}: {why}"))
-            for number, why in self._schemas.unreadable.items()
-        ]
-        doubtful = [
-            (
-                self._begins_with(number),
-                F.lit(f"by schema id {number} it cannot be read: it is cut off or damaged, or "
-                      f"holds what the reader's "
-                      f"schema does not take ({why})"),
-            )
-            for number, why in self._unfit.items()
-        ]  # fmt: skip
         branches = [
             (size < PREFIX_BYTES, short),
             (~self._is_framed(), other),
@@ -316,7 +303,7 @@ class AvroPlan:
                 self._class() == UNKNOWN_SCHEMA_ID,
                 F.concat(F.lit("the registry knows no schema id "), self._id()),
             ),
-            *never,
+            *self._unreadable(),
             (
                 F.coalesce(self._ends(), F.lit(False)) & ~self._decimals_fit(read),
                 F.concat(
@@ -331,12 +318,30 @@ class AvroPlan:
                 self._first().isNotNull(),
                 F.concat(by_id, F.lit(" it is longer than its schema says, or damaged")),
             ),
-            *doubtful,
+            *self._doubtful(),
         ]
         otherwise = (
             " it cannot be read: it is cut off or damaged, or a number in it is out of range"
         )
         return _case(branches).otherwise(F.concat(by_id, F.lit(otherwise)))
+
+    def _unreadable(self) -> list[tuple[Column, Column]]:
+        return [
+            (self._begins_with(number), F.lit(f"schema id {number}: {why}"))
+            for number, why in self._schemas.unreadable.items()
+        ]
+
+    def _doubtful(self) -> list[tuple[Column, Column]]:
+        return [
+            (
+                self._begins_with(number),
+                F.lit(
+                    f"by schema id {number} it cannot be read: it is cut off or damaged, or holds "
+                    f"what the reader's schema does not take ({why})"
+                ),
+            )
+            for number, why in self._unfit.items()
+        ]
 
     def _poison(self, read: DataFrame) -> Column:
         return poison(

@@ -41,7 +41,7 @@ MAX_RECORDS = "maxRecordsPerFile"
 _AVRO = "org.apache.spark.sql.avro.AvroFileFormat"
 
 
-class Written(NamedTuple):
+class WrittenFiles(NamedTuple):
     """What the tasks of one job say that they have written and committed."""
 
     rows: int
@@ -59,7 +59,7 @@ class FileFormat(NamedTuple):
 
 def write(
     frame: DataFrame, folder: str, how: FileFormat, computation: Computation, lost: job.Lost
-) -> Written:
+) -> WrittenFiles:
     """Write ``frame`` into ``folder``, beside what is there, by one job.
 
     :raises InvalidColumn: the format cannot hold the frame.
@@ -98,7 +98,7 @@ def must_know(session: SparkSession, format_name: str) -> None:
         )
 
 
-def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
+def _written(frame: DataFrame, folder: str, how: FileFormat) -> WrittenFiles:
     session: Any = frame.sparkSession
     with failures_told(f"as {how.name}", folder):
         command = _planned(session, frame, folder, how)
@@ -108,7 +108,7 @@ def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
     # Counting the files instead would include those of a task attempt that was given up and still
     # writes; counting the frame again would be a second computation.
     metrics = _writing(execution.executedPlan()).metrics()
-    return Written(
+    return WrittenFiles(
         *(
             int(metrics.apply(f"num{what}").value())
             for what in ("OutputRows", "Files", "OutputBytes")

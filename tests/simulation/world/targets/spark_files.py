@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from onceward.spark.batch.write_errors import failures_told
-from onceward.spark.files.file_writer import MAX_RECORDS, Written
+from onceward.spark.files.file_writer import MAX_RECORDS, WrittenFiles
 from simulation.kernel import current
 from simulation.kernel.scheduler import Process
 from simulation.spark.frames import Row, Rows
@@ -174,7 +174,7 @@ def _files_below(tree: Tree, path: str, within: str = "") -> dict[str, File]:
     return found
 
 
-def written(frame: Any, folder: str, how: Any) -> Written:
+def written(frame: Any, folder: str, how: Any) -> WrittenFiles:
     """In the place of ``spark.file_writer._written``."""
     world = current().world
     query = frame.computed.query
@@ -194,7 +194,7 @@ def written(frame: Any, folder: str, how: Any) -> Written:
             raise JobFailed("java.lang.NullPointerException")
         _commit_job(job)
     told = [json.loads(result.committable) for result in by_task.values()]
-    return Written(*(sum(one[what] for one in told) for what in ("rows", "files", "bytes")))
+    return WrittenFiles(*(sum(one[what] for one in told) for what in ("rows", "files", "bytes")))
 
 
 def _commit_job(job: _Job) -> None:
