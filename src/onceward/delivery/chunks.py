@@ -84,7 +84,7 @@ class Delivery:
         )
         # sorted() is stable: in a frame as they were reported
         self._frames = [list(files) for _, files in by_frame]
-        self._of = sum(self._chunks_of(files) for files in self._frames)
+        self._of = sum(self._chunk_count(files) for files in self._frames)
 
     @property
     def needed(self) -> list[RowFile]:
@@ -96,7 +96,7 @@ class Delivery:
                 if first < file.rows:
                     found.append(file)
                 first = max(0, first - file.rows)
-            skipped = max(0, skipped - self._chunks_of(files))
+            skipped = max(0, skipped - self._chunk_count(files))
         return found
 
     def rest(self, folder: Path, looked: Mapping[RowFile, Looked]) -> Iterator[Chunk]:
@@ -109,7 +109,7 @@ class Delivery:
         """
         number, row = 0, 0
         for files in self._frames:
-            of_frame = self._chunks_of(files)
+            of_frame = self._chunk_count(files)
             skipped = min(of_frame, max(0, self.delivered - number))
             pieces = _Pieces(skipped * self._chunk_rows, files, folder, looked)
             for chunk in range(skipped, of_frame):
@@ -130,7 +130,7 @@ class Delivery:
             key, number, self._of, record.batch.batch_id, record.sequence, first_row, name, rows
         )
 
-    def _chunks_of(self, files: Sequence[RowFile]) -> int:
+    def _chunk_count(self, files: Sequence[RowFile]) -> int:
         return -(-sum(file.rows for file in files) // self._chunk_rows)
 
 

@@ -176,7 +176,7 @@ def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
     In a thread of the function's, Spark may have counted the batch as done by then. None outside a
     running query.
     """
-    execution = query_of(frame)
+    execution = query_by_id(frame)
     if execution is None:
         return None
     context = frame.sparkSession.sparkContext
@@ -186,12 +186,12 @@ def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
     return number, _in_another_thread(context, execution)
 
 
-def files_of(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
+def checkpoint_files(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
     """Return the files of this package beside the checkpoint of the query that ``frame`` belongs
     to.
     """
     return CheckpointFiles(
-        frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline
+        frame.sparkSession, str(query_by_id(frame).resolvedCheckpointRoot()), pipeline
     )
 
 
@@ -201,11 +201,11 @@ def current_run_id(frame: DataFrame) -> str:
     Not the job group of the query's thread, although Spark sets that to the run's id: a function
     may set another.
     """
-    execution = query_of(frame)
+    execution = query_by_id(frame)
     return "" if execution is None else str(execution.runId().toString())
 
 
-def query_of(frame: DataFrame) -> Any:
+def query_by_id(frame: DataFrame) -> Any:
     """Return the running query that ``frame`` belongs to, also for a thread that the query's
     function has started; or None.
     """
@@ -228,7 +228,7 @@ def is_being_stopped(frame: DataFrame) -> bool:
     fails by itself does so while the query is active.
     """
     try:
-        execution = query_of(frame)
+        execution = query_by_id(frame)
         return execution is not None and not execution.isActive()
     except Exception:  # noqa: BLE001 — the JVM is gone, and whoever asks has an error that says so
         return False
@@ -287,7 +287,7 @@ def newest_committed_at(checkpoint: str) -> int | None:
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:
-    if not query_id and query_of(frame) is not None:
+    if not query_id and query_by_id(frame) is not None:
         raise _called_in_another_thread()
     if not query_id:
         raise UnsupportedQuery(
@@ -347,7 +347,7 @@ def refuse_temporary_checkpoint(frame: DataFrame) -> None:
     ``ResolveWriteToStream``: without the option and without
     ``spark.sql.streaming.checkpointLocation`` it is a temporary one (``deleteCheckpointOnStop``).
     """
-    execution = query_of(frame)
+    execution = query_by_id(frame)
     if execution is not None and _is_temporary(execution):
         raise UnsupportedQuery(
             "the query has no checkpoint location: Spark keeps its progress in a temporary folder "

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from onceward.spark.batch.query import kafka_options_in
 
 
-def topics_of(frame: DataFrame) -> list[str]:
+def read_topics(frame: DataFrame) -> list[str]:
     """Return the topics that the Kafka sources of ``frame`` subscribe to by name, sorted; none
     where they are not known.
     """

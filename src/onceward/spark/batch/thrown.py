@@ -58,12 +58,12 @@ def thrown_from(throwable: Any) -> tuple[Thrown, ...]:
     return tuple(_chain(throwable))
 
 
-def of_kind(thrown: Sequence[Thrown], *names: str) -> Thrown | None:
+def has_kind(thrown: Sequence[Thrown], *names: str) -> Thrown | None:
     """Return the first whose class has one of these names."""
     return next((one for one in thrown if one.is_a(*names)), None)
 
 
-def of_condition(thrown: Sequence[Thrown], condition: str) -> Thrown | None:
+def has_condition(thrown: Sequence[Thrown], condition: str) -> Thrown | None:
     """Return the first with this error condition of Spark's, or one below it."""
     return next((one for one in thrown if one.condition.partition(".")[0] == condition), None)
 

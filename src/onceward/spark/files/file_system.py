@@ -51,7 +51,7 @@ _REFUSED = {  # of a rename that was not carried out
 }
 
 
-def scheme_of(path: str) -> str:
+def path_scheme(path: str) -> str:
     """Return the scheme of a path, ``hdfs`` of ``hdfs://…``; empty where it names none."""
     found = _SCHEME.match(path)
     return found[1].lower() if found else ""
@@ -69,7 +69,7 @@ def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
     :raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which
         cannot rename; or it is a URI of another machine's files.
     """
-    scheme = scheme_of(path)
+    scheme = path_scheme(path)
     if scheme == "file" and not _OF_THIS_MACHINE.match(path):
         raise ConfigurationError(
             f"path={path!r} is no URI of a folder of this machine: between file:// and the next "
@@ -186,7 +186,7 @@ def files_at(path: str, *, renames: bool = True) -> Files:
     :raises ConfigurationError: that default is none that is known (:func:`refuse_other_schemes`).
     :raises OSError: Hadoop knows no such file system.
     """
-    if scheme_of(path) == "file":
+    if path_scheme(path) == "file":
         return LocalFiles(local_path(path))
     context = SparkContext._active_spark_context
     assert context is not None  # noqa: S101 — a batch is running
@@ -196,9 +196,9 @@ def files_at(path: str, *, renames: bool = True) -> Files:
         asked = jvm.org.apache.hadoop.fs.Path(path)
         qualified = str(asked.getFileSystem(configuration).makeQualified(asked).toString())
         refuse_other_schemes(qualified, renames=renames)
-        if scheme_of(qualified) == "file":
+        if path_scheme(qualified) == "file":
             return LocalFiles(local_path(qualified))
-        return (S3Files if scheme_of(qualified) in _STORES else HadoopFiles)(context, qualified)
+        return (S3Files if path_scheme(qualified) in _STORES else HadoopFiles)(context, qualified)
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
     except IllegalArgumentException as error:  # a host that nobody knows

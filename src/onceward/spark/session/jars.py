@@ -188,10 +188,10 @@ def _taken(lock: IO[str]) -> bool:
 
 
 def _ask_spark(question: Question) -> list[Path]:
-    return answer_of(question.coordinates, lambda gateway: _resolve_in_jvm(gateway, question))
+    return read_answer(question.coordinates, lambda gateway: _resolve_in_jvm(gateway, question))
 
 
-def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
+def read_answer(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
     """Return what ``ask`` finds by a gateway to a JVM of its own, whose output goes to a file,
     shown only if that fails.
 

@@ -39,7 +39,7 @@ def why_not_a_column(session: SparkSession, text: str) -> str | None:
     return None
 
 
-def column_of(session: SparkSession, text: str) -> DataType:
+def avro_column(session: SparkSession, text: str) -> DataType:
     """Return the type of Spark's column for values of the valid schema ``text``. All in it may be
     null.
     """
@@ -79,7 +79,7 @@ def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | 
     jvm = _jvm(session)
     try:
         jvm.org.apache.spark.sql.avro.AvroSerializer(
-            _of_java(jvm, kind), _parsed(session, text), False
+            _from_java(jvm, kind), _parsed(session, text), False
         )
     except Exception as error:  # noqa: BLE001 — as above
         return _words(error)
@@ -92,7 +92,7 @@ def schema_for(session: SparkSession, kind: DataType, name: str, namespace: str)
     """
     jvm = _jvm(session)
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
-    return str(converters.toAvroType(_of_java(jvm, kind), False, name, namespace).toString())
+    return str(converters.toAvroType(_from_java(jvm, kind), False, name, namespace).toString())
 
 
 def keep_within_limits(session: SparkSession) -> None:
@@ -143,7 +143,7 @@ def _read_limits_again(jvm: Any) -> None:
         )
 
 
-def _of_java(jvm: Any, kind: DataType) -> Any:
+def _from_java(jvm: Any, kind: DataType) -> Any:
     return jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json())
 
 

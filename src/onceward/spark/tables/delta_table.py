@@ -50,7 +50,7 @@ class Shape(NamedTuple):
     settings: Mapping[str, str]
 
 
-def location_of(session: SparkSession, name: str) -> str:
+def table_location(session: SparkSession, name: str) -> str:
     """Return the path of the table ``name`` of the session's catalog.
 
     :raises TableMissing: there is none, or it is no Delta table.
@@ -98,12 +98,12 @@ class DeltaTable:
         self._delta = self._jvm.org.apache.spark.sql.delta
         self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
 
-    def begin(self) -> Transaction:
+    def begin(self) -> DeltaTransaction:
         """Begin a transaction.
 
         :raises TableMissing: there is no table.
         """
-        transaction = Transaction(self._jvm, self._log.startTransaction())
+        transaction = DeltaTransaction(self._jvm, self._log.startTransaction())
         if not transaction.finds_a_table:
             raise TableMissing(
                 f"there is no Delta table at {self.path}",
@@ -216,7 +216,7 @@ class DeltaTable:
         return self._jvm.org.apache.hadoop.fs.Path(self.path).getFileSystem(configuration)
 
 
-class Transaction:
+class DeltaTransaction:
     """One of Delta's: the table as it was when it began. It commits only if nobody has changed
     what it has read (``MetadataChangedException``, ``ConcurrentTransactionException``).
     """

@@ -17,7 +17,7 @@ _PROMOTIONS = {("int", "long"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 
-def fields_of(schema: str) -> dict[str, str]:
+def parse_fields(schema: str) -> dict[str, str]:
     """Return the type of each field, nested ones included, by its id.
 
     :param schema: as ``SchemaParser`` writes it.

@@ -27,10 +27,10 @@ from onceward.errors import (
 )
 from onceward.spark.batch.planned import planned_once
 from onceward.spark.batch.same_values import misfit
-from onceward.spark.batch.thrown import of_kind, thrown_by
+from onceward.spark.batch.thrown import has_kind, thrown_by
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.jvm_classes import must_have
-from onceward.spark.tables.iceberg_fields import fields_of
+from onceward.spark.tables.iceberg_fields import parse_fields
 from onceward.spark.tables.iceberg_metadata import Metadata
 
 _WAP_ENABLED = "write.wap.enabled"
@@ -100,7 +100,7 @@ class IcebergTable:
             last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
         except Exception as error:
             thrown = thrown_by(error)
-            if thrown and of_kind(thrown, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
+            if thrown and has_kind(thrown, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
                 raise TargetUnreachable(
                     f"the catalog of {name} does not say what table that is: "
                     f"{'; '.join(map(str, thrown))}",
@@ -158,9 +158,9 @@ class IcebergTable:
             )
 
     def fields(self) -> dict[str, str]:
-        """See :func:`fields_of`; as they are now."""
+        """See :func:`parse_fields`; as they are now."""
         self._table.refresh()
-        return fields_of(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
+        return parse_fields(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
 
     def must_fit(self, frame: DataFrame) -> None:
         """Check that ``frame`` fits the table.
@@ -263,7 +263,7 @@ class IcebergTable:
             dropped = [base.snapshot(one) for one in snapshots if one in staged]
             if not dropped:
                 return
-            files = [] if self._is_to_keep_files() else self._files_of(dropped, base)
+            files = [] if self._is_to_keep_files() else self._snapshot_files(dropped, base)
             try:
                 # Refused if the table is another one by now: whatever is dropped, nobody has
                 # published meanwhile.
@@ -272,7 +272,7 @@ class IcebergTable:
                     self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build(),
                 )
             except Exception as error:
-                if not tries_left or of_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
+                if not tries_left or has_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
                     raise
                 continue
             self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)
@@ -281,7 +281,7 @@ class IcebergTable:
     def _is_to_keep_files(self) -> bool:
         return str(self._table.properties().get("gc.enabled")).lower() == "false"
 
-    def _files_of(self, dropped: Sequence[Any], base: Any) -> Any:
+    def _snapshot_files(self, dropped: Sequence[Any], base: Any) -> Any:
         """Return the files that came with ``dropped`` and belong to no other snapshot.
 
         Iceberg publishes by a snapshot of its own if somebody else has committed in between. When
