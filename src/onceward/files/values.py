@@ -30,7 +30,8 @@ _KEEPING: dict[str, Mapping[str, str]] = {"json": _TIMES, "csv": {**_TIMES, **_S
 _BLANKS = "".join(map(chr, range(ord(" ") + 1)))
 """What Java's ``String.trim`` takes away: with nothing else a line is empty to Spark's CSV reader
 (``CSVExprUtils.filterCommentAndEmpty``)."""
-_BLANK = r"^[\x00-\x20&&[^\r\n]]+$"  # what has a line break is written in quotes
+# What has a line break is written in quotes
+_BLANK = r"^[\x00-\x20&&[^\r\n]]+$"
 
 
 def keeping(format_name: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -102,7 +103,8 @@ def _text(frame: DataFrame, options: Mapping[str, str], name: str) -> DataFrame:
 def _csv(frame: DataFrame, options: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     if options.get("quoteall") == "true" or (len(columns) > 1 and separator.strip(_BLANKS)):
-        return frame  # whose lines have more than blanks
+        # Whose lines have more than blanks
+        return frame
     texts = {field.name for field in frame.schema.fields if isinstance(field.dataType, StringType)}
     each = [_blank(name, options, is_text=name in texts) for name in columns]
     return _with(

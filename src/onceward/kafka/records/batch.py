@@ -33,10 +33,12 @@ from onceward.kafka.records.varint import Int64s, ascending, one_after_the_other
 HEADER_BYTES = 61
 MAX_SEQUENCE = (1 << 31) - 1
 
-_OUTER = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, CRC-32C
+# Base offset, length, partition leader epoch, magic, CRC-32C
+_OUTER = struct.Struct(">qiibI")
 # attributes … record count: what the CRC covers, with the records
 _INNER = struct.Struct(">hiqqqhii")
-_LENGTH_LESS = 12  # base offset and the length itself are not counted in the length
+# Base offset and the length itself are not counted in the length
+_LENGTH_LESS = 12
 _MAGIC = 2
 _TRANSACTIONAL = 0x10
 _LARGEST_BATCH = (1 << 31) - 1
@@ -54,7 +56,8 @@ class Fragment:
     or one fragment when that is larger): its memory is free when the last of them is.
     """
 
-    records: Any  # bytes | memoryview | pa.Buffer: the records section as it goes on the wire
+    # bytes | memoryview | pa.Buffer: the records section as it goes on the wire
+    records: Any
     count: int
     codec: Codec
     base_timestamp_ms: int

@@ -241,8 +241,7 @@ def _apply(tables: _Map, crc: int) -> int:
 
 def _byte_table(columns: list[int]) -> tuple[int, ...]:
     table = [0]
-    for column in (
-        columns
-    ):  # doubles the table: entries with this bit set are those without it, plus its column
+    # Doubles the table: entries with this bit set are those without it, plus its column
+    for column in columns:
         table += [entry ^ column for entry in table]
     return tuple(table)

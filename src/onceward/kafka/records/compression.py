@@ -45,12 +45,15 @@ class Codec(IntEnum):
 
 
 _LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-(1 << 17), 22)}  # KIP-390
-_ZSTD_LEVEL = 3  # what the Java client and librdkafka use when nothing is said
+# What the Java client and librdkafka use when nothing is said
+_ZSTD_LEVEL = 3
 
-_GZIP = 31  # zlib: the largest window, wrapped in a gzip member
+# zlib: the largest window, wrapped in a gzip member
+_GZIP = 31
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
-_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
+# Version, lowest compatible version
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024  # snappy-java's default
 
 # Version 1, independent blocks, no checksums; blocks of at most 64 KB; the descriptor's checksum
@@ -58,11 +61,14 @@ _XERIAL_BLOCK = 32 * 1024  # snappy-java's default
 # beyond 64 KB and Kafka's Lz4BlockInputStream refuses linked blocks.
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK = 64 * 1024
-_LZ4_STORED = 0x8000_0000  # the block's size with this bit: not compressed
+# The block's size with this bit: not compressed
+_LZ4_STORED = 0x8000_0000
 _LZ4_END = b"\0\0\0\0"
 
-_STEP = 256 * 1024  # bytes asked of a streaming decompressor at a time
-_SNAPPY_MAX_RATIO = 22  # a copy of 64 bytes takes 3 at least, so nothing honest expands more
+# Bytes asked of a streaming decompressor at a time
+_STEP = 256 * 1024
+# A copy of 64 bytes takes 3 at least, so nothing honest expands more
+_SNAPPY_MAX_RATIO = 22
 
 
 def parse_codec(name: str) -> Codec:

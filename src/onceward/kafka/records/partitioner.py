@@ -19,7 +19,8 @@ from onceward.kafka.records.columns import RecordColumns, binary_offsets
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _MASK = 0xFFFF_FFFF
-_TOO_FEW = 16  # below this many keys a step over the column costs more than plain integers do
+# Below this many keys a step over the column costs more than plain integers do
+_TOO_FEW = 16
 
 Hashes = npt.NDArray[np.uint32]
 _Offsets = npt.NDArray[np.int64]

@@ -32,14 +32,16 @@ __all__ = [
 
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 
-_PREFIX = struct.Struct(">qiib")  # base offset, length, partition leader epoch, magic
+# Base offset, length, partition leader epoch, magic
+_PREFIX = struct.Struct(">qiib")
 # CRC, attributes, last offset delta, times, producer, base sequence, count
 _REST = struct.Struct(">IhiqqqhiI")
 _HEADER_BYTES = 61
 _LENGTH_LESS = 12
 _CRC_FROM = 21
 _MAGIC_AT = 16
-_SMALLEST_RECORD = 7  # seven varints and bytes that no record is without
+# Seven varints and bytes that no record is without
+_SMALLEST_RECORD = 7
 _SMALLEST_HEADER = 2
 _CONTROL_KEY = struct.Struct(">hh")
 
@@ -200,7 +202,8 @@ class _Cursor:
         end = self.at + length
         if length < 0 or end > len(self.data):
             self.corrupt("a record is longer than the batch")
-        self.take(1)  # attributes of a record: none are defined
+        # Attributes of a record: none are defined
+        self.take(1)
         timestamp_delta = self.varint()
         offset = self.batch.base_offset + self.varint()
         key = self.nullable()

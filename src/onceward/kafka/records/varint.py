@@ -21,7 +21,8 @@ Int64s = npt.NDArray[np.int64]
 
 WORD_BYTES = 8
 _SEVEN_BITS = np.uint64(0x7F)
-_NEAR = 1 << 13  # varints of -8192 to 8191 take two bytes at most, and come from a table
+# Varints of -8192 to 8191 take two bytes at most, and come from a table
+_NEAR = 1 << 13
 _ONE_ROW = np.ones(1, np.int64)
 
 
@@ -34,7 +35,8 @@ class Field:
 
     words: Words
     widths: Int64s
-    widest: int  # no width is larger; eight at most
+    # No width is larger; eight at most
+    widest: int
 
     def then(self, following: Field) -> Field:
         """Join two fields side by side, this one first. Their widest together must fit a word."""

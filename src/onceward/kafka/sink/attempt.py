@@ -44,10 +44,10 @@ class KafkaAttempt(Attempt):
         limit = TimeLimit(run.settings.policy)
         self._driver, self._tasks = DriverPath(run, limit), TasksPath(run, limit)
         self._written: Written = {}
-        self._oldest_ms: dict[str, int] = {}  # timestamps that were sent, by topic
-        self._sequences: Mapping[
-            TopicPartition, int
-        ] = {}  # where the transaction's partitions go on
+        # Timestamps that were sent, by topic
+        self._oldest_ms: dict[str, int] = {}
+        # Where the transaction's partitions go on
+        self._sequences: Mapping[TopicPartition, int] = {}
 
     @property
     def ids(self) -> dict[str, Any]:
@@ -123,7 +123,8 @@ class KafkaAttempt(Attempt):
         self._run.retention.check(self._oldest_ms)
 
     def abort(self) -> None:
-        self._run.close_epoch()  # first: no task may get another lease
+        # First: no task may get another lease
+        self._run.close_epoch()
         self._run.chain.abort()
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:

@@ -195,7 +195,8 @@ def _route_oversized(
     headers = f"CASE WHEN {large} THEN {told} ELSE {own_headers} END"
     wanted["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
     wanted["headers"] = f"{headers} AS headers"
-    if "timestamp" in types:  # an old one, and the topic's retention would take the record at once
+    # An old one, and the topic's retention would take the record at once
+    if "timestamp" in types:
         wanted["timestamp"] = (
             f"unix_millis(CASE WHEN NOT ({large}) THEN timestamp END) AS {TIMESTAMP_MS}"
         )

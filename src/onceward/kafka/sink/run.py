@@ -253,7 +253,8 @@ class GroupOffsets:
         elif resume in (
             "adopt",
             "skip_missing",
-        ):  # a chain is begun on purpose; admission says whether it may be
+        ):
+            # A chain is begun on purpose; admission says whether it may be
             expected = _least_offsets(source.start for source in local.values())
         else:
             # no chain has begun, so nothing can be committed

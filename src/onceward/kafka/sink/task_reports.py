@@ -29,7 +29,8 @@ from onceward.kafka.sink.sequencer.leases import ReturnedLease
 KIND = "kafka"
 """The kind of a ledger record's output."""
 
-_SEQUENCES = 1 << 31  # how many there are; behind the last comes 0
+# How many there are; behind the last comes 0
+_SEQUENCES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,8 @@ class TopicLimits:
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self._settings = settings
         self._fitting: dict[str | None, ProducerSettings] = {}
-        self._refused: dict[
-            str, int
-        ] = {}  # by topic, what record batches may have since one was refused
+        # By topic, what record batches may have since one was refused
+        self._refused: dict[str, int] = {}
 
     def producer_settings(self, client: KafkaClient, topic: str | None) -> ProducerSettings:
         """Return settings with record batches no larger than ``topic`` takes; it is asked once,
@@ -213,7 +212,8 @@ class RetentionCheck:
         for topic in topics:
             if self._silent:
                 return
-            self._retention_ms[topic] = None  # asked once, whatever comes of it
+            # Asked once, whatever comes of it
+            self._retention_ms[topic] = None
             try:
                 self._retention_ms[topic] = retention_ms(
                     self._config_of(topic, timeout_ms=_PATIENCE_MS)

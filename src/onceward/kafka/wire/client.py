@@ -116,7 +116,8 @@ class KafkaClient:
                 f"no answer from broker {node_id}: the IO thread is stuck"
             ) from None
         except AuthenticationFailed:
-            self._connections.forget_authentication_failures()  # asked again, it is tried again
+            # Asked again, it is tried again
+            self._connections.forget_authentication_failures()
             raise
 
     def call_many(
@@ -142,9 +143,8 @@ class KafkaClient:
         nodes = self._connections.nodes()
         nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
         for position, node in enumerate(nodes):
-            share_ms = deadline.remaining_ms / (
-                len(nodes) - position
-            )  # a dead first node must not eat it all
+            # A dead first node must not eat it all
+            share_ms = deadline.remaining_ms / (len(nodes) - position)
             try:
                 return self.call(request, node, max(1.0, share_ms))
             except ConnectionLost as error:
@@ -318,7 +318,8 @@ class KafkaClient:
             that they name.
         """
         nodes, lost = self.brokers(), "it names none"
-        for node in nodes:  # a dead one must not eat all the time
+        # A dead one must not eat all the time
+        for node in nodes:
             lost = self._why_unreachable(node, self.settings.connect_timeout_ms / len(nodes))
             if not lost:
                 return
@@ -360,7 +361,8 @@ class KafkaClient:
         may not is left out silently, as brokers do (``MetadataRequest`` for all topics). :raises
         BrokerUnreachable: …
         """
-        self.brokers()  # so that a cluster that never answered is named
+        # So that a cluster that never answered is named
+        self.brokers()
         return admin.topic_names(self)
 
     def create_topic(

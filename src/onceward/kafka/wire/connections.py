@@ -40,7 +40,8 @@ from onceward.kafka.wire.kafka_python import PROVIDER, Address, Manager, NodeId,
 from onceward.kafka.wire.options.security import Certificates
 from onceward.kafka.wire.options.settings import ClientSettings
 
-_RECEIVE_MAX_BYTES = 256 * 1024 * 1024  # kafka-python's default of 1 MB cuts off larger answers
+# kafka-python's default of 1 MB cuts off larger answers
+_RECEIVE_MAX_BYTES = 256 * 1024 * 1024
 # in-flight limits are kept by wire.appends.producer; a full connection would refuse requests
 _UNLIMITED = 1_000_000
 _THROTTLE_POLL_S = 0.005
@@ -132,9 +133,8 @@ class Connections:
         self._settings = settings
         self._lock = threading.Lock()
         security = settings.security
-        self._certificates = (
-            Certificates(security) if security.uses_tls else None
-        )  # first: it may raise
+        # First: it may raise
+        self._certificates = Certificates(security) if security.uses_tls else None
         self._brokers: Mapping[int, Address] = {}
         self._closed = False
         self._loop, self._forgotten = self._started()
@@ -203,7 +203,8 @@ class Connections:
         brokers = {
             broker.node_id: Address(broker.host, broker.port) for broker in metadata.brokers
         }
-        if brokers:  # a broker that is starting may know none
+        # A broker that is starting may know none
+        if brokers:
             with self._lock:
                 self._know(brokers)
 
@@ -251,7 +252,8 @@ class Connections:
                 delay = manager.connection_delay(node_id)  # waiting to reconnect
             else:
                 if connection.connected and connection.paused:
-                    delay = _THROTTLE_POLL_S  # the broker asked for a pause (quotas)
+                    # The broker asked for a pause (quotas)
+                    delay = _THROTTLE_POLL_S
                 else:
                     # While the connection is being made, send_request queues: that keeps requests
                     # in order. What is queued has no clock of its own, and is not sent any more
@@ -350,7 +352,8 @@ def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
     """End the loop where the last reference went, perhaps on the IO thread itself, which cannot
     wait for its own end.
     """
-    if pid == os.getpid():  # in a forked child they are the parent's
+    # In a forked child they are the parent's
+    if pid == os.getpid():
         threading.Thread(
             target=_end, args=(net, manager), name="onceward-forgotten-client", daemon=True
         ).start()

@@ -96,7 +96,8 @@ def sees_all_groups(client: KafkaClient) -> bool:
             lambda told: [Answered(told.error_code, words=told.error_message)],
             Deadline(client.settings.request_timeout_ms),
         )
-    except (AccessDenied, UnsupportedBroker):  # the request is Kafka's since 2.8 (KIP-700)
+    except (AccessDenied, UnsupportedBroker):
+        # The request is Kafka's since 2.8 (KIP-700)
         return False
     return _DESCRIBE in (answer.authorized_operations or ())
 

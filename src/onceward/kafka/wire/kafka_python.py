@@ -238,7 +238,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         answer = Future()
 
         def settle(settled: Callable[[Any], Any], value: object) -> None:
-            with suppress(Exception):  # the loop has been closed: nobody waits any more
+            # The loop has been closed: nobody waits any more
+            with suppress(Exception):
                 self._net.call_soon_threadsafe(lambda: settled(value))
 
         def work() -> None:
@@ -308,10 +309,11 @@ def _with_data_before_the_end(transport: KafkaTCPTransport) -> KafkaTCPTransport
 
     def data_before_the_end() -> tuple[bytes, Exception | None]:
         data, error = receive()
+        # The end of the stream is there again at the next read
         return (
             data,
             None if data else error,
-        )  # the end of the stream is there again at the next read
+        )
 
     transport._sock_recv = data_before_the_end
     return transport

@@ -167,7 +167,8 @@ class PendingRows:
         self.source = SourceEvents(skippable=skippable)
         self._layout = layout
         self._parts: list[bytes | bytearray] = []
-        self._most_rows = max(1, most_rows // 2) * 2  # of updates none without its other half
+        # Of updates none without its other half
+        self._most_rows = max(1, most_rows // 2) * 2
         self._rest: tuple[RowData, RowCells] | None = None
 
     def add(

@@ -34,10 +34,10 @@ _HEADER = struct.Struct("<IBIIIH")
 _END, _SIZE, _COMPRESSION, _UNCOMPRESSED_SIZE = 0, 1, 2, 3  # fields of a payload
 _ZSTD, _NONE = 0, 255
 _BLOCK_BYTES = 1 << 20
-_UPDATES = frozenset({24, 31})  # rows events with two bitmaps of columns
-_WITH_EXTRA = (
-    30  # rows events from that kind on have a length and extra bytes in front of their columns
-)
+# Rows events with two bitmaps of columns
+_UPDATES = frozenset({24, 31})
+# Rows events from that kind on have a length and extra bytes in front of their columns
+_WITH_EXTRA = 30
 
 
 def decompress(event: BinlogEvent) -> Iterator[BinlogEvent]:
@@ -113,7 +113,8 @@ def _split_events(
 ) -> Iterator[BinlogEvent]:
     """Split blocks, which end anywhere, into whole events."""
     number = have = 0
-    need = HEADER_BYTES  # of the next event, as far as that can be told
+    # Of the next event, as far as that can be told
+    need = HEADER_BYTES
     rest: list[bytes | memoryview] = []  # what has come of it
     for block in blocks:
         rest.append(block)

@@ -40,7 +40,8 @@ MOST_BYTES = (1 << 30) + (1 << 20)
 # Length and number, status, then the event: time, kind, server, size, end, flags.
 _PACKET = struct.Struct("<IBIBIIIH")
 _HEADER = struct.Struct("<IBIIIH")
-_FULL = 0xFFFFFF  # the packet is continued in the next one
+# The packet is continued in the next one
+_FULL = 0xFFFFFF
 _POSITION_MASK = 0xFFFFFFFF
 _CHECKSUM = 4
 # in a format description's flags, while its file is written; the checksum is of the event without
@@ -89,17 +90,19 @@ class EventReader:
         self.end: EndOfBinlog | ServerError | BinlogCorrupted | None = None
         """Why no more events will come."""
         self._verify = verify
-        self._checksum = _CHECKSUM  # bytes behind an event, as the format description says
-        self._has_rotation = (
-            False  # the first rotation, which repeats what was asked for, was seen
-        )
+        # Bytes behind an event, as the format description says
+        self._checksum = _CHECKSUM
+        # The first rotation, which repeats what was asked for, was seen
+        self._has_rotation = False
         self._block_bytes = block_bytes
         self._buffer = bytearray(block_bytes)
         self._read_at = self._write_at = (
             0  # events are made up to there, bytes have come up to there
         )
-        self._need = 4  # bytes from _read on, before anything more can be said
-        self._partial: bytearray | None = None  # the beginning of an event of several packets
+        # Bytes from _read on, before anything more can be said
+        self._need = 4
+        # The beginning of an event of several packets
+        self._partial: bytearray | None = None
 
     def space(self) -> memoryview:
         """Return where the next bytes belong, at least one. Returned events are not touched."""
@@ -130,7 +133,8 @@ class EventReader:
                 if self._is_at(until) or not self._take_special(found):
                     break
         except BinlogCorrupted as error:
-            self.end = error  # what came before it is as it was written
+            # What came before it is as it was written
+            self.end = error
         return found
 
     def _is_at(self, until: tuple[str, int] | None) -> bool:

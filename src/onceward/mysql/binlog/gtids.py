@@ -70,7 +70,8 @@ def parse_gtid(event: BinlogEvent) -> Gtid | None:
     if event.kind == MARIADB_GTID:
         fields = EventFields(event)
         number, domain = fields.fixed_int(8), fields.fixed_int(4)
-        fields.fixed_int(1)  # its flags say of no transaction that there are only rows in it
+        # Its flags say of no transaction that there are only rows in it
+        fields.fixed_int(1)
         return Gtid(f"{domain}-{event.server_id}-{number}", False, None, None)
     return _parse_tagged(event) if event.kind == GTID_TAGGED else _parse_untagged(event)
 

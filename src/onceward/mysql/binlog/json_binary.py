@@ -113,7 +113,8 @@ def json_text(document: bytes) -> str:
     :raises InvalidJson: it is not one that a server writes.
     """
     if not document:
-        return "null"  # what an UPDATE IGNORE or an old server left
+        # What an UPDATE IGNORE or an old server left
+        return "null"
     try:
         return _Document(document).value(document[0], 1, 0)
     except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:

@@ -201,7 +201,8 @@ def _objects(
         column, array = table.columns[place], rows.column(place)
         between += json.dumps(column.name, ensure_ascii=False) + ":"
         if array.null_count == len(array):
-            between += "null,"  # in all rows: no text of its own for each
+            # In all rows: no text of its own for each
+            between += "null,"
             continue
         text, quoted = _value_texts(table, column, array, values)
         # Which is what Arrow makes of more than it can address.

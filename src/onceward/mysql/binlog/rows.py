@@ -136,7 +136,8 @@ class RowLayout:
     def _walk_together(self, block: RowData, start: Numbers) -> tuple[Numbers, list[Cells]]:
         """Walk one row of each event, with lengths cut to one byte beyond the end."""
         data, limit = block.numbers, np.int64(block.stop[-1] + 1)
-        cells, at, ahead = [], start, self._bitmap  # the next cell is at `at + ahead`
+        # The next cell is at `at + ahead`
+        cells, at, ahead = [], start, self._bitmap
         for place, column in enumerate(self._columns):
             null = None
             if column.nullable:
@@ -335,7 +336,8 @@ def describe_rows(event: BinlogEvent, map: bytes) -> str:
     try:
         count = _count_event_rows(event, map)
     except (OncewardError, IndexError):
-        return f"all rows of {name} in this one event"  # of a type whose length nobody knows
+        # Of a type whose length nobody knows
+        return f"all rows of {name} in this one event"
     return f"{count} row{'s' * (count != 1)} of {name}, all of this one event"
 
 

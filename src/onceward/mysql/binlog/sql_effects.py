@@ -133,7 +133,8 @@ class StatementClassifier:
         """
         word = self._tokens.next
         if word is None:
-            return NO_EFFECT  # nothing but comments: MariaDB's dummy events
+            # Nothing but comments: MariaDB's dummy events
+            return NO_EFFECT
         if word.kind != "word":
             raise UnknownStatement
         self._tokens.take()
@@ -192,7 +193,8 @@ class StatementClassifier:
     # ── accounts and settings ──
 
     def _set(self) -> Effect:
-        if self._tokens.skip("STATEMENT"):  # MariaDB: SET STATEMENT a = b, c = d FOR …
+        # MariaDB: SET STATEMENT a = b, c = d FOR …
+        if self._tokens.skip("STATEMENT"):
             while self._tokens.next is not None and not self._tokens.skip("FOR"):
                 self._tokens.take()
             return self.classify() if self._tokens.next is not None else self._unknown()

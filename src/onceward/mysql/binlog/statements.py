@@ -33,10 +33,10 @@ from onceward.mysql.binlog.sql_tables import tokenize
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode
 _SQL_MODE, _CHARSET = 1, 4  # status variables
 _WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3}
-_TEXTS = {5: 1, 6: 1, 11: 2}  # how many texts, each behind its length
-_TEXT_AT = (
-    13  # in the body, behind the numbers at its front: variables, database, a zero, then the text
-)
+# How many texts, each behind its length
+_TEXTS = {5: 1, 6: 1, 11: 2}
+# In the body, behind the numbers at its front: variables, database, a zero, then the text
+_TEXT_AT = 13
 _OF_LOADS = 13
 """Additional bytes of LOAD DATA: its file, the file's place in the text, duplicates."""
 _HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), len("ROLLBACK")
@@ -89,7 +89,8 @@ def classify(
     :raises BinlogCorrupted: it ends inside of a field.
     """
     if short_statement(event) in _HARMLESS:
-        return NO_EFFECT  # most are: without looking closer
+        # Most are: without looking closer
+        return NO_EFFECT
     return classify_statement(
         parse_statement(event), selects, selects_database, lower_case_names=lower_case_names
     )

@@ -392,7 +392,8 @@ class _OptionalMetadata:
             data = self._reader(each)
             return {place: charset_by_collation(data.lenenc_int()) for place in places}
         if default not in self._fields:
-            return {}  # MySQL 8.0.12 says nothing of those of enums
+            # MySQL 8.0.12 says nothing of those of enums
+            return {}
         data = self._reader(default)
         found = dict.fromkeys(places, charset_by_collation(data.lenenc_int()))
         while data.remaining:
@@ -431,7 +432,8 @@ class _OptionalMetadata:
         while data.remaining:
             places.append(data.lenenc_int())
             if field == _PREFIXED_KEY:
-                data.lenenc_int()  # how much of it is in the index; rows have all of it
+                # How much of it is in the index; rows have all of it
+                data.lenenc_int()
         if any(place >= self._count for place in places):
             raise damaged_data(
                 f"the table map of {self._table} has a key of columns that are not there"

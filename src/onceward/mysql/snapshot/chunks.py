@@ -72,7 +72,8 @@ _SECONDS = 60.0
 _PAUSE = 0.02
 _TRIES = 100
 _FLUSH_BYTES = 8 << 20
-_DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
+# ER_TABLE_DEF_CHANGED: the table is younger than the view
+_DEFINITION_CHANGED = 1412
 
 Reading = Callable[[Coordinates], AbstractContextManager[Dump]]
 

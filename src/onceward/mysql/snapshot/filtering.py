@@ -141,7 +141,8 @@ def _compare(
 ) -> Mask:
     try:
         return is_behind(key, place, keys, query)
-    except pa.ArrowException:  # a place that the column's type does not have any more
+    except pa.ArrowException:
+        # A place that the column's type does not have any more
         raise key_changed_error(table.db, table.table) from None
 
 

@@ -48,7 +48,8 @@ def fetch_columns(
     """
     connection._execute_command(_QUERY, statement)
     columns = connection._read_packet().read_length_encoded_integer()
-    for _ in range(columns + 1):  # their definitions, and the packet that ends them
+    # Their definitions, and the packet that ends them
+    for _ in range(columns + 1):
         connection._read_packet()
     # What its buffer holds comes first; behind it the socket is read without one.
     packets = _RowPackets(
@@ -93,7 +94,8 @@ class _RowPackets:
             begin, length = at + _HEADER, self._packet_length(at)
             if length == _FULL_PACKET:
                 if starts:
-                    break  # a row of several packets is a block of its own
+                    # A row of several packets is a block of its own
+                    break
                 return self._long_row(self.buffer[: self._end])
             stop = begin + (length or 0)
             if length is None or stop > self._end:

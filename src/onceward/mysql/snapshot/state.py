@@ -41,7 +41,8 @@ FEWEST, MOST = 1_000, 200_000
 _ROWS_UNKNOWN = 20_000
 _SMALL = 1 / 16
 """Part of a whole chunk that the last one of a table counts: most tables are small."""
-MISSING = (1146, 1049)  # ER_NO_SUCH_TABLE, ER_BAD_DB_ERROR
+# ER_NO_SUCH_TABLE, ER_BAD_DB_ERROR
+MISSING = (1146, 1049)
 
 
 CHUNKS = 8
@@ -138,7 +139,8 @@ def next_state(
             table, table_now, key, after = left.pop(0), None, None, None
         if table_now is None:
             table_now = _describe_if_there(query, dialect, table, key)
-            if table_now is None:  # its DROP or RENAME is in the stream, which stops there by name
+            # Its DROP or RENAME is in the stream, which stops there by name
+            if table_now is None:
                 table = None
                 continue
             key = [column.to_json() for column in table_now.key]

@@ -40,11 +40,15 @@ LOCK_WAIT = 1205  # ER_LOCK_WAIT_TIMEOUT
 _HANDSHAKE_SECONDS = 30
 ANSWER_SECONDS = 300.0
 """Timeout of an answer, or of a row of one, from a server that is still there."""
-_LOCK_SECONDS = 60  # who locks a table is waited for so long: servers say a day, or a year
+# Who locks a table is waited for so long: servers say a day, or a year
+_LOCK_SECONDS = 60
 _NOT_LOGGING = 1381  # ER_NO_BINARY_LOGGING
-_REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG
-_REPLICA_RENAMED = (8, 0, 22)  # SHOW SLAVE STATUS has another name there, and is gone in 8.4
-_STATUS_RENAMED = (8, 2)  # SHOW MASTER STATUS has another name there, and is gone in 8.4
+# ER_MASTER_FATAL_ERROR_READING_BINLOG
+_REFUSED = 1236
+# SHOW SLAVE STATUS has another name there, and is gone in 8.4
+_REPLICA_RENAMED = (8, 0, 22)
+# SHOW MASTER STATUS has another name there, and is gone in 8.4
+_STATUS_RENAMED = (8, 2)
 
 
 START_ANEW = "start from a new checkpoint, with a snapshot"

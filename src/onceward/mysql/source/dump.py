@@ -21,7 +21,8 @@ from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
 _DUMP, _DUMP_GTID = 0x12, 0x1E
 _NON_BLOCK, _ANNOTATIONS = 1, 2  # flags of a dump
 _FAR = 1 << 32
-_MARIADB_CAPABILITY = 4  # MARIA_SLAVE_CAPABILITY_GTID: send all as it stands in the file
+# MARIA_SLAVE_CAPABILITY_GTID: send all as it stands in the file
+_MARIADB_CAPABILITY = 4
 _SECONDS = 60.0
 
 

@@ -438,7 +438,8 @@ def _find_timestamp(settings: ChangesSettings, server: Server, milliseconds: int
     def is_later(event: BinlogEvent, gtid: Gtid) -> bool:
         if gtid.committed_at_us is not None:
             return gtid.committed_at_us >= milliseconds * 1000
-        return event.timestamp * 1000 + 999 >= milliseconds  # whole seconds: rather a second early
+        # Whole seconds: rather a second early
+        return event.timestamp * 1000 + 999 >= milliseconds
 
     return _walk_file(settings, server, files[-1], is_later)
 

@@ -51,7 +51,8 @@ IDLE_BYTES = 1 << 30
 """Without selected changes, the position moves after so many bytes."""
 
 _COMPARE = "compare these tables with what was read"
-_MOST_TABLES = 10_000  # table maps whose answer is remembered
+# Table maps whose answer is remembered
+_MOST_TABLES = 10_000
 
 
 @dataclass
@@ -180,7 +181,8 @@ class RangePlanner(TransactionWalk):
 
     def range(self) -> PlannedRange:
         """Return the range."""
-        if self._state != OUTSIDE:  # the last transaction is not whole
+        # The last transaction is not whole
+        if self._state != OUTSIDE:
             self._on_incomplete()
         else:
             self._parts.cut(*self.place)
@@ -283,7 +285,8 @@ class RangePlanner(TransactionWalk):
             ]
             found = _view_or_trigger(indirect[0]) if indirect else NO_EFFECT
         if found == XA_DECISION and self.prepared.get(decided_xid(event) or "", True) is False:
-            return  # on a transaction without rows that are wanted
+            # On a transaction without rows that are wanted
+            return
         if (
             isinstance(found, Unsupported)
             and found.table is not None

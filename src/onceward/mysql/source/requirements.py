@@ -47,7 +47,8 @@ _CASCADE_RULES = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAU
 _UPDATES = "log_replica_updates"
 NOT_THERE = "not there"
 _EVERY_SECONDS = 60.0
-_PAUSES = 100  # times as long as the look took: of thousands of tables it takes seconds
+# Times as long as the look took: of thousands of tables it takes seconds
+_PAUSES = 100
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,8 @@ def _check_replica(server: Server, variables: Mapping[str, str]) -> Iterator[Req
     )
     try:
         is_replica = server.is_replica()
-    except AccessDenied:  # MariaDB has a right of its own for that
+    except AccessDenied:
+        # MariaDB has a right of its own for that
         why = (
             "if it is a replica, what it applies is in no binlog of its own, and whether it is "
             "one may not be asked"
@@ -350,7 +352,8 @@ def _is_denied(server: Server, statement: str) -> bool:
         server.query(statement)
     except AccessDenied:
         return True
-    except ServerMisconfigured:  # no such table, no such database
+    except ServerMisconfigured:
+        # No such table, no such database
         return False
     return False
 
@@ -393,7 +396,8 @@ def _refusal(server: Server, statement: str) -> str | None:
     except (AccessDenied, ServerMisconfigured) as error:
         return None if is_missing(error) else error.message
     except ServerUnreachable as error:
-        if error_number(error) != LOCK_WAIT:  # a right is asked for before a lock
+        # A right is asked for before a lock
+        if error_number(error) != LOCK_WAIT:
             raise
     return None
 
@@ -429,7 +433,8 @@ def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[
     try:
         ((_, statement),) = server.query(f"SHOW CREATE TABLE {quote_table(schema, table)}")
     except (AccessDenied, ServerMisconfigured):
-        return  # said already: its rows may not be read either
+        # Said already: its rows may not be read either
+        return
     for line in str(statement).splitlines():
         key = _FOREIGN_KEY.match(line)
         rules = _CASCADE_RULES.findall(_NAME.sub("", line)) if key else []

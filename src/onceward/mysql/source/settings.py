@@ -94,7 +94,8 @@ class ChangesSettings:
         self, lower_case_table_names: int, *, cascades_are_logged: bool = False
     ) -> ChangesSettings:
         """Return the settings for a server that compares names like this."""
-        user_tables = self.user_tables or self.tables  # whatever another server had made of them
+        # Whatever another server had made of them
+        user_tables = self.user_tables or self.tables
         ignores_case = bool(lower_case_table_names)
         tables = (
             tuple((database.lower(), table.lower()) for database, table in user_tables)

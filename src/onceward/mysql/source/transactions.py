@@ -44,7 +44,8 @@ from onceward.mysql.source.position import Coordinates, Position, base_name, bin
 OUTSIDE, BEGUN, OPEN = range(3)
 """Between transactions; behind the first event of one; behind its BEGIN."""
 
-_STANDALONE = 1  # a flag of MariaDB's GTID event
+# A flag of MariaDB's GTID event
+_STANDALONE = 1
 
 _MISSING = (
     "the tables that are read may have other rows now: compare them, or start from a new "
@@ -127,7 +128,8 @@ class TransactionWalk:
                     self._next_file(event)
                 handlers.get(event.kind, other)(event)
         except (ChangeUnreadable, BinlogCorrupted, SourceReplaced) as error:
-            self.is_done, self.error = True, error  # what came before it can still be passed on
+            # What came before it can still be passed on
+            self.is_done, self.error = True, error
         return self.is_done
 
     def position(self) -> Position:
@@ -249,7 +251,8 @@ class TransactionWalk:
             self._on_statement(plain)
             self.prepared.pop(decided_xid(plain) or "", None)
         if self._state == BEGUN and statement_begins_with(plain, "XA START", "XA BEGIN"):
-            self._state = OPEN  # MySQL's word for the BEGIN of an XA transaction
+            # MySQL's word for the BEGIN of an XA transaction
+            self._state = OPEN
         elif self._state == BEGUN:
             self._end_transaction(event)
         elif self._state == OUTSIDE:
@@ -314,7 +317,8 @@ class TransactionWalk:
             if not was_skipping:
                 self._on_incomplete()
         if base_name(event.file) != base_name(self._file):
-            self.era += 1  # the server was started with another --log-bin, and counts from 1 again
+            # The server was started with another --log-bin, and counts from 1 again
+            self.era += 1
         elif binlog_number(event.file) <= binlog_number(self._file):
             raise damaged_event(
                 event, f"what follows {self._file}, and its name is not a later one"

@@ -119,7 +119,8 @@ CREATE TABLE IF NOT EXISTS {batches} (
 ) ENGINE = InnoDB"""
     keep = "REPLACE INTO {batches} (pipeline, sequence, state, record) VALUES (%s, %s, %s, %s)"
     for_share = ""  # hold() does it
-    durably = ("START TRANSACTION",)  # whatever the session's autocommit is
+    # Whatever the session's autocommit is
+    durably = ("START TRANSACTION",)
 
     def __init__(self, url: str) -> None:
         _driver()
@@ -320,7 +321,8 @@ def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> My
         client_flag=driver.constants.CLIENT.FOUND_ROWS,
         local_infile=True,
     )  # fmt: skip
-    connection._local_infile = False  # but where we say so: may_load()
+    # But where we say so: may_load()
+    connection._local_infile = False
     try:
         sock = socket.create_connection((said["host"], said["port"]), timeout)
     except OSError as error:
@@ -361,7 +363,8 @@ class _PatientReader(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         sock = self._session.connection._sock
-        in_hand = getattr(sock, "pending", lambda: 0)  # TLS has read more than it was asked for
+        # TLS has read more than it was asked for
+        in_hand = getattr(sock, "pending", lambda: 0)
         while not in_hand() and not self._poll.poll(1000 * LOOKS_EVERY_SECONDS):
             self._session.patience.look()
         return int(sock.recv_into(buffer))

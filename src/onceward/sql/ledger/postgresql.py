@@ -217,9 +217,8 @@ class PostgreSQLSession:
         except _driver().Error:
             raise
         except BaseException:  # nobody waits any longer
-            with suppress(
-                Exception
-            ):  # else it would hold its locks to its end, with nobody to hear of it
+            # Else it would hold its locks to its end, with nobody to hear of it
+            with suppress(Exception):
                 self.connection.cancel_safe(timeout=_CANCEL_SECONDS)
             self.close()
             raise

@@ -53,9 +53,8 @@ Work = Callable[[Session], None]
 Refusal = Callable[[Exception, str], OncewardError]
 
 DEFAULT_TABLE = "onceward_ledger"
-_TABLE = re.compile(
-    r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,54})?|[a-z_][a-z0-9_]{0,54}"
-)  # "_batches" is added
+# "_batches" is added
+_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,54})?|[a-z_][a-z0-9_]{0,54}")
 BATCHES = "_batches"
 """Ends the name of the table with the records of batches."""
 BATCHES_KEPT = 10_000
@@ -162,7 +161,8 @@ class TableChain(Chain):
         self._place = f"table {table} of {database.host}"
         self._connection: Session | None = None
         self._owner = _NOBODY
-        self._known: tuple[int, str] = (-1, "")  # sequence and state of the row, as far as known
+        # Sequence and state of the row, as far as known
+        self._known: tuple[int, str] = (-1, "")
         self._attempts = 0
         self._put: LedgerRecord | None = None
         self._refusal: Refusal = _refused
@@ -194,9 +194,8 @@ class TableChain(Chain):
         return self._now_ours(found)
 
     def _create(self, statement: str) -> None:
-        with (
-            self._talking() as connection
-        ):  # of two who create it at once one may be told that it is there
+        # Of two who create it at once one may be told that it is there
+        with self._talking() as connection:
             try:
                 connection.execute(self._sql(statement))
                 connection.commit()
@@ -305,7 +304,8 @@ class TableChain(Chain):
         except self._database.errors as error:
             self._forget_connection()
             if self._database.ended_before(error):  # it is rolled back
-                self._ours()  # whoever waited for the row has it now
+                # Whoever waited for the row has it now
+                self._ours()
                 raise TransactionTimedOut(
                     f"{record.batch} was not committed: this process stood still for {_IDLE_MS} "
                     f"ms before its COMMIT",
@@ -330,9 +330,8 @@ class TableChain(Chain):
         if self._connection is not None:
             try:
                 self._connection.rollback()
-            except (
-                self._database.errors
-            ):  # the server has rolled it back, or does when it sees that nobody is there
+            except self._database.errors:
+                # The server has rolled it back, or does when it sees that nobody is there
                 self._forget_connection()
 
     @contextmanager
@@ -340,7 +339,8 @@ class TableChain(Chain):
         """Run a transaction that commits only if this process owns the chain until its end. Where
         CREATE and DROP are not transactional, no other caller of this gets in before the end.
         """
-        self._ours()  # as in put(): without waiting, where it is not
+        # As in put(): without waiting, where it is not
+        self._ours()
         with self._talking() as connection:
             try:
                 self._database.hold(connection, self._named, self._pipeline)
@@ -367,9 +367,8 @@ class TableChain(Chain):
         # its own transaction may still be under way: the update below waits for it
         self._forget_connection()
         found = self._row_of(_READ, (self._pipeline,))
-        if (
-            found is not None and int(found[0]) != self._owner
-        ):  # for good: and shall not wait for the heir's decision
+        # For good: and shall not wait for the decision of the newer owner
+        if found is not None and int(found[0]) != self._owner:
             raise self._overtaken()
         with self._talking() as connection:
             self._durably(connection)
@@ -465,10 +464,10 @@ class TableChain(Chain):
                 "there (and CREATE, where the table is missing); then start the query again",
             ) from error
         except BaseException as error:
-            self.abort()  # no half of it becomes part of what is done next
-            if isinstance(
-                error, SendFailed
-            ):  # it may be this session's fault: of a server that is another's standby
+            # No half of it becomes part of what is done next
+            self.abort()
+            # It may be this session's fault: of a server that is another's standby
+            if isinstance(error, SendFailed):
                 self._forget_connection()
             raise
 
@@ -486,9 +485,8 @@ class TableChain(Chain):
                 self._place,
                 1000 * (surroundings.monotonic() - began),
             )
-            if (
-                self._owner != _NOBODY
-            ):  # this may be another server, or what it keeps may have been changed
+            # This may be another server, or what it keeps may have been changed
+            if self._owner != _NOBODY:
                 for table in (self._named, self._named + BATCHES):
                     found = connection.execute(*self._database.asked_for(table)).fetchone()
                     if found is not None:

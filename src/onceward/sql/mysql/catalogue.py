@@ -32,8 +32,10 @@ _LEFT = (
     "LEFT(table_name, %s) = %s"
 )
 _ENGINE = "InnoDB"
-_SPELLED = {"utf8": "utf8mb3"}  # an alias that will mean another one
-_EVERYTHING = "utf8mb4"  # the character set in which every text has a place
+# An alias that will mean another one
+_SPELLED = {"utf8": "utf8mb3"}
+# The character set in which every text has a place
+_EVERYTHING = "utf8mb4"
 
 
 class _Relation(NamedTuple):
@@ -66,7 +68,8 @@ def table_named(connection: Session, name: str, ledger: str) -> Table:
     in_part = set()
     for index, column, part in connection.execute(_UNIQUE, relation):
         unique.setdefault(index, set()).add(column)
-        if part is not None or column is None:  # of the first characters, or of an expression
+        # Of the first characters, or of an expression
+        if part is not None or column is None:
             in_part.add(index)
     whole = tuple(frozenset(names) for index, names in unique.items() if index not in in_part)
     return Table(name, relation.sql, tuple(columns), whole, relation, quote="`")

@@ -22,7 +22,8 @@ from onceward.sql.sink.columns import Column, Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
 from onceward.sql.sink.rows import Merge, Rows
 
-_OURS = 0  # the task attempt of rows that the driver has
+# The task attempt of rows that the driver has
+_OURS = 0
 
 
 class MySQLDialect(Dialect):

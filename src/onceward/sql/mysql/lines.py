@@ -70,9 +70,8 @@ def _text(name: str, column: pa.Array) -> pa.Array:
     elif pa.types.is_date32(kind):
         _must_be_within(name, column.cast(pa.int32()), _DAYS)
     elif pa.types.is_timestamp(kind):
-        number = column.cast(pa.timestamp("us", kind.tz)).cast(
-            pa.int64()
-        )  # in UTC, if it is a moment
+        # In UTC, if it is a moment
+        number = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
         _must_be_within(name, number, _MICROSECONDS)
         column = number.cast(pa.timestamp("us"))
     return column.cast(pa.string()).cast(pa.large_string()).cast(_BYTES)

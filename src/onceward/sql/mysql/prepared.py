@@ -22,7 +22,8 @@ from onceward.sql.sink.columns import Table, Written
 from onceward.sql.sink.dialect import Beside
 
 _MOST_BYTES = 64
-longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH  # the first part is <pipeline>@<mark>
+# The first part is <pipeline>@<mark>
+longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH
 
 create_markers = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -37,7 +38,8 @@ rows, which XA COMMIT then says are committed (bug 79940); 8.0.33 holds its defi
 a crash.
 """
 _UNKNOWN = 1397  # XAER_NOTA
-_NOT_ALLOWED = (1227, 1401)  # ER_SPECIFIC_ACCESS_DENIED_ERROR, XAER_RMERR
+# ER_SPECIFIC_ACCESS_DENIED_ERROR, XAER_RMERR
+_NOT_ALLOWED = (1227, 1401)
 
 
 def each_by_itself(session: Session) -> None:

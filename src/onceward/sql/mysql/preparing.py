@@ -121,7 +121,6 @@ class TransactionWriter(PieceWriter):
 
     def close(self) -> None:
         session, self._session = self._session, None
-        if (
-            session is not None
-        ):  # what is not prepared the server rolls back; what nobody knows of will be listed
+        # What is not prepared the server rolls back; what nobody knows of will be listed
+        if session is not None:
             session.give_up()

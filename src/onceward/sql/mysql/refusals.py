@@ -85,9 +85,8 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
             said, next_step="grant it to the login of the sink's url; then start the query again"
         )
     if number in _MISSING:
-        if _OURS.search(
-            text
-        ):  # a newer copy has dropped it, or the session that it was in is gone
+        # A newer copy has dropped it, or the session that it was in is gone
+        if _OURS.search(text):
             return SendFailed(said, next_step="nothing; the batch runs again")
         return TableMissing(
             said,

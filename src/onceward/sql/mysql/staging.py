@@ -59,7 +59,8 @@ class StagingWriter(PieceWriter):
                 load(session, self._spec.table, table, self._task, self._loaded)
                 session.commit()
         except BaseException:
-            sessions.forget(said)  # it may be in the middle of a load, with a lock on the table
+            # It may be in the middle of a load, with a lock on the table
+            sessions.forget(said)
             raise
         self._loaded += table.num_rows
 

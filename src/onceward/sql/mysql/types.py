@@ -70,19 +70,21 @@ _STAGED: dict[type[DataType], str] = {
     TimestampNTZType: "datetime(6)",
 }
 _BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "integer": 4, "bigint": 8}
+# That a decimal needs for all values
 _DIGITS = {
     "tinyint": 3,
     "smallint": 5,
     "int": 10,
     "bigint": 19,
-}  # that a decimal needs for all values
+}
+# That all fit
 _HOLDS_DIGITS = {
     "tinyint": 2,
     "smallint": 4,
     "mediumint": 6,
     "int": 9,
     "bigint": 18,
-}  # that all fit
+}
 _WIDER = {
     "tinyint": ("float", "double"),
     "smallint": ("float", "double"),
@@ -175,7 +177,8 @@ def _has_room(ours: str, our_mods: str, mods: str) -> bool:
     elif ours in _DIGITS:
         precision, scale = _DIGITS[ours], 0
     else:
-        return False  # what is binary has no exact decimal of a few digits
+        # What is binary has no exact decimal of a few digits
+        return False
     theirs, their_scale = map(int, mods.split(","))
     return their_scale >= scale and theirs - their_scale >= precision - scale
 

@@ -62,7 +62,8 @@ _LEFT += "WHERE n.nspname = %s AND relkind = 'r' AND relname LIKE %s"
 _REFERENCES = """
 SELECT DISTINCT conrelid, confrelid, condeferrable FROM pg_constraint
 WHERE contype = 'f' AND conrelid = ANY(%s) AND confrelid = ANY(%s)"""
-_TABLES = ("r", "p")  # relkind: also partitioned ones
+# relkind: also partitioned ones
+_TABLES = ("r", "p")
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:

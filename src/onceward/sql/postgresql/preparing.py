@@ -139,9 +139,8 @@ class TransactionWriter(PieceWriter):
             if self._landing.straight is None:
                 self._cast()
             (number,) = staging.execute(self._connection, "SELECT txid_current()")
-            self._name = with_number(
-                self._name, number
-            )  # who looks for its rows finds the lower half in their xmin
+            # Who looks for its rows finds the lower half in their xmin
+            self._name = with_number(self._name, number)
             staging.run(
                 self._connection,
                 f"INSERT INTO "  # noqa: S608
@@ -172,9 +171,8 @@ class TransactionWriter(PieceWriter):
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
-        if (
-            connection is not None
-        ):  # not prepared, and the server rolls back; or nobody knows, and it will be listed
+        # Not prepared, and the server rolls back; or nobody knows, and it will be listed
+        if connection is not None:
             staging.sessions.give_up(connection)
 
 

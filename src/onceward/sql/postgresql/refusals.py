@@ -53,9 +53,8 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
             said, next_step="grant it to the login of the sink's url; then start the query again"
         )
     if code in _MISSING:
-        if _OURS.search(
-            text
-        ):  # a newer copy has dropped it, or a crash has taken it that nobody waited for
+        # A newer copy has dropped it, or a crash has taken it that nobody waited for
+        if _OURS.search(text):
             return SendFailed(said, next_step="nothing; the batch runs again")
         return TableMissing(
             said,

@@ -85,9 +85,8 @@ class StagingWriter(PieceWriter):
                 copy(self._connection, self._spec.schema, self._spec.table, table)
                 run(self._connection, "COMMIT")
         except BaseException:
-            sessions.forget(
-                self._spec.connection
-            )  # it may be in the middle of a COPY, with a lock on the table
+            # It may be in the middle of a COPY, with a lock on the table
+            sessions.forget(self._spec.connection)
             raise
 
 

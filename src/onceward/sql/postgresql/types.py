@@ -68,7 +68,8 @@ _STAGED: dict[type[DataType], str] = {
     TimestampType: "timestamp with time zone",
     TimestampNTZType: "timestamp without time zone",
 }
-_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}  # that a numeric needs for all values
+# That a numeric needs for all values
+_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 _HOLDS_DIGITS = {"smallint": 4, "integer": 9, "bigint": 18}  # that all fit
 _WIDER = {
     "smallint": ("integer", "bigint", "real", "double precision"),
@@ -148,7 +149,8 @@ def _has_room(ours: str, our_mods: tuple[int, ...], mods: tuple[int, ...]) -> bo
     elif ours in _DIGITS:
         precision, scale = _DIGITS[ours], 0
     else:
-        return False  # what is binary has no exact decimal of a few digits
+        # What is binary has no exact decimal of a few digits
+        return False
     if not mods:
         return True
     theirs, their_scale = (*mods, 0)[:2]

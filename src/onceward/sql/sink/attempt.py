@@ -80,9 +80,8 @@ class DatabaseAttempt(Attempt):
     def _fetched(
         self, frame: DataFrame, staged: Mapping[str, str], running: RunningBatch
     ) -> pa.Table | None:
-        arrays = any(
-            kind.endswith("[]") for kind in staged.values()
-        )  # an array of arrays would lose its shape
+        # An array of arrays would lose its shape
+        arrays = any(kind.endswith("[]") for kind in staged.values())
         turn = self._kept.driver_turn
         if arrays or not staged or not turn.takes(running):
             return None
@@ -148,7 +147,8 @@ class DatabaseAttempt(Attempt):
                     self._bring,
                     self._dialect.refusal_of,
                 )
-            except LedgerUnreachable as error:  # before the COMMIT: nothing has happened
+            except LedgerUnreachable as error:
+                # Before the COMMIT: nothing has happened
                 again = f"the batch runs again; if it repeats, {error.next_step}"
                 raise SendFailed(error.message, next_step=again) from error
         super().stage(record, running)
@@ -279,7 +279,8 @@ class DatabaseAttempt(Attempt):
         finally:
             # After the COMMIT, outside of its transaction: DROP TABLE waits for every lock on the
             # table, and pg_dump holds the weakest one, so that a dump would hold up the decision.
-            self._kept.drop_later(self._staging)  # what was moved was read before
+            # What was moved was read before
+            self._kept.drop_later(self._staging)
         self._kept.drop_staging()
 
     def abort(self) -> None:

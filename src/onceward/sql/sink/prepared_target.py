@@ -67,12 +67,14 @@ class PreparedTarget(TwoPhaseTarget):
         )
         self._mark = ""  # of the chain, once it is ours
         self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
-        self._unmarked: int | None = None  # the sequence whose markers were removed last
+        # The sequence whose markers were removed last
+        self._unmarked: int | None = None
 
     def list_prepared(self) -> list[Any]:
         try:
             self.transactions.table()
-        except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
+        except SendFailed as error:
+            # Nothing is sent yet, and nothing runs again by itself
             raise TargetUnreachable(
                 error.message, next_step="see that the database answers"
             ) from error
@@ -163,9 +165,8 @@ class PreparedTarget(TwoPhaseTarget):
             # Fenced to say so.
             self.chain.progress(record)
             raise
-        if (
-            not self.branch
-        ):  # of a fan-out, others may have prepared in the same attempt, and publish later
+        # Of a fan-out, others may have prepared in the same attempt, and publish later
+        if not self.branch:
             self._drop_what_came_late()
         return finished
 

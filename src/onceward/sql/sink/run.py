@@ -41,9 +41,12 @@ class DatabaseRun:
         self._prefix = ""
         self.schema = ""
         """Of the ledger's table, and so of staging tables, as it is."""
-        self._over: set[str] = set()  # tables whose attempts are over
-        self._left: set[str] = set()  # of these such as could not be dropped
-        self._looked_at = 0  # so many sessions there were when the server was looked at
+        # Tables whose attempts are over
+        self._over: set[str] = set()
+        # Of these such as could not be dropped
+        self._left: set[str] = set()
+        # So many sessions there were when the server was looked at
+        self._looked_at = 0
         self._drop_at = 0.0
         self._pause = _FIRST_PAUSE_SECONDS
 
@@ -58,7 +61,8 @@ class DatabaseRun:
         if name is not None:
             try:
                 table = self.table_named(name)
-            except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
+            except SendFailed as error:
+                # Nothing is sent yet, and nothing runs again by itself
                 raise LedgerUnreachable(
                     error.message, next_step="see that the database answers"
                 ) from error

@@ -105,10 +105,11 @@ class SequencerClient:
         hides ``error``, which the caller goes on to raise, behind one of its own.
         """
         with contextlib.suppress(OncewardError):
+            # A task that was stopped may still say what it met
             self._ended, stopped = (
                 None,
                 self._ended,
-            )  # a task that was stopped may still say what it met
+            )
             self._write(frames.frame(Op.FAIL, frames.encode_error(error)))
             while self._next_frame()[0] is not Op.DONE:
                 pass

@@ -78,7 +78,8 @@ class TaskConnection:
     def _receive(self) -> bytes:
         try:
             return self._sock.recv(_RECEIVE_BYTES)
-        except OSError:  # reset by the peer, or its host is gone: the end, like any other
+        except OSError:
+            # Reset by the peer, or its host is gone: the end, like any other
             return b""
 
     def send(self, op: Op, payload: bytes = b"") -> None:
@@ -206,7 +207,8 @@ class Epoch:
                 return
             try:
                 thread.start()
-            except RuntimeError as error:  # this process may not have any more threads
+            except RuntimeError as error:
+                # This process may not have any more threads
                 refused: RuntimeError | None = error
             else:
                 refused = None
@@ -328,10 +330,12 @@ class Epoch:
 
     def _serve_waiting(self) -> None:
         with self._locked() as leases:
+            # Whoever waits is connected: _disconnected takes the connection and the wait away in
+            # one step
             grants = [
                 (self._connections[waiter], granted)
                 for waiter, granted in leases.grant_waiting(surroundings.monotonic())
-            ]  # whoever waits is connected: _disconnected takes the connection and the wait away in one step
+            ]
         for connection, granted in grants:
             # 1. the waiter is granted, 2. its connection breaks, 3. the answer is lost. Its own
             # thread finds it gone while it holds a lease, and poisons the epoch, since nobody can

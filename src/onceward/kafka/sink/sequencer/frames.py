@@ -38,7 +38,8 @@ _HEADER = struct.Struct(">BI")  # operation, payload length
 _HELLO = struct.Struct(f">{TOKEN_BYTES}siiq")
 _TOPIC_LENGTH = struct.Struct(">H")
 _NUMBERS = struct.Struct(">ii")  # partition, sequence
-_LONGEST_TOPIC = 249  # Kafka: Topic.MAX_NAME_LENGTH; legal names are ASCII
+# Kafka: Topic.MAX_NAME_LENGTH; legal names are ASCII
+_LONGEST_TOPIC = 249
 
 MAX_PAYLOAD_BYTES = MAX_PARTITIONS * (_TOPIC_LENGTH.size + _LONGEST_TOPIC + _NUMBERS.size)
 """About one megabyte: the most that a peer can make us hold."""
@@ -170,9 +171,8 @@ def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
             (length,) = _TOPIC_LENGTH.unpack_from(payload, at)
             at += _TOPIC_LENGTH.size
             name = payload[at : at + length]
-            topic = topics.get(name) or topics.setdefault(
-                name, name.decode()
-            )  # one text a topic, not one a partition
+            # One text a topic, not one a partition
+            topic = topics.get(name) or topics.setdefault(name, name.decode())
             partition, number = _NUMBERS.unpack_from(payload, at + length)
             at += length + _NUMBERS.size
             if partition < 0:
@@ -206,9 +206,8 @@ def encode_error(error: OncewardError) -> bytes:
     encoded = to_json(error).encode()
     if len(encoded) <= MAX_PAYLOAD_BYTES:
         return encoded
-    short = (
-        MAX_PAYLOAD_BYTES // 32
-    )  # characters, of which JSON escapes none into more than twelve bytes
+    # Characters, of which JSON escapes none into more than twelve bytes
+    short = MAX_PAYLOAD_BYTES // 32
     return json.dumps(
         [type(error).__name__, error.message[:short], error.next_step[:short], {}]
     ).encode()

@@ -125,17 +125,17 @@ class EpochLeases:
         """The sequence at which each partition goes on; it is in here from its first grant on (new
         epochs begin at 0)."""
         self.held: dict[TopicPartition, HeldLease] = {}
-        self._current: dict[int, TaskAttempt] = {}  # the one attempt of each task that may lease
+        # The one attempt of each task that may lease
+        self._current: dict[int, TaskAttempt] = {}
         self._holding: dict[TaskAttempt, int] = {}  # how many leases
-        self._senders: set[TaskAttempt] = set()  # ever held a lease, hence may have sent
+        # Ever held a lease, hence may have sent
+        self._senders: set[TaskAttempt] = set()
         self._finished: set[TaskAttempt] = set()
         self._waiting: dict[TaskAttempt, _LeaseRequest] = {}
-        self._queues: dict[
-            TopicPartition, dict[TaskAttempt, None]
-        ] = {}  # who waits for each, in order of arrival
-        self._freed: dict[
-            TopicPartition, None
-        ] = {}  # given back while somebody waits, and not offered yet
+        # Who waits for each, in order of arrival
+        self._queues: dict[TopicPartition, dict[TaskAttempt, None]] = {}
+        # Given back while somebody waits, and not offered yet
+        self._freed: dict[TopicPartition, None] = {}
         self._arrivals = 0
 
     def hello(self, task: TaskAttempt) -> TaskAttempt | None:
@@ -333,9 +333,8 @@ class EpochLeases:
         or is stopped."""
         if self.closed:
             return
-        partition, lease = next(
-            iter(self.held.items()), (None, None)
-        )  # the oldest: they stand in the order of grants
+        # The oldest: they stand in the order of grants
+        partition, lease = next(iter(self.held.items()), (None, None))
         if lease is not None and now - lease.since > self.lease_limit_seconds:
             self.poison(
                 f"{lease.task} has held {partition} for more than {self.lease_limit_seconds:g} s"

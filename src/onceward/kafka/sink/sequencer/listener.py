@@ -119,9 +119,8 @@ class Listener:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except (
-            OSError
-        ):  # gone again, or no file descriptor left: then the longest connection gives back his
+        except OSError:
+            # Gone again, or no file descriptor left: then the longest connection gives back his
             self._drop_oldest()
             self._closing.wait(_TICK_SECONDS / 10)
             return
@@ -129,7 +128,8 @@ class Listener:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        except OSError:  # reset by then: on macOS that is EINVAL
+        except OSError:
+            # Reset by then: on macOS that is EINVAL
             sock.close()
             return
         if len(self._waiting) >= self._max_strangers:
@@ -140,7 +140,8 @@ class Listener:
 
     def _read_hello(self, connection: _Unauthenticated) -> None:
         if connection.sock not in self._waiting:
-            return  # dropped while earlier sockets of the same round were served
+            # Dropped while earlier sockets of the same round were served
+            return
         try:
             received = connection.sock.recv(HELLO_FRAME_BYTES - len(connection.received))
         except BlockingIOError:

@@ -35,7 +35,8 @@ from onceward.kafka.wire.error_table import Api, Meaning, Rule, find_rule
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.patience import ShouldStop
 
-_POLL_S = 0.05  # how late a poisoned epoch or a passed deadline may be noticed
+# How late a poisoned epoch or a passed deadline may be noticed
+_POLL_S = 0.05
 _UNHEARD_OF_MS = 2_000
 _OUT_OF_ORDER = 45
 _NO_OFFSET = -1
@@ -68,7 +69,8 @@ class _Lane:
     """One partition during one ``send``."""
 
     partition: TopicPartition
-    indexes: list[int]  # positions in the caller's list
+    # Positions in the caller's list
+    indexes: list[int]
     appends: list[Append]
     queue: PartitionQueue
     backoff: Backoff = field(default_factory=Backoff)
@@ -427,7 +429,8 @@ class _Send:
         except (
             OncewardError,
             KeyError,
-        ):  # no right to describe the topic: the message has one number less
+        ):
+            # No right to describe the topic: the message has one number less
             return ""
 
     def _give_up(self, lanes: Sequence[_Lane]) -> None:

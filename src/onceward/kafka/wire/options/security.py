@@ -207,7 +207,8 @@ def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
     }
     for name, path in parts.items():
         if name.endswith("_file") and path is not None and not os.path.isfile(path):
-            is_text = "-----BEGIN" in path  # a key, it may be: it is not repeated
+            # A key, it may be: it is not repeated
+            is_text = "-----BEGIN" in path
             raise FileUnreadable(
                 f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl "
                 f"option does not exist",
@@ -294,7 +295,8 @@ def tls_context(security: Security) -> ssl.SSLContext:
 
     :raises FileUnreadable: they cannot be read.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate and the host name
+    # Verifies the certificate and the host name
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.check_host_name
     try:
@@ -320,9 +322,8 @@ def _load_own_certificate(context: ssl.SSLContext, security: Security) -> None:
 
     if security.certificate_pem:
         text = security.certificate_pem + "\n" + (security.key_pem or "")
-        with tempfile.NamedTemporaryFile(
-            "w", suffix=".pem"
-        ) as file:  # mode 0600, gone at once; ssl takes only files
+        # Mode 0600, gone at once; ssl takes only files
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(text)
             file.flush()
             context.load_cert_chain(file.name, password=password)
@@ -383,7 +384,8 @@ def _own_certificate(security: Security) -> dict[str, str]:
     key = _text(security.key_file, security.key_pem)
     if certificate is None:
         return {}
-    if security.certificate_file and key is None:  # one file with both, as Java has it
+    # One file with both, as Java has it
+    if security.certificate_file and key is None:
         return {"ssl.keystore.type": "PEM", "ssl.keystore.location": security.certificate_file}
     return {
         "ssl.keystore.type": "PEM",

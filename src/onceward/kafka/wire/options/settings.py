@@ -363,7 +363,8 @@ def _provider_id(provider: TokenProvider) -> str:
     if reference is not None and reference() is provider:
         return name
     name = uuid.uuid4().hex
-    with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is new each time
+    # One that cannot be referred to weakly is new each time
+    with contextlib.suppress(TypeError):
         _known_providers[id(provider)] = (weakref.ref(provider), name)
     return name
 

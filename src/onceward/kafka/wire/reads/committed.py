@@ -98,16 +98,19 @@ def committed_records(
                 0,
             )
             continue
-        empty += not answer.throttle_time_ms  # a throttled answer is empty, too
+        # A throttled answer is empty, too
+        empty += not answer.throttle_time_ms
         if empty >= EMPTY_ANSWERS and part.last_stable_offset >= end:
-            return  # compaction has removed the rest
+            # Compaction has removed the rest
+            return
         if stuck.passed:
             raise BrokerUnreachable(
                 f"{where} had committed records up to offset {end}, and its leader shows nothing "
                 f"from {position} on for {_STUCK_MS // 1000} s",
                 next_step="check the brokers that hold the partition, then run again",
             )
-        client.forget_leaders([where.topic])  # whoever has no news for us may not lead any more
+        # Whoever has no news for us may not lead any more
+        client.forget_leaders([where.topic])
         backoff.wait(stuck)
 
 

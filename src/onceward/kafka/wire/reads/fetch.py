@@ -27,7 +27,8 @@ EMPTY_ANSWERS = 3
 OFFSET_OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 _FETCH_BYTES = 4 * 1024 * 1024
-_CONSUMER = -1  # replica id of a client that is no broker
+# Replica id of a client that is no broker
+_CONSUMER = -1
 
 
 def fetch(

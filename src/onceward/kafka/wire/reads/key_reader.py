@@ -278,7 +278,8 @@ class _PartitionReader:
             raise_as_error(outcome)
         self._high_watermark = answer.responses[0].partitions[0].high_watermark
         records = answer.responses[0].partitions[0].records
-        if not records and not answer.throttle_time_ms:  # a throttled answer is empty, too
+        # A throttled answer is empty, too
+        if not records and not answer.throttle_time_ms:
             self.empty_answers += 1
             # Whoever has no news for us may not lead any more.
             if self.empty_answers % EMPTY_ANSWERS == 0:

@@ -15,7 +15,8 @@ from onceward.ids import ProducerIdentity
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.transactions.fencing import Fencing
 
-_MOMENT_MS = 5_000  # for what an error would like to say, and can do without
+# For what an error would like to say, and can do without
+_MOMENT_MS = 5_000
 
 LONGER_OR_SMALLER = (
     "raise transaction.timeout.ms (options= of the sink), up to the brokers' "

@@ -150,7 +150,8 @@ class IdOwner:
         except Refused as refused:
             return refused.code == _TRANSACTIONAL_ID_NOT_FOUND
         except (Unanswered, ResourceError):
-            return False  # nobody answers: the transaction's own requests will be answered, or not
+            # Nobody answers: the transaction's own requests will be answered, or not
+            return False
         return False
 
     def newer_owner(
@@ -175,7 +176,8 @@ class IdOwner:
             # Brokers before 3.0 cannot tell: the request itself will be answered.
             return refused if refused.code == _TRANSACTIONAL_ID_NOT_FOUND and outdated() else None
         except (Unanswered, ResourceError):
-            return None  # nobody answers: the request itself will be answered, or not
+            # Nobody answers: the request itself will be answered, or not
+            return None
         if found.state == _ONGOING and found.identity != ours:
             return RuntimeError(f"{found.identity} has a transaction open")
         return None

@@ -61,7 +61,8 @@ _GRACE_MS = 10_000
 _PATIENCE_MS = 60_000
 # Kafka's own default of transaction.timeout.ms, which any broker can be expected to allow
 _SAFE_TIMEOUT_MS = 60_000
-_IDLE_MS = 10_000  # after a pause of that length one more request is not felt
+# After a pause of that length one more request is not felt
+_IDLE_MS = 10_000
 _TAKEOVER_ATTEMPTS = 5
 _INVALID_TXN_STATE = 48
 _INVALID_TRANSACTION_TIMEOUT = 50
@@ -329,7 +330,8 @@ class Transaction:
                 self._recover()
                 return
             if refused.code == _TRANSACTION_ABORTABLE:
-                self.state = State.IN_DOUBT  # it was not carried out: whatever is open still is
+                # It was not carried out: whatever is open still is
+                self.state = State.IN_DOUBT
                 self._recover()
                 return
             if refused.rule.meaning is Meaning.ABORT:
