@@ -58,7 +58,7 @@ messages: $(INSTALLED) ## write tests/messages.json anew from the fast tests (AR
 	PYTHONPATH=tests $(BIN)/python -m support.errors build/messages.jsonl
 
 test-all: jars ## every test, with more examples
-	$(PYTEST) --hypothesis-profile=default $(ARGS)
+	$(PYTEST) --hypothesis-profile=thorough $(ARGS)
 
 # Without the lock: whatever pip resolves today has to run the first job of the README.
 readme: ## README's commands in an empty environment: install, first job, kill -9, verify (2 min; ARGS="--pyspark 4.1.1 --kafka 4.4.0")

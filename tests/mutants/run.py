@@ -190,7 +190,7 @@ class Workshop:
         folder.mkdir(exist_ok=True)
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "witness", "-p", "no:cacheprovider", "-W",
-            "ignore", "--hypothesis-profile=default",
+            "ignore", "--hypothesis-profile=thorough",
             f"--timeout={TEST_LIMIT_SECONDS[level]}", "-o", "timeout_func_only=true",
             f"--basetemp={folder / name}",
             *(["-x"] if stop_at_first else []), *nodes,

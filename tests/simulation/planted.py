@@ -21,6 +21,7 @@ def planted(owner: Any, name: str, before: str, after: str) -> Iterator[None]:
     """Inside, the function or method ``name`` of ``owner`` has ``after`` where it says
     ``before``.
     """
+    assembled.install()  # what is planted has the names of the module as the stand-ins leave them
     function = owner.__dict__[name]
     source = textwrap.dedent(inspect.getsource(function))
     assert before in source, f"{owner.__name__}.{name} does not say {before!r} any more"
