@@ -34,7 +34,7 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
 @pytest.mark.parametrize(
     ("odds", "owner", "name", "before", "after"),
     [
-        (None, MicroBatches, "_finish_what_is_decided", "self._newest is None or", "True or"),
+        (None, MicroBatches, "_publish", "self._newest is None or", "True or"),
         (
             {"crash:publish.started": 3},
             TwoPhaseTarget,
