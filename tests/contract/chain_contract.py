@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward_testing.sink_contract import certain
@@ -33,7 +33,7 @@ class Store:
 
 
 def record(
-    sequence: int, attempt: AttemptId, state: State = State.FINISHED, data: Any = None
+    sequence: int, attempt: AttemptId, state: RecordState = RecordState.FINISHED, data: Any = None
 ) -> LedgerRecord:
     return LedgerRecord(
         P,
@@ -48,7 +48,7 @@ def record(
 
 
 def append(
-    chain: Chain, newest: LedgerRecord | None, state: State = State.FINISHED
+    chain: Chain, newest: LedgerRecord | None, state: RecordState = RecordState.FINISHED
 ) -> LedgerRecord:
     sequence = 0 if newest is None else newest.sequence + 1
     made = record(sequence, chain.begin(newest), state)
@@ -118,7 +118,7 @@ class ChainContract:
         doing = {
             "begin and append": lambda: append(old, first),
             "append": lambda: old.append(begun),
-            "progress": lambda: old.progress(replace(first, state=State.FINISHED)),
+            "progress": lambda: old.progress(replace(first, state=RecordState.FINISHED)),
         }
         with pytest.raises(Fenced):
             doing[does]()
@@ -127,23 +127,23 @@ class ChainContract:
 
     def test_progress_replaces_the_newest(self, store: Store) -> None:
         chain = store.chain()
-        decided = append(chain, chain.take(), State.DECIDED)
+        decided = append(chain, chain.take(), RecordState.DECIDED)
         assert certain(lambda: store.chain().peek()) == decided
-        finished = chain.progress(replace(decided, state=State.FINISHED))
-        assert (finished.sequence, finished.state) == (0, State.FINISHED)
+        finished = chain.progress(replace(decided, state=RecordState.FINISHED))
+        assert (finished.sequence, finished.state) == (0, RecordState.FINISHED)
         assert certain(lambda: store.chain().peek()) == finished
         following = append(chain, finished)
         assert store.chain().take() == following
 
     def test_a_new_owner_finishes_what_the_old_one_decided(self, store: Store) -> None:
         old = store.chain()
-        decided = append(old, old.take(), State.DECIDED)
+        decided = append(old, old.take(), RecordState.DECIDED)
         new = store.chain()
         assert new.take() == decided
-        finished = new.progress(replace(decided, state=State.FINISHED))
+        finished = new.progress(replace(decided, state=RecordState.FINISHED))
         append(new, finished)
         with pytest.raises(Fenced):
-            old.progress(replace(decided, state=State.FINISHED))
+            old.progress(replace(decided, state=RecordState.FINISHED))
 
     @pytest.mark.parametrize("carried_out", [True, False])
     def test_a_doubt_is_settled_for_good(self, store: Store, carried_out: bool) -> None:
@@ -182,7 +182,7 @@ class ChainContract:
         chain = store.chain()
         newest = chain.take()
         names = [f"part-{number:06}-{'x' * 60}" for number in range(10_000)]
-        large = record(0, chain.begin(newest), State.DECIDED, names)
+        large = record(0, chain.begin(newest), RecordState.DECIDED, names)
         chain.append(large)
         assert store.chain().take() == large
 

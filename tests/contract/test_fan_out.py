@@ -25,7 +25,7 @@ import onceward as ow
 from onceward.engine import task_job
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.fan_out import FanOutTarget
-from onceward.engine.ledger.record import LedgerRecord, State
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
@@ -363,14 +363,14 @@ def test_a_decided_batch_is_for_the_fan_out_that_decided_it(here: HereKit, who: 
 
 def test_the_record_names_all_and_is_finished_at_last(here: HereKit):
     record = Process(here).open().decide(FIRST)
-    assert record.state is State.DECIDED
+    assert record.state is RecordState.DECIDED
     assert {name: output.records for name, output in record.outputs.items()} == {
         "@own": 7,
         "@delivered": 7,
     }
     newest = Process(here).open().newest
     assert newest is not None
-    assert newest.state is State.FINISHED
+    assert newest.state is RecordState.FINISHED
     assert newest.pipeline == here.pipeline
     assert newest.outputs["@delivered"].data["delivered"] == 4
 
@@ -428,7 +428,7 @@ def test_what_is_published_may_be_taken_away_while_another_is_down(
         file.unlink()
     newest = Process(here).open().newest
     assert newest is not None
-    assert newest.state is State.FINISHED
+    assert newest.state is RecordState.FINISHED
     assert here.readers["own"]() == Counter(FIRST)
 
 

@@ -23,7 +23,7 @@ from chain_contract import ChainContract, P, Store, append, record
 
 import onceward as ow
 from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import State
+from onceward.engine.ledger.record import RecordState
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -127,11 +127,11 @@ class TestFolder(ChainContract):
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chain = store.chain()
-        chain.append(replace(record(0, chain.begin(chain.take())), state=State.DECIDED))
+        chain.append(replace(record(0, chain.begin(chain.take())), state=RecordState.DECIDED))
         heir = store.chain()
         decided = heir.take()
         assert decided is not None
-        finished = replace(decided, state=State.FINISHED)
+        finished = replace(decided, state=RecordState.FINISHED)
 
         def fails(path: Path) -> None:
             raise OSError("the disk does not answer")
@@ -269,8 +269,8 @@ class DatabaseContract(ChainContract):
         newest = chain.take()
         for _ in range(5):
             newest = append(chain, newest)
-        decided = append(chain, newest, State.DECIDED)
-        finished = chain.progress(replace(decided, state=State.FINISHED))
+        decided = append(chain, newest, RecordState.DECIDED)
+        finished = chain.progress(replace(decided, state=RecordState.FINISHED))
         kept = [(found.sequence, found.state) for found in store.chain().history()]
         assert kept == [
             (5, finished.state),

@@ -22,7 +22,7 @@ from onceward.delivery import target as write_ahead
 from onceward.delivery.target import WriteAheadTarget
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.ledger.record import LedgerRecord, State
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -700,6 +700,6 @@ def test_the_ledger_counts_what_is_delivered(here: HttpKitHere):
         Process(here).open().commit(FIRST)
     newest = here.new_target().peek()
     assert newest is not None
-    assert (newest.state, newest.records) == (State.DECIDED, 7)
+    assert (newest.state, newest.records) == (RecordState.DECIDED, 7)
     assert newest.outputs["write_ahead"].data["delivered"] == 2
     assert pipeline_id(here.name) == newest.pipeline

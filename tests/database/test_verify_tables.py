@@ -16,7 +16,7 @@ import pytest
 from database_place import Place, three_batches
 
 import onceward as ow
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -223,10 +223,10 @@ def test_a_ledger_of_files_is_not_taken_for_one_of_tables(place: Place):
     made = LedgerRecord(
         place.pipeline, 0, BatchId("q", 0), (), chain.begin(newest),
         {"files": Output("files", 1, 0, files)}, 0,
-        State.DECIDED,
+        RecordState.DECIDED,
     )  # fmt: skip
     chain.append(made)
-    chain.progress(replace(made, state=State.FINISHED))
+    chain.progress(replace(made, state=RecordState.FINISHED))
     answer = verified(place)
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
 

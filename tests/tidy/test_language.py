@@ -22,10 +22,8 @@ NO_VERB: set[str] = set()
 TWO_MEANINGS = {
     "Landing",
     "OpenStagingWriter",
-    "Patience",
     "Rows",
     "StagingWriter",
-    "State",
     "TransactionWriter",
     "Written",
     "_Found",
@@ -34,7 +32,6 @@ TWO_MEANINGS = {
 """Names of classes that two modules define."""
 
 LONG = {
-    "onceward/engine/micro_batch.py: _attempt",
     "onceward/kafka/sink/task_reports.py: _in_chains",
     "onceward/kafka/wire/acls.py: minimal_acls",
     "onceward/kafka/wire/options/settings.py: settings_from_options",

@@ -13,7 +13,7 @@ from onceward.engine.ledger.record import (
     FrameWritten,
     LedgerRecord,
     Output,
-    State,
+    RecordState,
     decode,
     encode,
 )
@@ -40,7 +40,7 @@ records = st.builds(
         st.builds(Output, st.text(), numbers, numbers, json_values),
     ),
     committed_at_ms=numbers,
-    state=st.sampled_from(State),
+    state=st.sampled_from(RecordState),
     run_id=st.text(),
     frames=st.none()
     | st.lists(st.builds(FrameWritten, st.none() | st.text(), numbers), max_size=3).map(tuple),

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from onceward.engine.ledger.record import LedgerRecord, State
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.ledger.topic import _Found, _newest_record
 
 DECIDED = LedgerRecord(
-    PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, State.DECIDED
+    PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, RecordState.DECIDED
 )
 LATER = replace(DECIDED, attempt=AttemptId(0, 7))
-FINISHED = replace(DECIDED, attempt=AttemptId(0, 9), state=State.FINISHED)
+FINISHED = replace(DECIDED, attempt=AttemptId(0, 9), state=RecordState.FINISHED)
 NEXT = replace(DECIDED, sequence=5)
 
 

@@ -20,7 +20,7 @@ from onceward.engine import micro_batch
 from onceward.engine.calls import replay as replay_module
 from onceward.engine.calls.journal import FailedCall, FailureKind, Journal
 from onceward.engine.ledger.admission import Resume, SkippedBatches
-from onceward.engine.ledger.record import FrameWritten, LedgerRecord, Output, State
+from onceward.engine.ledger.record import FrameWritten, LedgerRecord, Output, RecordState
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.source_identity import SourceIdentity, UnknownIdentity
@@ -81,7 +81,7 @@ class MemoryTarget(Target):
         self.output: list[int] = []
         self.ledger: list[LedgerRecord] = []
         self.published: list[int] = []
-        self.decides = State.FINISHED
+        self.decides = RecordState.FINISHED
         self._epoch = 0
         self.attempt: MemoryAttempt | None = None
 
@@ -115,7 +115,7 @@ class MemoryTarget(Target):
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         self.call("finish")
         self.published.append(record.batch.batch_id)
-        self.ledger[-1] = replace(record, state=State.FINISHED)
+        self.ledger[-1] = replace(record, state=RecordState.FINISHED)
         return self.ledger[-1]
 
     def carry_out(self) -> None:
@@ -463,7 +463,7 @@ def test_a_second_call_for_the_same_batch_is_refused_not_dropped():
 
 def two_phase(**plan: list[BaseException | None]) -> MemoryTarget:
     target = MemoryTarget(**plan)
-    target.decides = State.DECIDED
+    target.decides = RecordState.DECIDED
     return target
 
 
@@ -474,7 +474,7 @@ def test_what_is_decided_is_published_before_spark_hears_of_it():
         work.process(write(Frame()), running(number))
     assert target.calls == ["peek", "open", *["begin", "write", "stage", "commit", "finish"] * 2]
     assert target.published == [0, 1]
-    assert [record.state for record in target.ledger] == [State.FINISHED] * 2
+    assert [record.state for record in target.ledger] == [RecordState.FINISHED] * 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 import onceward as ow
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.two_phase import KIND, TwoPhaseTarget
 from onceward.errors import ConfigurationError, LedgerUnreadable, UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId
@@ -53,7 +53,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 def decided(version: int) -> LedgerRecord:
     outputs = {KIND: Output(KIND, 1, 3, {"version": version, "committables": ["a", "b"]})}
     return LedgerRecord(
-        PipelineId("p"), 0, BatchId("q", 0), (), AttemptId(1, 1), outputs, 0, State.DECIDED
+        PipelineId("p"), 0, BatchId("q", 0), (), AttemptId(1, 1), outputs, 0, RecordState.DECIDED
     )
 
 
@@ -63,7 +63,7 @@ def finished_by(sink: ow.TwoPhaseCommitSink, version: int) -> None:
     assert target.chain.take() is None
     target.chain.begin(None)
     target.chain.append(decided(version))
-    assert target.finish(decided(version)).state is State.FINISHED
+    assert target.finish(decided(version)).state is RecordState.FINISHED
 
 
 def test_what_is_of_this_version_is_committed_as_it_is(tmp_path: Path):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceward.delivery.target import KIND, WriteAheadAttempt
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.target import Prepared
 from onceward.engine.two_phase import TwoPhaseAttempt
 from onceward.errors import ConfigurationError, Fenced
@@ -26,7 +26,9 @@ def test_files_that_a_newer_copy_has_dropped_are_no_question_of_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: int, error: type[Exception]
 ) -> None:
     """Where Kafka has forgotten the id it fences nobody: the ledger tells who has gone on."""
-    prepared = Prepared({KIND: Output(KIND, 1, 6, {"committables": [NAME]})}, "", State.DECIDED)
+    prepared = Prepared(
+        {KIND: Output(KIND, 1, 6, {"committables": [NAME]})}, "", RecordState.DECIDED
+    )
     monkeypatch.setattr(TwoPhaseAttempt, "prepared", lambda self: prepared)
     found = LedgerRecord(P, newest, BatchId("q", newest), (), AttemptId(1, 1), {}, 0)
     attempt: Any = WriteAheadAttempt.__new__(WriteAheadAttempt)

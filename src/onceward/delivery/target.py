@@ -38,7 +38,7 @@ from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Prepared
-from onceward.engine.two_phase import Committer, Patience, TwoPhaseAttempt, TwoPhaseTarget
+from onceward.engine.two_phase import Committer, GrowingPauses, TwoPhaseAttempt, TwoPhaseTarget
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -206,7 +206,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         :raises PublishIncomplete: the target has not taken it in time. :raises DeliveryRefused: it never
             will.
         """
-        patience = Patience(self.commit_timeout_s)
+        patience = GrowingPauses(self.commit_timeout_s)
         ids = {
             "pipeline": record.pipeline,
             "batch_id": record.batch.batch_id,

@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 )
 
 from onceward.delivery.chunks import Chunk
-from onceward.engine.change_words import DELETES, WRITES
+from onceward.engine.policy import DELETES, WRITES
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused
 

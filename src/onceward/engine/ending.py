@@ -13,8 +13,15 @@ from collections.abc import Callable
 
 from onceward import patience, surroundings
 from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target
-from onceward.errors import CommitInDoubt, Fenced, OncewardError, TransactionTimedOut
+from onceward.errors import (
+    BatchTimedOut,
+    CommitInDoubt,
+    Fenced,
+    OncewardError,
+    TransactionTimedOut,
+)
 from onceward.ids import PipelineId
 from onceward.spark.batch.job import JobInterrupted
 
@@ -55,6 +62,25 @@ class Ending:
                 "come. The next start settles it first of all: it ends what is open, and asks the "
                 "ledger whether the batch is committed."
             )
+
+
+class TimeLimit:
+    """``batch_timeout_s``, from when this object is made: of all frames of the attempt
+    together.
+    """
+
+    def __init__(self, policy: SinkPolicy) -> None:
+        self._seconds = policy.batch_timeout_s
+        self._began = surroundings.monotonic()
+
+    def passed(self) -> BatchTimedOut | None:
+        """Return the error, once the time is over."""
+        if self._seconds is None or surroundings.monotonic() - self._began <= self._seconds:
+            return None
+        return BatchTimedOut(
+            f"the batch ran longer than batch_timeout_s={self._seconds}",
+            next_step="raise batch_timeout_s, or make batches smaller (maxOffsetsPerTrigger)",
+        )
 
 
 def undo(target: Target, attempt: Attempt, error: BaseException, pipeline: PipelineId) -> None:

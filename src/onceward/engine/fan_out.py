@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import (
     AtomicTarget,
@@ -95,7 +95,7 @@ class FanOutTarget(Target):
         newest = self.chain.take() if self._atomic is None else self._atomic.open(running)
         undone = (
             self._must_be_ours(newest)
-            if newest is not None and newest.state is State.DECIDED
+            if newest is not None and newest.state is RecordState.DECIDED
             else {}
         )
         # Each of what is decided stays, whoever lists it: two of the targets may prepare at one
@@ -133,7 +133,7 @@ class FanOutTarget(Target):
             except OncewardError as error:
                 self._record_published(branch.record, error)
                 raise
-        return self.chain.progress(replace(record, state=State.FINISHED))
+        return self.chain.progress(replace(record, state=RecordState.FINISHED))
 
     def _record_published(self, record: LedgerRecord, error: OncewardError) -> None:
         """Record which targets have published."""
@@ -238,7 +238,7 @@ class BranchChain(Chain):
         merged = self._branch.merge(self.record, record)
         # That this one is finished need not be written: it would be found out anew, and others may
         # not be.
-        if record.state is State.DECIDED:
+        if record.state is RecordState.DECIDED:
             merged = self._chain.progress(merged)
         self.record = merged
         return replace(self._branch.own_record(merged), state=record.state)
@@ -315,12 +315,12 @@ class FanOutAttempt(Attempt):
     def prepared(self) -> Prepared:
         outputs: dict[str, Output] = {}
         summaries: list[str] = []
-        state = State.FINISHED
+        state = RecordState.FINISHED
         for name, attempt in self._attempts.items():
             prepared = attempt.prepared()
             (outputs[name],) = prepared.outputs.values()
             summaries.append(f"{name}: {prepared.summary}")
-            state = state if prepared.state is State.FINISHED else State.DECIDED
+            state = state if prepared.state is RecordState.FINISHED else RecordState.DECIDED
         # Last: what fails before has not held it up
         if self._atomic is not None:
             prepared = self._atomic.prepared()

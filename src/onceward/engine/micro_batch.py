@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from onceward import events, patience, surroundings
 from onceward.engine.calls.advice import (
@@ -50,10 +51,10 @@ from onceward.engine.ledger.admission import (
     is_refused_in_any_case,
     loses_dead_letters,
 )
-from onceward.engine.ledger.record import FrameWritten, LedgerRecord, State
+from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordState
 from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.source_identity import SourceIdentity, source_identity
-from onceward.engine.target import Target, Write, event_ids
+from onceward.engine.target import Attempt, Target, Write, event_ids
 from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery
 from onceward.ids import BatchId
 from onceward.spark.batch.query import RunningBatch
@@ -92,8 +93,7 @@ class MicroBatches:
         self._finished: BatchId | None = None
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
-        """Write the frames of a batch exactly once, or raise; when it returns, the batch is
-        committed."""
+        """Write the frames of a batch exactly once, or raise; afterwards it is committed."""
         if running.batch == self._finished:
             raise second_call(running.batch)
         if self._admit(writes, running) is Admission.REPLAY:  # 1
@@ -161,7 +161,7 @@ class MicroBatches:
             try:
                 self._decide(running, peeked)
             except AdmissionRefused as refused:
-                if peeked is not None and peeked.state is State.DECIDED:
+                if peeked is not None and peeked.state is RecordState.DECIDED:
                     refused.next_step += publishing_first(peeked.batch, batch)
                 raise
 
@@ -180,11 +180,8 @@ class MicroBatches:
         if not outcome.writes and outcome is not Admission.REPLAY:
             raise refusal(outcome, batch, sources, newest, history)
         if outcome is Admission.AFTER_SKIPPED:
-            log.info(
-                "%s: %s comes after batches that were not handed over",
-                self._policy.pipeline,
-                batch,
-            )
+            text = "%s: %s comes after batches that were not handed over"
+            log.info(text, self._policy.pipeline, batch)
         return outcome
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> None:
@@ -218,15 +215,9 @@ class MicroBatches:
                     with_the_next_start(error)
                     raise
                 must_compute_once(running, error)
-                log.warning(
-                    "%s: attempt %d of %s failed and was aborted, running it again: %s",
-                    self._policy.pipeline,
-                    attempt,
-                    running.batch,
-                    error,
-                )
-            pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-            patience.pause(pause)
+                text = "%s: attempt %d of %s failed and was aborted, running it again: %s"
+                log.warning(text, self._policy.pipeline, attempt, running.batch, error)
+            patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
             attempt += 1
         # Not among the attempts: what is decided is never tried again
         self._publish(running)
@@ -273,28 +264,34 @@ class MicroBatches:
                 undo(self._target, attempt, error, self._policy.pipeline)
             raise
         staged = surroundings.monotonic()
+        committed = self._commit(attempt, record, **self._ids(running))  # 8
+        if committed is record:  # one line a batch, for whoever runs it with logging at INFO
+            log.info(
+                "%s: batch %d committed: %d records, %s, %.0f ms (commit %.0f ms)",
+                record.pipeline,
+                record.batch.batch_id,
+                record.records,
+                prepared.summary,
+                (surroundings.monotonic() - began) * 1000,
+                (surroundings.monotonic() - staged) * 1000,
+            )
+        return committed
+
+    def _commit(self, attempt: Attempt, record: LedgerRecord, **ids: Any) -> LedgerRecord:
+        """Commit the attempt; without a good answer the ledger decides."""
         try:
-            with events.step(events.COMMIT, **self._ids(running), **attempt.ids):
-                attempt.commit()  # 8
+            with events.step(events.COMMIT, **ids, **attempt.ids):
+                attempt.commit()
         except Fenced:
             raise
         except BaseException as error:  # noqa: BLE001 — the ledger decides, and it is raised again
             return settle_doubt(self._target, attempt, record, error)
-        log.info(  # one line a batch, for whoever runs it with logging at INFO
-            "%s: batch %d committed: %d records, %s, %.0f ms (commit %.0f ms)",
-            record.pipeline,
-            record.batch.batch_id,
-            record.records,
-            prepared.summary,
-            (surroundings.monotonic() - began) * 1000,
-            (surroundings.monotonic() - staged) * 1000,
-        )
         return record
 
     def _publish(self, running: RunningBatch) -> None:
         """Publish the newest batch, if it is decided and not finished."""
         # Nothing else comes before it: a batch after this one, decided first, would be seen first.
-        if self._newest is None or self._newest.state is State.FINISHED:
+        if self._newest is None or self._newest.state is RecordState.FINISHED:
             return
         with events.step(events.PUBLISH, **self._ids(running)):
             self._newest = self._target.finish(self._newest)

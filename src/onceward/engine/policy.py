@@ -13,6 +13,10 @@ from onceward.ids import PipelineId
 
 Delivery = Literal["exactly_once", "at_least_once", "none"]
 
+DELETES = ("d", "delete")
+WRITES = ("c", "r", "u", "insert", "update", "upsert")
+"""The column ``op`` of a change stream, for every sink: Debezium's letters, or words."""
+
 
 @dataclass(frozen=True, slots=True)
 class SinkPolicy:

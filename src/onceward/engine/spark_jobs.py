@@ -13,11 +13,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared
-from onceward.engine.time_limit import TimeLimit
 from onceward.errors import ReportMismatch
 from onceward.ids import AttemptId, PipelineId, chain_prefix
 from onceward.spark.batch.computation import Computation
@@ -101,7 +101,7 @@ class SparkJobsAttempt(Attempt):
         return Prepared(
             {self._kind: Output(self._kind, _FORMAT, self._rows, data)},
             self._summary(committables),
-            State.DECIDED if committables else State.FINISHED,
+            RecordState.DECIDED if committables else RecordState.FINISHED,
         )
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:

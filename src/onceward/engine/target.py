@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.source_identity import ClientFor
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, PipelineId
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
 
     outputs: Mapping[str, Output]
     summary: str = ""
-    state: State = State.FINISHED
+    state: RecordState = RecordState.FINISHED
 
 
 def event_ids(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from onceward.engine.ending import TimeLimit
 from onceward.engine.task_writer import (
     RESULT_DDL,
     OpenWriter,
@@ -16,7 +17,6 @@ from onceward.engine.task_writer import (
     collect_reports,
     task_function,
 )
-from onceward.engine.time_limit import TimeLimit
 from onceward.errors import OncewardError
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch import job

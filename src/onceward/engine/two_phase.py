@@ -25,8 +25,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from onceward import events, patience, surroundings
 from onceward.engine import task_job
+from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, Output, State
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import (
     Attempt,
@@ -37,7 +38,6 @@ from onceward.engine.target import (
     foreign_output_error,
 )
 from onceward.engine.task_writer import OpenWriter, TaskResult, TaskWriter
-from onceward.engine.time_limit import TimeLimit
 from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
@@ -195,7 +195,7 @@ class TwoPhaseTarget(Target):
         :param others: what is decided and another target's, which may be listed here, too.
         """
         self.must_be_of_this_chain()
-        undone = newest is not None and newest.state is State.DECIDED
+        undone = newest is not None and newest.state is RecordState.DECIDED
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
         decided = [*others, *(self.as_recovered(newest) if newest is not None and undone else [])]
@@ -256,20 +256,20 @@ class TwoPhaseTarget(Target):
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         waiting = self._committables(record)
-        patience = Patience(self.commit_timeout_s)
+        backoff = GrowingPauses(self.commit_timeout_s)
         while waiting:
             results = [(committable, self._commit(committable, record)) for committable in waiting]
             self._must_not_be_lost(
                 [one for one, result in results if result is CommitResult.LOST], record
             )
             if any(result is not CommitResult.RETRY_LATER for _, result in results):
-                patience = Patience(self.commit_timeout_s)
+                backoff = GrowingPauses(self.commit_timeout_s)
             waiting = [
                 committable
                 for committable, result in results
                 if result in (CommitResult.RETRY_LATER, CommitResult.PROGRESS)
             ]
-            if waiting and not patience.wait():
+            if waiting and not backoff.wait():
                 raise PublishIncomplete(
                     f"{record.batch} is decided, and {len(waiting)} of its committables were "
                     f"still to be committed after {self.commit_timeout_s:g} s without progress",
@@ -277,7 +277,7 @@ class TwoPhaseTarget(Target):
                     "errors); start the query again: it goes on with them before anything else",
                     details={"pipeline": record.pipeline, "waiting": len(waiting)},
                 )
-        return self.chain.progress(replace(record, state=State.FINISHED))
+        return self.chain.progress(replace(record, state=RecordState.FINISHED))
 
     def _commit(self, committable: Any, record: LedgerRecord) -> CommitResult:
         try:
@@ -402,7 +402,7 @@ class TwoPhaseAttempt(Attempt):
         return Prepared(
             {self.kind: Output(self.kind, _FORMAT, rows, data)},
             f"{len(committables)} committables of {self.id}",
-            State.DECIDED if committables else State.FINISHED,
+            RecordState.DECIDED if committables else RecordState.FINISHED,
         )
 
     def _extra_data(self) -> dict[str, Any]:
@@ -477,7 +477,7 @@ class OpenTaskWriter:
         )
 
 
-class Patience:
+class GrowingPauses:
     """Growing pauses, until the time is over."""
 
     def __init__(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from onceward import events
-from onceward.engine.ledger.record import LedgerRecord, State
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
@@ -117,7 +117,7 @@ class Process:
 
     def finish(self) -> Process:
         """Finish the newest batch if it is decided and not published."""
-        if self.newest is not None and self.newest.state is State.DECIDED:
+        if self.newest is not None and self.newest.state is RecordState.DECIDED:
             self.newest = self.target.finish(self.newest)
         return self
 

@@ -32,7 +32,7 @@ from onceward.spark.batch.query import RunningBatch, is_deterministic
 log = logging.getLogger(__name__)
 
 
-class Comparison(Enum):
+class ReplayOutcome(Enum):
     """How the frames of a batch compare with those that are committed."""
 
     NOTHING_NEW = "nothing new"
@@ -110,14 +110,14 @@ def _missing_writes(
     outcome, lacking = compare_all(
         committed, now, aside, exactly=refused, stateful=running.stateful
     )
-    if outcome is Comparison.NOTHING_NEW:
+    if outcome is ReplayOutcome.NOTHING_NEW:
         return ()
     changed = _error(outcome, running.batch, committed, now)
-    if outcome is Comparison.MORE_FRAMES and policy.resume == "write_missing":
+    if outcome is ReplayOutcome.MORE_FRAMES and policy.resume == "write_missing":
         log.warning("%s: writing what is missing: %s", policy.pipeline, changed.message)
         return [writes[index] for index in lacking]
     by_chance = (
-        outcome is Comparison.OTHER_ROWS
+        outcome is ReplayOutcome.OTHER_ROWS
         and not refused
         and not all(is_deterministic(write.frame) for write in writes)
     )
@@ -160,7 +160,7 @@ def compare_all(
     *,
     exactly: bool = False,
     stateful: bool = False,
-) -> tuple[Comparison, list[int]]:
+) -> tuple[ReplayOutcome, list[int]]:
     """Compare a batch that may have dead letters; return also where in ``now`` new frames stand.
 
     :param set_aside: for each frame in ``now``: is it one of dead letters?
@@ -174,22 +174,22 @@ def compare_all(
         indices = [index for index, is_aside in enumerate(set_aside) if is_aside is aside]
         again = [now[index] for index in indices]
         outcomes.append(compare(then, again, exactly=exactly))
-        if outcomes[-1] is Comparison.MORE_FRAMES:
+        if outcomes[-1] is ReplayOutcome.MORE_FRAMES:
             lacking += [indices[index] for index in _new_frames(then, again)]
         elif aside and stateful and _records(again) < _records(then):
-            outcomes.append(Comparison.DEAD_LETTERS_READ)
+            outcomes.append(ReplayOutcome.DEAD_LETTERS_READ)
     worst_first = (
-        Comparison.OTHER_ROWS,
-        Comparison.DEAD_LETTERS_READ,
-        Comparison.MORE_FRAMES,
-        Comparison.NOTHING_NEW,
+        ReplayOutcome.OTHER_ROWS,
+        ReplayOutcome.DEAD_LETTERS_READ,
+        ReplayOutcome.MORE_FRAMES,
+        ReplayOutcome.NOTHING_NEW,
     )
     return next(outcome for outcome in worst_first if outcome in outcomes), sorted(lacking)
 
 
 def compare(
     committed: Sequence[FrameWritten], now: Sequence[FrameWritten], *, exactly: bool = False
-) -> Comparison:
+) -> ReplayOutcome:
     """Compare the frames that have rows.
 
     ``MORE_FRAMES``: all committed ones, in order, and others after them.
@@ -199,8 +199,8 @@ def compare(
     """
     then, again = [f for f in committed if f.records], [f for f in now if f.records]
     if again == then or (not exactly and _are_covered(again, then)):
-        return Comparison.NOTHING_NEW
-    return Comparison.MORE_FRAMES if again[: len(then)] == then else Comparison.OTHER_ROWS
+        return ReplayOutcome.NOTHING_NEW
+    return ReplayOutcome.MORE_FRAMES if again[: len(then)] == then else ReplayOutcome.OTHER_ROWS
 
 
 def _new_frames(committed: Sequence[FrameWritten], now: Sequence[FrameWritten]) -> list[int]:
@@ -224,12 +224,12 @@ def _records(frames: Sequence[FrameWritten]) -> int:
 
 
 def _error(
-    outcome: Comparison,
+    outcome: ReplayOutcome,
     batch: BatchId,
     committed: Sequence[FrameWritten],
     now: Sequence[FrameWritten],
 ) -> BatchChanged:
-    if outcome is Comparison.DEAD_LETTERS_READ:
+    if outcome is ReplayOutcome.DEAD_LETTERS_READ:
         return dead_letters_changed(batch, committed, now)
-    more = outcome is Comparison.MORE_FRAMES
+    more = outcome is ReplayOutcome.MORE_FRAMES
     return batch_changed(batch, committed, now, more_frames=more)

@@ -22,7 +22,7 @@ VERSION = 2
 """
 
 
-class State(Enum):
+class RecordState(Enum):
     """How far a batch of the ledger is."""
 
     # It will be seen, and something is left to do for that: ``Target.finish``
@@ -78,7 +78,7 @@ class LedgerRecord:
     attempt: AttemptId
     outputs: Mapping[str, Output]
     committed_at_ms: int
-    state: State = State.FINISHED
+    state: RecordState = RecordState.FINISHED
     run_id: str = field(default="", compare=False)
     frames: tuple[FrameWritten, ...] | None = field(default=None, compare=False)
     supplement: bool = field(default=False, compare=False)
@@ -180,7 +180,7 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
             for name, told in document["outputs"].items()
         },
         committed_at_ms=int(document["committed_at_ms"]),
-        state=State(document["state"]),
+        state=RecordState(document["state"]),
         run_id=str(document.get("run_id", "")),
         frames=_frames(document.get("writes")),
         supplement=bool(document.get("supplement", False)),

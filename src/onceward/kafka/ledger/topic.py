@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from onceward import surroundings
-from onceward.engine.ledger.record import LedgerRecord, State, decode, encode
+from onceward.engine.ledger.record import LedgerRecord, RecordState, decode, encode
 from onceward.errors import (
     AccessDenied,
     ConfigurationError,
@@ -377,7 +377,7 @@ def _newest_record(found: Iterable[_Found | None]) -> LedgerRecord | None:
     """
 
     def age(each: _Found) -> tuple[int, int, bool]:
-        return each.record.sequence, each.partitions, each.record.state is State.FINISHED
+        return each.record.sequence, each.partitions, each.record.state is RecordState.FINISHED
 
     newest = max((each for each in found if each is not None), key=age, default=None)
     return None if newest is None else newest.record

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from onceward import events, patience
+from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.target import Attempt, Prepared, Write, event_ids
-from onceward.engine.time_limit import TimeLimit
 from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
 from onceward.kafka.sink.columns import RecordFrame, prepare
 from onceward.kafka.sink.driver_path import DriverPath

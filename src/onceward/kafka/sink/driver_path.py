@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from onceward import events, surroundings
 from onceward.engine import driver_rows
-from onceward.engine.time_limit import TimeLimit
+from onceward.engine.ending import TimeLimit
 from onceward.errors import Fenced, RecordTooLarge
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.kafka.sink.columns import RecordFrame, row_bytes, sort_columns

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, Row
 
 from onceward import events, patience
 from onceward.engine import task_job
+from onceward.engine.ending import TimeLimit
 from onceward.engine.task_writer import results
-from onceward.engine.time_limit import TimeLimit
 from onceward.errors import OncewardError, SequencerUnreachable
 from onceward.ids import TopicPartition
 from onceward.kafka.sink.columns import OrderWithin, RecordFrame, sort_columns

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onceward.engine.change_words import DELETES, WRITES
+from onceward.engine.policy import DELETES, WRITES
 from onceward.sql.mysql.types import MOMENT, TEXT
 from onceward.sql.sink.columns import Table, Written
 from onceward.sql.sink.rows import TASK, Merge, Rows

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame
 
 from onceward import events
 from onceward.engine import driver_rows, task_job
+from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.record import LedgerRecord, Output
 from onceward.engine.target import Attempt, Prepared, Write, event_ids
 from onceward.engine.task_writer import TaskResult
-from onceward.engine.time_limit import TimeLimit
 from onceward.errors import InvalidColumn, LedgerUnreachable, RowRefused, SendFailed
 from onceward.ids import AttemptId
 from onceward.spark.batch.computation import Computation

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from onceward.engine.change_words import DELETES, WRITES
+from onceward.engine.policy import DELETES, WRITES
 from onceward.errors import OncewardError, RowRefused, SendFailed
 from onceward.sql.ledger.database import Session
 from onceward.sql.sink.columns import Table, Written

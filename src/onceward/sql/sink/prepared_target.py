@@ -25,7 +25,7 @@ from collections import deque
 from typing import Any
 
 from onceward import events
-from onceward.engine.ledger.record import LedgerRecord, State
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import OpenTaskWriter, TwoPhaseAttempt, TwoPhaseTarget, drop
@@ -91,7 +91,7 @@ class PreparedTarget(TwoPhaseTarget):
         return str(recovered).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
-        if newest is None or newest.state is State.FINISHED:
+        if newest is None or newest.state is RecordState.FINISHED:
             self._drop_what_came_late(attempt_id.owner if self.chain.owners_grow else None)
             self._remove_markers(newest)
         self._begun.append(attempt_id)
