@@ -1,7 +1,7 @@
 """Classes that users subclass: sinks, sources, and fan-out over several sinks.
 
-Public here: :class:`Task`, which a sink's ``begin`` is given. It is imported when it is first used:
-a task that reads a source needs none of the driver's modules.
+Public here: :class:`Task`, which a sink's ``begin`` is given. It is imported when it is first
+used: a task that reads a source needs none of the driver's modules.
 """
 
 from __future__ import annotations

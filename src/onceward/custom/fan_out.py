@@ -29,10 +29,16 @@ class FanOut(ForeachBatchSink):
 
         sink = ow.FanOut(
             {
-                "orders": ow.KafkaSink(bootstrap_servers=servers, topic="orders", pipeline_id="orders"),
-                "archive": ow.FileSink(path="/archive/orders", pipeline_id="orders", ledger=ow.KafkaLedger(servers)),
+                "orders": ow.KafkaSink(
+                    bootstrap_servers=servers, topic="orders", pipeline_id="orders"
+                ),
+                "archive": ow.FileSink(
+                    path="/archive/orders", pipeline_id="orders", ledger=ow.KafkaLedger(servers)
+                ),
             },
-            select={"orders": lambda frame: frame.selectExpr("key", "to_json(struct(*)) AS value")},
+            select={
+                "orders": lambda frame: frame.selectExpr("key", "to_json(struct(*)) AS value")
+            },
         )
 
     A ``KafkaSink`` or a ``DatabaseSink`` decides by its own commit, in which the ledger record

@@ -55,8 +55,8 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
     :param commit_timeout_s: how long committables are tried again without progress before the
-        query fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it
-        goes on with them first.
+        query fails with :class:`~onceward.errors.PublishIncomplete`; started again
+        (``ow.supervise``) it goes on with them first.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -138,7 +138,9 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         """
 
     def upgrade(self, committable: Any, version: int) -> Any:
-        """Convert ``committable``, of an older :attr:`committable_version`, to the form of today."""
+        """Convert ``committable``, of an older :attr:`committable_version`, to the form of
+        today.
+        """
         raise LedgerUnreadable(
             f"the ledger has a committable of version {version}, and {type(self).__name__} "
             f"(version "

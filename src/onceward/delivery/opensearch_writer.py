@@ -420,7 +420,9 @@ def version_number(upsert: Upsert, by_column: bool) -> int:
 
 
 def parse_seconds(duration: str) -> float:
-    """Parse a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``, ``0``)."""
+    """Parse a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``,
+    ``0``).
+    """
     found = _DURATION.fullmatch(duration)
     return 0.0 if found is None else int(found[1]) * _UNITS[found[2]]
 
@@ -430,7 +432,9 @@ def _may_pass(status: int, kind: str) -> bool:
 
 
 def _said(error: Any) -> tuple[str, str]:
-    """Return the kind of an error and its reason, with the reason behind it, which has the field."""
+    """Return the kind of an error and its reason, with the reason behind it, which has the
+    field.
+    """
     if not isinstance(error, dict):
         return "error", str(error)
     reason = str(error.get("reason"))

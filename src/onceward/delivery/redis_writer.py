@@ -54,7 +54,8 @@ local stored = redis.call('GET', KEYS[2])
 if kind == 'hash' then
   local of_row = redis.call('HGET', KEYS[1], '{VERSION_FIELD}')
   if not of_row then return {{'no version', ''}} end
-  if not stored or string.sub(of_row, 1, {VERSION_LENGTH}) >= string.sub(stored, 1, {VERSION_LENGTH}) then
+  if not stored
+    or string.sub(of_row, 1, {VERSION_LENGTH}) >= string.sub(stored, 1, {VERSION_LENGTH}) then
     stored = of_row
   end
 end
@@ -63,7 +64,8 @@ if stored then
   if not version or #version ~= {VERSION_LENGTH} then return {{'refused', stored}} end
   if counted_by ~= ARGV[3] then return {{'refused', stored}} end
   if string.sub(version, 1, {USERS_LENGTH}) == string.sub(ARGV[1], 1, {USERS_LENGTH}) then
-    local place, ours = string.sub(version, 1, {PLACE_LENGTH}), string.sub(ARGV[1], 1, {PLACE_LENGTH})
+    local place = string.sub(version, 1, {PLACE_LENGTH})
+    local ours = string.sub(ARGV[1], 1, {PLACE_LENGTH})
     if place > ours then return {{'refused', stored}} end
     if place == ours and attempt ~= ARGV[2] then return {{'refused', stored}} end
   end

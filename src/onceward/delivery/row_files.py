@@ -33,7 +33,8 @@ from onceward.errors import (
 )
 
 _NAME = re.compile(
-    r"(?P<task>.+-(?P<frame>\d+)-\d+\.\d+)\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow"
+    r"(?P<task>.+-(?P<frame>\d+)-\d+\.\d+)"
+    r"\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow"
 )
 _PART = ".part"
 _BLOCK_BYTES = 1 << 20

@@ -38,12 +38,12 @@ class WriteAheadSink(TwoPhaseCommitSink):
 
     Cost: the driver delivers alone, one chunk at a time, and appends to the ledger after each.
 
-    :param deliver: called with an ``ow.delivery.Chunk`` in the driver, in the query's own thread. Returns
-        None when the target has all of its rows. What it raises is tried again, with growing
-        pauses, for ``commit_timeout_s``; but for :class:`onceward.errors.DeliveryRefused`, which
-        says that no try will ever do, and stops the query. A time limit for a call that hangs is
-        its own matter. If it is an object with a method ``close``, that is called when the query
-        has ended.
+    :param deliver: called with an ``ow.delivery.Chunk`` in the driver, in the query's own thread.
+        Returns None when the target has all of its rows. What it raises is tried again, with
+        growing pauses, for ``commit_timeout_s``; but for :class:`onceward.errors.DeliveryRefused`,
+        which says that no try will ever do, and stops the query. A time limit for a call that
+        hangs is its own matter. If it is an object with a method ``close``, that is called when
+        the query has ended.
     :param pipeline_id: the stable name of this query: its key in the ledger. One running query per
         id; a second one takes over.
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
@@ -53,15 +53,15 @@ class WriteAheadSink(TwoPhaseCommitSink):
         has a folder of its own in it.
     :param chunk_rows: how many rows are delivered together, at most. Of a batch that is decided it
         does not change.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also leaves out the rows of files
-        that are lost of the batch that an earlier run has decided.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also leaves out the rows
+        of files that are lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
         Delivering does not count.
     :param commit_timeout_s: how long one chunk is tried before the query fails with
-        :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it goes on with that
-        chunk.
+        :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it goes on
+        with that chunk.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 

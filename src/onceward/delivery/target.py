@@ -118,7 +118,8 @@ class WriteAheadTarget(TwoPhaseTarget):
             self._check()
         except OncewardError:
             raise
-        except Exception as error:  # noqa: BLE001 — rows can be stored all the same, and wait for it
+        except Exception as error:  # noqa: BLE001
+            # Rows can be stored all the same, and wait for it.
             log.warning("%s: the target cannot be looked at now: %r", self._policy.pipeline, error)
         return super().list_prepared()
 
@@ -203,8 +204,8 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _delivered(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Deliver ``chunk``, as often as it takes.
 
-        :raises PublishIncomplete: the target has not taken it in time. :raises DeliveryRefused: it never
-            will.
+        :raises PublishIncomplete: the target has not taken it in time. :raises DeliveryRefused: it
+            never will.
         """
         patience = GrowingPauses(self.commit_timeout_s)
         ids = {

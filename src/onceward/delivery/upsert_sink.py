@@ -51,8 +51,9 @@ class UpsertSink(WriteAheadSink):
     :param prefix: of the keys in Redis, such as ``"customer:"``.
     :param index: in OpenSearch: its name, or that of an alias.
     :param write: instead of ``url``: called as ``deliver`` of a write-ahead sink, with a list of
-        ``ow.delivery.Upsert``, one a key. It owes what Redis does here: it keeps the mark of each write,
-        also of what is deleted, and writes what :meth:`ow.delivery.Upsert.replaces` says, both in one step.
+        ``ow.delivery.Upsert``, one a key. It owes what Redis does here: it keeps the mark of each
+        write, also of what is deleted, and writes what :meth:`ow.delivery.Upsert.replaces` says,
+        both in one step.
     :param version: a column of whole numbers from 0, or timestamps from 1970, that grows with each
         change of a key; the larger one stays, whatever comes first. None: what is decided later is
         newer, as it is of equal ones.

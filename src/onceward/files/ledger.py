@@ -189,7 +189,9 @@ class FolderChain(Chain):
             self._remove_old()
 
     def settle(self) -> LedgerRecord | None:
-        """Take the slot that the append in doubt was for, or the one behind it; from nobody else."""
+        """Take the slot that the append in doubt was for, or the one behind it; from nobody
+        else.
+        """
         while not self._take_next():
             record = self._record_at(self._next)
             if record is None or not self._is_our_own(record):

@@ -274,7 +274,9 @@ class Publisher:
             self.files.remove(f"{PREPARED}/{name}")
 
     def recover(self) -> list[dict[str, str]]:
-        """List the attempts of this pipeline of which something is prepared: their folders' names."""
+        """List the attempts of this pipeline of which something is prepared: their folders'
+        names.
+        """
         ours = f"{self._settings.policy.pipeline}@"
         try:
             names = self.files.names(PREPARED)
@@ -356,7 +358,9 @@ def _publish_folder(files: Files, batch: Committable) -> CommitResult:
 
 
 def _publish_files(files: Files, batch: Committable) -> CommitResult:
-    """Publish the files that are whole: a batch of which a file is lost is decided all the same."""
+    """Publish the files that are whole: a batch of which a file is lost is decided all the
+    same.
+    """
     prepared = files.listed(_ready(batch)) or {}
     places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
     folders = {place.rpartition("/")[0] for place in places.values()}

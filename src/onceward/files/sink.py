@@ -69,15 +69,15 @@ class FileSink(ForeachBatchSink):
         ``max_records_per_file`` whichever comes first.
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
         ``ow.KafkaLedger``. None: a folder ledger below a local ``path``, hidden.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also goes on without files that
-        are lost of the batch that an earlier run has decided.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also goes on without
+        files that are lost of the batch that an earlier run has decided.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no
         limit.
     :param commit_timeout_s: how long publishing is tried again without progress before the query
-        fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it goes
-        on with that first.
+        fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it
+        goes on with that first.
     :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
     """
 

@@ -83,7 +83,9 @@ class FileTarget(TwoPhaseTarget):
         return total / output.records
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """List an attempt's folder by its name; what becomes of its files, the ledger alone says."""
+        """List an attempt's folder by its name; what becomes of its files, the ledger alone
+        says.
+        """
         return [{"folder": committable["folder"]} for committable in self._committables(record)]
 
     def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:

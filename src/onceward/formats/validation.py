@@ -49,8 +49,8 @@ def quoted(name: str) -> str:
 def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
     """Check the arguments of ``decode(frame, column=…, on_error=…)``.
 
-    :raises InvalidColumn: there is no such column, it is not binary, or the records are not as they
-        came any more.
+    :raises InvalidColumn: there is no such column, it is not binary, or the records are not as
+        they came any more.
     :raises ConfigurationError: ``on_error`` is no word that is known.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """

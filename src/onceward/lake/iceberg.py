@@ -77,7 +77,9 @@ class Iceberg(LakeTable):
         return Staged(rows, [snapshot] if rows else [], table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        """Publish the staged snapshots with the batch's number, unless the table has it already."""
+        """Publish the staged snapshots with the batch's number, unless the table has it
+        already.
+        """
         table = self._table_with_snapshots(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         note = self._property(committable["branch"])
@@ -115,7 +117,9 @@ class Iceberg(LakeTable):
         return table
 
     def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
-        """Return why it cannot have the snapshots, or readers could not read their files, if so."""
+        """Return why it cannot have the snapshots, or readers could not read their files, if
+        so.
+        """
         if table.id != then["id"]:
             return (
                 "it is another table than the one that has them (was that renamed? then pass "

@@ -66,7 +66,8 @@ def supervise(
 
         def start():
             source = ow.kafka_source(spark, topic="orders", …)
-            return transform(source).writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
+            rows = transform(source).writeStream.option("checkpointLocation", path)
+            return rows.foreachBatch(sink).start()
 
         ow.supervise(start, ow.restart.ExponentialDelay(initial_s=1, max_s=60))
 
@@ -293,7 +294,8 @@ class _Run:
         the one known before."""
         try:
             found = within(_ASK_SECONDS, lambda: self._newest(query))
-        except Exception as error:  # noqa: BLE001 — a checkpoint that is away is for the query to say
+        except Exception as error:  # noqa: BLE001
+            # A checkpoint that is away is for the query to say.
             log.debug("query %s: which batches are committed is not known: %r", self.name, error)
             found = None
         self.committed = self.committed if found is None else found

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -291,8 +292,8 @@ def check_brokers(
                 ]
             ),
             run_check(lambda: _ledger(client, ledger_topic)),
-            *(run_check(lambda name=name: _output(client, name)) for name in topics),  # type: ignore[misc]
-            *(run_check(lambda name=name: _source(client, name)) for name in sources),  # type: ignore[misc]
+            *(run_check(partial(_output, client, name)) for name in topics),
+            *(run_check(partial(_source, client, name)) for name in sources),
         ]
     finally:
         client.close()

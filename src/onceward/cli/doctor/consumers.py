@@ -104,9 +104,9 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
     readers: list[Reader] = []
     for group in groups:
         if group.kind == SHARE:
-            found.append(run_check(lambda group=group: _share_group(client, group)))  # type: ignore[misc]
+            found.append(run_check(partial(_share_group, client, group)))
         elif group.has_offsets:
-            asked = run_check(lambda group=group: _reader(client, group, readers))  # type: ignore[misc]
+            asked = run_check(partial(_reader, client, group, readers))
             found += [asked] if asked.status != "ok" else []
     for topic in topics:
         reading = [reader for reader in readers if reader.reads(topic)]

@@ -56,8 +56,8 @@ class Offset:
     def from_json(cls, value: Any) -> Offset:
         """Parse an offset.
 
-        :raises SourceContractViolated: a checkpoint (or a ledger record) has something else, another
-        source's or a newer version's.
+        :raises SourceContractViolated: a checkpoint (or a ledger record) has something else,
+        another source's or a newer version's.
         """
         if not is_ours(value):
             raise SourceContractViolated(

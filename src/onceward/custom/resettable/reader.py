@@ -203,7 +203,8 @@ class RowsReader(SourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the rows of a partition. Runs in a task."""
-        assert isinstance(partition, RowsInTask)  # noqa: S101 — Spark gives back what _parts_of made
+        # Spark gives back what _parts_of made.
+        assert isinstance(partition, RowsInTask)  # noqa: S101
         with pa.ipc.open_stream(partition.stream) as stream:
             yield from stream
 
@@ -231,7 +232,8 @@ class PartsReader(SourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the rows of a partition. Runs in a task."""
-        assert isinstance(partition, PartToRead)  # noqa: S101 — Spark gives back what _parts_of made
+        # Spark gives back what _parts_of made.
+        assert isinstance(partition, PartToRead)  # noqa: S101
         with self.carrying():
             pieces = self._pieces(copied(partition.part))
             while True:

@@ -99,7 +99,8 @@ class _Source(ABC):
             def schema(self) -> StructType:
                 return schema
 
-            def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 — PySpark's name
+            # PySpark's name.
+            def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
                 reader: SourceReader = reader_class(reads_with)(
                     source,
                     schema,
@@ -171,8 +172,8 @@ class ResettableSource(_Source):
             JSON value. Both are copied before ``read`` is called again.
 
         More than ``limit`` rows, rows without a new position, or a position that came before in
-        the same batch end the query with ``SourceContractViolated``; what it raises, with ``SourceFailed``,
-        which a supervisor may restart.
+        the same batch end the query with ``SourceContractViolated``; what it raises, with
+        ``SourceFailed``, which a supervisor may restart.
         """
 
 
@@ -210,7 +211,9 @@ class PartitionedSource(_Source):
         task, and again if the task fails."""
 
     def read(self, position: Any, limit: int) -> tuple[Any, Any]:
-        """Return all partitions of the next batch, one after the other. Spark does not call this."""
+        """Return all partitions of the next batch, one after the other. Spark does not call
+        this.
+        """
         end = copied(self.advance(copied(position), limit))
         parts = map(copied, self.partitions(copied(position), copied(end)))
         return [row for part in parts for row in _concatenated(self.read_partition(part))], end

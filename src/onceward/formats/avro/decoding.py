@@ -52,7 +52,8 @@ def decode(
     ::
 
         source = ow.kafka_source(spark, topic="people", …)
-        people = ow.avro.decode(source, registry=ow.SchemaRegistry("http://registry:8081"), on_error="dead_letter")
+        registry = ow.SchemaRegistry("http://registry:8081")
+        people = ow.avro.decode(source, registry=registry, on_error="dead_letter")
         people.select("key", "value.name", "value.born")
 
     Each record is read by the schema that it was written with, as the reader's schema: records and
@@ -89,8 +90,8 @@ def decode(
     :raises InvalidColumn: there is no such column, or it is not binary.
     :raises SchemaUnknown: the registry has no such subject or version. :raises
         RegistryUnreachable: it does not answer.
-    :raises UnsupportedSchema: the reader's schema is no Avro, or Spark has no column for it (a record
-        within itself).
+    :raises UnsupportedSchema: the reader's schema is no Avro, or Spark has no column for it (a
+        record within itself).
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)

@@ -47,8 +47,8 @@ def encode(
     a null, Kafka's deletion. Timestamps are written as precisely as the schema has them.
 
     A value that the schema cannot take (a null where it has none, a text that is no symbol of an
-    enum or not UTF-8) fails the batch with :class:`~onceward.errors.UnencodableValue`; nothing is left
-    out and nothing becomes null.
+    enum or not UTF-8) fails the batch with :class:`~onceward.errors.UnencodableValue`; nothing is
+    left out and nothing becomes null.
 
     :param registry: a :class:`onceward.SchemaRegistry`, or its address.
     :param subject: where the schema is registered; by default serializers use ``<topic>-value``.
@@ -59,8 +59,8 @@ def encode(
         versions.
     :raises InvalidColumn: the column is missing, or its type is not the schema's.
     :raises SchemaUnknown: the registry has no such subject, version or schema.
-    :raises UnsupportedSchema: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it
-        does not answer.
+    :raises UnsupportedSchema: it is no Avro, or the registry refuses it. :raises
+        RegistryUnreachable: it does not answer.
     """
     registry = in_context(as_registry(registry), subject)
     kinds = {field.name: field for field in frame.schema.fields}

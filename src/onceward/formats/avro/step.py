@@ -67,7 +67,8 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         if rows is not None:
             try:
                 ids = sorted({*ids, *self.plan.unseen(rows(), MOST_IDS)})
-            except Exception as also:  # noqa: BLE001 — the one id that is known of will do; the next try finds others
+            except Exception as also:  # noqa: BLE001
+                # The one id that is known of will do; the next try finds others.
                 log.warning("the batch could not be searched for other schema ids: %s", also)
         log.info(
             "asking %r for %d schema ids that the query does not know", self._registry, len(ids)

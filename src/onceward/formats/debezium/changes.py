@@ -32,8 +32,9 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 
 def check_columns(frame: DataFrame, function: str) -> None:
-    """Check the frame's columns. :raises InvalidColumn: it lacks a column of changes, or has another
-    type there."""
+    """Check the frame's columns. :raises InvalidColumn: it lacks a column of changes, or has
+    another type there.
+    """
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     for name, wanted in _COLUMNS.items():
         if not isinstance(kinds.get(name), wanted):

@@ -47,7 +47,8 @@ def decode(
     ::
 
         records = ow.kafka_source(spark, topic="prod.shop.orders", …)
-        orders = ow.debezium.decode(records, schema="id BIGINT NOT NULL, total STRING", on_error="dead_letter")
+        schema = "id BIGINT NOT NULL, total STRING"
+        orders = ow.debezium.decode(records, schema=schema, on_error="dead_letter")
         orders.where("op != 'd'").select("after.id", "after.total")
 
     Of JSON say the table's columns by ``schema``; of Avro, pass the ``registry``, and the columns
@@ -70,8 +71,8 @@ def decode(
         ``"skip"``: left out. ``"delete"``: rows of ``op`` ``d``, of which only the record's key
         says what was deleted.
     :param column: binary. :param on_error: as for ``ow.json.decode``.
-    :raises InvalidColumn: there is no such column, it is not binary, or the frame has a column of one
-        of those names.
+    :raises InvalidColumn: there is no such column, it is not binary, or the frame has a column of
+        one of those names.
     :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the
         other one.
     :raises UnsupportedSchema: a schema cannot be read by, or the registry's is no envelope.

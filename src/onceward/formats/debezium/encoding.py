@@ -92,10 +92,16 @@ def structs(
     ::
 
         records = ow.debezium.structs(
-            changes, table="shop.orders", schema="id BIGINT NOT NULL, total DECIMAL(10,2)", key="id", prefix="prod"
+            changes,
+            table="shop.orders",
+            schema="id BIGINT NOT NULL, total DECIMAL(10,2)",
+            key="id",
+            prefix="prod",
         )
         valued = ow.avro.encode(records, registry=registry, subject="prod.shop.orders-value")
-        keyed = ow.avro.encode(valued, registry=registry, subject="prod.shop.orders-key", column="key")
+        keyed = ow.avro.encode(
+            valued, registry=registry, subject="prod.shop.orders-key", column="key"
+        )
 
     ``value`` has the type of :func:`envelope`. A row that is not what ``schema`` says stops the
     query, as in :func:`rows`.

@@ -38,9 +38,15 @@ def rows(
     ::
 
         changes = ow.mysql_changes(spark, url=…, tables=["shop.orders"])
-        orders = ow.debezium.rows(changes, table="shop.orders", schema="id BIGINT NOT NULL, total DECIMAL(10,2)")
+        schema = "id BIGINT NOT NULL, total DECIMAL(10,2)"
+        orders = ow.debezium.rows(changes, table="shop.orders", schema=schema)
         sink = ow.DatabaseSink(
-            url=…, table="orders", mode="changes", key="id", order_by="position", pipeline_id="orders"
+            url=…,
+            table="orders",
+            mode="changes",
+            key="id",
+            order_by="position",
+            pipeline_id="orders",
         )
 
     The columns are those of the row after the change, or of the one that was deleted. ``op`` is

@@ -4,17 +4,19 @@ called by :mod:`envelope` and :mod:`images`.
 Beside what JSON has (:mod:`onceward.formats.json.types`): DECIMAL, BINARY, days as numbers, times
 without a zone. Each is told by the whole of its text, so that nothing is rounded, cut or guessed:
 
-===============  =======================================================================================================
+===============  ==================================================================================
 type             read from
-===============  =======================================================================================================
-DECIMAL(p,s)     a number, or with ``decimals="string"`` also a text of one, of at most p-s and s digits around the
-                 point; one of more than 38 digits in JSON is none that Spark could read
+===============  ==================================================================================
+DECIMAL(p,s)     a number, or with ``decimals="string"`` also a text of one, of at most p-s and s
+                 digits around the point; one of more than 38 digits in JSON is none that Spark
+                 could read
 BINARY           Base64 (RFC 4648, padded)
 DATE             ``"2024-01-31"``, or days since 1970 (``io.debezium.time.Date``)
-TIMESTAMP        ``"2024-01-31T10:00:00.123Z"`` (``io.debezium.time.ZonedTimestamp``); with ``utc`` also without a zone
+TIMESTAMP        ``"2024-01-31T10:00:00.123Z"`` (``io.debezium.time.ZonedTimestamp``); with ``utc``
+                 also without a zone
 TIMESTAMP_NTZ    ``"2024-01-31 10:00:00.123"``
 VARIANT          anything; a null of JSON is a null
-===============  =======================================================================================================
+===============  ==================================================================================
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ def decode(
     ::
 
         source = ow.kafka_source(spark, topic="people", …)
-        people = ow.json.decode(source, schema="name STRING NOT NULL, born DATE", on_error="dead_letter")
+        schema = "name STRING NOT NULL, born DATE"
+        people = ow.json.decode(source, schema=schema, on_error="dead_letter")
         people.select("key", "value.name", "value.born")
 
     A record that is not one object of JSON (RFC 8259) in UTF-8, or has a value that its field does

@@ -196,7 +196,7 @@ def _or_true(condition: Column | None) -> Column:
 
 
 def _all(conditions: object) -> Column | None:
-    found = [condition for condition in conditions if condition is not None]  # type: ignore[attr-defined]
+    found = [one for one in conditions if one is not None]  # type: ignore[attr-defined]
     return reduce(lambda left, right: left & right, found) if found else None
 
 

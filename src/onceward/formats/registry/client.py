@@ -41,7 +41,8 @@ class SchemaRegistry:
     ::
 
         schemas = ow.SchemaRegistry(
-            "https://registry:8081", options={"basic.auth.user.info": "user:password", "ssl.ca.location": "ca.pem"}
+            "https://registry:8081",
+            options={"basic.auth.user.info": "user:password", "ssl.ca.location": "ca.pem"},
         )
 
     Nothing is connected before the first question. All requests go to this address; redirects are
@@ -51,8 +52,8 @@ class SchemaRegistry:
 
     * :class:`~onceward.errors.RegistryUnreachable`: there is none, or the registry says that it
       cannot now;
-    * :class:`~onceward.errors.InvalidRegistryResponse`: what comes is no answer of a registry, or too
-      large;
+    * :class:`~onceward.errors.InvalidRegistryResponse`: what comes is no answer of a registry, or
+      too large;
     * :class:`~onceward.errors.RegistryRefused`: the login, or the server's certificate, is not
       accepted;
     * :class:`~onceward.errors.SchemaUnknown`: it says that it knows no such thing.
@@ -148,8 +149,8 @@ class SchemaRegistry:
 
         Without references it is the registered text itself.
 
-        :raises UnsupportedSchema: it is no Avro schema, or its references go in circles, are too many,
-            too deep or too large.
+        :raises UnsupportedSchema: it is no Avro schema, or its references go in circles, are too
+            many, too deep or too large.
         """
         with self._lock:
             known = self._texts.get(schema_id)
@@ -234,7 +235,8 @@ class SchemaRegistry:
         """Return the id that ``schema_text`` has under ``subject``.
 
         :param normalize: other spellings of the same schema are the same.
-        :raises SchemaUnknown: it is not registered there. :raises UnsupportedSchema: it is no schema.
+        :raises SchemaUnknown: it is not registered there. :raises UnsupportedSchema: it is no
+            schema.
         """
         return self._post("/subjects/{}", subject, schema_text, schema_type, normalize)
 
@@ -250,7 +252,8 @@ class SchemaRegistry:
         once: the same schema has the same id, so a registration whose answer was lost is asked for
         again.
 
-        :raises UnsupportedSchema: it is no schema, or not compatible with the subject's older ones.
+        :raises UnsupportedSchema: it is no schema, or not compatible with the subject's older
+            ones.
         """
         return self._post("/subjects/{}/versions", subject, schema_text, schema_type, normalize)
 

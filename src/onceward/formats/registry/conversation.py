@@ -118,7 +118,8 @@ class Conversation:
                 # A try for which there was little time left tells less than the one before it.
                 if failed is None or later.answered or seconds >= self._limits.request_timeout_s:
                     failed = later
-            wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311 — so that many do not come at once
+            # So that many do not come at once.
+            wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311
             if time.monotonic() + wait >= ends:
                 raise self._timeout_error(method, path, failed)
             log.info("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)

@@ -135,7 +135,9 @@ def _pool(
         pool = library.HTTPSConnectionPool(
             address.host, address.port, ssl_context=tls, assert_hostname=name, **settings
         )
-    pool.ConnectionCls = functools.partial(_connection_classes()[tls is not None], cut=cut)  # type: ignore[assignment] # it is only called
+    connection_class = functools.partial(_connection_classes()[tls is not None], cut=cut)
+    # It is only called.
+    pool.ConnectionCls = connection_class  # type: ignore[assignment]
     return pool
 
 

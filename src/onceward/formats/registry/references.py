@@ -30,8 +30,8 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
     """Return the text of ``schema`` with its references inlined; its own text as it is where it
     has none.
 
-    :raises UnsupportedSchema: it is no Avro; its references go in circles, are too many or too deep, or
-        give a name two meanings.
+    :raises UnsupportedSchema: it is no Avro; its references go in circles, are too many or too
+        deep, or give a name two meanings.
     """
     if schema.schema_type != "AVRO":
         raise UnsupportedSchema(

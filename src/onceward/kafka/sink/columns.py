@@ -3,16 +3,18 @@
 
 Columns are those of Spark's own Kafka sink (``KafkaWriter.scala``) plus ``timestamp``:
 
-===========  =========================================  =====================================================
+===========  =========================================  ===========================================
 column       type                                       meaning
-===========  =========================================  =====================================================
+===========  =========================================  ===========================================
 value        binary or string, required                 the record's value; null is a tombstone
 key          binary or string                           null keys spread evenly over the partitions
 topic        string                                     required when the sink has no ``topic``
-partition    int                                        overrides the partitioner; null leaves it to the key
+partition    int                                        overrides the partitioner; null leaves it
+                                                        to the key
 headers      array<struct<key: string, value: binary>>  null is no headers
-timestamp    timestamp                                  record timestamp; null is the time of writing
-===========  =========================================  =====================================================
+timestamp    timestamp                                  record timestamp; null is the time of
+                                                        writing
+===========  =========================================  ===========================================
 
 With ``KafkaSink(lineage=True)`` also ``source_topic`` (string), ``source_partition`` and
 ``source_offset`` (int or bigint), of which the last three headers of each record are made:

@@ -6,19 +6,20 @@ Called by :mod:`sink` for what the formats of a query cannot read (``engine.deco
 writing, or a topic's retention would take old ones at once. After the headers that a record has
 come, of some name the last one counting:
 
-========================  ===============================================================================
+========================  =========================================================================
 header                    value, UTF-8
-========================  ===============================================================================
+========================  =========================================================================
 onceward.error.class      ``BadFraming``, ``UnknownSchemaId``, ``DoesNotFit``, ``RecordTooLarge`` …
 onceward.error.message    what is wrong, a sentence
 onceward.pipeline         the pipeline id
-onceward.timestamp        the source record's timestamp, milliseconds since 1970; of a record that is too large the
-                          one that it would have had, if it had one
+onceward.timestamp        the source record's timestamp, milliseconds since 1970; of a record that
+                          is too large the one that it would have had, if it had one
 onceward.topic            where the record stood: topic,
 onceward.partition        partition and
-onceward.offset           offset; the names that ``KafkaSink(lineage=True)`` gives to output records, so that
-                          ``onceward verify --conserves`` accounts for dead letters, too
-========================  ===============================================================================
+onceward.offset           offset; the names that ``KafkaSink(lineage=True)`` gives to output
+                          records, so that ``onceward verify --conserves`` accounts for dead
+                          letters, too
+========================  =========================================================================
 
 Numbers are ASCII decimals. What is not known is left out: a record that is too large is one of the
 output, and says where it came from with ``lineage=True`` only.

@@ -317,5 +317,6 @@ def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple
     driver = conf.get("spark.driver.host") or "127.0.0.1"
     bind = conf.get("spark.driver.bindAddress") or driver
     if settings.sequencer_host is not None and conf.get("spark.driver.bindAddress") is None:
-        bind = "::" if ":" in driver else "0.0.0.0"  # noqa: S104 — the name given is not ours to bind; every connection must show the token
+        # The name given is not ours to bind; every connection must show the token.
+        bind = "::" if ":" in driver else "0.0.0.0"  # noqa: S104
     return bind, settings.sequencer_host or driver

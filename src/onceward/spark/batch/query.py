@@ -235,7 +235,9 @@ def is_being_stopped(frame: DataFrame) -> bool:
 
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
-    """Return whether Spark lists the query ``query_id`` as running, in any session of this driver."""
+    """Return whether Spark lists the query ``query_id`` as running, in any session of this
+    driver.
+    """
     return _active_query(frame.sparkSession, query_id) is not None
 
 
@@ -460,12 +462,15 @@ def _initial_offset(stream: Any) -> Any:
     """
     try:
         return json.loads(stream.initialOffset().json())
-    except Exception:  # noqa: BLE001 — the old interface raises UnsupportedOperationException through py4j
+    except Exception:  # noqa: BLE001
+        # The old interface raises UnsupportedOperationException through py4j.
         return None
 
 
 def kafka_options(execution: Any) -> Iterator[Any]:
-    """Yield the options (a Java map) of each Kafka relation that the query reads, in plan order."""
+    """Yield the options (a Java map) of each Kafka relation that the query reads, in plan
+    order.
+    """
     return kafka_options_in(execution.analyzedPlan())
 
 

@@ -25,7 +25,8 @@ def why_not_a_schema(session: SparkSession, text: str) -> str | None:
     """Return what Avro objects to in ``text`` as a schema; None if nothing."""
     try:
         _parsed(session, text)
-    except Exception as error:  # noqa: BLE001 — Py4JJavaError, of whatever kind: its words are what is wanted
+    except Exception as error:  # noqa: BLE001
+        # Py4JJavaError, of whatever kind: its words are what is wanted.
         return _words(error)
     return None
 
@@ -135,7 +136,8 @@ def _read_limits_again(jvm: Any) -> None:
         again = limits.getDeclaredMethod("resetLimits", None)
         again.setAccessible(True)
         again.invoke(None, None)
-    except Exception as error:  # noqa: BLE001 — another Avro than those tried; then the limits hold from the start only
+    except Exception as error:  # noqa: BLE001
+        # Another Avro than those tried; then the limits hold from the start only.
         log.warning(
             "Avro could not be told its limits in this JVM; build the session with "
             "ow.spark_conf(): %s",

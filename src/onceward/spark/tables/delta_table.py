@@ -143,8 +143,8 @@ class DeltaTable:
         """Return ``frame`` with its columns in the table's order. Its job fails with
         ``RowRefused`` at a row whose partition value the table would change.
 
-        :raises InvalidColumn: it has other columns, or other types; or a partition column of it keeps
-            no value.
+        :raises InvalidColumn: it has other columns, or other types; or a partition column of it
+            keeps no value.
         :raises ConfigurationError: this session changes values on their way into the table.
         """
         shape = self.begin().shape

@@ -59,7 +59,8 @@ _OPTIONS = {
 _PINNED = """SET SESSION
     sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO',
     time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1, sql_notes = 1,
-    sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, completion_type = 0, sql_safe_updates = 0,
+    sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, completion_type = 0,
+    sql_safe_updates = 0,
     sql_big_selects = 1, max_sort_length = {sorted}, {limit} = 0"""  # noqa: E501
 """What a session's meaning of values hangs on, and what it does not say: a server may have set it
 in another way. NO_AUTO_VALUE_ON_ZERO: else a 0 in an AUTO_INCREMENT column becomes another number.

@@ -19,11 +19,14 @@ _RELATION = """
 SELECT table_schema, table_name, table_type, engine, @@lower_case_table_names, DATABASE()
 FROM information_schema.tables WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s"""
 _COLUMNS = """
-SELECT column_name, column_type, is_nullable, column_default, extra, character_set_name, collation_name
-FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"""
+SELECT column_name, column_type, is_nullable, column_default, extra,
+    character_set_name, collation_name
+FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
+ORDER BY ordinal_position"""
 _UNIQUE = """
 SELECT index_name, column_name, sub_part
-FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND non_unique = 0"""
+FROM information_schema.statistics
+WHERE table_schema = %s AND table_name = %s AND non_unique = 0"""
 _REFERENCES = """
 SELECT unique_constraint_schema, referenced_table_name
 FROM information_schema.referential_constraints WHERE constraint_schema = %s AND table_name = %s"""
@@ -51,7 +54,9 @@ def locked(connection: Session, name: str, ledger: str) -> Table:
     """Read a table as :func:`table_named` does, and lock it against changes until the transaction
     ends: reading no row of it takes its metadata lock.
     """
-    connection.execute(f"SELECT 1 FROM {_relation(connection, name, ledger).sql} LIMIT 0")  # noqa: S608 — quoted
+    # Quoted.
+    relation = _relation(connection, name, ledger)
+    connection.execute(f"SELECT 1 FROM {relation.sql} LIMIT 0")  # noqa: S608
     return table_named(connection, name, ledger)
 
 

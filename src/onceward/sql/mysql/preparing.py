@@ -46,7 +46,9 @@ up.
 
 
 def xid(name: str) -> str:
-    """Return ``name`` as an XA transaction id: in two parts, ``<pipeline>@<mark>`` and the rest."""
+    """Return ``name`` as an XA transaction id: in two parts, ``<pipeline>@<mark>`` and the
+    rest.
+    """
     first = name.index("@") + 1 + MARK_LENGTH
     whose, which = name[:first], name[first + 1 :]
     return f"X'{whose.encode().hex()}', X'{which.encode().hex()}', {FORMAT}"
@@ -111,7 +113,8 @@ class TransactionWriter(PieceWriter):
             return None
         with named("preparing the transaction of a task"):
             session.execute(
-                f"INSERT INTO {self._landing.markers} (pipeline, name) VALUES (%s, %s)",  # noqa: S608 — quoted
+                # Quoted.
+                f"INSERT INTO {self._landing.markers} (pipeline, name) VALUES (%s, %s)",  # noqa: S608
                 (self._pipeline, self._name),
             )
             session.execute(f"XA END {xid(self._name)}")

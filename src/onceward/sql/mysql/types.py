@@ -5,23 +5,27 @@ Without a word, whatever the strict mode, these servers pad a `char(n)` and a `b
 an empty `tinytext` of 256 bytes (it is copied from another kind of text, and its length in one
 byte is 0): such types are refused, or looked at before.
 
-===================  ==========================  ===================================================================
+===================  ==========================  ==================================================
 column of the frame  staged as                   may become
-===================  ==========================  ===================================================================
-byte, short, int,    tinyint, smallint, int,     any integer type of at least so many bytes (a negative number is
-bigint               bigint                      refused by an unsigned one); decimal with room; byte and short also
-                                                 float, byte to int double
-decimal(p,s)         decimal(p,s), s up to 30    decimal with room; integers of enough digits where s = 0
-float, double        float, double               the same or wider; infinity and NaN are refused by name
+===================  ==========================  ==================================================
+byte, short, int,    tinyint, smallint, int,     any integer type of at least so many bytes (a
+                                                 negative number is
+bigint               bigint                      refused by an unsigned one); decimal with room;
+                                                 byte and short also float, byte to int double
+decimal(p,s)         decimal(p,s), s up to 30    decimal with room; integers of enough digits where
+                                                 s = 0
+float, double        float, double               the same or wider; infinity and NaN are refused by
+                                                 name
 boolean              boolean                     boolean, tinyint
-string               longtext                    varchar, the four kinds of text (too long a value is refused by
-                                                 name), enum; json (which keeps numbers as doubles,
-                                                 and of a name that is there twice the last value)
+string               longtext                    varchar, the four kinds of text (too long a value
+                                                 is refused by name), enum; json (which keeps
+                                                 numbers as doubles, and of a name that is there
+                                                 twice the last value)
 binary               longblob                    varbinary, the four kinds of blob
 date                 date                        date, datetime
 timestamp            datetime(6), in UTC         timestamp(6)
 timestamp_ntz        datetime(6)                 datetime(6)
-===================  ==========================  ===================================================================
+===================  ==========================  ==================================================
 
 Others (array, struct, map, variant, intervals) are refused by name: ``to_json`` makes a string of
 them, for ``json``.

@@ -17,7 +17,8 @@ from onceward.sql.sink.columns import Column, Table
 from onceward.sql.sink.order import Reference
 
 _RELATION = """
-SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relname::text, c.relpersistence::text,
+SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relname::text,
+    c.relpersistence::text,
     c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid),
     EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND is_instead),
     c.relkind = 'p' AND EXISTS (
@@ -32,7 +33,8 @@ SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relnam
         SELECT bool_or(polpermissive AND polcmd IN ('*', 'r') AND is_open)
             AND bool_or(polpermissive AND polcmd IN ('*', 'd') AND is_open)
             AND bool_and(polpermissive OR polcmd NOT IN ('*', 'r', 'd') OR is_open)
-        FROM (SELECT *, coalesce(pg_get_expr(polqual, polrelid) = 'true', false) AS is_open FROM pg_policy
+        FROM (SELECT *, coalesce(pg_get_expr(polqual, polrelid) = 'true', false) AS is_open
+            FROM pg_policy
               WHERE polrelid = c.oid AND EXISTS (
                   SELECT 1 FROM unnest(polroles) AS role
                   WHERE CASE WHEN role = 0 THEN true ELSE pg_has_role(role, 'USAGE') END)) AS ours
@@ -47,12 +49,15 @@ SELECT a.attname,
     a.attgenerated <> '' OR a.attidentity = 'a',
     CASE WHEN t.typtype = 'd' THEN base.typtype ELSE t.typtype END = 'e',
     coalesce(base.typname, t.typname) IN ('bpchar', 'citext')
-        OR NOT coalesce((SELECT collisdeterministic FROM pg_collation k WHERE k.oid = a.attcollation), true)
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype
+        OR NOT coalesce((SELECT collisdeterministic FROM pg_collation k
+            WHERE k.oid = a.attcollation), true)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    LEFT JOIN pg_type base ON base.oid = t.typbasetype
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 _UNIQUE = """
 SELECT array_agg(a.attname::text)
-FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
+FROM pg_index i JOIN pg_attribute a
+    ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
 WHERE i.indrelid = %s AND NOT EXISTS (
     SELECT 1 FROM pg_collation k WHERE k.oid = ANY(i.indcollation) AND NOT k.collisdeterministic)
 AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL

@@ -54,15 +54,18 @@ _SHAPE = """
 WITH RECURSIVE tree(oid) AS (
     SELECT {}::oid UNION ALL SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = tree.oid)
 SELECT n.nspname::text, c.relname::text,
-    md5(concat_ws('/', c.oid, c.relkind, c.relpersistence, c.relhasrules, row_security_active(c.oid),
-        (SELECT string_agg(concat_ws(',', attname, atttypid, atttypmod, attnotnull, attgenerated, attidentity), ';'
+    md5(concat_ws('/', c.oid, c.relkind, c.relpersistence, c.relhasrules,
+        row_security_active(c.oid),
+        (SELECT string_agg(
+            concat_ws(',', attname, atttypid, atttypmod, attnotnull, attgenerated, attidentity), ';'
                            ORDER BY attnum)
          FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
         (SELECT string_agg(oid::text, ',' ORDER BY oid) FROM tree),
         (SELECT string_agg(concat(t.oid, t.tgenabled), ',' ORDER BY t.oid) FROM pg_trigger t
          WHERE NOT t.tgisinternal AND t.tgrelid IN (SELECT oid FROM tree)))),
     NOT (c.relhasrules OR row_security_active(c.oid) OR EXISTS (
-        SELECT 1 FROM pg_trigger t WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 7 = 7
+        SELECT 1 FROM pg_trigger t
+        WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 7 = 7
         AND t.tgrelid IN (SELECT oid FROM tree)))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {}"""
 """Schema and name; all that has to stay as it is until rows are written; and whether COPY would do

@@ -158,7 +158,8 @@ class TransactionWriter(PieceWriter):
         insert = statements.append(rows, self._landing.table, self._landing.written).sql.replace(
             "%%", "%"
         )
-        counted = f"WITH taken AS ({insert} RETURNING 1) SELECT count(*) FROM taken"  # noqa: S608 — quoted
+        # Quoted.
+        counted = f"WITH taken AS ({insert} RETURNING 1) SELECT count(*) FROM taken"  # noqa: S608
         (taken,) = staging.execute(self._connection, counted, seconds_for(self._sent))
         if taken != self._sent:
             raise RowRefused(

@@ -4,26 +4,29 @@ What depends on the value and is not refused by the server is looked at here: a 
 rounded, a `timestamp` of lower precision too, an explicit cast to `varchar(3)` cuts, and a plain
 one cuts spaces.
 
-===================  ==========================  ===================================================================
+===================  ==========================  ==================================================
 column of the frame  staged as                   may become
-===================  ==========================  ===================================================================
-byte, short          smallint                    any integer type, numeric with room, real, double precision
-int                  integer                     integer, bigint, numeric with room, double precision
+===================  ==========================  ==================================================
+byte, short          smallint                    any integer type, numeric with room, real, double
+                                                 precision
+int                  integer                     integer, bigint, numeric with room, double
+                                                 precision
 bigint               bigint                      bigint, numeric with room
-decimal(p,s)         numeric(p,s)                numeric with room; integers of enough digits where s = 0
+decimal(p,s)         numeric(p,s)                numeric with room; integers of enough digits where
+                                                 s = 0
 float                real                        real, double precision
 double               double precision            double precision
 boolean              boolean                     boolean
-string               text                        text, varchar (too long a value is refused by name), citext; json,
-                                                 jsonb, uuid, xml, inet, cidr, macaddr, enums;
-                                                 interval and time, in microseconds
+string               text                        text, varchar (too long a value is refused by
+                                                 name), citext; json, jsonb, uuid, xml, inet, cidr,
+                                                 macaddr, enums; interval and time, in microseconds
 binary               bytea                       bytea
 date                 date                        date, timestamp
 timestamp            timestamp with time zone    the same, in microseconds
 timestamp_ntz        timestamp without time zone the same, in microseconds
 array of one of      …[]                         an array of just that type
 these
-===================  ==========================  ===================================================================
+===================  ==========================  ==================================================
 
 Others (struct, map, variant, intervals) are refused by name: ``to_json`` makes a string of them,
 for ``jsonb``.
@@ -158,7 +161,9 @@ def _has_room(ours: str, our_mods: tuple[int, ...], mods: tuple[int, ...]) -> bo
 
 
 def parsed(kind: str) -> tuple[str, tuple[int, ...], str]:
-    """Parse ``timestamp(3) with time zone[]`` into ``("timestamp with time zone", (3,), "[]")``."""
+    """Parse ``timestamp(3) with time zone[]`` into ``("timestamp with time zone", (3,),
+    "[]")``.
+    """
     found = _TYPE.fullmatch(kind)
     if found is None:
         return kind, (), ""

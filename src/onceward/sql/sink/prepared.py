@@ -168,13 +168,15 @@ class PreparedTransactions:
         places = ", ".join(["%s"] * len(finished))
         with self.talking("removing markers of finished transactions") as session:
             session.execute(
-                f"DELETE FROM {self._markers} WHERE pipeline = %s AND name IN ({places})",  # noqa: S608 — quoted
+                # Quoted.
+                f"DELETE FROM {self._markers} WHERE pipeline = %s AND name IN ({places})",  # noqa: S608
                 (self._pipeline, *finished),
             )
 
     def _is_marked(self, session: Session, name: str) -> bool:
         found = session.execute(
-            f"SELECT 1 FROM {self._markers} WHERE pipeline = %s AND name = %s",  # noqa: S608 — quoted
+            # Quoted.
+            f"SELECT 1 FROM {self._markers} WHERE pipeline = %s AND name = %s",  # noqa: S608
             (self._pipeline, name),
         ).fetchone()
         return found is not None

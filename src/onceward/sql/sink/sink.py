@@ -78,8 +78,8 @@ class DatabaseSink(ForeachBatchSink):
     :param ledger: with ``xa``: where decisions are kept, ``ow.DatabaseLedger``,
         ``ow.KafkaLedger``, ``ow.FolderLedger``; None: ``ledger_table`` of the same database.
     :param commit_timeout_s: with ``xa``: how long transactions are tried to be committed without
-        progress before the query fails with :class:`~onceward.errors.PublishIncomplete`; started again it
-        goes on with them first.
+        progress before the query fails with :class:`~onceward.errors.PublishIncomplete`; started
+        again it goes on with them first.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 

@@ -225,7 +225,8 @@ class Epoch:
                     self._handle(connection, op, payload)
         except frames.BadFrame as error:
             how = f"carried garbage ({error.message})"
-        except BaseException as error:  # noqa: BLE001 - tasks must not go on when their sequencer fails
+        except BaseException as error:  # noqa: BLE001
+            # Tasks must not go on when their sequencer fails.
             self._give_up(connection, "the sequencer failed", error)
         finally:
             self._disconnected(connection, how)
@@ -289,7 +290,8 @@ class Epoch:
         """Take steps 2 to 4 of a grant, as the module numbers them."""
         try:
             self._prepare(connection.task, granted)
-        except BaseException as error:  # noqa: BLE001 - a transaction or a probe may raise anything; passed on
+        except BaseException as error:  # noqa: BLE001
+            # A transaction or a probe may raise anything; passed on.
             self._give_up(
                 connection, f"a lease for {connection.task} could not be prepared", error
             )
@@ -319,7 +321,8 @@ class Epoch:
                 # begins.
                 try:
                     self._publish_end("finished", partition, lease, next_sequence=next_sequence)
-                except BaseException as error:  # noqa: BLE001 - a probe may raise anything; it is passed on
+                except BaseException as error:  # noqa: BLE001
+                    # A probe may raise anything; it is passed on.
                     self._give_up(
                         connection, f"a lease of {connection.task} could not be given back", error
                     )
@@ -375,7 +378,8 @@ class Epoch:
         for partition, lease in lost.items():
             try:
                 self._publish_end("failed", partition, lease, error=self._leases.error)
-            except BaseException as error:  # noqa: BLE001, PERF203 - a probe may raise anything; it is passed on
+            except BaseException as error:  # noqa: BLE001, PERF203
+                # A probe may raise anything; it is passed on.
                 self.poison("a probe failed", _wrap_error("a probe failed", error))
 
     def _give_up(self, connection: TaskConnection, what: str, error: BaseException) -> None:

@@ -26,11 +26,11 @@ An attempt's way, and what ends the epoch instead::
 
     hello     of a second attempt whose predecessor ever held a lease, or of the same attempt twice   → poisoned
               of an attempt with a number that the task had before: the stage is attempted again      → poisoned
-    lease     after ``finished``, without ``hello``, or while waiting                                → poisoned
+    lease     after ``finished``, without ``hello``, or while waiting                  → poisoned
     release   of a lease that is not held by this attempt, or with an impossible sequence             → poisoned
-    finished  while a lease is held                                                                   → poisoned
-    disconnected  after holding any lease and without ``finished``                                    → poisoned
-    overdue   a lease older than the limit                                                            → poisoned
+    finished  while a lease is held                                                    → poisoned
+    disconnected  after holding any lease and without ``finished``                     → poisoned
+    overdue   a lease older than the limit                                             → poisoned
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ class Listener:
             while not self._closing.is_set():
                 try:
                     self._round()
-                except Exception:  # noqa: PERF203 — this thread is the epoch's clock and its only way in
+                except Exception:  # noqa: PERF203
+                    # This thread is the epoch's clock and its only way in.
                     log.exception("the sequencer's listener goes on after an error")
                     self._closing.wait(_TICK_SECONDS)
         finally:
