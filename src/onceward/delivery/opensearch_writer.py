@@ -459,5 +459,8 @@ def _first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
 
 
 def client_library() -> Any:
-    """Import urllib3. :raises ConfigurationError: it is not installed."""
+    """Import urllib3.
+
+    :raises ConfigurationError: it is not installed.
+    """
     return library("writing to OpenSearch needs an HTTP client", "opensearch", "urllib3")

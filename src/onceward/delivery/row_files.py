@@ -60,7 +60,10 @@ class RowFile(NamedTuple):
 
     @staticmethod
     def of(name: Any) -> RowFile:
-        """Parse a file's name. :raises LedgerUnreadable: it is none of ours."""
+        """Parse a file's name.
+
+        :raises LedgerUnreadable: it is none of ours.
+        """
         found = _NAME.fullmatch(name) if isinstance(name, str) else None
         if found is None:
             raise LedgerUnreadable(

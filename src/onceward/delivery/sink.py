@@ -146,7 +146,8 @@ class WriteAheadSink(TwoPhaseCommitSink):
     def _check_place(self) -> None:
         """Look, before a batch is decided, whether the target is one that can be written to.
 
-        :raises OncewardError: it is not. :raises Exception: it cannot be asked now.
+        :raises OncewardError: it is not.
+        :raises Exception: it cannot be asked now.
         """
 
     def _what_rows_become(self) -> dict[str, Any]:

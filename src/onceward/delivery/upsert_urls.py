@@ -26,8 +26,10 @@ _INDEX_BYTES = 255
 def writer_at(
     url: Any, *, prefix: Any, index: Any, tombstone_s: int, by_column: bool, deletes: bool
 ) -> UpsertWriter:
-    """Return the writer for an address. :raises ConfigurationError: it is none, or what it needs
-    is missing or wrong."""
+    """Return the writer for an address.
+
+    :raises ConfigurationError: it is none, or what it needs is missing or wrong.
+    """
     if isinstance(url, str) and url.startswith(_REDIS):
         if index is not None:
             raise ContradictoryOptions(

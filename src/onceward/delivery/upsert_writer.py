@@ -23,8 +23,9 @@ class UpsertWriter(ABC):
 
     @abstractmethod
     def __call__(self, upserts: Iterable[Upsert]) -> None:
-        """Write upserts. :raises DeliveryRefused: keys that cannot be written, ever; the others
-        are written.
+        """Write upserts.
+
+        :raises DeliveryRefused: keys that cannot be written, ever; the others are written.
 
         :raises Exception: the server does not answer, or not now; some may be written.
         """
@@ -33,7 +34,8 @@ class UpsertWriter(ABC):
         """Look, before a batch is decided, whether the place is one to which a key can be written
         for ever.
 
-        :raises ConfigurationError: it is not. :raises Exception: it cannot be asked now.
+        :raises ConfigurationError: it is not.
+        :raises Exception: it cannot be asked now.
         """
 
     @abstractmethod

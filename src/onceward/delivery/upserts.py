@@ -156,8 +156,10 @@ class UpsertColumns:
     """As many as the target takes, and then none that is empty. None: any."""
 
     def check(self, schema: StructType) -> None:
-        """Check the types of a frame's columns. :raises InvalidColumn: it lacks them, or they
-        cannot be used."""
+        """Check the types of a frame's columns.
+
+        :raises InvalidColumn: it lacks them, or they cannot be used.
+        """
         for name in self.key:
             self._must_be(schema, "key", name, (*_INTEGERS, StringType))
         if self.version is not None:

@@ -67,8 +67,8 @@ class FolderLedger(Ledger):
     disk. On Linux other file systems are refused by name; elsewhere nobody tells what a folder
     lies on.
 
-    :param path: the folder. :raises ConfigurationError: it is empty, or an address of something
-        else.
+    :param path: the folder.
+    :raises ConfigurationError: it is empty, or an address of something else.
     """
 
     path: str | os.PathLike[str]
@@ -166,7 +166,10 @@ class FolderChain(Chain):
             return path.read_text()
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
-        """Number an attempt. :raises Fenced: another owner has taken a slot."""
+        """Number an attempt.
+
+        :raises Fenced: another owner has taken a slot.
+        """
         if self._next - 1 not in self._still_ours():
             what = (
                 "has lost its newest entry: the folder was deleted, or restored from an older copy"
@@ -242,7 +245,10 @@ class FolderChain(Chain):
         return True
 
     def _still_ours(self) -> list[int]:
-        """Return all slots that count. :raises Fenced: there is one behind our own."""
+        """Return all slots that count.
+
+        :raises Fenced: there is one behind our own.
+        """
         slots, floor = self._listed()
         if self._next in slots or floor > self._next:
             raise self._overtaken()

@@ -99,7 +99,10 @@ class FileSinkSettings:
 
 
 def checked_path(path: str | os.PathLike[str]) -> str:
-    """Check a path. :raises ConfigurationError: it is none."""
+    """Check a path.
+
+    :raises ConfigurationError: it is none.
+    """
     if isinstance(path, Path):
         return f"file://{path.absolute()}"
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""

@@ -100,7 +100,10 @@ class LakeTable(ABC):
 
     @abstractmethod
     def fitting(self, frame: DataFrame) -> DataFrame:
-        """Return ``frame`` as it can be staged. :raises InvalidColumn: it cannot."""
+        """Return ``frame`` as it can be staged.
+
+        :raises InvalidColumn: it cannot.
+        """
 
     @abstractmethod
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:

@@ -104,8 +104,10 @@ class _Encoding(DecodingStep):
         self._monitor = RegistryMonitor(registry, [schema_id], _REFRESH_S)
 
     def before_batch(self) -> None:
-        """Check that the registry still has this schema under the id. :raises RegistryReplaced: it
-        has another one."""
+        """Check that the registry still has this schema under the id.
+
+        :raises RegistryReplaced: it has another one.
+        """
         self._monitor.check()
 
     def dead_letters(self, rows: DataFrame) -> DataFrame:
@@ -161,7 +163,10 @@ def _must_be_avro(frame: DataFrame, text: str) -> None:
 
 
 def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
-    """Compare the column with the schema. :raises InvalidColumn: they differ."""
+    """Compare the column with the schema.
+
+    :raises InvalidColumn: they differ.
+    """
     why = "; ".join(_differences(kind, parse_types(text), column)) or why_not_writable(
         frame.sparkSession, kind, text
     )

@@ -46,29 +46,49 @@ class Registry(Protocol):
     """
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return a schema by its id. :raises SchemaUnknown: there is none."""
+        """Return a schema by its id.
+
+        :raises SchemaUnknown: there is none.
+        """
 
     def resolved_text(self, schema_id: int) -> str:
-        """Return a schema as self-contained Avro. :raises UnsupportedSchema: it is no Avro."""
+        """Return a schema as self-contained Avro.
+
+        :raises UnsupportedSchema: it is no Avro.
+        """
 
     def versions(self, subject: str) -> list[Version]:
-        """Return all versions of a subject. :raises SchemaUnknown: there is no such subject."""
+        """Return all versions of a subject.
+
+        :raises SchemaUnknown: there is no such subject.
+        """
 
     def latest(self, subject: str) -> Version:
-        """Return the newest version. :raises SchemaUnknown: there is no such subject."""
+        """Return the newest version.
+
+        :raises SchemaUnknown: there is no such subject.
+        """
 
     def version(self, subject: str, number: int) -> Version:
-        """Return one version. :raises SchemaUnknown: there is no such subject or version."""
+        """Return one version.
+
+        :raises SchemaUnknown: there is no such subject or version.
+        """
 
     def lookup(self, subject: str, schema_text: str) -> int:
-        """Return the id of a schema. :raises SchemaUnknown: it is not registered there."""
+        """Return the id of a schema.
+
+        :raises SchemaUnknown: it is not registered there.
+        """
 
     def register(self, subject: str, schema_text: str) -> int:
         """Register a schema unless it is, and return its id."""
 
     def check_unchanged(self, known: Iterable[int]) -> None:
-        """Compare ids with what they meant before. :raises RegistryReplaced: one has another
-        schema now."""
+        """Compare ids with what they meant before.
+
+        :raises RegistryReplaced: one has another schema now.
+        """
 
 
 def as_registry(given: Registry | str) -> Registry:

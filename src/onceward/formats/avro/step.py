@@ -51,8 +51,10 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         self._monitor = RegistryMonitor(registry, ids, refresh_s)
 
     def before_batch(self) -> None:
-        """Check that the registry is still the same. :raises RegistryReplaced: an id of the plan
-        has another schema now."""
+        """Check that the registry is still the same.
+
+        :raises RegistryReplaced: an id of the plan has another schema now.
+        """
         self._monitor.check()
 
     def explain(
@@ -98,8 +100,10 @@ class RegistryMonitor:
         self._answer: Future[None] | None = None
 
     def check(self) -> None:
-        """Ask the registry, and compare. :raises RegistryReplaced: an id has another schema now,
-        or is gone."""
+        """Ask the registry, and compare.
+
+        :raises RegistryReplaced: an id has another schema now, or is gone.
+        """
         if self._answer is None:
             if not self._ids or time.monotonic() < self._due:
                 return

@@ -32,8 +32,9 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 
 def check_columns(frame: DataFrame, function: str) -> None:
-    """Check the frame's columns. :raises InvalidColumn: it lacks a column of changes, or has
-    another type there.
+    """Check the frame's columns.
+
+    :raises InvalidColumn: it lacks a column of changes, or has another type there.
     """
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     for name, wanted in _COLUMNS.items():
@@ -53,8 +54,10 @@ def check_columns(frame: DataFrame, function: str) -> None:
 
 
 def check_values(frame: DataFrame, wanted: str, function: str) -> None:
-    """Check how the source writes values. :raises ConfigurationError: it writes them in another
-    way."""
+    """Check how the source writes values.
+
+    :raises ConfigurationError: it writes them in another way.
+    """
     values = frame.schema["after"].metadata.get(VALUES)
     if values not in (None, wanted):
         raise ConfigurationError(

@@ -57,8 +57,8 @@ def encode(
     :param tombstones: after each delete a record with its key and no value, by which compaction
         forgets the key (``tombstones.on.delete``). Its ``position`` is just behind the delete's.
     :param connector: ``source.connector``.
-    :raises InvalidColumn: the frame is none of changes. :raises ConfigurationError: it has other
-        values; or a parameter is wrong.
+    :raises InvalidColumn: the frame is none of changes.
+    :raises ConfigurationError: it has other values; or a parameter is wrong.
     """
     _check(changes, prefix, connector, "ow.debezium.encode(…)")
     source = F.to_json(_source(prefix, connector), {"ignoreNullFields": "false"})

@@ -80,7 +80,10 @@ def decode_with(
 
 
 def parse_schema(schema: object, function: str = "json.decode(…)") -> StructType:
-    """Parse a schema. :raises UnsupportedSchema: it is no struct, and no columns in DDL."""
+    """Parse a schema.
+
+    :raises UnsupportedSchema: it is no struct, and no columns in DDL.
+    """
     step = (
         f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as "
         f"schema= of {function}"

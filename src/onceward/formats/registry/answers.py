@@ -79,7 +79,10 @@ class Version:
 
 
 def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
-    """Read ``GET /schemas/ids/{id}``. :raises NotFit: it is no schema, or one with another id."""
+    """Read ``GET /schemas/ids/{id}``.
+
+    :raises NotFit: it is no schema, or one with another id.
+    """
     answer = _object(answer)
     # Confluent's newer lines repeat it
     if answer.get("id", schema_id) != schema_id:
@@ -103,13 +106,18 @@ def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) 
 
 
 def id_in(answer: Any) -> int:
-    """Read the id of a registration or a look-up. :raises NotFit: there is none."""
+    """Read the id of a registration or a look-up.
+
+    :raises NotFit: there is none.
+    """
     return _whole(_object(answer), "id")
 
 
 def numbers_in(answer: Any) -> list[int]:
-    """Read ``GET /subjects/{subject}/versions``, sorted. :raises NotFit: it is no list of
-    different numbers from 1."""
+    """Read ``GET /subjects/{subject}/versions``, sorted.
+
+    :raises NotFit: it is no list of different numbers from 1.
+    """
     if not isinstance(answer, list) or not all(
         type(number) is int and 0 < number <= LARGEST_ID for number in answer
     ):
@@ -120,7 +128,10 @@ def numbers_in(answer: Any) -> list[int]:
 
 
 def names_in(answer: Any) -> list[str]:
-    """Read ``GET /subjects``, sorted. :raises NotFit: it is no list of texts."""
+    """Read ``GET /subjects``, sorted.
+
+    :raises NotFit: it is no list of texts.
+    """
     if not isinstance(answer, list) or not all(
         isinstance(name, str) and _is_text(name) for name in answer
     ):

@@ -235,8 +235,8 @@ class SchemaRegistry:
         """Return the id that ``schema_text`` has under ``subject``.
 
         :param normalize: other spellings of the same schema are the same.
-        :raises SchemaUnknown: it is not registered there. :raises UnsupportedSchema: it is no
-            schema.
+        :raises SchemaUnknown: it is not registered there.
+        :raises UnsupportedSchema: it is no schema.
         """
         return self._post("/subjects/{}", subject, schema_text, schema_type, normalize)
 

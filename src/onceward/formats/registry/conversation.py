@@ -103,8 +103,8 @@ class Conversation:
         :raises Unknown: the registry knows no such thing.
         :raises RegistryRefused: it does not let us in.
         :raises UnsupportedSchema: it does not take the schema.
-        :raises RegistryUnreachable: no answer in time. :raises InvalidRegistryResponse: none that
-            makes sense.
+        :raises RegistryUnreachable: no answer in time.
+        :raises InvalidRegistryResponse: none that makes sense.
         """
         left = self._limits.timeout_s
         ends = time.monotonic() + left

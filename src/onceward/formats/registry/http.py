@@ -116,7 +116,10 @@ def _is_distrust(error: BaseException) -> bool:
 
 
 def client_library() -> Any:
-    """Import urllib3. :raises ConfigurationError: it is not installed."""
+    """Import urllib3.
+
+    :raises ConfigurationError: it is not installed.
+    """
     return library("a schema registry needs an HTTP client", "avro", "urllib3")
 
 

@@ -77,8 +77,11 @@ class _OptionParts(NamedTuple):
 
 
 def parse_settings(url: Any, options: Mapping[str, Any] | None) -> RegistrySettings:
-    """Check the settings of a registry. :raises UnknownOption: an option nobody knows. :raises
-    ConfigurationError: one is wrong."""
+    """Check the settings of a registry.
+
+    :raises UnknownOption: an option nobody knows.
+    :raises ConfigurationError: one is wrong.
+    """
     address = parse_address(url)
     parts = _split_options(options or {})
     if parts.tls and address.scheme != "https":

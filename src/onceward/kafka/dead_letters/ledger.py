@@ -82,7 +82,10 @@ class OffsetSet:
 
     @staticmethod
     def from_text(text: str) -> OffsetSet:
-        """Return the set that :meth:`to_text` wrote. :raises ValueError: it is none."""
+        """Return the set that :meth:`to_text` wrote.
+
+        :raises ValueError: it is none.
+        """
         try:
             unpacking = zlib.decompressobj()
             packed = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)

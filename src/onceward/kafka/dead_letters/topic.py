@@ -109,8 +109,8 @@ def letters(
     replayed.
 
     :param partition: only of this one. :param offset: only the letter there.
-    :raises PartitionMissing: the topic has no such partition. :raises TopicMissing, AccessDenied,
-        BrokerUnreachable: …
+    :raises PartitionMissing: the topic has no such partition.
+    :raises TopicMissing, AccessDenied, BrokerUnreachable: …
     """
     found = DeadLetterTopic(client, topic)
     where = None if partition is None else TopicPartition(topic, partition)

@@ -144,8 +144,8 @@ class KafkaChain(Chain):
         took over meanwhile: nobody would fence us then. From ``begin`` on nobody else can commit,
         so that what the ledger says is final.
 
-        :raises Fenced: somebody newer has written. :raises LedgerBehind: our own last record is
-            gone.
+        :raises Fenced: somebody newer has written.
+        :raises LedgerBehind: our own last record is gone.
         :raises LedgerOutdated: it is not, but a broker that no longer leads the ledger was asked.
         """
         newest = self.newest()
@@ -225,8 +225,8 @@ class KafkaChain(Chain):
 
         An attempt that is open is spoilt by it; whoever asks gives it up.
 
-        :raises LedgerOutdated: it is not. :raises Fenced, SendFailed, BrokerUnreachable: nobody
-            could tell.
+        :raises LedgerOutdated: it is not.
+        :raises Fenced, SendFailed, BrokerUnreachable: nobody could tell.
         """
         if not self._confirmed:
             self._confirm_now()

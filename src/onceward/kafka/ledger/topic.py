@@ -209,8 +209,8 @@ class LedgerTopic:
         the last, and in practice those since its last pass. Empty when there is none, or no topic.
         Waits for nobody's open transaction.
 
-        :raises LedgerUnreadable: a record cannot be understood. :raises AccessDenied,
-            BrokerUnreachable: …
+        :raises LedgerUnreadable: a record cannot be understood.
+        :raises AccessDenied, BrokerUnreachable: …
         """
         try:
             self.partition()
@@ -234,7 +234,8 @@ class LedgerTopic:
         where the key has moved since the last record (somebody added partitions), that record's
         old place is taken from the last :meth:`newest`.
 
-        :raises LedgerUnreadable: … :raises BrokerUnreachable: …
+        :raises LedgerUnreadable: …
+        :raises BrokerUnreachable: …
         """
         home = self.partition().partition
         reader = self._readers.get(home) or self._reader(home)

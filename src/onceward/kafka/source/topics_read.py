@@ -93,7 +93,8 @@ def topics_read(
 ) -> TopicsRead:
     """Take ``topic=`` or ``topic_pattern=`` of ``kafka_source``, whichever is given.
 
-    :raises ContradictoryOptions: both. :raises ConfigurationError: neither, or what cannot be.
+    :raises ContradictoryOptions: both.
+    :raises ConfigurationError: neither, or what cannot be.
     """
     if pattern is not None and topic is not None:
         raise ContradictoryOptions(

@@ -163,8 +163,9 @@ class KafkaClient:
         the others in turn, because brokers hear of a new topic one after the other, and one that
         is cut off from the controllers never.
 
-        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable:
-            …
+        :raises TopicMissing: naming the topic.
+        :raises AccessDenied: …
+        :raises BrokerUnreachable: …
         """
         return {
             t.name: {p.partition_index: p.leader_id for p in t.partitions}
@@ -207,8 +208,9 @@ class KafkaClient:
 
         A topic that is deleted and created again under its name has another id (KIP-516).
 
-        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable:
-            …
+        :raises TopicMissing: naming the topic.
+        :raises AccessDenied: …
+        :raises BrokerUnreachable: …
         """
         found = self._topics_asked(sorted(set(topics)))
         return {
@@ -241,8 +243,8 @@ class KafkaClient:
         """Return the node id of the coordinator of a group or transactional id, waiting until
         there is one.
 
-        :raises BrokerUnreachable: none within the time. :raises AccessDenied: naming group or
-            transactional id.
+        :raises BrokerUnreachable: none within the time.
+        :raises AccessDenied: naming group or transactional id.
         """
         with self._lock:
             known = self._coordinators.get((kind, key))

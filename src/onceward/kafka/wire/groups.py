@@ -105,7 +105,8 @@ def sees_all_groups(client: KafkaClient) -> bool:
 def group_members(client: KafkaClient, group: ListedGroup) -> list[Member]:
     """Return the members of a classic group of consumers; none of a group that has just gone.
 
-    :raises AccessDenied: naming the group. :raises BrokerUnreachable: …
+    :raises AccessDenied: naming the group.
+    :raises BrokerUnreachable: …
     """
     name = group.name
     answer = asked(

@@ -103,8 +103,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
     def get_connection(self, node_id: NodeId, **_: Any) -> KafkaConnection:
         """Return the connection to where ``node_id`` is now, which may still be in its set-up.
 
-        :raises NodeNotReadyError: it failed a moment ago. :raises UnknownBrokerIdError: nobody has
-            named that node.
+        :raises NodeNotReadyError: it failed a moment ago.
+        :raises UnknownBrokerIdError: nobody has named that node.
         """
         address = self.addresses.get(node_id)
         if address is None:
@@ -182,7 +182,10 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
                 ) from None
 
     async def _socket_to(self, address: Address, timeout_at: float) -> socket.socket:
-        """Return a connected socket. :raises KafkaConnectionError: why there is none."""
+        """Return a connected socket.
+
+        :raises KafkaConnectionError: why there is none.
+        """
         found = await self._resolved(address, timeout_at)
         failures = []
         for position, info in enumerate(found):

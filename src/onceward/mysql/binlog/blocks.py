@@ -188,8 +188,8 @@ class PendingRows:
     def block(self) -> RowBlock:
         """Decode the next rows.
 
-        :raises BinlogCorrupted: a row is damaged. :raises ChangeUnreadable: a value cannot be
-            represented.
+        :raises BinlogCorrupted: a row is damaged.
+        :raises ChangeUnreadable: a value cannot be represented.
         """
         data, found = self._rest or self._walk()
         most = self._most_rows

@@ -207,8 +207,8 @@ class Decoder:
     def blocks(self) -> list[RowBlock]:
         """Return the next piece, decoded: a block for each table and kind of change.
 
-        :raises ChangeUnreadable: a value cannot be represented. :raises BinlogCorrupted: a row is
-            damaged.
+        :raises ChangeUnreadable: a value cannot be represented.
+        :raises BinlogCorrupted: a row is damaged.
         """
         return list(self._blocks())
 

@@ -62,8 +62,8 @@ class Gtid(NamedTuple):
 def parse_gtid(event: BinlogEvent) -> Gtid | None:
     """Parse a transaction's first event; return None for any other event.
 
-    :raises BinlogCorrupted: it ends inside of a field. :raises ChangeUnreadable: a newer server
-        wrote it.
+    :raises BinlogCorrupted: it ends inside of a field.
+    :raises ChangeUnreadable: a newer server wrote it.
     """
     if event.kind not in TRANSACTION_STARTS:
         return None

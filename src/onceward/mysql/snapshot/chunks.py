@@ -363,8 +363,9 @@ def _driver() -> Any:
 def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> pa.Table:
     """Read the rows of one chunk, in a task, as :data:`onceward.mysql.binlog.blocks.CHANGES`.
 
-    :raises ServerUnreachable: it does not answer, or another one does now. :raises BinlogPurged:
-        it has not kept its binlog back to ``as_of``. :raises ChangeUnreadable: as
+    :raises ServerUnreachable: it does not answer, or another one does now.
+    :raises BinlogPurged: it has not kept its binlog back to ``as_of``.
+    :raises ChangeUnreadable: as
         :func:`read_rows`.
     """
     with open_session(settings, as_of.server) as server:

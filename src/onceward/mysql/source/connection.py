@@ -258,7 +258,8 @@ def open_dump(settings: ChangesSettings, server: str, place: Coordinates) -> Ite
     """Open a dump of the server ``server`` from ``place`` on for the ``with`` block.
 
     :raises ServerUnreachable: it does not answer, or the address leads to another server now.
-    :raises BinlogPurged: the file is gone. :raises SourceReplaced: the file is shorter than that.
+    :raises BinlogPurged: the file is gone.
+    :raises SourceReplaced: the file is shorter than that.
     :raises BinlogCorrupted: the server cannot read its binlog.
     """
     with open_session(settings, server) as session:

@@ -74,8 +74,8 @@ class Dump:
         this moment.
 
         :raises BinlogCorrupted: bytes are not what was written, or no event begins at that place.
-        :raises ServerUnreachable: the server closed the connection. :raises DumpRefused: with an
-            error.
+        :raises ServerUnreachable: the server closed the connection.
+        :raises DumpRefused: with an error.
         """
         for block in self.blocks(file, position):
             yield from block

@@ -88,7 +88,8 @@ def find_after_purge(
 ) -> Position:
     """Return ``position``, whose binlog is gone from its own server, in another file.
 
-    :param error: raised when the file was asked for. :raises OncewardError: that, or as
+    :param error: raised when the file was asked for.
+    :raises OncewardError: that, or as
         :func:`find_position`, for there is no such position.
     """
     if position.gtids is None:

@@ -62,8 +62,8 @@ def committed_records(
     :param skip: asked before each fetch, so that stretches that nobody wants are not even read.
     :raises SourceDataLost: the log has become shorter than it was: the topic was created again, or
         truncated.
-    :raises BrokerUnreachable: no progress for a minute. :raises TopicMissing, AccessDenied,
-        ResourceError: …
+    :raises BrokerUnreachable: no progress for a minute.
+    :raises TopicMissing, AccessDenied, ResourceError: …
     """
     position, stuck, backoff, empty = start, Deadline(_STUCK_MS), Backoff(), 0
     while (position := skip(position)) < end:
@@ -157,7 +157,8 @@ def is_inside_an_aborted_batch(
     (``CompletedFetch.nextFetchedRecord`` of the Java client), so that it never stands there by
     reading. False as well where the log does not reach any more.
 
-    :raises AccessDenied: Read on the topic is needed. :raises BrokerUnreachable: …
+    :raises AccessDenied: Read on the topic is needed.
+    :raises BrokerUnreachable: …
     """
 
     try:

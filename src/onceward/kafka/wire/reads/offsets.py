@@ -150,7 +150,8 @@ def committed_offsets(
         there is nothing to wait for.
     :param note: only offsets whose metadata begin with it.
     :param require_stable: wait while a transaction is about to change them (KIP-447).
-    :raises AccessDenied: naming the group. :raises BrokerUnreachable: …
+    :raises AccessDenied: naming the group.
+    :raises BrokerUnreachable: …
     """
     wanted = None if partitions is None else sorted(partitions)
 

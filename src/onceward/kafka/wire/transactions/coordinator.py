@@ -266,8 +266,8 @@ class TransactionCoordinator:
 def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
     """Ask any broker for a producer id without transactions, for delivery ``at_least_once``.
 
-    :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers
-        before 3.0).
+    :raises BrokerUnreachable: …
+    :raises AccessDenied: the principal lacks IdempotentWrite (brokers before 3.0).
     """
     deadline = Deadline(client.settings.request_timeout_ms)
     answer = asked(

@@ -122,7 +122,8 @@ class Transaction:
         """Take the transactional id from whoever holds it, whose open transaction is aborted
         first. Once per process, before the ledger is read.
 
-        :raises TransactionTimeoutTooLarge: naming both settings. :raises AccessDenied: …
+        :raises TransactionTimeoutTooLarge: naming both settings.
+        :raises AccessDenied: …
         :raises BrokerUnreachable: no answer within ``patience_ms``; may be called again.
         """
         with self._step(Step.TAKE_OVER):
@@ -180,7 +181,8 @@ class Transaction:
         """Open a transaction under an epoch that no transaction had before; return the identity
         for its writers.
 
-        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
+        :raises Fenced: a newer owner.
+        :raises BrokerUnreachable: no answer; may be called again.
         """
         with self._step(Step.BEGIN):
             # KIP-890: a late Produce or EndTxn of the same epoch would land in this transaction.
@@ -275,8 +277,8 @@ class Transaction:
         """Send ``EndTxn(abort)``: nothing of the transaction ever becomes visible. Does nothing if
         none is open.
 
-        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; :meth:`recover` before
-            going on.
+        :raises Fenced: a newer owner.
+        :raises BrokerUnreachable: no answer; :meth:`recover` before going on.
         """
         with self._step(Step.ABORT):
             if self.state is State.TIMED_OUT:
@@ -291,7 +293,8 @@ class Transaction:
         if still ours. When it returns no transaction is open, and what the last one came to stands
         in the ledger.
 
-        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
+        :raises Fenced: a newer owner.
+        :raises BrokerUnreachable: no answer; may be called again.
         """
         with self._step(Step.RECOVER):
             self._recover()
@@ -457,8 +460,9 @@ class Transaction:
         self.version = version
 
     def _require_no_newer_owner(self) -> None:
-        """Check before ``InitProducerId`` with our own identity. :raises Fenced: somebody else has
-        the last word.
+        """Check before ``InitProducerId`` with our own identity.
+
+        :raises Fenced: somebody else has the last word.
         """
         if (newer := self._owner.newer_owner(self.identity, self._outdated)) is not None:
             raise self._fenced(newer) from newer
