@@ -76,7 +76,7 @@ def _connected(
         raise AccessDenied(
             denied.message,
             next_step=f"grant it {right} (kafka-acls --add); docs/how-to/dead-letters.md lists "
-            f"all rights",
+            "all rights",
             details=denied.details,
         ) from denied
     finally:

@@ -141,15 +141,13 @@ def _must_be_sinks(sinks: object) -> None:
             raise ConfigurationError(
                 f"{name}: a {type(sink).__name__} cannot be a part of a fan-out",
                 next_step="pass a KafkaSink, DatabaseSink, FileSink, WriteAheadSink, UpsertSink, "
-                "or a sink of your own "
-                "that subclasses TwoPhaseCommitSink",
+                "or a sink of your own that subclasses TwoPhaseCommitSink",
             )
     atomic = [name for name, sink in sinks.items() if sink.is_atomic]
     if len(atomic) > 1:
         raise ContradictoryOptions(
             f"{' and '.join(atomic)} would each decide by a commit of its own, and one could be "
-            f"carried out without "
-            "the other",
+            "carried out without the other",
             next_step="let one of them decide; write to the other one from its output, in a query "
             "of its own",
         )
@@ -158,8 +156,7 @@ def _must_be_sinks(sinks: object) -> None:
             raise ContradictoryOptions(
                 f"{one} and {other} write to the same place, and would get into each other's way",
                 next_step="write a union of the two frames by one sink; or give each a place of "
-                "its own (path=, or for "
-                "upserts prefix= or write=)",
+                "its own (path=, or for upserts prefix= or write=)",
             )
     (first_name, first), *others = sinks.items()
     for name, sink in others:
@@ -177,20 +174,17 @@ def _must_agree(
     if first._policy != sink._policy:
         raise ContradictoryOptions(
             f"the sinks of a fan-out are one pipeline, and {first_name} and {name} have "
-            f"{first._policy} and "
-            f"{sink._policy}",
+            f"{first._policy} and {sink._policy}",
             next_step="give all of them the same pipeline_id, resume, skipped_batches, "
-            "batch_attempts and "
-            "batch_timeout_s",
+            "batch_attempts and batch_timeout_s",
         )
     if first._where != sink._where:
         raise ContradictoryOptions(
             f"the sinks of a fan-out keep one ledger, and {first_name} has another one than "
             f"{name}",
             next_step="pass the same ledger= to all: for a KafkaSink that decides ow.KafkaLedger "
-            "with its "
-            "bootstrap_servers and ledger_topic, for a DatabaseSink ow.DatabaseLedger with its "
-            "url and ledger_table",
+            "with its bootstrap_servers and ledger_topic, for a DatabaseSink ow.DatabaseLedger "
+            "with its url and ledger_table",
         )
 
 

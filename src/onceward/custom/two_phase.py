@@ -143,8 +143,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         """
         raise LedgerUnreadable(
             f"the ledger has a committable of version {version}, and {type(self).__name__} "
-            f"(version "
-            f"{self.committable_version}) has no upgrade() for it",
+            f"(version {self.committable_version}) has no upgrade() for it",
             next_step="start once with the code that wrote it, so that it is committed; or write "
             "upgrade()",
         )

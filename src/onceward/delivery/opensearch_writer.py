@@ -73,8 +73,7 @@ _DURATION = re.compile(r"(\d+)(nanos|micros|ms|s|m|h|d)")
 _UNITS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _MAPPING = (
     "let the index take such a document (change its mapping, with ignore_malformed for the field, "
-    "say), and start the "
-    "query again: it begins with this chunk, and has skipped nothing"
+    "say), and start the query again: it begins with this chunk, and has skipped nothing"
 )
 _ASK = (
     "see what the server wants, and start the query again: it begins with this chunk, and has "
@@ -242,12 +241,10 @@ class OpenSearchWriter(UpsertWriter):
         if len(names) > 1 or is_rolled or (names and not behind and names != [self.index]):
             raise ConfigurationError(
                 f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to "
-                f"another index later "
-                "(a rollover): a key that is written again would be there twice, and what is "
-                "deleted would come back",
+                "another index later (a rollover): a key that is written again would be there "
+                "twice, and what is deleted would come back",
                 next_step=f"pass an index of its own, index={names[-1]!r} say, or an alias of one "
-                f"index that is never "
-                "rolled over",
+                "index that is never rolled over",
                 details={"index": self.index, "leads_to": names},
             )
         return names[0] if names else self.index
@@ -411,8 +408,7 @@ def version_number(upsert: Upsert, by_column: bool) -> int:
         raise refused(
             upsert.key,
             f"batch {sequence} of the ledger and row {row} of it do not fit into a version, which "
-            f"has {SEQUENCE_BITS} "
-            f"and {ROW_BITS} bits for them",
+            f"has {SEQUENCE_BITS} and {ROW_BITS} bits for them",
             "begin anew under another pipeline_id and index=, with smaller batches if it is the "
             "row, or with version=",
         )

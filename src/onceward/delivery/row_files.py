@@ -93,7 +93,7 @@ class RowFile(NamedTuple):
         if (found_bytes, found_crc) != (self.bytes, self.crc32c):
             return Looked(
                 f"{folder / self.name} (it has {found_bytes} bytes with checksum {found_crc:08x} "
-                f"now)"
+                "now)"
             )
         return Looked(None, tuple(sums))
 

@@ -91,8 +91,8 @@ class WriteAheadSink(TwoPhaseCommitSink):
         if not callable(deliver):
             raise ConfigurationError(
                 f"deliver={deliver!r} cannot be called",
-                next_step="pass a function that takes an ow.delivery.Chunk, and returns when the target "
-                "has its rows",
+                next_step="pass a function that takes an ow.delivery.Chunk, and returns when the "
+                "target has its rows",
             )
         whole_number("chunk_rows", chunk_rows, 1)
         self.deliver = deliver
@@ -163,8 +163,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         if twice:
             raise InvalidColumn(
                 f"the frame has columns of the same name: {', '.join(map(repr, twice))}; of a row "
-                f"as a dict only one "
-                "would be left",
+                "as a dict only one would be left",
                 next_step="rename them, or select one of them",
             )
         return write

@@ -33,10 +33,9 @@ def must_be_there(folder: Path) -> None:
             return
     raise StoreUnreachable(
         f"{note} is not there, though this pipeline has stored rows in {folder}: its disk may not "
-        f"be mounted",
+        "be mounted",
         next_step="mount it; nothing was written in its place. Where the store was emptied on "
-        "purpose, pass another "
-        "store=",
+        "purpose, pass another store=",
         details={"store": str(folder)},
     )
 
@@ -62,12 +61,11 @@ def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -
     if other is not None:
         raise ConfigurationError(
             f"the store {folder} is of another ledger ({other}) than pipeline {pipeline} was "
-            f"started with ({place}), "
-            "or of one that was in its place before: that one may have decided rows in it that "
-            "are not delivered yet",
+            f"started with ({place}), or of one that was in its place before: that one may have "
+            "decided rows in it that are not delivered yet",
             next_step="start the query with the ledger that it has had, or restore that; to begin "
-            "anew without what is "
-            f"left in the store, pass another store=, or remove the folder and {note}",
+            "anew without what is left in the store, pass another store=, or remove the folder "
+            f"and {note}",
             details={"pipeline": pipeline, "store": str(folder)},
         )
 

@@ -184,11 +184,9 @@ class WriteAheadTarget(TwoPhaseTarget):
         )
         raise ConfigurationError(
             f"{record.batch} of pipeline {record.pipeline} is decided and not delivered yet, and "
-            f"its rows were stored "
-            f"to be written with {said}; this sink has {here}",
+            f"its rows were stored to be written with {said}; this sink has {here}",
             next_step="start the query once more with the settings of then, until its batch is "
-            "delivered; then change "
-            "them",
+            "delivered; then change them",
             details={
                 "pipeline": record.pipeline,
                 "batch_id": record.batch.batch_id,
@@ -247,12 +245,10 @@ class WriteAheadTarget(TwoPhaseTarget):
             if answer is not None:
                 raise ConfigurationError(
                     f"deliver() has answered {type(answer).__name__} for chunk {chunk.key}, and "
-                    f"what that means is not "
-                    "known; the chunk counts as not delivered",
+                    "what that means is not known; the chunk counts as not delivered",
                     next_step="let deliver() return None when the target has all rows of the "
-                    "chunk, and raise when it "
-                    "has not (an HTTP answer, say: response.raise_for_status()); then start the "
-                    "query again",
+                    "chunk, and raise when it has not (an HTTP answer, say: "
+                    "response.raise_for_status()); then start the query again",
                 )
             return record
 
@@ -261,11 +257,10 @@ class WriteAheadTarget(TwoPhaseTarget):
     ) -> PublishIncomplete:
         return PublishIncomplete(
             f"{record.batch} is decided, and the target has not taken chunk {chunk.number} of "
-            f"{chunk.of} ({chunk.key}) "
-            f"within {self.commit_timeout_s:g} s: {type(error).__name__}: {error}",
+            f"{chunk.of} ({chunk.key}) within {self.commit_timeout_s:g} s: "
+            f"{type(error).__name__}: {error}",
             next_step="see that the target answers; start the query again: it goes on with this "
-            "chunk before anything "
-            "else",
+            "chunk before anything else",
             details={"pipeline": record.pipeline, "chunk": chunk.number, "of": chunk.of},
         )
 
@@ -329,12 +324,10 @@ class WriteAheadAttempt(TwoPhaseAttempt):
 def _refused(refused: DeliveryRefused, chunk: Chunk, record: LedgerRecord) -> DeliveryRefused:
     return DeliveryRefused(
         f"deliver() refuses chunk {chunk.number} of {chunk.of} ({chunk.key}) of {record.batch} "
-        f"for good: "
-        f"{refused.message}",
+        f"for good: {refused.message}",
         next_step=refused.next_step
         or "let deliver() mend such rows, or put them where somebody looks at them; then start "
-        "the query again: it "
-        "begins with this chunk, and has skipped nothing",
+        "the query again: it begins with this chunk, and has skipped nothing",
         details={
             "pipeline": record.pipeline,
             "chunk": chunk.number,

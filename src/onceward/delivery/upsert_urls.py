@@ -47,8 +47,7 @@ def writer_at(
     raise ConfigurationError(
         "UpsertSink(url=…) is no address of a Redis or OpenSearch server",
         next_step="pass redis://user:password@host:port/database, "
-        "https://user:password@host:port, or write= for "
-        "another target",
+        "https://user:password@host:port, or write= for another target",
     )
 
 
@@ -65,8 +64,7 @@ def _redis(url: str, prefix: Any, tombstone_s: int) -> RedisWriter:
     if words := sorted(_OTHER_BYTES & set(parse_qs(urlsplit(url).query, keep_blank_values=True))):
         raise ConfigurationError(
             f"UpsertSink(url=…) has {', '.join(words)} in it: keys, values and versions would be "
-            f"others than the sink "
-            "has said",
+            "others than the sink has said",
             next_step="leave that out of the URL: texts are written in UTF-8",
         )
     return RedisWriter(url, prefix, tombstone_s)

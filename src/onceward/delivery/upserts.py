@@ -102,7 +102,7 @@ class Upsert(NamedTuple):
         version, attempt = found["version"], found["attempt"]
         if found["counted_by"] != self.counted_by:
             raise self._refused(
-                f"it was written with versions that count by something else "
+                "it was written with versions that count by something else "
                 f"({found['counted_by']})",
                 f"start the pipeline that has written it, as it was; and for this one {MOVE}",
             )
@@ -134,8 +134,8 @@ def refused(key: str, why: str, next_step: str) -> DeliveryRefused:
 
 MOVE = (
     "delete what is stored under such keys, and start the query again: it begins with this chunk; "
-    "or begin anew under "
-    "another pipeline_id, in a place of its own (in Redis: prefix=; in OpenSearch: index=)"
+    "or begin anew under another pipeline_id, in a place of its own (in Redis: prefix=; in "
+    "OpenSearch: index=)"
 )
 RESTORE = (
     f"restore the ledger, if it was lost, replaced, or restored from an older copy; or {MOVE}"
@@ -304,10 +304,8 @@ def _must_come_out(name: str, column: pa.Array) -> list[Any]:
             f"a row has a value in column {name!r} that Python cannot hold: "
             f"{type(error).__name__}: {error}",
             next_step="mend or filter such rows in the query, and start it again; nothing of the "
-            "batch was written. "
-            "Texts are UTF-8, years 1 to 9999, the keys of a map different ones, and "
-            "spark.sql.session.timeZone a name "
-            "such as UTC or Europe/Berlin",
+            "batch was written. Texts are UTF-8, years 1 to 9999, the keys of a map different "
+            "ones, and spark.sql.session.timeZone a name such as UTC or Europe/Berlin",
         ) from error
 
 

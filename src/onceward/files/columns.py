@@ -95,7 +95,7 @@ def _is_no_csv(schema: StructType, settings: FileSinkSettings) -> InvalidColumn 
         if settings.format == "csv" and isinstance(schema[name].dataType, BinaryType):
             return InvalidColumn(
                 f"column {name} is of type binary, of which a CSV file would have the bytes' "
-                f"numbers, as text",
+                "numbers, as text",
                 next_step="select base64(…) or hex(…) of it in the query, or use another format",
             )
     return None

@@ -116,8 +116,8 @@ class FolderChain(Chain):
         raise LedgerUnreachable(
             f"the ledger folder {found} is not there, or empty: its disk may not be mounted",
             next_step="mount it, or restore the folder from a backup; if it was deleted for good, "
-            "find out from the "
-            'output how far it goes, and begin a chain anew by starting once with resume="adopt"',
+            "find out from the output how far it goes, and begin a chain anew by starting once "
+            'with resume="adopt"',
         )
 
     def take(self) -> LedgerRecord | None:
@@ -366,8 +366,7 @@ def _refuse_other_file_systems(folder: Path) -> None:
     if kind is not None and kind not in _LOCAL:
         raise ConfigurationError(
             f"the ledger folder {folder} lies on a file system of type {kind}, of which it is not "
-            f"known whether one of "
-            "two drivers wins",
+            "known whether one of two drivers wins",
             next_step="keep the ledger on a local disk, or use KafkaLedger",
         )
 

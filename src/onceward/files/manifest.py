@@ -86,8 +86,7 @@ def _write(files: Files, batch: Committable, names: Mapping[str, int]) -> None:
     if files.kept(batch.to, listing) != listing:
         raise ConfigurationError(
             f"{files.uri(batch.to)} is there, and does not list the files of the batch that is "
-            f"decided: somebody else "
-            "has written it",
+            "decided: somebody else has written it",
             next_step="move it away, and start again: the batch is published first of all",
         )
     files.sync_names({"", MANIFESTS})

@@ -89,8 +89,7 @@ class Publisher:
             raise TargetUnreachable(
                 f"files cannot be written below {self._settings.path}: {error}",
                 next_step="make the folder, and let the driver and the executors write there; see "
-                "that its file system "
-                "is there and has room",
+                "that its file system is there and has room",
             ) from error
 
     def _must_be_beside_its_ledger(self) -> None:
@@ -105,8 +104,7 @@ class Publisher:
         if here != ledger.path:
             raise ConfigurationError(
                 f"path={self._settings.path!r} is {self.files.root} to Spark, and without ledger= "
-                f"the ledger would be "
-                f"kept in {ledger.path}",
+                f"the ledger would be kept in {ledger.path}",
                 next_step="pass a path with its scheme (file:/… or hdfs://…), and for hdfs also "
                 "ledger=",
             )
@@ -160,11 +158,10 @@ class Publisher:
         if not is_free:
             raise ConfigurationError(
                 f"{self.files.uri(place)} is there, where batch number {sequence} of pipeline "
-                f"{pipeline} would have to "
-                "go: the pipeline has written to this path under a ledger that is no longer used",
+                f"{pipeline} would have to go: the pipeline has written to this path under a "
+                "ledger that is no longer used",
                 next_step="use the ledger that the pipeline has had; or, if it shall begin anew, "
-                "another path or "
-                "another pipeline_id",
+                "another path or another pipeline_id",
             )
         return place
 
@@ -204,11 +201,10 @@ class Publisher:
         if there != said:
             raise ReportMismatch(
                 f"tasks have written {said[0]} files of {said[1]} bytes, and {there[0]} of "
-                f"{there[1]} bytes are in "
-                f"{self.files.uri(ready)}",
+                f"{there[1]} bytes are in {self.files.uri(ready)}",
                 next_step="nothing, the batch runs again; if it repeats, see that the path is one "
-                "that driver and "
-                "executors share, and that nobody else writes or deletes below _onceward",
+                "that driver and executors share, and that nobody else writes or deletes below "
+                "_onceward",
             )
         _must_be_read_back(found)
         self.files.sync(ready)
@@ -222,8 +218,7 @@ class Publisher:
             raise SendFailed(
                 f"the files of a batch could not be prepared below {self._settings.path}: {error}",
                 next_step="nothing, the batch runs again; if it repeats, see that its file system "
-                "is there and has "
-                "room",
+                "is there and has room",
             ) from error
 
     # after the decision, or instead of it
@@ -304,17 +299,16 @@ def _must_be_read_back(names: Iterable[str]) -> None:
         if folder.endswith("._COPYING_"):  # HadoopFSUtils.shouldFilterOutPathName
             raise RowRefused(
                 f"a value of a partition column makes a folder {folder!r}, and readers pass over "
-                f"names that end so",
+                "names that end so",
                 next_step="change such values in the query, or partition by another column",
             )
         if "?" in folder or "\ufffd" in folder or not _is_text(folder):
             raise RowRefused(
                 f"a value of a partition column has become the folder {folder!a}, which does not "
-                f"give it back: it is "
-                "no valid text, or one that the JVM cannot write in a file's name",
+                "give it back: it is no valid text, or one that the JVM cannot write in a file's "
+                "name",
                 next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8), and "
-                "partition by valid text: "
-                "url_encode or hex in the query makes some of everything",
+                "partition by valid text: url_encode or hex in the query makes some of everything",
             )
 
 

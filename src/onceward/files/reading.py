@@ -71,7 +71,7 @@ def read_files(
     if schema is None:
         raise ConfigurationError(
             f"nothing is published below {files.root} yet, so that nothing is known of its "
-            f"columns",
+            "columns",
             next_step="pass schema=, or read it again once there is a batch",
         )
     nothing = spark.createDataFrame([], schema)

@@ -57,8 +57,7 @@ class FileSinkSettings:
         ):
             raise ConfigurationError(
                 f"pipeline_id={self.policy.pipeline!r} names the lists of its batches, and "
-                f"readers (Spark, Hive) pass "
-                "over files whose names begin with _ or .",
+                "readers (Spark, Hive) pass over files whose names begin with _ or .",
                 next_step='choose another pipeline_id, or layout="batches", whose folders begin '
                 "with the batch_column",
             )
@@ -70,14 +69,13 @@ class FileSinkSettings:
         if self.batches_have_folders and (found := _ESCAPED.search(self.batch_column)):
             raise ConfigurationError(
                 f"batch_column={self.batch_column!r} names folders, in which readers take "
-                f"{found[0]!r} for something "
-                "else",
+                f"{found[0]!r} for something else",
                 next_step="pass a name of letters, digits and _",
             )
         if len({name.lower() for name in folders}) < len(folders):
             raise ContradictoryOptions(
                 f"folders of one path are named by {', '.join(folders)}, of which two are the "
-                f"same",
+                "same",
                 next_step="name each column once in partition_by, and give batch_column= a name "
                 "of its own",
             )
@@ -171,7 +169,7 @@ def _must_name_a_folder(column: object) -> None:
     if not isinstance(column, str) or not column or hidden(column) or column.startswith("_"):
         raise ConfigurationError(
             f"column {column!r} would name folders, and readers (Hive, pyarrow) pass over those "
-            f"that begin with _ or .",
+            "that begin with _ or .",
             next_step="give the column another name in the query, or batch_column=, or partition "
             "by another one",
         )

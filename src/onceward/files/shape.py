@@ -63,11 +63,9 @@ def must_be_there(files: Files, settings: FileSinkSettings) -> None:
     if files.size(SHAPE) is None:
         raise TargetUnreachable(
             f"{files.uri(SHAPE)} is not there, though this pipeline has written below "
-            f"{files.root}: its disk may not "
-            "be mounted",
+            f"{files.root}: its disk may not be mounted",
             next_step="mount it; nothing was written in its place. Where the path was emptied on "
-            "purpose, write "
-            f"{_text(reader_shape(settings))} into {files.uri(SHAPE)}",
+            f"purpose, write {_text(reader_shape(settings))} into {files.uri(SHAPE)}",
             details={"path": files.root, "shape": reader_shape(settings)},
         )
 
@@ -85,13 +83,11 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
     names = [name for name in {**ours, **kept} if kept.get(name) != ours.get(name)]
     raise ConfigurationError(
         f"the files below {files.root} are written with {_said(kept, names)}, and this sink has "
-        f"{_said(ours, names)}: "
-        "readers of the path would pass over files of one of them, or read them wrongly",
+        f"{_said(ours, names)}: readers of the path would pass over files of one of them, or read "
+        "them wrongly",
         next_step="give the sink what the path has, or another path (the pipeline_id and the "
-        "ledger may stay); "
-        f"or, where nothing below the path is wanted any more, empty it, write {_text(ours)} into "
-        f"{files.uri(SHAPE)}, "
-        f"and delete {COLUMNS}, if that is there",
+        "ledger may stay); or, where nothing below the path is wanted any more, empty it, write "
+        f"{_text(ours)} into {files.uri(SHAPE)}, and delete {COLUMNS}, if that is there",
         details={"kept": kept, "asked": ours},
     )
 
@@ -107,11 +103,9 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
     if kept != ours:
         raise InvalidColumn(
             f"the frame has the columns {', '.join(ours)}, and the CSV files below {files.root} "
-            f"have "
-            f"{', '.join(map(str, kept))}: readers go by their order",
+            f"have {', '.join(map(str, kept))}: readers go by their order",
             next_step="select these in this order, or write the frame to another path; or, where "
-            "there are no such "
-            f"files yet, delete {files.uri(COLUMNS)}",
+            f"there are no such files yet, delete {files.uri(COLUMNS)}",
         )
 
 

@@ -93,8 +93,7 @@ def _text(frame: DataFrame, options: Mapping[str, str], name: str) -> DataFrame:
         name,
         value.isNull() | breaks | value.startswith("\ufeff"),
         f"a value of column {name} is null, or has a line break in it, or a byte order mark in "
-        f"front, none of which "
-        "a text file can tell",
+        "front, none of which a text file can tell",
         "fill and escape such values in the query, or write another format (json keeps all of "
         "them)",
     )
@@ -112,11 +111,9 @@ def _csv(frame: DataFrame, options: Mapping[str, str], columns: Sequence[str]) -
         columns[0],
         reduce(and_, each),
         f"a row has nothing but nulls and blanks in {', '.join(columns)}: its CSV line would be "
-        f"blank, and readers "
-        "pass over those",
+        "blank, and readers pass over those",
         "fill such rows in the query (coalesce), or leave them out; or pass options={'quoteAll': "
-        "True}, with which "
-        "null and the empty text are written alike",
+        "True}, with which null and the empty text are written alike",
     )
 
 

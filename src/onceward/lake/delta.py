@@ -126,11 +126,9 @@ class Delta(LakeTable):
             return found[0]  # another table
         raise TableMissing(
             f"{then['attempt']} is decided and not yet published, and the Delta table that it was "
-            f"written for "
-            f"(id {then['id']}) is no longer at {place}",
+            f"written for (id {then['id']}) is no longer at {place}",
             next_step="if it was renamed or moved, build the sink with the name or path that it "
-            "has now, or put it "
-            "back; a new table in its place cannot have the batch",
+            "has now, or put it back; a new table in its place cannot have the batch",
         )
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
@@ -138,8 +136,8 @@ class Delta(LakeTable):
         nothing, even what is new."""
         if shape.table_id != then["id"]:
             return (
-                "the table was made anew since; or it was renamed, and another one has its "
-                "name: then put it back"
+                "the table was made anew since; or it was renamed, and another one has its name: "
+                "then put it back"
             )
         if what := changed(then, shape):
             return f"{what} were changed since"
@@ -156,11 +154,10 @@ class Delta(LakeTable):
         if new:
             raise ConfigurationError(
                 f"{self} has had {', '.join(new)} only since {then['attempt']} was written and "
-                f"decided: nobody has "
-                "asked whether its rows keep that",
+                "decided: nobody has asked whether its rows keep that",
                 next_step=f"{'; '.join(f'ALTER TABLE … {drop}' for drop in new.values())}, start "
-                f"the query once, which "
-                "publishes the batch, then add it again: Delta asks the rows that are there",
+                "the query once, which publishes the batch, then add it again: Delta asks the "
+                "rows that are there",
             )
 
     def abort(self, committable: Mapping[str, Any]) -> None:

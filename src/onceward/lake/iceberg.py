@@ -103,8 +103,8 @@ class Iceberg(LakeTable):
         if where == self._name or self._table.id == then["id"]:
             return self._table
         advice = (
-            f"pass its name to the sink, or rename it back to {where}; without it the batch "
-            f"would be lost"
+            f"pass its name to the sink, or rename it back to {where}; without it the batch would "
+            "be lost"
         )
         try:
             table = IcebergTable(SparkSession.active(), where)
@@ -122,8 +122,8 @@ class Iceberg(LakeTable):
         """
         if table.id != then["id"]:
             return (
-                "it is another table than the one that has them (was that renamed? then pass "
-                "its new name)"
+                "it is another table than the one that has them (was that renamed? then pass its "
+                "new name)"
             )
         if lost := table.gone(waiting):
             return f"snapshots are gone: {lost}"
@@ -166,8 +166,8 @@ class Iceberg(LakeTable):
 
 def _staged_in(then: Mapping[str, Any]) -> str:
     return (
-        f"the Iceberg table {then['table']} (table-uuid {then['id']}), to which a decided "
-        f"batch is to be published"
+        f"the Iceberg table {then['table']} (table-uuid {then['id']}), to which a decided batch "
+        "is to be published"
     )
 
 

@@ -73,8 +73,7 @@ class LakeTable(ABC):
         if others:
             raise ConfigurationError(
                 f"{self} has batches of pipeline {self._pipeline} that another ledger has decided "
-                f"than {ledger}; "
-                "numbers of the one mean nothing in the other",
+                f"than {ledger}; numbers of the one mean nothing in the other",
                 next_step="use the ledger that the pipeline has had; or, if it shall begin anew, "
                 "another pipeline_id",
             )
@@ -90,12 +89,10 @@ class LakeTable(ABC):
         if found > newest:
             raise LedgerBehind(
                 f"{self} has batch number {found} of pipeline {self._pipeline}, and {ledger} ends "
-                f"with "
-                f"{newest if newest >= 0 else 'none'}: it has lost records, or was put back from "
-                f"an older copy",
+                f"with {newest if newest >= 0 else 'none'}: it has lost records, or was put back "
+                "from an older copy",
                 next_step="put the ledger back as it was; if that is gone, go on under another "
-                "pipeline_id, from where "
-                "the table ends",
+                "pipeline_id, from where the table ends",
             )
 
     @abstractmethod

@@ -169,8 +169,8 @@ def _with_advice(error: Exception) -> Exception:
     if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
         error.next_step = (
             "build the frame inside the function that you give to ow.supervise: the query has "
-            "said the same before, "
-            "and was started with the plan of then, which does not know what was learnt"
+            "said the same before, and was started with the plan of then, which does not know "
+            "what was learnt"
         )
     return error
 

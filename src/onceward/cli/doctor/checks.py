@@ -53,8 +53,7 @@ through.
 """
 _LARGER = (
     "raise transaction.timeout.ms (options= of the sink), up to the brokers' "
-    "transaction.max.timeout.ms, or make "
-    "batches smaller with max_offsets_per_trigger"
+    "transaction.max.timeout.ms, or make batches smaller with max_offsets_per_trigger"
 )
 
 
@@ -100,8 +99,7 @@ def compare_with_timeout(
         return CheckResult(
             "ok",
             f"pipeline {pipeline}: its last {len(recent)} batches in {ledger_topic} do not say "
-            f"how long their "
-            "transactions were open: an earlier release wrote them",
+            "how long their transactions were open: an earlier release wrote them",
             "look again after the next batch; at INFO the sink logs each batch's time",
         )
     slowest = max(timed, key=lambda record: record.open_ms or 0)
@@ -109,8 +107,7 @@ def compare_with_timeout(
     brokers = "may not be read" if most_ms is None else f"is {most_ms}"
     text = (
         f"pipeline {pipeline}: of its last {len(timed)} batches the slowest, batch "
-        f"{slowest.batch.batch_id}, had its "
-        f"transaction open for {open_ms} ms"
+        f"{slowest.batch.batch_id}, had its transaction open for {open_ms} ms"
     )
     theirs = f"the brokers' transaction.max.timeout.ms {brokers}"
     if not timeout_ms:
@@ -122,8 +119,7 @@ def compare_with_timeout(
     share = open_ms / timeout_ms
     text += (
         f", {share:.0%} of the {timeout_ms} ms that it asked for (transaction.timeout.ms): room "
-        f"for "
-        f"{timeout_ms - open_ms} ms; {theirs}"
+        f"for {timeout_ms - open_ms} ms; {theirs}"
     )
     return CheckResult("warn", text, _LARGER) if share >= _NARROW else CheckResult("ok", text)
 
@@ -160,10 +156,9 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> CheckRe
     return CheckResult(
         "warn",
         f"workers' Python: {_VARIABLE} is not set; in local mode workers run this one, "
-        f"{sys.executable}, but on a "
-        f"cluster python3, which here {amiss}",
+        f"{sys.executable}, but on a cluster python3, which here {amiss}",
         f"for a cluster set {_VARIABLE} to a Python that has onceward on every machine with an "
-        f"executor",
+        "executor",
     )
 
 

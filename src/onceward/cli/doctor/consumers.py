@@ -31,13 +31,13 @@ from onceward.kafka.wire.reads.offsets import LATEST, committed_offsets, list_of
 
 _SET_IT = "set isolation.level=read_committed in its consumers"
 _BY_HAND = (
-    "if its offsets were set by hand (kafka-consumer-groups --reset-offsets), look again "
-    "once it has committed"
+    "if its offsets were set by hand (kafka-consumer-groups --reset-offsets), look again once it "
+    "has committed"
 )
 _LOOK = (
     "look at isolation.level in its consumers' configuration: where it is not set, the Java "
-    "client, kafka-python and "
-    "most others read uncommitted records, librdkafka (confluent-kafka) committed ones"
+    "client, kafka-python and most others read uncommitted records, librdkafka (confluent-kafka) "
+    "committed ones"
 )
 _SHARE_LEVEL = "share.isolation.level"
 
@@ -91,12 +91,12 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
             return CheckResult(
                 "ok",
                 f"{len(groups)} groups; who reads without a group (as Spark does) is not known to "
-                f"brokers",
+                "brokers",
             )
         return CheckResult(
             "warn",
             f"{len(groups)} groups that this principal may describe; brokers do not tell of "
-            f"others",
+            "others",
             "grant it Describe on the cluster to be shown every group",
         )
 
@@ -115,7 +115,7 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
                 CheckResult(
                     "ok",
                     f"topic {topic}: no consumer group with offsets of it, or members assigned to "
-                    f"it",
+                    "it",
                 )
             )
         found += [run_check(partial(_offsets_result, client, r, topic)) for r in reading]
@@ -148,9 +148,8 @@ def _offsets_result(client: KafkaClient, reader: Reader, topic: str) -> CheckRes
         return CheckResult(
             "fail",
             f"{name} reads uncommitted records of {topic}: it has committed offsets beyond the "
-            f"last stable one, "
-            f"{', '.join(beyond)}, while a transaction is open there that nobody with "
-            f"read_committed is shown",
+            f"last stable one, {', '.join(beyond)}, while a transaction is open there that nobody "
+            "with read_committed is shown",
             f"{_SET_IT}; {_BY_HAND}",
         )
     inside = [
@@ -162,8 +161,8 @@ def _offsets_result(client: KafkaClient, reader: Reader, topic: str) -> CheckRes
         return CheckResult(
             "warn",
             f"{name} seems to read uncommitted records of {topic}: its offset {', '.join(inside)} "
-            f"stands between two "
-            "records of an aborted transaction, which nobody with read_committed is given",
+            "stands between two records of an aborted transaction, which nobody with "
+            "read_committed is given",
             f"{_SET_IT}; {_BY_HAND}",
         )
     return CheckResult(
@@ -191,14 +190,13 @@ def _share_group(client: KafkaClient, group: ListedGroup) -> CheckResult:
     level = describe_config(client, "group", group.name).get(_SHARE_LEVEL) or "read_uncommitted"
     text = (
         f"share group {group.name} has {_SHARE_LEVEL}={level}; which topics it reads is not "
-        f"looked at"
+        "looked at"
     )
     if level == "read_committed":
         return CheckResult("ok", text)
     return CheckResult(
         "warn",
         text,
-        f"if it reads one of these topics: kafka-configs --alter --entity-type groups "
-        f"--entity-name {group.name} "
-        f"--add-config {_SHARE_LEVEL}=read_committed",
+        "if it reads one of these topics: kafka-configs --alter --entity-type groups "
+        f"--entity-name {group.name} --add-config {_SHARE_LEVEL}=read_committed",
     )

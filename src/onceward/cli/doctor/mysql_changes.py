@@ -117,8 +117,8 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
     yield "binlog_expire_logs_seconds", _kept(said)
     if said.get("binlog_checksum") == "NONE":
         what = (
-            "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer "
-            "be read"
+            "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer be "
+            "read"
         )
         yield "binlog_checksum", CheckResult("warn", what, "set it to CRC32")
     for name in _COMPRESSED:
@@ -126,8 +126,8 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
             yield name, CheckResult("ok", f"{name}: ON; compressed binlogs are read, too")
     if said.get("max_binlog_total_size", "0") != "0":
         what = (
-            f"max_binlog_total_size: {said['max_binlog_total_size']}; binlogs go by their "
-            f"size, read or not"
+            f"max_binlog_total_size: {said['max_binlog_total_size']}; binlogs go by their size, "
+            "read or not"
         )
         yield (
             "",
@@ -146,7 +146,7 @@ def _kept(said: dict[str, str]) -> CheckResult:
         return CheckResult(
             "warn",
             f"binlogs are kept for {seconds:.0f} seconds: a query that is away for longer has to "
-            f"begin anew",
+            "begin anew",
             "let binlog_expire_logs_seconds be several days, more than a query will ever be away",
         )
     return CheckResult("ok", f"binlogs are kept for {seconds / _DAY:.3g} days")
@@ -179,9 +179,8 @@ def _tables(
             yield CheckResult(
                 "warn",
                 f"{name} is of the engine {engines.get(one)}, which has no consistent view and no "
-                f"rollback: "
-                'starting="initial" refuses it, and a statement that fails halfway has changed '
-                "rows all the same",
+                'rollback: starting="initial" refuses it, and a statement that fails halfway has '
+                "changed rows all the same",
                 f"ALTER TABLE {quote(one[0])}.{quote(one[1])} ENGINE = InnoDB",
             )
         if one not in with_key:
@@ -189,7 +188,7 @@ def _tables(
             yield CheckResult(
                 "warn",
                 f'{name} has no primary key: its changes have no key, and starting="initial" '
-                f"refuses it",
+                "refuses it",
                 "give it one",
             )
     refused = any(not one.is_met for one in needed if one.name.startswith("SELECT on "))

@@ -42,8 +42,7 @@ class Fitting:
                 if unknown
                 else f"the schema {schema.simpleString()} has no column, or two of one name",
                 next_step="use booleans, numbers, strings, binary, dates, timestamps, intervals "
-                "of days, arrays, "
-                "maps and structs; each column once",
+                "of days, arrays, maps and structs; each column once",
             )
         self._row_check: Check = row_check
         self.arrow: pa.Schema = arrow_schema(schema)

@@ -62,8 +62,7 @@ class Offset:
         if not is_ours(value):
             raise SourceContractViolated(
                 f"the checkpoint has {_short(value)} for this source, which is no offset of a "
-                f"resettable source of "
-                "this version of Onceward",
+                "resettable source of this version of Onceward",
                 next_step="start this query with a checkpoint of its own, and do not change the "
                 "order of its sources",
             )
@@ -97,9 +96,9 @@ def logged_position(value: Any, said_by: str) -> Any:
     if len(text) > _POSITION_CHARACTERS:
         raise SourceContractViolated(
             f"{said_by} gave a position of {len(text)} characters; Spark's log and the ledger "
-            f"keep it for each batch",
+            "keep it for each batch",
             next_step=f"keep it below {_POSITION_CHARACTERS} characters: a cursor, not what was "
-            f"read",
+            "read",
         )
     return json.loads(text)
 

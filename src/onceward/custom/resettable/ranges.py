@@ -184,14 +184,11 @@ class Ranges:
         if None not in (now, known.identity) and now != known.identity:
             raise SourceReplaced(
                 f"the source {_name(self._source)} is another one: its identity is {now!r}, and "
-                f"the query has read "
-                f"{known.identity!r} up to {position_text(known.position)}; positions of the one mean "
-                f"nothing in the other",
+                f"the query has read {known.identity!r} up to {position_text(known.position)}; "
+                "positions of the one mean nothing in the other",
                 next_step="bring the old source back; or read the new one from its beginning, "
-                "with a new checkpoint "
-                "and a new pipeline_id; or, if it holds the same rows at the same positions, let "
-                "identity() say what "
-                "they have in common",
+                "with a new checkpoint and a new pipeline_id; or, if it holds the same rows at "
+                "the same positions, let identity() say what they have in common",
                 details={"known": known.identity, "found": now},
             )
         return now
@@ -220,15 +217,13 @@ class Ranges:
             raise SourceContractViolated(
                 f"read({position_text(position)}, {limit}) returned more than {limit} rows",
                 next_step="return at most `limit` rows: where a page has more, let the position "
-                "say how far in it "
-                "you are, or raise max_rows_per_batch",
+                "say how far in it you are, or raise max_rows_per_batch",
                 details={"limit": limit},
             )
         if rows.num_rows and same(after, position):
             raise SourceContractViolated(
-                f"read({position_text(position)}, {limit}) returned {rows.num_rows} rows and the same "
-                f"position again: the "
-                "next call would read them once more, without end",
+                f"read({position_text(position)}, {limit}) returned {rows.num_rows} rows and the "
+                "same position again: the next call would read them once more, without end",
                 next_step="return the position behind the last row",
                 details={"position": position},
             )
@@ -254,16 +249,15 @@ def calling(what: str) -> Iterator[None]:
         raise SourceFailed(
             f"{what} raised {type(error).__name__}: {error}{where}",
             next_step="a restart goes on from the same position; if it happens again, look at the "
-            "traceback in the "
-            "error's details, and at the source",
+            "traceback in the error's details, and at the source",
             details={"traceback": text + "".join(traceback.format_exception_only(error))},
         ) from error
 
 
 def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:
     return SourceContractViolated(
-        f"read() went on from {position_text(position)} to {position_text(after)}, where it had been in the "
-        f"same batch",
+        f"read() went on from {position_text(position)} to {position_text(after)}, where it had "
+        "been in the same batch",
         next_step="return positions that only go forward",
         details={"position": after},
     )
@@ -271,16 +265,13 @@ def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:
 
 def _changed(end: Offset, how: str) -> SourceRangeChanged:
     return SourceRangeChanged(
-        f"the range from {position_text(end.begins)} to {position_text(end.position)} was logged with "
-        f"{end.rows} rows, and the "
-        f"source gave other rows for it when it was read again: {how}. Going on would lose rows "
-        f"or repeat some",
+        f"the range from {position_text(end.begins)} to {position_text(end.position)} was logged "
+        f"with {end.rows} rows, and the source gave other rows for it when it was read again: "
+        f"{how}. Going on would lose rows or repeat some",
         next_step="find out what changed: rows that were changed or removed after they could be "
-        "read, rows that "
-        "became visible late, a read() that was edited; bring the old rows back and restart. If "
-        "that cannot be, go "
-        "on with a new checkpoint from a position that you choose, and check the output by hand "
-        "from there",
+        "read, rows that became visible late, a read() that was edited; bring the old rows back "
+        "and restart. If that cannot be, go on with a new checkpoint from a position that you "
+        "choose, and check the output by hand from there",
         details={"from": end.begins, "position": end.position, "rows": end.rows},
     )
 

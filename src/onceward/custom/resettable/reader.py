@@ -112,10 +112,9 @@ class SourceReader(DataSourceStreamReader):
             if ends.first or not (begins.first or same(begins.position, ends.begins)):
                 raise SourceContractViolated(
                     f"Spark asks for the rows from {position_text(begins.position)} to "
-                    f"{position_text(ends.position)}, which was "
-                    f"logged as a range from {position_text(ends.begins)}: the checkpoint was changed "
-                    f"by hand, or restored "
-                    "in part",
+                    f"{position_text(ends.position)}, which was logged as a range from "
+                    f"{position_text(ends.begins)}: the checkpoint was changed by hand, or "
+                    "restored in part",
                     next_step="restore the newest checkpoint as a whole",
                 )
             self._end = self._end or ends
@@ -131,11 +130,10 @@ class SourceReader(DataSourceStreamReader):
             # for all there is.
             raise UnsupportedQuery(
                 "trigger(availableNow=True) with "
-                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=true asks a "
-                "source for its newest position before it says where the query stands",
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=true asks a source for "
+                "its newest position before it says where the query stands",
                 next_step="leave that setting at false, or start the query with another trigger, "
-                "call "
-                "processAllAvailable() and stop it",
+                "call processAllAvailable() and stop it",
             )
         self._end = end
         self._ranges.same_source(end)

@@ -250,8 +250,7 @@ def _refuse_unpicklable(source: _Source) -> None:
         raise SourceContractViolated(
             f"{type(source).__name__} cannot be pickled: {error}",
             next_step="keep settings in the source (addresses, names), and open connections, "
-            "files and locks in its "
-            "methods",
+            "files and locks in its methods",
         ) from error
 
 
@@ -265,7 +264,7 @@ def _end_in(ledger: Ledger, pipeline: str) -> Any:
     if len(ends) != 1:
         raise ConfigurationError(
             f"the ledger of {pipeline} ({ledger.where}) ends with {len(ends)} resettable sources, "
-            f"not with one",
+            "not with one",
             next_step="pass the ledger and the pipeline_id of a query that reads one; or give "
             "start() the position",
         )

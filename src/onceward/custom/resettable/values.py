@@ -98,7 +98,7 @@ def _named(value: Any, names: list[str]) -> Mapping[str, Any]:
             ] * bool(unknown)
             raise Unfit(
                 f"{' and '.join(parts)}; its names must be exactly {', '.join(names)} (write null "
-                f"as None)"
+                "as None)"
             )
         return value
     if isinstance(value, tuple | list):

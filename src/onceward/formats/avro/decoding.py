@@ -137,11 +137,10 @@ def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bo
     if not required:
         return None
     raise ConfigurationError(
-        f"subject= is not given, and cannot be told from the frame "
+        "subject= is not given, and cannot be told from the frame "
         f"({', '.join(topics) or 'no topic of Kafka'})",
         next_step="pass subject= (by default serializers use <topic>-value), or the text of the "
-        "reader's schema as "
-        "reader_schema=",
+        "reader's schema as reader_schema=",
     )
 
 

@@ -132,7 +132,7 @@ def _schema(
     if register_it:
         raise ConfigurationError(
             f"schema={schema} is a version that is registered, and auto_register_schemas=True "
-            f"asks to register one",
+            "asks to register one",
             next_step="leave one of the two out, or pass schema= as the text of a schema",
         )
     if isinstance(schema, str):

@@ -220,8 +220,7 @@ def _replaced(registry: Registry, schema_id: int) -> RegistryReplaced:
         f"{registry!r} is not the one that it was: this process knows another schema under id "
         f"{schema_id}",
         next_step="give it its schemas back under their ids (from a backup, in import mode), or "
-        "begin with another "
-        "topic: records under that id would be read as something else",
+        "begin with another topic: records under that id would be read as something else",
         details={"id": schema_id},
     )
 

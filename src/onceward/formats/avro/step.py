@@ -155,11 +155,11 @@ def _unseen_error(registry: Registry, ids: list[int], missing: frozenset[int]) -
     parts = [f"has {_listed(there)}"] if there else []
     parts += [f"does not have {_listed(not_there)}"] if not_there else []
     return NewSchemaId(
-        f"records of the batch name schema ids that were not known when the query was defined; "
+        "records of the batch name schema ids that were not known when the query was defined; "
         f"{registry!r} " + " and ".join(parts),
         next_step="start the query again, defining it anew, so that its plan has them; "
-        "ow.supervise(start) does it by "
-        "itself, at once; records of ids that the registry does not have are poison then",
+        "ow.supervise(start) does it by itself, at once; records of ids that the registry does "
+        "not have are poison then",
         details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number}" for number in ids]},
     )
 

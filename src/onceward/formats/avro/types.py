@@ -149,8 +149,8 @@ def _unreadable(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str |
     seen.add(found)
     if found.kind == "array" and found.inside and _takes_no_bytes(found.inside[0], ()):
         return (
-            "it has an array of items that take no bytes, so that a few bytes could stand for "
-            "any number of them"
+            "it has an array of items that take no bytes, so that a few bytes could stand for any "
+            "number of them"
         )
     for inner in [*found.inside, *(one.type for one in found.fields)]:
         if (why := _unreadable(inner, (*around, found), seen)) is not None:
@@ -185,8 +185,8 @@ def _difference(
             # itself.
             read = all(theirs is not None or ours.has_default for theirs, ours in both)
             names = (
-                f"was written as {writer.name} and would be read as {reader.name}, which has "
-                f"no such alias"
+                f"was written as {writer.name} and would be read as {reader.name}, which has no "
+                "such alias"
             )
             return f"{where} {names}" if read else None
         pairs = [
@@ -245,7 +245,7 @@ def _find_collision(found: Type, where: str, seen: set[Type]) -> str | None:
         if (other := there.setdefault(name.lower(), name)) != name:
             return (
                 f"fields {other} and {name} of {where} are one to Spark unless "
-                f"spark.sql.caseSensitive is true"
+                "spark.sql.caseSensitive is true"
             )
     inner = (
         [(one, f"{where}[]") for one in found.inside]

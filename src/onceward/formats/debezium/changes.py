@@ -48,7 +48,7 @@ def check_columns(frame: DataFrame, function: str) -> None:
                 f"column {name!r} {what}, and changes of tables have it as "
                 f"{wanted[0]().simpleString()}",
                 next_step=f"pass the frame of ow.mysql_changes(…) to {function}, with all of its "
-                f"columns",
+                "columns",
                 details={"column": name},
             )
 
@@ -62,8 +62,8 @@ def check_values(frame: DataFrame, wanted: str, function: str) -> None:
     if values not in (None, wanted):
         raise ConfigurationError(
             f"the changes were made with values={values!r}, and {function} writes "
-            f"values={wanted!r}: readers of "
-            "Debezium's records would take dates and times for something else",
+            f"values={wanted!r}: readers of Debezium's records would take dates and times for "
+            "something else",
             next_step=f"pass values={wanted!r} to ow.mysql_changes(…)",
         )
 
@@ -90,7 +90,7 @@ def select_table(frame: DataFrame, table: str, tag: str, function: str) -> DataF
         raise ConfigurationError(
             f"table={table!r} is none of the tables that the source reads: {', '.join(read)}",
             next_step=f"pass to {function} a table that ow.mysql_changes(tables=…) names, spelled "
-            f"as it is there",
+            "as it is there",
         )
     same = [
         F.lower(column) == F.lower(F.lit(part))
@@ -113,8 +113,8 @@ def _fits(table: str, pattern: str) -> bool:
 
 def _case_error(tag: str, table: str, function: str) -> Column:
     why = (
-        f"{function} was asked for table={table!r}, which differs from it in upper and lower "
-        f"case only"
+        f"{function} was asked for table={table!r}, which differs from it in upper and lower case "
+        "only"
     )
     spelled = F.concat(
         F.lit('if it is the same table, pass table="'),

@@ -147,8 +147,7 @@ def _must_be_envelope(kind: object) -> None:
     if missing:
         raise UnsupportedSchema(
             f"the schema has no field {', '.join(missing)}, so that it is not Debezium's envelope "
-            f"(it has "
-            f"{', '.join(found) or 'no fields'})",
+            f"(it has {', '.join(found) or 'no fields'})",
             next_step="pass the subject of a topic that Debezium writes; read flattened records "
             "(ExtractNewRecordState) by ow.avro.decode(…)",
         )

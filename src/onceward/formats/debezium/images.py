@@ -122,7 +122,6 @@ class Images:
 
 _NEXT_STEP = (
     "correct schema= to what the table's columns are and start again; nothing of the batch was "
-    "written. A column that "
-    "was added or dropped stands there as one that may be null: rows from before or after have no "
-    "such column"
+    "written. A column that was added or dropped stands there as one that may be null: rows from "
+    "before or after have no such column"
 )

@@ -109,8 +109,7 @@ def _op(tag: str) -> Column:
               "emptied_at=\""),
         F.col("position"),
         F.lit(f'" to {_CALLED}: changes up to there, which the TRUNCATE has undone, are left out '
-              f'then; nothing of the '
-              "batch was written"),
+              "then; nothing of the batch was written"),
     )  # fmt: skip
     truncated = stop(tag, "truncate", F.lit("TRUNCATE TABLE has removed all of its rows"), passed)
     return F.when(F.col("op") == "t", F.raise_error(truncated)).otherwise(checked_op(tag))

@@ -66,8 +66,7 @@ class TableTypes(Types):
         if isinstance(kind, DecimalType):
             return (
                 "numbers in quotes may be Base64 (decimal.handling.mode=precise); have them "
-                'written by mode "string" '
-                'and pass decimals="string", or take STRING'
+                'written by mode "string" and pass decimals="string", or take STRING'
             )
         return super()._refusal(kind)
 

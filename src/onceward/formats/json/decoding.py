@@ -85,8 +85,8 @@ def parse_schema(schema: object, function: str = "json.decode(…)") -> StructTy
     :raises UnsupportedSchema: it is no struct, and no columns in DDL.
     """
     step = (
-        f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as "
-        f"schema= of {function}"
+        "pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as schema= "
+        f"of {function}"
     )
     if isinstance(schema, str):
         try:

@@ -217,7 +217,7 @@ class JsonPlan:
         for name, condition in self._fields():
             why = (
                 f"field {name!r} is not what the schema says: missing, of another type, out of "
-                f"range, or a key twice"
+                "range, or a key twice"
             )
             said = said.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
         for finite in self._finite():

@@ -334,11 +334,9 @@ class SchemaRegistry:
         has = f"has another schema now ({now})" if now else "is not known there any more"
         return RegistryReplaced(
             f"the schema registry at {self.url} is not the one that it was: id {schema_id}, whose "
-            f"schema was {before}, "
-            f"{has}",
+            f"schema was {before}, {has}",
             next_step="give it its schemas back under their ids (from a backup, in import mode), "
-            "or begin with another "
-            "topic: records under that id would be read as something else",
+            "or begin with another topic: records under that id would be read as something else",
             details={"url": self.url, "id": schema_id, "before": before, "now": now},
         )
 

@@ -224,8 +224,7 @@ class Conversation:
         if later.nonsense:
             return InvalidRegistryResponse(
                 f"the schema registry at {address} does not answer {method} {path} as it should, "
-                f"for {seconds:g} s: "
-                f"{later.reason}",
+                f"for {seconds:g} s: {later.reason}",
                 next_step="check that url= leads to the registry's API with its whole path, and "
                 "what stands between",
                 details=details,
@@ -246,8 +245,8 @@ class Conversation:
             where = "somewhere"
         return InvalidRegistryResponse(
             f"the schema registry at {self.settings.address} sends {method} {path} on to "
-            f"{self._redact(where)} "
-            f"({answer.status}), where nobody goes: our login is for this address alone",
+            f"{self._redact(where)} ({answer.status}), where nobody goes: our login is for this "
+            "address alone",
             next_step="pass the address to which it leads as url=, if that is the registry",
             details={"url": str(self.settings.address), "path": path, "status": answer.status},
         )

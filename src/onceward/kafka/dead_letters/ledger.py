@@ -214,8 +214,8 @@ def _offsets(after: Replayed, topic: str) -> Mapping[str, str]:
         stretches = sum(len(offsets) for offsets in after.offsets.values())
         raise RecordTooLarge(
             f"what was replayed of topic {topic} lies in {stretches} stretches, with letters in "
-            f"between that a filter "
-            f"has left out: {size} bytes, and a ledger record may have {MOST_BYTES}",
+            f"between that a filter has left out: {size} bytes, and a ledger record may have "
+            f"{MOST_BYTES}",
             next_step="replay the oldest letters without --class and --source-topic (with "
             "--limit, or --to another topic), which joins the stretches",
             details={"topic": topic, "stretches": stretches},

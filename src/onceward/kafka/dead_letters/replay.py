@@ -162,8 +162,8 @@ class Replay:
                 "they can go back to, or are of a pipeline's output (RecordTooLarge), and were "
                 f"left: {', '.join(outcome.unaddressed_at)}{more}",
                 next_step="look at them (`onceward dead-letters show --topic … --partition … "
-                "--offset …`); feed them "
-                "back with --to, or leave them out with --class or --source-topic",
+                "--offset …`); feed them back with --to, or leave them out with --class or "
+                "--source-topic",
                 details={"topic": self.topic, "first": outcome.unaddressed_at},
             )
 

@@ -260,8 +260,8 @@ class Sender:
                 f"the letter {gone.place} came from {gone.home}, and topic {topic} has partitions "
                 f"0 to {count - 1} only",
                 next_step=f"add partitions to {topic}, or feed its letters back by key: "
-                f"--source-topic {topic} --to "
-                f"{topic}; or leave this one letter for later: {gone.leave_out}",
+                f"--source-topic {topic} --to {topic}; or leave this one letter for later: "
+                f"{gone.leave_out}",
                 details={"letter": gone.place, "topic": topic},
             )
         return np.array(
@@ -280,8 +280,8 @@ class Sender:
             raise TopicMissing(
                 f"topic {topic} ({whose}) does not exist, or may not be seen",
                 next_step=f"create {topic}, name another topic with --to, or choose letters of "
-                f"other topics with "
-                f"--source-topic; or leave this one letter for later: {letters[0].leave_out}",
+                "other topics with --source-topic; or leave this one letter for later: "
+                f"{letters[0].leave_out}",
                 details={"topic": topic},
             ) from missing
 
@@ -382,8 +382,8 @@ def _by_key(letters: Sequence[Letter], count: int) -> Any:
 
 def _given_up(parcel: Parcel, error: OncewardError) -> OncewardError:
     advice = (
-        "check the brokers, then run again: its first step asks the ledger, and nothing is "
-        "fed back twice"
+        "check the brokers, then run again: its first step asks the ledger, and nothing is fed "
+        "back twice"
     )
     what = (
         f"{len(parcel.letters)} letters of {parcel.where} could not be fed back, {_ATTEMPTS} times"

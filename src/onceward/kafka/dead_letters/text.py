@@ -141,7 +141,7 @@ def table(counts: Counts) -> str:
     if others.records:
         lines.append(
             f"{others.records} records are no dead letters, of which {others.replayed} are "
-            f"replayed"
+            "replayed"
         )
     if counts.gone:
         begins = ", ".join(

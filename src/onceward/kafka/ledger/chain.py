@@ -91,9 +91,9 @@ class KafkaChain(Chain):
             return
         log.warning(
             "the newest ledger record of %s in %s, %s (sequence %d), was written by producer %d "
-            "epoch %d, and the "
-            "coordinator has %s for the pipeline: its epochs ran out, or its first run after "
-            "transactional.id.expiration.ms committed nothing, or somebody else wrote that record",
+            "epoch %d, and the coordinator has %s for the pipeline: its epochs ran out, or its "
+            "first run after transactional.id.expiration.ms committed nothing, or somebody else "
+            "wrote that record",
             self._pipeline,
             self._topic.topic,
             newest.batch,
@@ -273,8 +273,8 @@ class KafkaChain(Chain):
                 f"it: pipeline {self._pipeline} was taken to end with sequence {known}, and its "
                 f"newest committed record has sequence {found}",
                 next_step="start the query again: it reads the ledger anew; nothing of this "
-                "attempt is visible. If it "
-                "repeats, look for a broker that is cut off from the controllers",
+                "attempt is visible. If it repeats, look for a broker that is cut off from the "
+                "controllers",
                 details={"pipeline": self._pipeline, "admitted_after": known, "newest": found},
             )
         self._confirmed = True

@@ -305,11 +305,9 @@ class LedgerTopic:
                 raise LedgerUnreadable(
                     f"{self._strange(reader, reader.strange)}, and there is none that was",
                     next_step="find out who writes to the ledger topic. If it was restored or "
-                    "copied from elsewhere, "
-                    "write a tombstone under this key, and if the checkpoint's next batch is the "
-                    "one after that "
-                    'record, start once with resume="adopt"; or begin anew under a new '
-                    "pipeline_id",
+                    "copied from elsewhere, write a tombstone under this key, and if the "
+                    "checkpoint's next batch is the one after that record, start once with "
+                    'resume="adopt"; or begin anew under a new pipeline_id',
                     details={"partition": str(reader.where), "offset": reader.strange.offset},
                 )
 
@@ -317,8 +315,8 @@ class LedgerTopic:
         what = "record" if record.value is not None else "tombstone"
         return (
             f"{reader.where} holds a {what} under key {self.pipeline!r} at offset {record.offset} "
-            f"that was not written "
-            "in a transaction of the producer that it names, as every record of a pipeline is"
+            "that was not written in a transaction of the producer that it names, as every record "
+            "of a pipeline is"
         )
 
     def _key_partition(self, partitions: int) -> int:

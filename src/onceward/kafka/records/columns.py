@@ -28,8 +28,8 @@ encoded.
 
 _MAX_COLUMN_BYTES = (1 << 31) - 1  # Arrow binary columns have 32-bit offsets
 _SMALLER = (
-    "lower spark.sql.execution.arrow.maxRecordsPerBatch so that one Arrow batch holds less "
-    "than 2 GiB"
+    "lower spark.sql.execution.arrow.maxRecordsPerBatch so that one Arrow batch holds less than 2 "
+    "GiB"
 )
 
 

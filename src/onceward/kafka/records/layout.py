@@ -328,7 +328,7 @@ def _timestamps(timestamp_ms: Int64s | None, now_ms: int) -> Int64s | None:
     if low < 0 or high >= _LATEST_MS:
         raise InvalidColumn(
             f"column 'timestamp' holds {low if low < 0 else high} ms since 1970, which no Kafka "
-            f"record can have",
+            "record can have",
             next_step="give times from 1970 on, or null for the time of writing",
         )
     return times

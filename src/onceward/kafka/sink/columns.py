@@ -250,8 +250,8 @@ def check(
         raise InvalidColumn(
             f"KafkaSink(lineage=True), and the frame has no column {', '.join(missing)}",
             next_step="keep where rows came from while the frame still has the source's topic, "
-            "partition and offset: "
-            "rows.select('key', 'value', *onceward.lineage()); or leave lineage out",
+            "partition and offset: rows.select('key', 'value', *onceward.lineage()); or leave "
+            "lineage out",
             details={"columns": missing},
         )
     for name, kind in types.items():
@@ -291,7 +291,7 @@ def check_order(order_by: Sequence[str], types: Mapping[str, DataType]) -> None:
         ):
             raise InvalidColumn(
                 f"column {name!r} of order_by= is {kind.simpleString()}, which is not sorted the "
-                f"same everywhere",
+                "same everywhere",
                 next_step="order by whole numbers, decimals, texts without a collation, binaries, "
                 "dates or timestamps",
                 details={"column": name, "type": kind.simpleString()},

@@ -83,8 +83,8 @@ def with_headers(before: str, added: Mapping[str, str]) -> str:
         f"named_struct('key', '{name}', 'value', {value})" for name, value in added.items()
     )
     return (
-        f"concat(coalesce({before}, CAST(array() AS {HEADERS})), "
-        f"filter(array({each}), header -> header.value IS NOT NULL))"
+        f"concat(coalesce({before}, CAST(array() AS {HEADERS})), filter(array({each}), header -> "
+        "header.value IS NOT NULL))"
     )
 
 
@@ -100,11 +100,11 @@ def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
     if headers is not None:
         each = (
             f"total + {_HEADER_OVERHEAD} + octet_length(header.key) + "
-            f"coalesce(octet_length(header.value), 0)"
+            "coalesce(octet_length(header.value), 0)"
         )
         size += (
-            f" + aggregate(coalesce({headers}, CAST(array() AS {HEADERS})), 0, (total, "
-            f"header) -> {each})"
+            f" + aggregate(coalesce({headers}, CAST(array() AS {HEADERS})), 0, (total, header) -> "
+            f"{each})"
         )
     return f"{size} + {_RECORD_OVERHEAD} > {limit_bytes}"
 
@@ -118,8 +118,8 @@ def output_headers(
         lost.
     """
     message = (
-        f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, "
-        f"counted before compression"
+        f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, counted "
+        "before compression"
     )
     told = {
         ERROR_CLASS: _text(TOO_LARGE),

@@ -164,13 +164,13 @@ class KafkaRun:
         )
         what = (
             f"{running.batch}{size} was not sent in time: its transaction has been open for "
-            f"{open_for_ms:.0f} ms, "
-            f"counted from its first record ({both_limits(self.client, transaction.timeout_ms)})"
+            f"{open_for_ms:.0f} ms, counted from its first record "
+            f"({both_limits(self.client, transaction.timeout_ms)})"
         )
         if unacknowledged_s * 1000 > transaction.timeout_ms / 2:
             return TransactionTimedOut(
                 f"{what}; for the last {unacknowledged_s:.0f} s brokers have not acknowledged "
-                f"records that were sent",
+                "records that were sent",
                 next_step="see that the brokers take records (leaders, min.insync.replicas, the "
                 "network); the batch runs again",
             )
@@ -267,13 +267,12 @@ class GroupOffsets:
                 f"consumer group {self._pipeline} was committed by this pipeline up to "
                 f"{_text(ahead)}, but "
                 f"{'the ledger ends before' if newest else 'there is no ledger record'}: the "
-                f"ledger topic "
-                f"{self._ledger_topic} was deleted, truncated or restored from an older copy",
+                f"ledger topic {self._ledger_topic} was deleted, truncated or restored from an "
+                "older copy",
                 next_step="restore the ledger topic; or, if the checkpoint's next batch begins at "
-                "the group's offsets "
-                f"(kafka-consumer-groups --describe --group {self._pipeline}), start once with "
-                f'resume="adopt" while '
-                "the ledger is empty; or, to begin anew on purpose, use a new pipeline_id",
+                "the group's offsets (kafka-consumer-groups --describe --group "
+                f'{self._pipeline}), start once with resume="adopt" while the ledger is empty; '
+                "or, to begin anew on purpose, use a new pipeline_id",
                 details={
                     "group": self._pipeline,
                     "committed": {str(p): o for p, o in ahead.items()},

@@ -100,7 +100,7 @@ class KafkaSinkSettings:
         ):
             raise ContradictoryOptions(
                 f"dead_letter_topic={self.dead_letter_topic!r} is the sink's own topic, or its "
-                f"ledger topic",
+                "ledger topic",
                 next_step="give dead letters a topic of their own",
             )
         if self.on_error == "dead_letter" and not self.policy.has_ledger:
@@ -123,6 +123,6 @@ def _refuse_several(topic: object) -> None:
     if isinstance(several, list | tuple | set) and len(several) > 1:
         raise InvalidTopicName(
             f"topic={topic!r} names {len(several)} topics, and a sink writes to one, or to those "
-            f"that the rows name",
+            "that the rows name",
             next_step="leave topic= out and give the frame a column 'topic', or pass one name",
         )

@@ -135,7 +135,7 @@ class TopicLimits:
             return LimitLowered(
                 f"{error.message}; it was {before} before, which would do",
                 next_step=f"set max.message.bytes of topic {topic} back to {before}, and the "
-                f"query goes on",
+                "query goes on",
                 details={**error.details, "before": before, "now": limit},
             )
         return error

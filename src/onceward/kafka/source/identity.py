@@ -102,7 +102,7 @@ def _refuse_others(known: Mapping[str, str], found: Mapping[str, str]) -> None:
             f"source topic {_joined(replaced)} was deleted and created again: its id is "
             f"{_joined(found[name] for name in replaced)}, and the ledger ends in "
             f"{_joined(known[name] for name in replaced)}; the checkpoint's offsets name other "
-            f"records",
+            "records",
             next_step="to read the new topic from its beginning, start with a new pipeline_id, a "
             'new checkpoint and kafka_source(starting="earliest"); if it holds the old records at '
             "their old offsets, start with a new pipeline_id on this checkpoint, once with "

@@ -99,7 +99,7 @@ def topics_read(
     if pattern is not None and topic is not None:
         raise ContradictoryOptions(
             f"topic={topic!r} and topic_pattern={pattern!r}: a source reads topics by name or by "
-            f"pattern",
+            "pattern",
             next_step="remove one of the two; a pattern takes names, too: "
             "topic_pattern='people|orders-.*'",
         )

@@ -327,8 +327,8 @@ class KafkaClient:
                 return
         raise BrokerUnreachable(
             f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none of "
-            f"the brokers that it "
-            f"names does ({', '.join(sorted(self._connections.addresses()))}); the last: {lost}",
+            "the brokers that it names does "
+            f"({', '.join(sorted(self._connections.addresses()))}); the last: {lost}",
             next_step="see that these addresses, advertised.listeners of the brokers, can be "
             "reached from here",
         )

@@ -58,8 +58,8 @@ _TLS_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 _IDENTITY_PROVIDER = (
-    "see that the identity provider answers: token() of oauth_token_provider= "
-    "has to return within seconds"
+    "see that the identity provider answers: token() of oauth_token_provider= has to return "
+    "within seconds"
 )
 
 

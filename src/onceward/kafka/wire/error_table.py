@@ -133,8 +133,8 @@ _FENCED_BY_EPOCH = Rule(_V.FENCED, "the coordinator knows a newer epoch", Fenced
 _INVALID_EPOCH = Rule(_V.FENCED, "how versions before PRODUCER_FENCED (KIP-588) say it", Fenced)
 _MAPPING_GONE = Rule(
     _V.ABORT,
-    "the transactional id expired (transactional.id.expiration.ms) or belongs to another "
-    "producer id; InitProducerId with our identity tells which (KIP-360)",
+    "the transactional id expired (transactional.id.expiration.ms) or belongs to another producer "
+    "id; InitProducerId with our identity tells which (KIP-360)",
     BatchFailed,
 )
 _ABORTABLE = Rule(
@@ -206,8 +206,8 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
         45: Rule(_V.ABORT, "the log lacks a batch before this one", SendFailed),
         46: Rule(
             _V.ABORT,
-            "appended before, but so long ago that the broker no longer knows where "
-            "(it keeps five batches), so that the report could not name offsets",
+            "appended before, but so long ago that the broker no longer knows where (it keeps "
+            "five batches), so that the report could not name offsets",
             SendFailed,
         ),
         47: Rule(_V.FENCED, "the partition has seen a newer epoch (ProducerAppendInfo)", Fenced),

@@ -17,8 +17,8 @@ from onceward.mysql.binlog.event import BinlogEvent
 
 ON_DAMAGE = (
     "the query reads it again by itself; if that fails at the same place, run mysqlbinlog "
-    "--verify-binlog-checksum on the file, and read from another server, or from a new "
-    "checkpoint with a snapshot"
+    "--verify-binlog-checksum on the file, and read from another server, or from a new checkpoint "
+    "with a snapshot"
 )
 
 
@@ -101,9 +101,9 @@ def unreadable_event(
 AnyError = TypeVar("AnyError", bound=OncewardError)
 
 SET_FULL_METADATA = (
-    "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the "
-    "same line in its configuration), then start from a position after that: what was written "
-    "before has no names of columns"
+    "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "
+    "line in its configuration), then start from a position after that: what was written before "
+    "has no names of columns"
 )
 SET_FULL_IMAGE = (
     "SET PERSIST binlog_row_image = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "

@@ -115,8 +115,8 @@ _SUPPORTED: dict[Dialect, frozenset[int]] = {
 
 UNSUPPORTED = {
     "unknown_event": (
-        "an event of kind {kind}, which this version does not know, and which the server does "
-        "not call ignorable",
+        "an event of kind {kind}, which this version does not know, and which the server does not "
+        "call ignorable",
         "look for a newer Onceward",
     ),
     "statement": (

@@ -156,8 +156,7 @@ def _no_day_error(table: TableMap, column: TableColumn, text: str) -> OncewardEr
         f"column {column.name!r} of {table.name} has {text!r}, which is no day of the calendar "
         "and has no place in Debezium's form",
         'read the changes with values="text", which has such dates as MySQL writes them; or '
-        "correct the value on the "
-        "server",
+        "correct the value on the server",
     )
 
 

@@ -432,8 +432,8 @@ def _unsupported_cascade(name: tuple[str, str]) -> Unsupported:
         f"a foreign key of {table} (CASCADE, SET NULL) by which the server changes rows, and "
         "writes no binlog of it",
         "let the key RESTRICT, and the application change the rows; then compare the table with "
-        "what came of it. Or, "
-        f'if none of its rows is ever changed that way, pass_over=["cascade:{table}"]',
+        "what came of it. Or, if none of its rows is ever changed that way, "
+        f'pass_over=["cascade:{table}"]',
         name,
     )
 
@@ -441,8 +441,8 @@ def _unsupported_cascade(name: tuple[str, str]) -> Unsupported:
 def _unsupported_versioning(name: tuple[str, str]) -> Unsupported:
     return Unsupported(
         "system_versioned",
-        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in "
-        "the table as history, and no change tells it from what is there",
+        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in the "
+        "table as history, and no change tells it from what is there",
         f"ALTER TABLE {'.'.join(name)} DROP SYSTEM VERSIONING, or leave it out of the wanted "
         "tables",
     )

@@ -449,8 +449,8 @@ class _OptionalMetadata:
                 "row_metadata",
                 f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, "
                 "and this server does not say in which charset",
-                "use a newer server (MySQL 8.0.33 does say so), leave the table out of the "
-                "wanted ones, or make the column a VARCHAR and start from a position after that",
+                "use a newer server (MySQL 8.0.33 does say so), leave the table out of the wanted "
+                "ones, or make the column a VARCHAR and start from a position after that",
             )
         return tuple(decode_name(label, charset or "ascii") for label in labels)
 

@@ -423,8 +423,8 @@ def array_from_text(
         return text.cast(arrow)
     except pa.ArrowInvalid as error:
         what = (
-            f"column {column.name!r} of {table.name} gave a value that is no "
-            f"{column.kind.value}: {error}"
+            f"column {column.name!r} of {table.name} gave a value that is no {column.kind.value}: "
+            f"{error}"
         )
         raise InvalidCell(
             0,

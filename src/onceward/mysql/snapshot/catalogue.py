@@ -69,10 +69,8 @@ def describe_table(query: Query, dialect: Dialect, database: str, table: str) ->
     where = f"TABLE_SCHEMA = {_literal(database)} AND TABLE_NAME = {_literal(table)}"
     columns = query(
         "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, "  # noqa: S608
-        "NUMERIC_PRECISION, "
-        "NUMERIC_SCALE, "
-        "DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS "
-        f"WHERE {where} ORDER BY ORDINAL_POSITION"
+        "NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME "
+        f"FROM information_schema.COLUMNS WHERE {where} ORDER BY ORDINAL_POSITION"
     )
     found = {
         str(row[0]): _describe_column(dialect, f"{database}.{table}", *row[:8]) for row in columns
@@ -123,8 +121,8 @@ def _describe_key(
 ) -> Key:
     parts = query(
         "SELECT COLUMN_NAME, SUB_PART, "  # noqa: S608
-        "COLLATION FROM information_schema.STATISTICS "
-        f"WHERE {where} AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX"
+        f"COLLATION FROM information_schema.STATISTICS WHERE {where} AND INDEX_NAME = 'PRIMARY' "
+        "ORDER BY SEQ_IN_INDEX"
     )
     if not parts:
         raise _no_snapshot_error(

@@ -63,8 +63,8 @@ from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.settings import ChangesSettings
 
 SESSION_SETTINGS = (
-    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, "
-    "lock_wait_timeout = 240, transaction_isolation = 'REPEATABLE-READ'"
+    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout "
+    "= 240, transaction_isolation = 'REPEATABLE-READ'"
 )
 """Meaning of values, timeout of a slow reader, and of an ALTER TABLE at its end."""
 _OLDER_MARIADB = SESSION_SETTINGS.replace("transaction_isolation", "tx_isolation")
@@ -117,8 +117,8 @@ class ConsistentView:
         gtids = self._as_of.gtids
         if gtids is None:
             raise ServerMisconfigured(
-                f"before {self._as_of.place} there are transactions without a GTID, so nobody "
-                "can say when all of them are committed",
+                f"before {self._as_of.place} there are transactions without a GTID, so nobody can "
+                "say when all of them are committed",
                 next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or "
                 "use another start than initial",
             )
@@ -310,8 +310,8 @@ def _read_untouched(
     keys = pa.array(changed, pa.string())
     statement = (
         f"SELECT {', '.join(table.expressions)} "  # noqa: S608
-        f"FROM {table.quoted} FORCE INDEX (PRIMARY) "
-        f"WHERE {range_condition(table.key, chunk['after'], chunk['up_to'])}"
+        f"FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "
+        f"{range_condition(table.key, chunk['after'], chunk['up_to'])}"
     )
     for columns in fetch_columns(server.connection, statement):
         try:

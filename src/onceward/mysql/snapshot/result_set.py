@@ -152,8 +152,8 @@ class _RowPackets:
         except OSError as error:  # also a patience that is over
             raise ServerUnreachable(
                 f"the server did not go on sending a snapshot's rows: {error}",
-                next_step="see whether it runs; the chunk is read again when the query is "
-                "started again",
+                next_step="see whether it runs; the chunk is read again when the query is started "
+                "again",
             ) from error
         if not count:
             raise ServerUnreachable(

@@ -205,8 +205,7 @@ def _find_chunk_end(
     order = ", ".join(column.quoted for column in table.key)
     found = query(
         f"SELECT {columns} FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "  # noqa: S608
-        f"{range_condition(table.key, after, None)} "
-        f"ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
+        f"{range_condition(table.key, after, None)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
     )
     if found:
         return [column.place(answer) for column, answer in zip(table.key, found[0], strict=True)]

@@ -54,8 +54,8 @@ _STATUS_RENAMED = (8, 2)
 START_ANEW = "start from a new checkpoint, with a snapshot"
 START_ANEW_WITHOUT_GTIDS = (
     'start from a new checkpoint with starting="latest", and bring the target up to date by hand, '
-    "for a server without "
-    "gtid_mode=ON there is no snapshot; with gtid_mode=ON a query finds its place again by itself"
+    "for a server without gtid_mode=ON there is no snapshot; with gtid_mode=ON a query finds its "
+    "place again by itself"
 )
 
 
@@ -290,8 +290,8 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
     if not size:
         return BinlogPurged(
             f"{what}; the file is not there any more",
-            next_step=f"{server.anew_advice}; and let the server keep its binlogs for longer "
-            "than a query may stand still (binlog_expire_logs_seconds)",
+            next_step=f"{server.anew_advice}; and let the server keep its binlogs for longer than "
+            "a query may stand still (binlog_expire_logs_seconds)",
             details=details,
         )
     if at.pos > size:

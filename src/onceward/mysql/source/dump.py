@@ -133,8 +133,8 @@ class Dump:
             raise ServerMisconfigured(
                 f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
                 "for",
-                next_step="set gtid_mode=ON, or let no transaction be that large; then start "
-                "from a new checkpoint, with a snapshot"
+                next_step="set gtid_mode=ON, or let no transaction be that large; then start from "
+                "a new checkpoint, with a snapshot"
                 if reader.dialect == "mysql"
                 else "MariaDB's protocol has no word for it: let no transaction be that large, "
                 "then start from a new checkpoint, with a snapshot",

@@ -119,8 +119,8 @@ def _flush_function(
 def _check_file_creation_time(event: BinlogEvent, created_at: int) -> None:
     if event.timestamp != created_at:
         raise ServerUnreachable(
-            f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the batch "
-            f"was planned with a file of that name that was begun at {created_at}",
+            f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the batch was "
+            f"planned with a file of that name that was begun at {created_at}",
             next_step="start the query again: it looks at once whether the server's binlogs were "
             "reset",
             details={"known": created_at, "found": event.timestamp},

@@ -103,8 +103,8 @@ class Position:
         raise SourceContractViolated(
             f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of "
             "this version of Onceward",
-            next_step="start this query with a checkpoint of its own, and do not change the "
-            "order of its sources",
+            next_step="start this query with a checkpoint of its own, and do not change the order "
+            "of its sources",
         )
 
 

@@ -106,9 +106,9 @@ def find_after_purge(
     if removed is None or not removed.covers(Gtids.parse(server.dialect, position.gtids)):
         raise SourceReplaced(
             f"{server.where} (the server {server.identity}) has no {position.file} any more, "
-            f"which the query has read up to {position.pos}, and has not removed all "
-            f"transactions that were read before: removed are {removed or 'none'}, and read "
-            f"{position.gtids}. Its binlogs were reset",
+            f"which the query has read up to {position.pos}, and has not removed all transactions "
+            f"that were read before: removed are {removed or 'none'}, and read {position.gtids}. "
+            "Its binlogs were reset",
             next_step=f"{START_ANEW}: what was in the old binlogs is gone",
             details={"read": position.gtids, "purged": str(removed)},
         )
@@ -172,8 +172,8 @@ def check_has_transactions(server: Server, position: Position) -> None:
     if server.identity != position.server and _may_catch_up(server):
         raise ServerUnreachable(
             f"{what}. It is a replica, which may not have caught up yet",
-            next_step="see in SHOW REPLICA STATUS (SHOW SLAVE STATUS) whether it replicates; "
-            "once it has these, the query goes on when it is started again",
+            next_step="see in SHOW REPLICA STATUS (SHOW SLAVE STATUS) whether it replicates; once "
+            "it has these, the query goes on when it is started again",
             details=details,
         )
     raise SourceReplaced(
@@ -183,8 +183,8 @@ def check_has_transactions(server: Server, position: Position) -> None:
             if server.identity == position.server
             else "It has diverged from the server that was read before, and replicates no other"
         ),
-        next_step=f"bring back a server that has them; or {START_ANEW}: what was read and "
-        "written may be more than this server has",
+        next_step=f"bring back a server that has them; or {START_ANEW}: what was read and written "
+        "may be more than this server has",
         details=details,
     )
 
@@ -305,8 +305,8 @@ def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> st
     removed = Gtids.parse("mysql", server.purged_gtids()) if server.dialect == "mysql" else None
     if unread < 0 or (removed is not None and not read_set.covers(removed)):
         raise BinlogPurged(
-            f"{server.where} (the server {server.identity}) has removed binlogs with "
-            "transactions that the query has not read: removed are "
+            f"{server.where} (the server {server.identity}) has removed binlogs with transactions "
+            "that the query has not read: removed are "
             f"{removed if removed is not None else f'those before {files[0]}'}, and read "
             f"{read_set}",
             next_step=f"{START_ANEW}; or, if you know that those missing changed none of the "
@@ -375,8 +375,8 @@ def _first_unread(settings: ChangesSettings, at: Position, read_set: Gtids | Non
 
 def _no_gtid_error(at: Position, event: BinlogEvent) -> OncewardError:
     return SourceReplaced(
-        f"the transaction at {event.file}:{event.position} on the server {at.server} has no "
-        "GTID: whether it was read on the server before cannot be told",
+        f"the transaction at {event.file}:{event.position} on the server {at.server} has no GTID: "
+        "whether it was read on the server before cannot be told",
         next_step=f"{START_ANEW}; with gtid_mode=ON on all servers a query goes on by itself",
     )
 
@@ -484,6 +484,6 @@ def _coordinates(event: BinlogEvent) -> Coordinates:
 def _no_start_error(server: Server, place: Coordinates, what: Any) -> ConfigurationError:
     return ConfigurationError(
         f"starting at {place}, where {server.where} has no transaction that begins: {what}",
-        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at "
-        "which a transaction begins; or a GTID, or a time",
+        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at which "
+        "a transaction begins; or a GTID, or a time",
     )

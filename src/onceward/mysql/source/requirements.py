@@ -168,8 +168,8 @@ def list_selected_tables(server: Server, settings: ChangesSettings) -> list[tupl
     some = ", ".join(["%s"] * len(SYSTEM))
     rows = server.query(
         "SELECT table_schema, "  # noqa: S608
-        "table_name FROM information_schema.tables "
-        f"WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') AND table_schema NOT IN ({some})",
+        "table_name FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM "
+        f"VERSIONED') AND table_schema NOT IN ({some})",
         SYSTEM,
     )
     return sorted(
@@ -302,8 +302,8 @@ def _check_tables(
         there = any(settings.fits(*one, pattern) for one in tables)
         yield Requirement(
             ".".join(pattern), "there" if there else NOT_THERE, there, "no such table is seen",
-            "correct the name, make the table first, or GRANT SELECT ON "
-            f"{grant_target(*pattern)} TO the login",
+            f"correct the name, make the table first, or GRANT SELECT ON {grant_target(*pattern)} "
+            "TO the login",
         )  # fmt: skip
     yield from _check_select(server, tables)
     yield from _check_cascades(server, settings, tables)

@@ -214,8 +214,7 @@ def _parse_starting(starting: Any) -> Any:
         "starting",
         starting,
         'use "initial", "earliest", "latest", {"timestamp": a datetime with a time zone, or '
-        "milliseconds since 1970}, "
-        '{"gtid": "…"} or {"file": "binlog.000003", "position": 4}',
+        'milliseconds since 1970}, {"gtid": "…"} or {"file": "binlog.000003", "position": 4}',
     )
 
 
@@ -247,8 +246,8 @@ def _parse_pass_over(names: Sequence[str], tables: tuple[tuple[str, str], ...]) 
                 "pass_over",
                 one,
                 "name single events and rows as the error did that stopped the query, "
-                '"binlog.000003:1234" or '
-                '"binlog.000003:1234/5"; transactions by their GTIDs; or "cascade:shop.items"',
+                '"binlog.000003:1234" or "binlog.000003:1234/5"; transactions by their GTIDs; or '
+                '"cascade:shop.items"',
             )
         if _CASCADE.fullmatch(one) and not _may_match(one.removeprefix("cascade:"), tables):
             raise _invalid(

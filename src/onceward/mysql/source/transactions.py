@@ -329,9 +329,9 @@ class TransactionWalk:
         created_at = self.at.born if event.file == self.at.file else None
         if created_at is not None and event.timestamp != created_at:
             raise SourceReplaced(
-                f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the "
-                f"query has read a file of that name that was begun at {created_at}: the "
-                "server's binlogs were reset, or it is another server",
+                f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the query "
+                f"has read a file of that name that was begun at {created_at}: the server's "
+                "binlogs were reset, or it is another server",
                 next_step="start from a new checkpoint, with a snapshot: what was in the old "
                 "binlogs is gone",
                 details={"known": created_at, "found": event.timestamp},

@@ -73,7 +73,7 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
     if named is None:
         raise UnsupportedQuery(
             f"Spark's plan of the batch no longer has {tag}, so that records that cannot be read "
-            f"would be lost",
+            "would be lost",
             next_step='use on_error="stop", or leave out the optimizer rules of your own that run '
             "before analysis ends",
         )
@@ -114,9 +114,8 @@ def _without_watermarks(plan: Any, jvm: Any) -> Any:
     if kind not in _PLAIN or current or not plan.deterministic():
         what = kind if kind not in _PLAIN else f"{kind} with values that are other ones each time"
         raise UnsupportedQuery(
-            f"records that cannot be read shall be dead letters, and before they are read the "
-            f"query has {what}; it "
-            "could not be computed a second time for them",
+            "records that cannot be read shall be dead letters, and before they are read the "
+            f"query has {what}; it could not be computed a second time for them",
             next_step='call decode(…, on_error="dead_letter") on the source\'s own frame, and put '
             "the rest behind it",
             details={"operator": kind},

@@ -103,8 +103,7 @@ class CheckpointFiles:
                 f"the files in {self._folder}, beside the query's checkpoint, cannot be used: "
                 f"{error.java_exception.toString()}",
                 next_step="make the checkpoint readable and writable for the driver, see that its "
-                "file system has "
-                "room, and start the query again",
+                "file system has room, and start the query again",
             ) from error
         finally:
             if interrupted:

@@ -114,12 +114,10 @@ def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
     if other is None:
         return None
     return PartitionsAdded(
-        f"Spark's log has a batch that did not end, and its topic has other partitions by now, "
-        f"which trigger "
-        f"availableNow does not take: {' '.join(other.message.split())}",
+        "Spark's log has a batch that did not end, and its topic has other partitions by now, "
+        f"which trigger availableNow does not take: {' '.join(other.message.split())}",
         next_step="start the query once without availableNow, trigger(processingTime=…) say, "
-        "until that batch has "
-        "ended; then availableNow works again",
+        "until that batch has ended; then availableNow works again",
     )
 
 
@@ -141,13 +139,12 @@ def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
         )
         if in_spark and (_NO_BATCH.fullmatch(one.message) or one.message.startswith(_INCOMPLETE)):
             return CheckpointCorrupted(
-                f"Spark cannot read the query's checkpoint, of which a file is missing or cut "
-                f"off: {one.message}",
+                "Spark cannot read the query's checkpoint, of which a file is missing or cut off: "
+                f"{one.message}",
                 next_step="restore that file, or the whole checkpoint as of the query's end; "
-                "without a copy, go "
-                'on from the ledger with a new checkpoint: kafka_source(starting="ledger", '
-                "pipeline_id=…) and "
-                'resume="ledger" in the sink, once',
+                "without a copy, go on from the ledger with a new checkpoint: "
+                'kafka_source(starting="ledger", pipeline_id=…) and resume="ledger" in the sink, '
+                "once",
             )
     return None
 
@@ -155,10 +152,9 @@ def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
 def _unseen(said: dict[str, object]) -> OncewardError:
     return NewSchemaId(
         f"a record names schema id {said.get('id')}, which was not known when the query was "
-        f"defined",
+        "defined",
         next_step="start the query again, defining it anew: that asks the schema registry for the "
-        "id; "
-        "ow.supervise(start) does it by itself, at once",
+        "id; ow.supervise(start) does it by itself, at once",
         details={"tag": said.get("tag"), "ids": [said.get("id")]},
     )
 
@@ -180,9 +176,8 @@ def _poison(said: dict[str, object]) -> OncewardError:
     return InvalidRecord(
         f"{where} cannot be read ({said.get('class')}): {said.get('message')}",
         next_step='to set such records aside and go on, pass on_error="dead_letter" to decode(…) '
-        "and dead_letter_topic="
-        " to KafkaSink; nothing of the batch was written, and the query may be started again on "
-        "the same checkpoint",
+        "and dead_letter_topic= to KafkaSink; nothing of the batch was written, and the query may "
+        "be started again on the same checkpoint",
         details={
             name: said.get(name) for name in ("class", "topic", "partition", "offset", "id", "tag")
         },
@@ -209,9 +204,8 @@ def _unfit(said: str) -> OncewardError:
     return UnencodableValue(
         f"a value cannot be written by its Avro schema: {said}",
         next_step="correct it in the query, before encode(…), or pass a schema= there that takes "
-        "it (a union with "
-        "null, say); nothing of the batch was written, and the query may be started again on the "
-        "same checkpoint",
+        "it (a union with null, say); nothing of the batch was written, and the query may be "
+        "started again on the same checkpoint",
     )
 
 
@@ -226,11 +220,9 @@ def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
     return SourceDataLost(
         f"records of this batch are gone from the source before they were read: {where}",
         next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing "
-        "of the batch was "
-        "written; if the topic was deleted and created again, begin anew with another pipeline_id "
-        "and checkpoint, "
-        "or its records below the old offsets are skipped; to go on without the lost records, "
-        "start once with "
+        "of the batch was written; if the topic was deleted and created again, begin anew with "
+        "another pipeline_id and checkpoint, or its records below the old offsets are skipped; to "
+        "go on without the lost records, start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
     )
 
@@ -242,10 +234,9 @@ def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
     return WorkerPythonMismatch(
         said,
         next_step="before the session starts, set the environment variable PYSPARK_PYTHON (with "
-        "spark-submit: --conf "
-        "spark.pyspark.python=…) to a Python of the driver's version that has onceward installed "
-        "on every machine "
-        "with an executor; `onceward doctor` looks at the one of this machine",
+        "spark-submit: --conf spark.pyspark.python=…) to a Python of the driver's version that "
+        "has onceward installed on every machine with an executor; `onceward doctor` looks at the "
+        "one of this machine",
     )
 
 

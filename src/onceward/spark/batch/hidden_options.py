@@ -75,9 +75,9 @@ def with_hidden_options(
     fields = [relation.productElementName(index) for index in range(relation.productArity())]
     if not {"extraOptions", "v1Relation"} <= set(fields):
         raise ConfigurationError(
-            f"this Spark holds the options of its Kafka source in "
-            f"{relation.getClass().getSimpleName()}({fields}), "
-            f"where {', '.join(secrets)} would be shown in query plans",
+            "this Spark holds the options of its Kafka source in "
+            f"{relation.getClass().getSimpleName()}({fields}), where {', '.join(secrets)} would "
+            "be shown in query plans",
             next_step="log the source in by a JAAS file (-Djava.security.auth.login.config) "
             "instead of options",
         )
@@ -101,8 +101,7 @@ def with_hidden_options(
     if shown:
         raise ConfigurationError(
             f"Spark would show {', '.join(shown)} in its query plans, web pages and event log: "
-            f"neither "
-            "spark.redaction.regex nor spark.sql.redaction.options.regex covers it",
+            "neither spark.redaction.regex nor spark.sql.redaction.options.regex covers it",
             next_step="leave spark.redaction.regex at its default, or add "
             "'jaas|password|secret|keystore' to it",
         )

@@ -43,8 +43,7 @@ class JobInterrupted(Exception):
 
     def __init__(self, what: str = _ABORTED) -> None:
         super().__init__(
-            f"{what} "
-            "py4j.protocol.Py4JJavaError: An error occurred while calling collect: "
+            f"{what} py4j.protocol.Py4JJavaError: An error occurred while calling collect: "
             "java.lang.InterruptedException"
         )
 

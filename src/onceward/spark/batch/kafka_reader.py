@@ -54,11 +54,10 @@ def _missing(version: str, what: str) -> ConnectorMissing:
     coordinate = connector_to_name(version)
     return ConnectorMissing(
         f"this Spark session ({version}) {what}, and it is too late to give it one: jars are "
-        f"named before a JVM starts",
+        "named before a JVM starts",
         next_step="start the job with `spark-submit $(onceward jars --submit) job.py` or "
-        "`spark-submit --packages "
-        f"{coordinate} job.py`; in a notebook, restart the kernel and build the session with "
-        'SparkSession.builder.config(map=onceward.spark_conf()) or .config("spark.jars.packages", '
-        f'"{coordinate}") before anything else builds one',
+        f"`spark-submit --packages {coordinate} job.py`; in a notebook, restart the kernel and "
+        "build the session with SparkSession.builder.config(map=onceward.spark_conf()) or "
+        f'.config("spark.jars.packages", "{coordinate}") before anything else builds one',
         details={"spark_version": version, "packages": coordinate},
     )

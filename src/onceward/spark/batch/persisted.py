@@ -74,13 +74,11 @@ class Readers:
         _drop(self._context, shared)
         raise ComputationsMixed(
             "a persisted frame is read more than once in this batch, and executors that may have "
-            "held a part of it are "
-            f"gone ({', '.join(sorted(gone))}): its rows may have been computed again, and "
-            f"otherwise",
+            f"held a part of it are gone ({', '.join(sorted(gone))}): its rows may have been "
+            "computed again, and otherwise",
             next_step="nothing; the batch runs again. If it repeats, find out why executors are "
-            "lost; with dynamic "
-            "allocation, set spark.dynamicAllocation.executorIdleTimeout to more than a batch "
-            "takes",
+            "lost; with dynamic allocation, set spark.dynamicAllocation.executorIdleTimeout to "
+            "more than a batch takes",
         )
 
 

@@ -295,8 +295,7 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
         raise UnsupportedQuery(
             "the sink was called outside a streaming query",
             next_step="hand it to Spark: frame.writeStream.foreachBatch(sink).start(); a batch "
-            "job has no checkpoint "
-            "to be exactly-once with",
+            "job has no checkpoint to be exactly-once with",
         )
     execution = _active_query(frame.sparkSession, query_id)
     if execution is None:
@@ -324,11 +323,9 @@ def _in_another_thread(context: Any, execution: Any) -> bool:
 def _called_in_another_thread() -> UnsupportedQuery:
     return UnsupportedQuery(
         "the sink was called in a thread that the foreachBatch function has started; Spark counts "
-        "a batch as done when "
-        "the function returns, and the rows of this call are not written",
+        "a batch as done when the function returns, and the rows of this call are not written",
         next_step="call the sink in the function itself; all executors write the frames of a "
-        "batch anyway (and do not "
-        "set PYSPARK_PIN_THREAD=false)",
+        "batch anyway (and do not set PYSPARK_PIN_THREAD=false)",
         details={ROWS_REFUSED: True},
     )
 
@@ -355,8 +352,7 @@ def refuse_temporary_checkpoint(frame: DataFrame) -> None:
             "the query has no checkpoint location: Spark keeps its progress in a temporary folder "
             f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
             next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
-            "this query's own that "
-            "outlasts the driver",
+            "this query's own that outlasts the driver",
         )
 
 
@@ -377,16 +373,15 @@ def refuse_unsupported(speculation: str, execution: Any) -> None:
     """
     if speculation.strip().lower() == "true":
         raise UnsupportedQuery(
-            f"spark.speculation=true: a speculative copy of a task would write records twice, "
+            "spark.speculation=true: a speculative copy of a task would write records twice, "
             f"against {_PROMISE}",
             next_step="set spark.speculation=false",
         )
     kind = execution.getClass().getSimpleName()
     if "AsyncProgress" in kind:
         raise UnsupportedQuery(
-            f"asyncProgressTrackingEnabled=true: Spark would start a batch before the one before "
-            f"it is logged, "
-            f"against {_PROMISE}",
+            "asyncProgressTrackingEnabled=true: Spark would start a batch before the one before "
+            f"it is logged, against {_PROMISE}",
             next_step="remove the option asyncProgressTrackingEnabled",
         )
     trigger = execution.trigger().getClass().getSimpleName()
@@ -407,8 +402,7 @@ def refuse_source_evolution(setting: str) -> None:
     if setting.strip().lower() == "true":
         raise UnsupportedQuery(
             f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a "
-            f"checkpoint, and the ledger "
-            "would compare the offsets of one with those of another",
+            "checkpoint, and the ledger would compare the offsets of one with those of another",
             next_step=f"set {SOURCE_EVOLUTION}=false and start with a new checkpoint",
         )
 

@@ -176,9 +176,7 @@ def _taken_back(context: Any, tracker: Any, shuffle: int) -> frozenset[str]:
 def _mixed() -> ComputationsMixed:
     return ComputationsMixed(
         "intermediate results (shuffle output) were lost while the batch was computed, and Spark "
-        "computed them again "
-        "for a part of it: rows of two computations may have met",
+        "computed them again for a part of it: rows of two computations may have met",
         next_step="nothing; the batch runs again from its source. If it repeats, find out why "
-        "executors or their "
-        "disks are lost",
+        "executors or their disks are lost",
     )

@@ -52,20 +52,19 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
         topics, servers = _read_by(execution)
         return AccessDenied(
             f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks "
-            f"Read on it",
+            "Read on it",
             next_step="grant it Read on the topic (kafka-acls --add), or all that the pipeline "
-            "needs: "
-            "`onceward doctor --acls` prints the lines",
+            "needs: `onceward doctor --acls` prints the lines",
             details={"resource": f"topic {topics}", "operation": "Read"},
         )
     if has_kind(thrown, "UnknownTopicOrPartitionException"):
         topics, servers = _read_by(execution)
         return TopicMissing(
             f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not "
-            f"all of it)",
+            "all of it)",
             next_step="create the topic, or correct topic= and bootstrap_servers= of "
-            "kafka_source, and start the "
-            "query again; `onceward doctor --bootstrap-servers … --source-topic …` looks for it",
+            "kafka_source, and start the query again; `onceward doctor --bootstrap-servers … "
+            "--source-topic …` looks for it",
             details={"topics": topics, "bootstrap_servers": servers},
         )
     if any(
@@ -74,11 +73,10 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
         topics, servers = _read_by(execution)
         return PartitionsAdded(
             f"topic {topics} on {servers} has other partitions than when kafka_source looked its "
-            f"start positions up: "
-            "some were added, or topics that the pattern finds, or they are gone",
+            "start positions up: some were added, or topics that the pattern finds, or they are "
+            "gone",
             next_step="call kafka_source anew, and start the query with that frame (under "
-            "supervise, call it inside "
-            "the function that starts the query); nothing was read yet",
+            "supervise, call it inside the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
     if has_kind(thrown, *_LOGIN_REFUSALS):

@@ -62,16 +62,15 @@ def failures_told(how: str, place: str) -> Iterator[None]:
                 f"a value of a partition column cannot be written in a file's name below {place}: "
                 f"{unwritable.message}",
                 next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8); or "
-                "partition by another text: "
-                "url_encode or hex in the query makes some of everything",
+                "partition by another text: url_encode or hex in the query makes some of "
+                "everything",
             ) from None
         cause = thrown[-1] if thrown else None
         if cause is not None and cause.kind.startswith(_OUTSIDE) and cause.kind != _WORKER_DIED:
             raise SendFailed(
                 f"the job that writes to {place} has failed: {cause.kind}: {cause.message}",
                 next_step="nothing, the batch runs again; if it repeats, see that the file system "
-                "is there, has room, "
-                "and lets executors write",
+                "is there, has room, and lets executors write",
             ) from error
         raise
 

@@ -73,8 +73,7 @@ def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
     if scheme == "file" and not _OF_THIS_MACHINE.match(path):
         raise ConfigurationError(
             f"path={path!r} is no URI of a folder of this machine: between file:// and the next "
-            f"slash is a host, and "
-            "without slashes the path is relative",
+            "slash is a host, and without slashes the path is relative",
             next_step="pass file:///… with three slashes, or an absolute path",
         )
     if scheme in _RENAMING or (scheme in _STORES and not renames):
@@ -82,23 +81,20 @@ def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
     if not renames:
         raise ConfigurationError(
             f"path={path!r}: of {scheme}: it is not known whether a file is there whole or not at "
-            f"all, and whether "
-            "whoever lists sees it; of file:, hdfs: and s3a: it is",
+            "all, and whether whoever lists sees it; of file:, hdfs: and s3a: it is",
             next_step="write to a path on one of those (for S3 by Hadoop's S3A), or to Kafka or a "
             "database",
         )
     raise ConfigurationError(
         f"path={path!r}: files are published by renaming, of which it is known on local disks "
-        f"(file:) and on HDFS "
-        f"(hdfs:) that it is one step; on {scheme}: it is not"
+        f"(file:) and on HDFS (hdfs:) that it is one step; on {scheme}: it is not"
         + (
             ", there it is a copy" if scheme.startswith(("s3", "gs", "oss", "cos", "wasb")) else ""
         ),
         next_step='pass layout="manifest", which renames nothing'
         if scheme in _STORES
         else "write to a path on file: or hdfs:, and copy finished batches from there; or with "
-        'layout="manifest" to '
-        "one on s3a:; or to Kafka or a database",
+        'layout="manifest" to one on s3a:; or to Kafka or a database',
     )
 
 

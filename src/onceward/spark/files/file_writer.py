@@ -93,8 +93,7 @@ def must_know(session: SparkSession, format_name: str) -> None:
             _AVRO,
             'format="avro": this Spark session has no spark-avro',
             next_step="build the session with ow.spark_conf(), which brings it along, or add the "
-            "package "
-            "org.apache.spark:spark-avro_2.13 of Spark's version",
+            "package org.apache.spark:spark-avro_2.13 of Spark's version",
         )
 
 

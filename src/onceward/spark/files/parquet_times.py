@@ -18,10 +18,9 @@ def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
     if str(session.conf.get(_SETTING)).upper() == "TIMESTAMP_MILLIS" and _has_timestamps(schema):
         raise ConfigurationError(
             f"{_SETTING}=TIMESTAMP_MILLIS cuts the microseconds of timestamps in Parquet files, "
-            f"without a word",
+            "without a word",
             next_step=f"set {_SETTING} to TIMESTAMP_MICROS; where milliseconds are wanted, say so "
-            f"in the query: "
-            "date_trunc('MILLISECOND', …)",
+            "in the query: date_trunc('MILLISECOND', …)",
         )
 
 

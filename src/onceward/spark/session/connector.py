@@ -153,20 +153,17 @@ class _Choice:
         if self._connector == _MENDED_BY.get(self._version):
             notes.append(
                 f"the connector {self._connector} is taken for PySpark {self._version}: with its "
-                f"own a query fails "
-                "after a batch that is run again"
+                "own a query fails after a batch that is run again"
             )
         elif self._connector != self._version:
             notes.append(
                 f"{_CONNECTOR}:{self._version} {lacking}: the connector {self._connector} is "
-                f"taken for PySpark "
-                f"{self._version}"
+                f"taken for PySpark {self._version}"
             )
         if self._token_provider is not None:
             notes.append(
                 f"{_TOKEN_PROVIDER}:{self._connector} {lacking}: its {self._token_provider} is "
-                f"taken with the "
-                f"connector {self._connector}"
+                f"taken with the connector {self._connector}"
             )
         return tuple(notes)
 

@@ -171,8 +171,7 @@ def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
                     f"another process has been resolving jars for {_OTHERS_SECONDS} s, and holds "
                     f"{path}",
                     next_step="see what that process waits for, a repository that does not answer "
-                    "most likely; end it, "
-                    "and start again",
+                    "most likely; end it, and start again",
                 )
             time.sleep(_LOOK_SECONDS)
         yield
@@ -302,10 +301,9 @@ def _not_resolvable(
     said = chatter.read().decode(errors="replace")
     missing = list(dict.fromkeys(":".join(found) for found in _NOT_FOUND.findall(said)))
     return ResourceError(
-        f"cannot resolve {', '.join(coordinates)}: {reason}\n"
-        f"--- the resolver's last words ---\n{said[-_LOG_TAIL_CHARACTERS:]}",
+        f"cannot resolve {', '.join(coordinates)}: {reason}\n--- the resolver's last words "
+        f"---\n{said[-_LOG_TAIL_CHARACTERS:]}",
         next_step="check the coordinates and the way to a Maven repository; name a mirror in an "
-        "ivysettings.xml and "
-        f"set {IVY_SETTINGS_VARIABLE} to its path",
+        f"ivysettings.xml and set {IVY_SETTINGS_VARIABLE} to its path",
         details={"coordinates": list(coordinates), "missing": missing},
     )

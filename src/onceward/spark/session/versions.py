@@ -39,8 +39,8 @@ def must_have_been_run(version: str) -> None:
     if _minor(version) not in {_minor(known) for known in RUN_WITH}:
         raise ConfigurationError(
             f"Onceward was never run with PySpark {version}, and it reads what changes between "
-            f"Spark's minor releases; "
-            f"it was run with {', '.join(RUN_WITH[:-1])} and {RUN_WITH[-1]}",
+            f"Spark's minor releases; it was run with {', '.join(RUN_WITH[:-1])} and "
+            f"{RUN_WITH[-1]}",
             next_step=f'pip install "pyspark~={RUN_WITH[-1]}"',
             details={"spark_version": version, "run_with": list(RUN_WITH)},
         )

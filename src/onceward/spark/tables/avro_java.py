@@ -119,8 +119,7 @@ def keep_within_limits(session: SparkSession) -> None:
     ):
         log.warning(
             "a record that is not what it should be can take the memory of a whole executor: set "
-            "%s to %s, or build "
-            "the session with ow.spark_conf()",
+            "%s to %s, or build the session with ow.spark_conf()",
             _EXECUTOR_OPTIONS[0],
             " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items()),
         )

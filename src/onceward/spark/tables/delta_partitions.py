@@ -39,10 +39,9 @@ def kept(
         if isinstance(kinds[name], BinaryType):
             raise InvalidColumn(
                 f"{table} is partitioned by column {name}, which is binary: Delta writes it as "
-                f"text, and it comes back "
-                "as another value",
+                "text, and it comes back as another value",
                 next_step=f"write to a table that is partitioned by a column of text, hex({name}) "
-                f"for one",
+                "for one",
             )
         if isinstance(kinds[name], TimestampType):
             _must_be_the_jvms_zone(session, name, table)
@@ -64,13 +63,11 @@ def _must_be_the_jvms_zone(session: SparkSession, name: str, table: str) -> None
     if not rules.equals(of_jvm.toZoneId().getRules()):
         raise ConfigurationError(
             f"{table} is partitioned by column {name}, a timestamp, which Delta writes by the "
-            f"session's time zone "
-            f"({of_session}) and reads by the JVM's ({of_jvm.getID()}): each value would become "
-            f"another one",
+            f"session's time zone ({of_session}) and reads by the JVM's ({of_jvm.getID()}): each "
+            "value would become another one",
             next_step=f"set {_ZONE} to {of_jvm.getID()}, or start driver and executors with "
             f"-Duser.timezone={of_session} (spark.driver.extraJavaOptions, "
-            f"spark.executor.extraJavaOptions); "
-            "or partition the table by a date",
+            "spark.executor.extraJavaOptions); or partition the table by a date",
         )
 
 
@@ -80,10 +77,9 @@ def _time(name: str) -> Column:
         ~value.eqNullSafe(value.cast("string").try_cast("timestamp")),
         value,
         f"a value of partition column {name} is a time that the clocks of this time zone show "
-        f"twice (or never), and "
-        "Delta would store another one",
+        "twice (or never), and Delta would store another one",
         f"set {_ZONE}, and -Duser.timezone of driver and executors, to UTC; or partition the "
-        f"table by a date",
+        "table by a date",
     )
 
 
@@ -93,11 +89,9 @@ def _text(name: str) -> Column:
         (value == "") | (value == _NULL) | ~f.is_valid_utf8(value),
         value,
         f"a value of partition column {name} is the empty text, or {_NULL}, which Delta would "
-        f"store as null, or has "
-        "bytes that are no UTF-8",
+        "store as null, or has bytes that are no UTF-8",
         f"say in the query what such values shall be (NULLIF({name}, '') for null), or write to a "
-        f"table that is not "
-        "partitioned by it",
+        "table that is not partitioned by it",
     )
 
 

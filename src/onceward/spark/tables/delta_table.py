@@ -69,9 +69,8 @@ def table_location(session: SparkSession, name: str) -> str:
         raise TableMissing(
             f"{name} is no Delta table of this session: {str(error).strip().splitlines()[0]}",
             next_step="if it was renamed, pass the name that it has now; if there was none, "
-            "create it first "
-            f"(CREATE TABLE {name} (…) USING delta), in a session with Delta's extension and "
-            f"catalog; or pass path=",
+            f"create it first (CREATE TABLE {name} (…) USING delta), in a session with Delta's "
+            "extension and catalog; or pass path=",
         ) from error
 
 
@@ -91,8 +90,8 @@ class DeltaTable:
             _CLASS,
             "this Spark session has no Delta",
             next_step='build it with ow.spark_conf("io.delta:delta-spark_2.13:4.0.0"), or the '
-            "version for your Spark, "
-            'and with spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
+            "version for your Spark, and with "
+            'spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
             'spark.sql.catalog.spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog"',
         )
         self._delta = self._jvm.org.apache.spark.sql.delta
@@ -108,8 +107,7 @@ class DeltaTable:
             raise TableMissing(
                 f"there is no Delta table at {self.path}",
                 next_step="if it was moved, pass the path that it has now; if there was none, "
-                "create it first: "
-                f"CREATE TABLE delta.`{self.path}` (…) USING delta",
+                f"create it first: CREATE TABLE delta.`{self.path}` (…) USING delta",
             )
         return transaction
 
@@ -126,7 +124,7 @@ class DeltaTable:
             ]:
                 raise ConfigurationError(
                     f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward "
-                    f"does not do",
+                    "does not do",
                     next_step="do it in the query, and write to a table whose columns have plain "
                     "types",
                 )
@@ -134,8 +132,7 @@ class DeltaTable:
         if forgets in shape.settings:
             raise ConfigurationError(
                 f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that "
-                f"time it has "
-                "forgotten which batches it has, and could take one twice",
+                "time it has forgotten which batches it has, and could take one twice",
                 next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{forgets}')",
             )
 
@@ -160,8 +157,7 @@ class DeltaTable:
         if len(given) != len(frame.columns) or given.keys() != set(wanted.names):
             raise InvalidColumn(
                 f"the frame has the columns {', '.join(frame.columns)}, and the Delta table "
-                f"{self.path} has "
-                f"{', '.join(wanted.names)}",
+                f"{self.path} has {', '.join(wanted.names)}",
                 next_step="select exactly the table's columns in the query, or ALTER TABLE … ADD "
                 "COLUMN first",
             )

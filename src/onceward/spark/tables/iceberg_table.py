@@ -111,14 +111,13 @@ class IcebergTable:
                 f"{name} is no Iceberg table of this session's catalogs: "
                 f"{str(error).strip().splitlines()[0]}",
                 next_step="pass its new name if it was renamed, and a decided batch is published "
-                "there; or create it "
-                f"first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES "
+                f"there; or create it first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES "
                 f"('{_WAP_ENABLED}'='true')",
             ) from error
         if _SELECTS.match(last) and not str(self._table.name()).endswith(last):
             raise ConfigurationError(
                 f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are "
-                f"published to the table",
+                "published to the table",
                 next_step=f"pass the name of the table itself, without {last}",
             )
 
@@ -150,11 +149,9 @@ class IcebergTable:
         if self.properties().get(_WAP_ENABLED) != "true":
             raise ConfigurationError(
                 f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which "
-                f"nothing can be "
-                "written that is not seen at once",
+                "nothing can be written that is not seen at once",
                 next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); "
-                f"it changes nothing "
-                "for those who do not set spark.wap.id",
+                "it changes nothing for those who do not set spark.wap.id",
             )
 
     def fields(self) -> dict[str, str]:
@@ -196,10 +193,9 @@ class IcebergTable:
                 return int(snapshot.snapshotId()), int(told.get("added-records", 0))
         raise ReportMismatch(
             f"Iceberg has written to {self.name}, and no staged snapshot with the id {name} says "
-            f"how many rows",
+            "how many rows",
             next_step=f"see that nobody changes {_WAP_ENABLED} of the table, and look at its "
-            f"newest snapshots: what "
-            "was written may be visible",
+            "newest snapshots: what was written may be visible",
         )
 
     def _newest_as(self, name: str) -> Any:

@@ -107,8 +107,7 @@ CREATE TABLE IF NOT EXISTS {table} (
 ) ENGINE = InnoDB"""
     be_there = (
         "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', "
-        "%s) "
-        "ON DUPLICATE KEY UPDATE pipeline = pipeline"
+        "%s) ON DUPLICATE KEY UPDATE pipeline = pipeline"
     )
     create_batches = """
 CREATE TABLE IF NOT EXISTS {batches} (
@@ -172,9 +171,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
         if found[0] != "InnoDB":
             raise ConfigurationError(
                 f"the ledger in {place} is kept by the engine {found[0]}, which has no "
-                f"transactions that last",
+                "transactions that last",
                 next_step=f"ALTER TABLE {self.quoted(table)} ENGINE = InnoDB; or name another "
-                f"table",
+                "table",
             )
 
     def must_be_one_session(self, session: Any) -> None:
@@ -183,12 +182,11 @@ CREATE TABLE IF NOT EXISTS {batches} (
         ):
             raise ConfigurationError(
                 f"behind {self.host} is a proxy that carries out the statements of one session in "
-                f"several of the "
-                "server's (multiplexing): what is set for ours, such as a strict mode, does not "
-                "hold in them",
+                "several of the server's (multiplexing): what is set for ours, such as a strict "
+                "mode, does not hold in them",
                 next_step="let the url lead to the server itself, or have the proxy keep one "
-                "session of the server for "
-                "each of this user's (ProxySQL: multiplex = 0 in mysql_query_rules)",
+                "session of the server for each of this user's (ProxySQL: multiplex = 0 in "
+                "mysql_query_rules)",
             )
 
     def ended_before(self, error: Exception) -> bool:
@@ -210,7 +208,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
         if got != 1:
             raise LedgerUnreachable(
                 f"another copy of pipeline {pipeline} has been making or dropping staging tables "
-                f"for a minute",
+                "for a minute",
                 next_step="see in SHOW PROCESSLIST what it waits for; then start the query again",
             )
 
@@ -408,9 +406,8 @@ def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
     refused = ConfigurationError(
         refusal,
         next_step=f"pass mysql://user:password@host:port{'/database' if database else ''}; in a "
-        f"password write % as "
-        f"%25, and other special characters in the same way; behind ? there may be "
-        f"{', '.join(_OPTIONS)}",
+        "password write % as %25, and other special characters in the same way; behind ? there "
+        f"may be {', '.join(_OPTIONS)}",
     )
     try:
         parts = urlsplit(url)

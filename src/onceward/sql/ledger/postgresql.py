@@ -74,8 +74,7 @@ CREATE TABLE IF NOT EXISTS {table} (
 )"""
     be_there = (
         "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', "
-        "%s) "
-        "ON CONFLICT DO NOTHING"
+        "%s) ON CONFLICT DO NOTHING"
     )
     # The server notes with every row which transaction wrote it (xmin). So rows and batches are
     # told apart without us.
@@ -90,9 +89,8 @@ CREATE TABLE IF NOT EXISTS {batches} (
 )"""
     keep = (
         "INSERT INTO {batches} (pipeline, sequence, state, record) VALUES (%s, %s, %s, %s) ON "
-        "CONFLICT "
-        "(pipeline, sequence, state) DO UPDATE SET record = excluded.record, transaction = "
-        "excluded.transaction"
+        "CONFLICT (pipeline, sequence, state) DO UPDATE SET record = excluded.record, transaction "
+        "= excluded.transaction"
     )
     for_share = " FOR SHARE"
     durably = ("SET LOCAL synchronous_commit = on",)
@@ -106,8 +104,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
             raise ConfigurationError(
                 "DatabaseLedger(url=…) is no address of a PostgreSQL database",
                 next_step="pass postgresql://user@host:port/database; in a password write % as "
-                "%25, and other special "
-                "characters in the same way",
+                "%25, and other special characters in the same way",
             )
         self._said = {**_DEFAULTS, **found, "client_encoding": "UTF8"}
         self.host = self._said.get("host") or "the database"

@@ -68,8 +68,8 @@ _KEPT = (
     "SELECT record FROM {batches} WHERE pipeline = %s ORDER BY sequence DESC, state DESC LIMIT %s"
 )
 _TAKE = (
-    "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = CURRENT_TIMESTAMP(6) "
-    "WHERE pipeline = %s"
+    "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = CURRENT_TIMESTAMP(6) WHERE "
+    "pipeline = %s"
 )
 _TAKE_AGAIN = _TAKE + " AND owner = %s"
 _APPEND = (
@@ -136,8 +136,7 @@ def _database_at(url: object) -> Database:
     raise ConfigurationError(
         "DatabaseLedger(url=…) is no address of a database",
         next_step="pass postgresql://user@host:port/database, mysql://user@host:port/database or "
-        "mariadb://…; in a "
-        "password write % as %25, and other special characters in the same way",
+        "mariadb://…; in a password write % as %25, and other special characters in the same way",
     )
 
 
@@ -236,10 +235,8 @@ class TableChain(Chain):
         if (int(found[1]), found[3]) != self._known:
             what = (
                 f"ended with sequence {self._known[0]} ({self._known[1] or 'empty'}) and now ends "
-                f"with {found[1]} "
-                f"({found[3] or 'empty'}): the database was restored from an older copy, or a "
-                f"standby was promoted "
-                "that had not all of it"
+                f"with {found[1]} ({found[3] or 'empty'}): the database was restored from an "
+                "older copy, or a standby was promoted that had not all of it"
             )
             raise cut_off_error(self._pipeline, self._place, what)
         self._attempts += 1
@@ -308,7 +305,7 @@ class TableChain(Chain):
                 self._ours()
                 raise TransactionTimedOut(
                     f"{record.batch} was not committed: this process stood still for {_IDLE_MS} "
-                    f"ms before its COMMIT",
+                    "ms before its COMMIT",
                     next_step="nothing; the batch runs again",
                 ) from error
             if self._database.has_refused(error):
@@ -460,8 +457,8 @@ class TableChain(Chain):
             raise LedgerUnreachable(
                 f"the ledger in {self._place} cannot be used: {error}",
                 next_step="see that the database answers and that this login may SELECT, INSERT, "
-                "UPDATE and DELETE "
-                "there (and CREATE, where the table is missing); then start the query again",
+                "UPDATE and DELETE there (and CREATE, where the table is missing); then start the "
+                "query again",
             ) from error
         except BaseException as error:
             # No half of it becomes part of what is done next

@@ -118,8 +118,7 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
         raise TableMissing(
             f"table {name} {what} in the database of the sink's url",
             next_step="create it, with the columns of the frame; or correct table=, which is "
-            "spelled as in SQL: "
-            "database.table, and odd names as `Name`",
+            "spelled as in SQL: database.table, and odd names as `Name`",
         )
     schema, own_name, _, engine, _, here = found[0]
     ledger_schema, ledger_name = _parts(ledger)
@@ -133,7 +132,7 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
     if engine != _ENGINE:
         raise ConfigurationError(
             f"table {name} is kept by the engine {engine}, and only what {_ENGINE} keeps goes "
-            f"with a transaction",
+            "with a transaction",
             next_step=f"ALTER TABLE … ENGINE = {_ENGINE}; or write to another table",
         )
     return _Relation(str(schema), str(own_name))

@@ -110,8 +110,7 @@ class MySQLDialect(Dialect):
             if number:
                 raise RowRefused(
                     f"{number} rows for table {table.name} have a null in column {column.name!r}, "
-                    f"for which the server "
-                    "would put a value of its own",
+                    "for which the server would put a value of its own",
                     next_step="filter them, or leave the column out with drop(…)",
                 )
         limited = [column for column in written if column.most_bytes is not None]
@@ -121,8 +120,7 @@ class MySQLDialect(Dialect):
             if most is not None and column.most_bytes is not None and most > column.most_bytes:
                 raise RowRefused(
                     f"a value of column {column.name!r} has {most} bytes, and table {table.name} "
-                    f"takes "
-                    f"{column.most_bytes}",
+                    f"takes {column.most_bytes}",
                     next_step="widen the column, or shorten the value in the query; nothing of "
                     "the batch was written",
                 )
@@ -130,16 +128,14 @@ class MySQLDialect(Dialect):
             if column.charset and _number(connection, statements.no_place(rows, column)):
                 raise RowRefused(
                     f"rows for table {table.name} have a character in column {column.name!r} that "
-                    f"its character set "
-                    f"{column.charset} has not",
+                    f"its character set {column.charset} has not",
                     next_step=f"ALTER TABLE {table.sql} CONVERT TO CHARACTER SET utf8mb4; or mend "
-                    f"such rows",
+                    "such rows",
                 )
             if column.labels and _number(connection, statements.no_label(rows, column)):
                 raise RowRefused(
                     f"rows for table {table.name} have a value in column {column.name!r} that is "
-                    f"none of its labels: "
-                    f"{', '.join(map(repr, column.labels))}",
+                    f"none of its labels: {', '.join(map(repr, column.labels))}",
                     next_step="mend or filter such rows in the query, or change the table",
                 )
 
@@ -152,8 +148,8 @@ class MySQLDialect(Dialect):
             if most is not None and most > SORTED_BYTES:
                 raise RowRefused(
                     f"a value of column {name!r} is sorted by {most} bytes, and servers take the "
-                    f"first {SORTED_BYTES} "
-                    "of them: which row of a key is the last would be chance",
+                    f"first {SORTED_BYTES} of them: which row of a key is the last would be "
+                    "chance",
                     next_step="make key= and order_by= of shorter values, such as sha2(…, 256), "
                     "or of numbers",
                 )

@@ -85,7 +85,7 @@ def _must_be_within(name: str, numbers: pa.Array, limits: tuple[int, int]) -> No
     ):
         raise RowRefused(
             f"column {name!r} has dates before the year 1 or after the year 9999, which the "
-            f"server has not",
+            "server has not",
             next_step="mend or filter such rows in the query",
         )
 

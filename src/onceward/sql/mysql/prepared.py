@@ -60,10 +60,9 @@ def must_keep(session: Any) -> None:
     if not session.is_mariadb and session.version < _LEAST:
         raise ConfigurationError(
             f"the server is MySQL {'.'.join(map(str, session.version))}, and with xa=True tasks "
-            f"prepare transactions: "
-            "before 8.0.30 a crash within an XA statement may leave the binary log with another "
-            "outcome, and old ones "
-            "let anybody change or drop a table for which rows are prepared",
+            "prepare transactions: before 8.0.30 a crash within an XA statement may leave the "
+            "binary log with another outcome, and old ones let anybody change or drop a table for "
+            "which rows are prepared",
             next_step="use MySQL 8.0.30 or later, or MariaDB; or leave xa= out",
         )
     try:
@@ -72,9 +71,8 @@ def must_keep(session: Any) -> None:
         if error.args[0] not in _NOT_ALLOWED:
             raise
         raise AccessDenied(
-            f"the login of the sink's url may not list prepared transactions, and with xa=True "
-            f"each task of a batch "
-            f"prepares one: {error.args[1]}",
+            "the login of the sink's url may not list prepared transactions, and with xa=True "
+            f"each task of a batch prepares one: {error.args[1]}",
             next_step="GRANT XA_RECOVER_ADMIN ON *.* to it, or leave xa= out",
         ) from error
 

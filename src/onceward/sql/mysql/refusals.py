@@ -72,8 +72,7 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
     said = f"{what}: ({number}) {' '.join(text.split())}"
     mend = (
         "mend or filter such rows in the query, or change the table, and start the query again; "
-        "nothing of the batch "
-        "was written"
+        "nothing of the batch was written"
     )
     if warned:
         return RowRefused(
@@ -106,10 +105,8 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
         return RowRefused(
             f"{said}; the batch is one transaction, and larger than the server lets one be",
             next_step="raise that limit on the server (max_binlog_cache_size, "
-            "group_replication_transaction_size_limit "
-            "or wsrep_max_ws_size) and start the query again; max_offsets_per_trigger keeps the "
-            "batches after this one "
-            "smaller",
+            "group_replication_transaction_size_limit or wsrep_max_ws_size) and start the query "
+            "again; max_offsets_per_trigger keeps the batches after this one smaller",
         )
     if number in _ROWS:
         return RowRefused(said, next_step=mend)

@@ -44,7 +44,7 @@ def staging_table(sql_name: str, staged: Mapping[str, str], temporary: bool = Fa
     ]
     return (
         f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {sql_name} ({', '.join(columns)}) "
-        f"ENGINE = InnoDB"
+        "ENGINE = InnoDB"
     )
 
 
@@ -100,8 +100,7 @@ def no_label(rows: Rows, column: Written) -> Rows:
     known = ", ".join(_bytes("%s") for _ in column.labels)
     return Rows(
         f"SELECT COUNT(*) FROM (SELECT {_bytes(quoted(column.name))} AS label FROM ({rows.sql}) "
-        f"AS staged) AS labels "
-        f"WHERE label NOT IN ({known})",
+        f"AS staged) AS labels WHERE label NOT IN ({known})",
         (*rows.parameters, *column.labels),
     )
 
@@ -135,9 +134,8 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
     keys = ", ".join(_key(number) for number in range(len(merge.key)))
     return Rows(
         f"SELECT COUNT(*), COALESCE(SUM({null}), 0), COALESCE(SUM(onceward_odd), 0), "
-        f"COALESCE(SUM(onceward_late = 1), 0), COUNT(DISTINCT {keys}), "
-        f"COALESCE(SUM(onceward_late = 1 AND {_DELETED}), 0) FROM "
-        f"({_ranked(rows, written, merge)}) AS ranked",
+        f"COALESCE(SUM(onceward_late = 1), 0), COUNT(DISTINCT {keys}), COALESCE(SUM(onceward_late "
+        f"= 1 AND {_DELETED}), 0) FROM ({_ranked(rows, written, merge)}) AS ranked",
         rows.parameters,
     )
 
@@ -156,8 +154,7 @@ def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
     """Delete the rows whose last change is a delete."""
     return Rows(
         f"DELETE target FROM {_in_statement(table)} AS target JOIN ({_last(rows, written, merge)} "
-        f"AND {_DELETED}) "
-        f"AS latest ON {_same(merge)}",
+        f"AND {_DELETED}) AS latest ON {_same(merge)}",
         rows.parameters,
     )
 
@@ -181,11 +178,10 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
             rows.parameters,
         ),
         Rows(
-            f"INSERT INTO {_in_statement(table)} ({', '.join(names)}) "
-            f"SELECT {', '.join(f'latest.{name}' for name in names)} FROM {latest} "
-            f"LEFT JOIN {_in_statement(table)} AS target ON {_same(merge)} WHERE {first_key} IS "
-            f"NULL "
-            "ORDER BY latest.onceward_place",
+            f"INSERT INTO {_in_statement(table)} ({', '.join(names)}) SELECT "
+            f"{', '.join(f'latest.{name}' for name in names)} FROM {latest} LEFT JOIN "
+            f"{_in_statement(table)} AS target ON {_same(merge)} WHERE {first_key} IS NULL ORDER "
+            "BY latest.onceward_place",
             rows.parameters,
         ),
     ]
@@ -196,8 +192,8 @@ def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) 
     others.
     """
     return Rows(
-        f"SELECT COALESCE(SUM({_DELETED}), 0), COALESCE(SUM(NOT {_DELETED}), 0) "
-        f"FROM ({_last(rows, written, merge)}) AS latest JOIN {_in_statement(table)} AS target ON "
+        f"SELECT COALESCE(SUM({_DELETED}), 0), COALESCE(SUM(NOT {_DELETED}), 0) FROM "
+        f"({_last(rows, written, merge)}) AS latest JOIN {_in_statement(table)} AS target ON "
         f"{_same(merge)}",
         rows.parameters,
     )

@@ -122,10 +122,9 @@ def staged(name: str, kind: DataType) -> str:
             return found
     raise InvalidColumn(
         f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold "
-        f"without loss",
+        "without loss",
         next_step="make a string of it with to_json(…), for a column of type json, or CAST(… AS "
-        "STRING); or leave it "
-        "out with drop(…)",
+        "STRING); or leave it out with drop(…)",
     )
 
 
@@ -144,11 +143,9 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
     if not _fits(staged, base, mods):
         raise InvalidColumn(
             f"column {name!r} does not fit: the frame's becomes {staged}, and table {table.name} "
-            f"has {column.type}, "
-            "which cannot hold all of its values as they are",
+            f"has {column.type}, which cannot hold all of its values as they are",
             next_step="cast it in the frame to a type that fits, so that what to do with the "
-            "others is said there; or "
-            "change the table's",
+            "others is said there; or change the table's",
         )
     longest = int(mods) if base == "varchar" else None
     most_bytes = int(mods) if base == "varbinary" else _MOST_BYTES.get(base)

@@ -119,8 +119,7 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
         raise TableMissing(
             f"table {name} {what} in the database of the sink's url",
             next_step="create it, with the columns of the frame; or correct table=, which is "
-            "spelled as in SQL: "
-            'schema.table, and names with capital letters as "Name"',
+            'spelled as in SQL: schema.table, and names with capital letters as "Name"',
         )
     (
         oid,
@@ -167,8 +166,7 @@ def schema_of(connection: Session, table: str) -> tuple[str, int]:
     """Return the schema of a table, and the table's identity at the server."""
     found = connection.execute(
         "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = "
-        "c.relnamespace "
-        "WHERE c.oid = to_regclass(%s)",
+        "c.relnamespace WHERE c.oid = to_regclass(%s)",
         (table,),
     ).fetchone()
     if found is None:

@@ -90,11 +90,10 @@ def must_keep(session: Session) -> None:
     if most < 1:
         raise ConfigurationError(
             f"the server has max_prepared_transactions = {most}, and with xa=True each task of a "
-            f"batch prepares one",
+            "batch prepares one",
             next_step="set it to at least the number of tasks of a batch, for all pipelines "
-            "together (ALTER SYSTEM SET "
-            "max_prepared_transactions = 100; it holds from the server's next start on), or leave "
-            "xa= out",
+            "together (ALTER SYSTEM SET max_prepared_transactions = 100; it holds from the "
+            "server's next start on), or leave xa= out",
         )
 
 
@@ -152,8 +151,7 @@ def landing(
     ).fetchone():
         raise ConfigurationError(
             f"table {table.name} has rules, and with xa=True tasks write in a way that rules do "
-            f"not take part in, or "
-            "that PostgreSQL does not carry out beside them",
+            "not take part in, or that PostgreSQL does not carry out beside them",
             next_step="drop the rules (a trigger may do what they do), or leave xa= out",
         )
     asked = _SHAPE.replace("{}", f"'{literal}'::regclass")

@@ -144,8 +144,8 @@ class TransactionWriter(PieceWriter):
             staging.run(
                 self._connection,
                 f"INSERT INTO "  # noqa: S608
-                f"{self._landing.markers} (pipeline, name) "
-                f"VALUES ('{self._pipeline}', '{self._name}')".replace("%%", "%"),
+                f"{self._landing.markers} (pipeline, name) VALUES ('{self._pipeline}', "
+                f"'{self._name}')".replace("%%", "%"),
             )
         with named("preparing the transaction of a task", *staging.errors()):
             staging.run(self._connection, f"PREPARE TRANSACTION '{self._name}'")
@@ -164,8 +164,7 @@ class TransactionWriter(PieceWriter):
         if taken != self._sent:
             raise RowRefused(
                 f"of {self._sent} rows for table {self._landing.table.name} the server took "
-                f"{taken}: a trigger or a "
-                "rule of the table leaves some out",
+                f"{taken}: a trigger or a rule of the table leaves some out",
                 next_step="filter them in the query, or write to a table without it",
             )
         staging.run(self._connection, f"DROP TABLE {self._rows_sql()}".replace("%%", "%"))

@@ -31,10 +31,9 @@ _NEXT = {
     "28": "see that the login and the password of the sink's url are still right, and pg_hba.conf",
     "53100": "make room on the server's disk",
     "53200": "see in the server's log what it has no room for: shared memory for locks "
-    "(max_locks_per_transaction), "
-    "memory, or with xa=True prepared transactions (max_prepared_transactions must be at least "
-    "the tasks of a batch, "
-    "for all pipelines together; see pg_prepared_xacts for who has them)",
+    "(max_locks_per_transaction), memory, or with xa=True prepared transactions "
+    "(max_prepared_transactions must be at least the tasks of a batch, for all pipelines "
+    "together; see pg_prepared_xacts for who has them)",
     "53300": "raise max_connections, or close what holds them (pg_stat_activity)",
 }
 """If it repeats; by the longest beginning of the code."""
@@ -64,8 +63,7 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
         return RowRefused(
             said,
             next_step="mend or filter such rows in the query, or change the table, and start the "
-            "query again; nothing "
-            "of the batch was written",
+            "query again; nothing of the batch was written",
         )
     if code.startswith(_TABLES):
         return RowRefused(

@@ -67,10 +67,10 @@ def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) ->
 _DAY_US = 86_400_000_000
 _TIMES = {
     "date": "(date '1970-01-01' + {0})",
-    "timestamp "
-    "without time zone": "((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond')",
-    "timestamp "
-    "with time zone": "(((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond') "
+    "timestamp without time "
+    "zone": "((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond')",
+    "timestamp with time "
+    "zone": "(((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond') "
     "AT TIME ZONE 'UTC')",
 }
 """Of a day's number, and of the microseconds in it: an interval is multiplied as a double, which
@@ -134,10 +134,9 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
         else f"count(*) FILTER (WHERE {op} IS NULL OR {op} NOT IN ({known}))"
     )
     return Rows(
-        f"{_last(rows, written, merge)} SELECT "
-        f"(SELECT count(*) FROM rows), (SELECT count(*) FROM rows WHERE {null}), (SELECT {odd} "
-        f"FROM rows), "
-        f"count(*), count(DISTINCT ({keys})), count(*) FILTER (WHERE {_DELETED}) FROM last",
+        f"{_last(rows, written, merge)} SELECT (SELECT count(*) FROM rows), (SELECT count(*) FROM "
+        f"rows WHERE {null}), (SELECT {odd} FROM rows), count(*), count(DISTINCT ({keys})), "
+        f"count(*) FILTER (WHERE {_DELETED}) FROM last",
         rows.parameters,
     )
 
@@ -163,8 +162,8 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
     then = ", ".join(f"{name} = excluded.{name}" for name in news)
     sql = (
         f"{_last(rows, written, merge)} INSERT INTO {_in_statement(table)} ({names}) SELECT "
-        f"{names} FROM last "
-        f"WHERE NOT {_DELETED} ORDER BY onceward_place ON CONFLICT ({keys}) DO UPDATE SET {then}"
+        f"{names} FROM last WHERE NOT {_DELETED} ORDER BY onceward_place ON CONFLICT ({keys}) DO "
+        f"UPDATE SET {then}"
     )
     return [Rows(sql, rows.parameters)]
 
@@ -174,9 +173,9 @@ def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) 
     others.
     """
     return Rows(
-        f"{_last(rows, written, merge)} SELECT count(*) FILTER (WHERE {_DELETED}), "
-        f"count(*) FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target "
-        f"ON {_same(merge)}",
+        f"{_last(rows, written, merge)} SELECT count(*) FILTER (WHERE {_DELETED}), count(*) "
+        f"FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target ON "
+        f"{_same(merge)}",
         rows.parameters,
     )
 
@@ -213,7 +212,7 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     )
     return (
         f"WITH rows AS ({rows.sql}), ranked AS ({ranked}), last AS (SELECT * FROM ranked WHERE "
-        f"onceward_late = 1)"
+        "onceward_late = 1)"
     )
 
 

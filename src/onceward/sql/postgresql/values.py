@@ -65,7 +65,7 @@ def _must_be_texts(name: str, values: pa.Array) -> None:
     if pc.any(pc.match_substring(values, "\0"), min_count=0).as_py():
         raise RowRefused(
             f"a text of column {name!r} has the character of code 0, which PostgreSQL has not in "
-            f"texts",
+            "texts",
             next_step=_NEXT,
         )
 

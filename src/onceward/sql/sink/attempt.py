@@ -183,9 +183,8 @@ class DatabaseAttempt(Attempt):
                 if circle(references) and self._dialect.can_defer:
                     refused.next_step += (
                         "; if it is a foreign key: these tables refer to each other in a circle, "
-                        "which is written if "
-                        "one of the keys is DEFERRABLE (ALTER TABLE … ALTER CONSTRAINT … "
-                        "DEFERRABLE)"
+                        "which is written if one of the keys is DEFERRABLE (ALTER TABLE … ALTER "
+                        "CONSTRAINT … DEFERRABLE)"
                     )
                 raise
 
@@ -267,8 +266,7 @@ class DatabaseAttempt(Attempt):
             if length is not None and column.longest is not None and length > column.longest:
                 raise RowRefused(
                     f"a value of column {column.name!r} has {length} characters, and table "
-                    f"{table.name} takes "
-                    f"{column.longest}",
+                    f"{table.name} takes {column.longest}",
                     next_step="widen the column, or shorten the value in the query; nothing of "
                     "the batch was written",
                 )

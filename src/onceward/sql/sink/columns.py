@@ -177,26 +177,23 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
         named = ", ".join(f"{table.quote}{name}{table.quote}" for name in key)
         raise InvalidColumn(
             f"table {table.name} has no unique index on just the columns of key=({named}), by "
-            f"which the server could "
-            "tell that a row is there",
+            "which the server could tell that a row is there",
             next_step=f"ALTER TABLE {table.sql} ADD UNIQUE ({named}); or pass the columns of an "
-            f"index that it has",
+            "index that it has",
         )
     if table.has_children:
         raise InvalidColumn(
             f"other tables inherit from table {table.name}, and no unique index holds over all of "
-            f"them",
+            "them",
             next_step="use a partitioned table, or one that stands alone",
         )
     for column in table.columns:
         if column.name in key and column.own_equality:
             raise InvalidColumn(
                 f"column {column.name!r} of table {table.name} is part of the key, and to its "
-                f"type or collation values "
-                "that differ are the same",
+                "type or collation values that differ are the same",
                 next_step="use a column of type text or varchar with a deterministic collation as "
-                "the key, such as a "
-                "lower-cased copy",
+                "the key, such as a lower-cased copy",
             )
         if column.name in key and column.no_key:
             raise InvalidColumn(
@@ -208,8 +205,7 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
         if column.name in key and not column.not_null:
             raise InvalidColumn(
                 f"column {column.name!r} of table {table.name} is part of the key and may be "
-                f"null, and a null is "
-                "never the same as another",
+                "null, and a null is never the same as another",
                 next_step=f"declare it NOT NULL, by an ALTER TABLE {table.sql}",
             )
 
@@ -222,8 +218,7 @@ def must_show_all(table: Table) -> None:
     if table.hides_rows:
         raise ConfigurationError(
             f"table {table.name} has row-level security for this login, so that a row that it may "
-            f"not see would stay "
-            "where it is to be deleted, without an error",
+            "not see would stay where it is to be deleted, without an error",
             next_step="ALTER ROLE … BYPASSRLS for the login of the sink's url; or CREATE POLICY … "
             "USING (true) for it",
         )

@@ -106,8 +106,8 @@ class Merging:
             if part.table.oid in reached:
                 raise RowRefused(
                     f"the batch comes to table {part.table.name} in two parts (two frames, or two "
-                    f"spellings of its "
-                    "name), and which row of a key is the last is known within one",
+                    "spellings of its name), and which row of a key is the last is known within "
+                    "one",
                     next_step="hand over one frame for a table, and spell its name in one way",
                 )
             reached.add(part.table.oid)
@@ -131,27 +131,26 @@ class Merging:
         if odd:
             raise RowRefused(
                 f"{odd} rows for table {table.name} have a value in column {merge.op_column!r} "
-                f"that nobody knows",
+                "that nobody knows",
                 next_step=f"use one of {', '.join((*WRITES, *DELETES))}",
             )
         if last < keys:
             raise RowRefused(
                 f"table {table.name} has {keys} keys of the batch, of which the server sorts some "
-                f"as the same",
+                "as the same",
                 next_step="use a key of shorter values, or of numbers",
             )
         if last != keys:
             advice = (
                 f"order_by={list(merge.order_by)} must tell rows of one key apart; add a column "
-                f"to it"
+                "to it"
                 if merge.order_by
                 else "pass order_by=, a column by which the last one can be told, or aggregate "
                 "them in the query"
             )
             raise RowRefused(
                 f"the batch has {last - keys} rows for table {table.name} that are neither before "
-                f"nor after another "
-                "one of the same key, so that which is to stay would be chance",
+                "nor after another one of the same key, so that which is to stay would be chance",
                 next_step=advice,
             )
         return _Found(last, deletes)
@@ -198,19 +197,16 @@ def _must_be_deleted_alone(table: Table, still: int, more: int) -> None:
     if still:
         raise RowRefused(
             f"{still} rows of table {table.name} are still there when they were deleted: a "
-            f"trigger or a policy "
-            "of the table keeps them",
+            "trigger or a policy of the table keeps them",
             next_step="filter such changes in the query, or write to a table without it",
         )
     if more:
         raise RowRefused(
             f"with rows that were deleted {more} others of table {table.name} are gone, which the "
-            f"same batch changes: "
-            "a foreign key's ON DELETE CASCADE, or a trigger, takes them although they may have "
-            "changed before",
+            "same batch changes: a foreign key's ON DELETE CASCADE, or a trigger, takes them "
+            "although they may have changed before",
             next_step="write to a table without it, or let batches be so small "
-            "(max_offsets_per_trigger) that such "
-            "changes do not meet",
+            "(max_offsets_per_trigger) that such changes do not meet",
         )
 
 
@@ -223,8 +219,7 @@ def not_all(
         return _staged_rows_are_gone(part.expected, there)
     return RowRefused(
         f"of {expected} rows for table {part.table.name} the server took {moved}: a trigger, a "
-        f"rule or a policy of the "
-        "table leaves some out",
+        "rule or a policy of the table leaves some out",
         next_step="filter them in the query, or write to a table without it",
     )
 
@@ -232,7 +227,6 @@ def not_all(
 def _staged_rows_are_gone(expected: int, there: int) -> SendFailed:
     return SendFailed(
         f"of {expected} staged rows {there} are left: the server has crashed since they were "
-        f"copied, or somebody else "
-        "wrote to the staging table",
+        "copied, or somebody else wrote to the staging table",
         next_step="nothing; the batch runs again",
     )

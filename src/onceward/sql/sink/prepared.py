@@ -107,7 +107,7 @@ class PreparedTransactions:
     def upgrade(self, committable: Any, version: int) -> Any:
         raise LedgerUnreadable(
             f"the ledger has a prepared transaction of version {version}, which nobody has ever "
-            f"written",
+            "written",
             next_step="start with the version of Onceward that wrote it",
         )
 

@@ -66,7 +66,7 @@ class DatabaseSinkSettings:
         if set(self.control_columns) & set(self.key):
             raise ContradictoryOptions(
                 f"key={list(self.key)} names a column that says what to do with a row, and is not "
-                f"written",
+                "written",
                 next_step="leave it out of the key",
             )
         if self.mode == "changes" and not self.order_by:
@@ -74,16 +74,14 @@ class DatabaseSinkSettings:
                 'mode="changes" applies the changes of a key in their order, which rows of a '
                 "frame have not",
                 next_step="pass order_by=, a column or several that grow from change to change of "
-                "one key, such as the "
-                "source's offset",
+                "one key, such as the source's offset",
             )
         if self.xa:
             self._must_be_prepared()
         elif self.another_ledger is not None:
             raise ContradictoryOptions(
                 "ledger= is for xa=True; else the ledger is a table of the same database, for it "
-                "becomes true with the "
-                "rows",
+                "becomes true with the rows",
                 next_step="leave it out, and name the ledger's table by ledger_table= if need be",
             )
 
@@ -91,8 +89,7 @@ class DatabaseSinkSettings:
         if self.mode != "append":
             raise ContradictoryOptions(
                 f'xa=True adds rows, and mode="{self.mode}" replaces some: tasks that meet one '
-                f"key would wait for each "
-                "other until the batch is decided, which waits for them",
+                "key would wait for each other until the batch is decided, which waits for them",
                 next_step='use mode="append" with it, or leave xa= out',
             )
         if self.table is None:
@@ -106,8 +103,7 @@ class DatabaseSinkSettings:
         if len(self.policy.pipeline) > longest:
             raise ConfigurationError(
                 f"pipeline_id has {len(self.policy.pipeline)} characters; with xa=True it is in "
-                f"the names of "
-                f"transactions, where there is room for {longest}",
+                f"the names of transactions, where there is room for {longest}",
                 next_step="choose a shorter one, or leave xa= out",
             )
 

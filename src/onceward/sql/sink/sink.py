@@ -140,14 +140,13 @@ class DatabaseSink(ForeachBatchSink):
                 f"batch.write(…, table={where!r}): with xa=True a sink writes to its own table, "
                 f"{self.settings.table}",
                 next_step="leave table= out, and write to several tables by several sinks in an "
-                "ow.FanOut; or leave "
-                "xa= out",
+                "ow.FanOut; or leave xa= out",
             )
         table = self.settings.table if where is None else where
         if table is None and staged.get(TABLE_COLUMN) != dialect.text:
             raise InvalidColumn(
                 f"the sink has no table=, and the frame no column {TABLE_COLUMN!r} of type string",
-                next_step=f"pass table= to the sink or to batch.write, or add the column "
+                next_step="pass table= to the sink or to batch.write, or add the column "
                 f"{TABLE_COLUMN!r}",
             )
         return Write(frame, table)

@@ -30,8 +30,7 @@ def must_stay_as_they_are(rows: pa.Table, written: Sequence[Written], table: str
             if length is not None and length > column.longest:
                 raise RowRefused(
                     f"a value of column {column.name!r} has {length} characters, and table "
-                    f"{table} takes "
-                    f"{column.longest}",
+                    f"{table} takes {column.longest}",
                     next_step=_NEXT,
                 )
         if column.most_bytes is not None:
@@ -45,15 +44,13 @@ def must_stay_as_they_are(rows: pa.Table, written: Sequence[Written], table: str
         if column.never_null and values.null_count:
             raise RowRefused(
                 f"{values.null_count} rows for table {table} have a null in column "
-                f"{column.name!r}, for which the "
-                "server would put a value of its own",
+                f"{column.name!r}, for which the server would put a value of its own",
                 next_step="filter them, or leave the column out with drop(…)",
             )
         if column.labels and not pc.all(_known(values, column.labels), min_count=0).as_py():
             raise RowRefused(
                 f"rows for table {table} have a value in column {column.name!r} that is none of "
-                f"its labels: "
-                f"{', '.join(map(repr, column.labels))}",
+                f"its labels: {', '.join(map(repr, column.labels))}",
                 next_step="mend or filter such rows in the query, or change the table",
             )
 

@@ -186,7 +186,7 @@ class Epoch:
         if any(thread.is_alive() for thread in live.values()):
             self.poison(
                 f"a lease was still being prepared {_CLOSE_LIMIT_SECONDS:g} s after the epoch was "
-                f"closed"
+                "closed"
             )
         return leases
 

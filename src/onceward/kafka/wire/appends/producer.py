@@ -392,8 +392,8 @@ class _Send:
             limit = self._message_limit(topic)
             return RecordTooLarge(
                 f"topic {topic} refused a batch of {append.fragment.size} bytes "
-                f"({append.fragment.count} records)"
-                f": {rule.reason}{limit}{quoted(_broker_words(answer))}",
+                f"({append.fragment.count} records): "
+                f"{rule.reason}{limit}{quoted(_broker_words(answer))}",
                 next_step="raise max.message.bytes of the topic"
                 + (
                     ", or lower batch.size"
@@ -436,8 +436,8 @@ class _Send:
     def _give_up(self, lanes: Sequence[_Lane]) -> None:
         named = "; ".join(f"{lane.partition}: {lane.last_reason}" for lane in lanes[:5])
         raise SendFailed(
-            f"{len(lanes)} partition(s) not acknowledged within delivery.timeout.ms="
-            f"{self._settings.delivery_timeout_ms}: {named}",
+            f"{len(lanes)} partition(s) not acknowledged within "
+            f"delivery.timeout.ms={self._settings.delivery_timeout_ms}: {named}",
             next_step="the batch runs again; check the brokers' health, or raise "
             "delivery.timeout.ms",
             details={"partitions": [str(lane.partition) for lane in lanes]},

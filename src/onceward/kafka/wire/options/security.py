@@ -211,7 +211,7 @@ def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
             is_text = "-----BEGIN" in path
             raise FileUnreadable(
                 f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl "
-                f"option does not exist",
+                "option does not exist",
                 next_step="give a PEM file that the driver and every executor can read at this "
                 "path",
             )
@@ -225,10 +225,10 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
         return
     raise ConfigurationError(
         f"ssl.{store}.type={kind or 'JKS'} cannot be read from Python",
-        next_step=f"convert it once (keytool -importkeystore -srckeystore "
-        f"{location or 'store.jks'} -destkeystore "
-        f"store.p12 -deststoretype PKCS12; openssl pkcs12 -in store.p12 -out store.pem) and set "
-        f"ssl.{store}.type=PEM and ssl.{store}.location=store.pem",
+        next_step="convert it once (keytool -importkeystore -srckeystore "
+        f"{location or 'store.jks'} -destkeystore store.p12 -deststoretype PKCS12; openssl pkcs12 "
+        f"-in store.p12 -out store.pem) and set ssl.{store}.type=PEM and "
+        f"ssl.{store}.location=store.pem",
     )
 
 

@@ -339,7 +339,7 @@ def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -
     if producer.max_in_flight > 5:
         raise ContradictoryOptions(
             f"max.in.flight.requests.per.connection={producer.max_in_flight} is more than "
-            f"idempotence allows",
+            "idempotence allows",
             next_step="use 1 to 5: the broker remembers the last five batches of a producer",
         )
     if producer.delivery_timeout_ms < client.request_timeout_ms:

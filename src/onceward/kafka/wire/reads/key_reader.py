@@ -190,12 +190,12 @@ class KeyReader:
         log = self._reader()
         return LedgerUndecided(
             f"{self.where} could not be read to a decision about key "
-            f"{self._key.decode(errors='replace')!r} within "
-            f"{timeout_ms} ms: position {log.position}, {end}, open transactions of producers "
+            f"{self._key.decode(errors='replace')!r} within {timeout_ms} ms: position "
+            f"{log.position}, {end}, open transactions of producers "
             f"{sorted(self._found.undecided)}",
             next_step="run again later; if it repeats, look for a broker that is cut off from the "
-            "controllers, and for "
-            "a transaction that hangs (kafka-transactions.sh find-hanging, describe), and end it",
+            "controllers, and for a transaction that hangs (kafka-transactions.sh find-hanging, "
+            "describe), and end it",
         )
 
 

@@ -20,8 +20,8 @@ _MOMENT_MS = 5_000
 
 LONGER_OR_SMALLER = (
     "raise transaction.timeout.ms (options= of the sink), up to the brokers' "
-    "transaction.max.timeout.ms: this batch "
-    "stands in Spark's log and keeps its size; max_offsets_per_trigger makes later ones smaller"
+    "transaction.max.timeout.ms: this batch stands in Spark's log and keeps its size; "
+    "max_offsets_per_trigger makes later ones smaller"
 )
 """The next step for a batch that is too large for its transaction."""
 
@@ -100,9 +100,9 @@ def timeout_too_large(client: KafkaClient, timeout_ms: int) -> TransactionTimeou
     return TransactionTimeoutTooLarge(
         f"transaction.timeout.ms={timeout_ms} is above the broker's transaction.max.timeout.ms"
         + (f"={limit}" if limit else ", which may not be read (DescribeConfigs on the cluster)"),
-        next_step="lower transaction.timeout.ms (options= of the sink)"
-        f"{f' to at most {limit}' if limit else ''}, or raise transaction.max.timeout.ms on the "
-        "brokers; no transaction was begun, so that nothing has to be undone",
+        next_step="lower transaction.timeout.ms (options= of the "
+        f"sink){f' to at most {limit}' if limit else ''}, or raise transaction.max.timeout.ms on "
+        "the brokers; no transaction was begun, so that nothing has to be undone",
     )
 
 

@@ -25,8 +25,8 @@ class State(Enum):
     ENDING = "EndTxn is under way"
     IN_DOUBT = "EndTxn has no answer"
     TIMED_OUT = (
-        "the coordinator has aborted the transaction, or refuses its epoch, and nobody "
-        "newer is known"
+        "the coordinator has aborted the transaction, or refuses its epoch, and nobody newer is "
+        "known"
     )
     FENCED = "a newer copy of this pipeline has taken over"
 
