@@ -26,7 +26,8 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_show_locals=False,  # locals may hold secrets
+    # locals may hold secrets
+    pretty_exceptions_show_locals=False,
 )
 
 

@@ -197,7 +197,8 @@ def replay_letters(
                 replay.try_out(client, outcome)
             else:
                 replay.run(client, producer, outcome)
-        finally:  # also of a replay that failed: what it had fed back stays fed back
+        finally:
+            # also of a replay that failed: what it had fed back stays fed back
             _print_outcome(outcome, dry_run)
 
 

@@ -101,9 +101,8 @@ def _submit(connector: Connector) -> str:
         "spark.python.daemon.module": WORKER_DAEMON,
     }
     for name, value in settings.items():
-        if (
-            set(value) & _SPLIT
-        ):  # spark-defaults.conf has Java options, to which one more would be added
+        # spark-defaults.conf has Java options, to which one more would be added
+        if set(value) & _SPLIT:
             typer.echo(
                 f"note: not printed, the shell would take it apart: {name}={value}", err=True
             )

@@ -65,7 +65,8 @@ _ASKED_OF_AN_INDEX = (
 # Of a row: what the server has against the row itself
 _NEVER = frozenset({400, 409})
 _CONFLICT = "version_conflict_engine_exception"
-_NOT_NOW = frozenset({408, 429})  # and all from 500 on
+# and all from 500 on
+_NOT_NOW = frozenset({408, 429})
 # A full disk, or a cluster without a manager: for a time, though an old server says 403.
 _BLOCKED = "cluster_block_exception"
 _AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one provided \[\d+\]\Z")
@@ -402,7 +403,8 @@ def version_number(upsert: Upsert, by_column: bool) -> int:
     users, sequence, row = map(int, upsert.version.split("."))
     if by_column:
         return (
-            users  # below 2**63, as the server takes it: it comes out of a column of such numbers
+            # below 2**63, as the server takes it: it comes out of a column of such numbers
+            users
         )
     if sequence + 1 >> SEQUENCE_BITS or row >> ROW_BITS:
         raise refused(

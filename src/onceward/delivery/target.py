@@ -223,24 +223,24 @@ class WriteAheadTarget(TwoPhaseTarget):
             # 3. the older copy resumes and delivers its one chunk, then its next append is
             #    refused.
             if surroundings.monotonic() - self._owned_at > OWNED_SECONDS:
-                record = self._progress(
-                    record
-                )  # says nothing new, and is refused if the chain is not ours any more
+                # says nothing new, and is refused if the chain is not ours any more
+                record = self._progress(record)
             try:
                 with events.step(events.DELIVER, **ids):
                     answer: object = self.deliver(chunk)
             except DeliveryRefused as refused:
-                self._progress(
-                    record
-                )  # of an older copy the target may say so: then it is for Fenced to be said
+                # of an older copy the target may say so: then it is for Fenced to be said
+                self._progress(record)
                 raise _refused(refused, chunk, record) from refused
-            except Exception as error:  # the decision stands: whatever it is, it is tried again
+            except Exception as error:
+                # the decision stands: whatever it is, it is tried again
                 if isinstance(error, OncewardError) and error.recovery.needs_a_change:
                     raise
                 log.warning("%s: delivering %s failed: %r", record.pipeline, chunk.key, error)
                 if not patience.wait():
                     raise self._unfinished(chunk, record, error) from error
-                self._owned_at = 0.0  # others may have come while we waited
+                # others may have come while we waited
+                self._owned_at = 0.0
                 continue
             if answer is not None:
                 raise ConfigurationError(
@@ -304,9 +304,8 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                 # Found out after the decision, it would be lost. But a newer copy of the pipeline
                 # may have dropped it at its start: then it is for Fenced to say so.
                 newest = self._chain.settle()
-                if (
-                    newest is not None and newest.sequence >= self.sequence
-                ):  # where its id was forgotten meanwhile
+                # where its id was forgotten meanwhile
+                if newest is not None and newest.sequence >= self.sequence:
                     raise takeover_error(
                         self._policy.pipeline, f"the ledger, which has {newest.batch}"
                     )

@@ -73,7 +73,8 @@ class DriverTurn:
         self._records = driver_records
         self._bytes = driver_bytes
         self._passes = 0
-        self._tasks = _MANY_TASKS  # of the plan, as far as known
+        # of the plan, as far as known
+        self._tasks = _MANY_TASKS
 
     def takes(self, running: RunningBatch) -> bool:
         """Return whether the driver takes a frame. Called once for each frame."""

@@ -265,7 +265,8 @@ class MicroBatches:
             raise
         staged = surroundings.monotonic()
         committed = self._commit(attempt, record, **self._ids(running))  # 8
-        if committed is record:  # one line a batch, for whoever runs it with logging at INFO
+        # one line a batch, for whoever runs it with logging at INFO
+        if committed is record:
             log.info(
                 "%s: batch %d committed: %d records, %s, %.0f ms (commit %.0f ms)",
                 record.pipeline,

@@ -98,7 +98,8 @@ def one_of(name: str, value: object, choices: Sequence[object]) -> None:
 
     :raises ConfigurationError: the setting ``name`` is none of ``choices``.
     """
-    if value not in choices or type(value) not in map(type, choices):  # 1 is True, for Python
+    # 1 is True, for Python
+    if value not in choices or type(value) not in map(type, choices):
         raise ConfigurationError(
             f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}"
         )

@@ -98,10 +98,12 @@ class FolderChain(Chain):
     def __init__(self, path: Path, pipeline: PipelineId) -> None:
         self._folder = path / pipeline
         self._pipeline = pipeline
-        self._next = 0  # the slot behind the newest entry, as far as known
+        # the slot behind the newest entry, as far as known
+        self._next = 0
         self._owner = _NOBODY
         self._attempts = 0
-        self._appended = b""  # the last record that was to be
+        # the last record that was to be
+        self._appended = b""
 
     def peek(self) -> LedgerRecord | None:
         return next(self.history(1), None)
@@ -183,7 +185,8 @@ class FolderChain(Chain):
         self._appended = encode(record)
         if not self._won(self._appended):
             raise self._overtaken()
-        if self._listed()[1] > self._next:  # the name was free because its entry has been removed
+        # the name was free because its entry has been removed
+        if self._listed()[1] > self._next:
             with suppress(OSError):
                 self._path(self._next).unlink()
             raise self._overtaken()
@@ -199,7 +202,8 @@ class FolderChain(Chain):
             record = self._record_at(self._next)
             if record is None or not self._is_our_own(record):
                 raise self._overtaken()
-            self._next += 1  # it was carried out
+            # it was carried out
+            self._next += 1
         return self.newest()
 
     def _is_our_own(self, record: LedgerRecord) -> bool:
@@ -353,7 +357,8 @@ def _is_takeover(data: bytes) -> bool:
     try:
         return "takeover" in json.loads(data)
     except (ValueError, TypeError):
-        return False  # decode() says what is wrong with it
+        # decode() says what is wrong with it
+        return False
 
 
 def _refuse_other_file_systems(folder: Path) -> None:

@@ -101,10 +101,12 @@ def drop(files: Files, attempt: str) -> None:
     said to be undecided."""
     note = f"{PREPARED}/{attempt}"
     for name in files.names(PREPARED):
-        if finished(name) == attempt:  # whoever wrote the note died over it
+        # whoever wrote the note died over it
+        if finished(name) == attempt:
             files.remove(f"{PREPARED}/{name}")
     said = files.text(note)
-    if said is None:  # nothing was written, or a list has it
+    # nothing was written, or a list has it
+    if said is None:
         return
     if said.startswith(f"{MANIFESTS}/") and attempt in _listed(files, said):
         log.error(
@@ -114,10 +116,10 @@ def drop(files: Files, attempt: str) -> None:
         )
     else:
         files.remove(f"{DATA}/{ATTEMPT}={attempt}")
-        with suppress(FileNotFoundError):  # no task has come to write
-            files.sync_names(
-                {DATA}
-            )  # or a power failure brings them back, and no note tells of them
+        # no task has come to write
+        with suppress(FileNotFoundError):
+            # or a power failure brings them back, and no note tells of them
+            files.sync_names({DATA})
     files.remove(note)
 
 

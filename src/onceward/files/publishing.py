@@ -184,15 +184,16 @@ class Publisher:
                 # are there now
                 ready = at = self._place(attempt, sequence).files
             found = self._found(ready, jobs)
-            if at:  # Spark has made the attempt's folder, and nobody has synced its name
+            # Spark has made the attempt's folder, and nobody has synced its name
+            if at:
                 self.files.sync_names({manifest.DATA, HIDDEN})
-            shape.must_be_there(
-                self.files, self._settings
-            )  # or Spark has made folders where the disk should be
+            # or Spark has made folders where the disk should be
+            shape.must_be_there(self.files, self._settings)
             return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
 
     def _found(self, ready: str, jobs: Sequence[WrittenFiles]) -> dict[str, int]:
-        for name in self.files.names(ready):  # leftovers of tasks that were given up
+        # leftovers of tasks that were given up
+        for name in self.files.names(ready):
             if name.startswith(("_temporary", "__magic")):
                 self.files.remove(f"{ready}/{name}")
         found = self.files.listed(ready) or {}
@@ -238,7 +239,8 @@ class Publisher:
                 else _publish_files(files, batch)
             )
         if result is CommitResult.LOST:
-            shape.must_be_there(files, self._settings)  # or it is the disk that is away
+            # or it is the disk that is away
+            shape.must_be_there(files, self._settings)
         return result
 
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
@@ -250,7 +252,8 @@ class Publisher:
             return
         there = files.listed(_ready(batch)) or {}
         whole = {name: size for name, size in batch.files.items() if there.get(name) == size}
-        for name in there.keys() - whole.keys():  # cut short: no reader could read on
+        # cut short: no reader could read on
+        for name in there.keys() - whole.keys():
             files.remove(f"{_ready(batch)}/{name}")
         self.commit(batch._replace(files=whole).as_told())
 
@@ -315,7 +318,8 @@ def _must_be_read_back(names: Iterable[str]) -> None:
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # bytes of a file's name that are no UTF-8, as Python has them
+    except UnicodeEncodeError:
+        # bytes of a file's name that are no UTF-8, as Python has them
         return False
     return True
 
@@ -342,12 +346,14 @@ def _publish_folder(files: Files, batch: Committable) -> CommitResult:
         return report_lost(lost, batch)
     if published is None:
         if not files.move(_ready(batch), batch.to):
-            return CommitResult.RETRY_LATER  # another copy is about it: look again
+            # another copy is about it: look again
+            return CommitResult.RETRY_LATER
     elif waiting:
         # somebody has made that folder, or has taken files out of it and put them back: nobody's
         # is removed
         return _publish_files(files, batch)
-    files.sync_names({"", PREPARED})  # also what an earlier call has renamed
+    # also what an earlier call has renamed
+    files.sync_names({"", PREPARED})
     return CommitResult.DONE if published is None else CommitResult.ALREADY_DONE
 
 

@@ -20,13 +20,15 @@ from onceward.spark.files.file_system import Files
 SHAPE = f"{HIDDEN}/shape.json"
 COLUMNS = f"{HIDDEN}/columns.json"
 
+# the others' files say themselves how they are to be read
 _READ_BY_OPTIONS = (
     "csv",
     "json",
     "text",
-)  # the others' files say themselves how they are to be read
+)
 _FOR_WRITERS_ONLY = {"compression", "codec", "maxrecordsperfile"}
-_SAME = {"delimiter": "sep", "charset": "encoding"}  # Spark's two names of one option
+# Spark's two names of one option
+_SAME = {"delimiter": "sep", "charset": "encoding"}
 
 
 def reader_shape(settings: FileSinkSettings) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class FileTarget(TwoPhaseTarget):
         super().__init__(publisher, chain, policy, commit_timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._publisher = publisher
-        self._mark = ""  # of the chain, once it is ours
+        # of the chain, once it is ours
+        self._mark = ""
         self._row_bytes: float | None = None
 
     def list_prepared(self) -> list[Any]:
@@ -90,5 +91,6 @@ class FileTarget(TwoPhaseTarget):
 
     def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
         super()._must_not_be_lost(lost, record)
-        for committable in lost:  # it may be left out: what is still there need not be
+        # it may be left out: what is still there need not be
+        for committable in lost:
             self._publisher.commit_what_is_left(committable)

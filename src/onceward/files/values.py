@@ -19,7 +19,8 @@ from onceward.errors import ConfigurationError
 from onceward.spark.batch.row_guard import unless
 from onceward.spark.files.parquet_times import must_keep_microseconds
 
-_TIMES = {  # read back without an option; offsets have seconds where a zone's had them (XXXXX)
+# read back without an option; offsets have seconds where a zone's had them (XXXXX)
+_TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }

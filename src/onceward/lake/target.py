@@ -28,8 +28,10 @@ class LakeTarget(TwoPhaseTarget):
         super().__init__(table, chain, policy, commit_timeout_s=settings.commit_timeout_s)
         self._ledger = f"the ledger {settings.ledger.where}"
         self._table = table
-        self._identity = self._mark = ""  # of the chain, once it is ours
-        self._is_compared = False  # the table with the ledger
+        # of the chain, once it is ours
+        self._identity = self._mark = ""
+        # the table with the ledger
+        self._is_compared = False
 
     def list_prepared(self) -> list[Any]:
         """Check the table, then list what is staged."""

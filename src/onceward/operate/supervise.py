@@ -266,9 +266,8 @@ class _Run:
             while not end.join(LOOK_SECONDS):
                 if self._ended.is_set() and not end.stop():
                     break
-                if (
-                    surroundings.monotonic() - checked_at > _PROGRESS_SECONDS
-                ):  # the checkpoint may be away in the end
+                # the checkpoint may be away in the end
+                if surroundings.monotonic() - checked_at > _PROGRESS_SECONDS:
                     checked_at = surroundings.monotonic()
                     self._newest_batch(query)
         except (OncewardError, StreamingQueryException) as failed:

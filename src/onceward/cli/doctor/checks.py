@@ -78,7 +78,8 @@ def _timeout_ms(client: KafkaClient, pipeline: PipelineId) -> int | None:
     coordinator = TransactionCoordinator(client, pipeline)
     try:
         return coordinator.describe(Deadline(client.settings.request_timeout_ms)).timeout_ms
-    except (Refused, Unanswered, OncewardError):  # expired, brokers before 3.0, or not granted
+    except (Refused, Unanswered, OncewardError):
+        # expired, brokers before 3.0, or not granted
         return None
 
 

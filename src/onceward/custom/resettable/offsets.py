@@ -22,7 +22,8 @@ VERSION = 1
 # is
 _MARK = "onceward"
 _POSITION_CHARACTERS = (
-    100_000  # it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
+    # it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
+    100_000
 )
 
 

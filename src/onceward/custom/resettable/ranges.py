@@ -35,7 +35,8 @@ from onceward.errors import (
 )
 
 _RANGE_SECONDS = (
-    10.0  # a slow source: what has come so far is a batch, rather than nothing for an hour
+    # a slow source: what has come so far is a batch, rather than nothing for an hour
+    10.0
 )
 # then Spark gets a word in, to stop the query for example; the next call goes on from there
 _EMPTY_READS = 1_000
@@ -87,7 +88,8 @@ class Ranges:
         :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: the source
             failed, or violates its contract.
         """
-        self.same_source(at)  # first: positions of another source would only give odder errors
+        # first: positions of another source would only give odder errors
+        self.same_source(at)
         position = (
             self._ahead[1]
             if self._ahead and self._ahead[0] == position_text(at.position)
@@ -211,7 +213,8 @@ class Ranges:
                     f"read() returned {type(answer).__name__}",
                     next_step="return two things, `return rows, next_position`",
                 )
-            rows = self._fitting.table(answer[0], limit)  # inside: a generator runs now
+            # inside: a generator runs now
+            rows = self._fitting.table(answer[0], limit)
         after = logged_position(answer[1], f"read({position_text(position)}, {limit})")
         if rows.num_rows > limit:
             raise SourceContractViolated(

@@ -216,7 +216,8 @@ class RowsReader(SourceReader):
 
     def _partitions_for(self, end: Offset) -> Sequence[InputPartition]:
         key = position_text(end.to_json())
-        if key not in self._rows:  # logged by an earlier run
+        # logged by an earlier run
+        if key not in self._rows:
             self._rows[key] = self._ranges.again(end)
         return list(_pieces(self._rows[key]))
 

@@ -153,7 +153,8 @@ REFUSALS: Mapping[Admission, Refusal] = {
     ),
 }
 
-_ROWS_MISSING = Refusal(  # of NOT_WRITTEN, where the ledger has the batch of the failed call
+# of NOT_WRITTEN, where the ledger has the batch of the failed call
+_ROWS_MISSING = Refusal(
     BatchNotWritten,
     "{batch} was offered, but a call for batch {failed} before it failed, whose rows may be "
     "missing from it ({error}); Spark counts the batch as done: the foreachBatch function kept "

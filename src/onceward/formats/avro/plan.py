@@ -236,7 +236,8 @@ class AvroPlan:
     def _decimals_fit(self, read: DataFrame) -> Column:
         value, kind = self._record(read, DECODED)
         if kind is not None and self._beside is not None:
-            kind = read.schema[DECODED].dataType  # with ours, which are its last
+            # with ours, which are its last
+            kind = read.schema[DECODED].dataType
         fit = None if kind is None else narrow_enough(value, kind, self._kind)
         return F.lit(True) if fit is None else fit
 

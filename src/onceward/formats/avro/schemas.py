@@ -82,7 +82,8 @@ def adjacent_fields(reader: str, writers: Iterable[str]) -> AdjacentFields | Non
         or len(set(fields)) < len(fields)
     ):
         return None
-    there = json.dumps(schemas, ensure_ascii=False).casefold()  # Spark does not tell A from a
+    # Spark does not tell A from a
+    there = json.dumps(schemas, ensure_ascii=False).casefold()
     frame, first, second = _BESIDE
     while any(name in there for name in (frame, first, second)):
         frame, first, second = f"{frame}_", f"{first}_", f"{second}_"

@@ -56,7 +56,8 @@ def _has_texts(kind: DataType) -> bool:
         return any(_has_texts(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):
         return _has_texts(kind.elementType)
-    return isinstance(kind, StringType | MapType)  # a map's keys are texts
+    # a map's keys are texts
+    return isinstance(kind, StringType | MapType)
 
 
 def _or_null(condition: Column | None) -> Column:

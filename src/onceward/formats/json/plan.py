@@ -28,7 +28,8 @@ DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
 _BAD = "bad"
 STRICTLY = {
-    "mode": "PERMISSIVE",  # whatever cannot be read gives nulls and a note, and no error
+    # whatever cannot be read gives nulls and a note, and no error
+    "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": _BAD,
     "allowComments": "false",
     "allowSingleQuotes": "false",

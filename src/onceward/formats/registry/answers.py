@@ -161,7 +161,8 @@ def _schema(answer: dict[str, Any], schema_id: int, most_bytes: int) -> Register
         raise NotFit("an answer without the text of a schema")
     if (size := len(text.encode())) > most_bytes:
         raise NotFit(f"a schema of {size:,} bytes, above the limit of {most_bytes:,}")
-    type_name = answer.get("schemaType") or "AVRO"  # left out for Avro
+    # left out for Avro
+    type_name = answer.get("schemaType") or "AVRO"
     kind = _TYPES.get(type_name) if isinstance(type_name, str) else None
     if kind is None:
         raise NotFit(f"a schema of type {type_name!r}")

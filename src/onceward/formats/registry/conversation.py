@@ -41,7 +41,8 @@ UNKNOWN = frozenset({40401, 40402, 40403})
 """No such subject, version, schema."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_LATER = frozenset({408, 429})  # and all from 500 on
+# and all from 500 on
+_LATER = frozenset({408, 429})
 # Incompatible with an older version; no schema
 _NOT_TAKEN = frozenset({409, 422})
 _QUOTED_CHARACTERS = 300

@@ -195,7 +195,8 @@ class _Cut:
 
     def _end(self) -> None:
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # it is not connected any more
+            # it is not connected any more
+            with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _close(self) -> None:

@@ -32,7 +32,8 @@ on the dead letter, should it become one again.
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-_MOST_DIGITS = 18  # of a number that fits into 63 bits for certain
+# of a number that fits into 63 bits for certain
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,8 @@ class Sender:
             raise self._overtaken(fenced) from fenced
         except OncewardError as error:
             return None if self._was_committed(error) else error
-        except BaseException:  # an interrupt: nobody shall wait for the transaction timeout then
+        except BaseException:
+            # an interrupt: nobody shall wait for the transaction timeout then
             if self._chain.transaction.state is State.OPEN:
                 with suppress(OncewardError):
                     self._chain.abort()
@@ -330,16 +331,16 @@ class Sender:
     def _append(self, fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> Output:
         transaction, appends = self._chain.transaction, []
         for partition, parts in fragments.items():
-            sequence = 0  # of an epoch that nobody has written under
+            # of an epoch that nobody has written under
+            sequence = 0
             for part in parts:
                 appends.append(Append(partition, part, sequence))
                 sequence = next_sequence(sequence, part.count)
         try:
             transaction.add_partitions(fragments)
             appended = self._chain.producer(self._producer).send(appends)
-        except (
-            Fenced
-        ) as refusal:  # another replay, or the transaction timeout: only the coordinator knows
+        # another replay, or the transaction timeout: only the coordinator knows
+        except Fenced as refusal:
             raise transaction.explain(refusal) from refusal
         written: dict[TopicPartition, PartitionOutput] = {}
         for append, done in zip(appends, appended, strict=True):
@@ -388,7 +389,8 @@ def _given_up(parcel: Parcel, error: OncewardError) -> OncewardError:
     what = (
         f"{len(parcel.letters)} letters of {parcel.where} could not be fed back, {_ATTEMPTS} times"
     )
-    if isinstance(error, CommitInDoubt):  # but the ledger does not have it
+    # but the ledger does not have it
+    if isinstance(error, CommitInDoubt):
         return TransactionTimedOut(
             f"{what}: the commit had no answer, and was never carried out", next_step=advice
         )

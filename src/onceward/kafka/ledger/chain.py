@@ -56,8 +56,10 @@ class KafkaChain(Chain):
             client, pipeline, producer.transaction_timeout_ms, outdated=self._outdated
         )
         self._producer_id: int | None = None
-        self._put = self._committed = -1  # sequences of ledger records
-        self._confirmed = False  # is what was last read from the ledger known to be the newest?
+        # sequences of ledger records
+        self._put = self._committed = -1
+        # is what was last read from the ledger known to be the newest?
+        self._confirmed = False
 
     def peek(self) -> LedgerRecord | None:
         return self._topic.peek()
@@ -118,7 +120,8 @@ class KafkaChain(Chain):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends
             # the query.
             self.transaction.recover()
-        elif self.transaction.state is State.OPEN:  # of an attempt that nobody has ended
+        elif self.transaction.state is State.OPEN:
+            # of an attempt that nobody has ended
             self.transaction.abort()
         identity = self.transaction.begin()
         if identity.producer_id != self._producer_id:
@@ -203,18 +206,16 @@ class KafkaChain(Chain):
             (appended,) = self.producer().send(
                 [Append(partition, self._topic.record_to_append(record), 0)]
             )
-        except (
-            RecordTooLarge
-        ) as refusal:  # a record of ours is no input: the topic's setting can be put right
+        # a record of ours is no input: the topic's setting can be put right
+        except RecordTooLarge as refusal:
             raise ResourceError(
                 f"the ledger's record does not fit: {refusal.message}",
                 next_step="raise max.message.bytes of the ledger topic; 1048588 is Kafka's "
                 "default",
                 details=refusal.details,
             ) from refusal
-        except (
-            Fenced
-        ) as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
+        # a takeover, or the transaction timeout: only the coordinator knows
+        except Fenced as refusal:
             raise self.transaction.explain(refusal) from refusal
         if not self._confirmed:
             self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)

@@ -48,7 +48,8 @@ _PARTITIONS = "ledger_partitions"
 """In the record's JSON: how many the topic had then. They never get fewer."""
 _REQUIRED = {"cleanup.policy": "compact"}
 _WISHES: Mapping[str, tuple[str, ...]] = {
-    "max.message.bytes": (str(_LARGEST_RECORD_BYTES),),  # of thousands of partitions
+    # of thousands of partitions
+    "max.message.bytes": (str(_LARGEST_RECORD_BYTES),),
     # The active segment is not compacted, and every start reads it whole. Confluent Cloud takes no
     # less than 50 MiB.
     "segment.bytes": (str(16 << 20), str(50 << 20)),
@@ -148,7 +149,8 @@ class LedgerTopic:
             return True
 
         if not takes(replicas):
-            replicas = -1  # the cluster's own number, of which :meth:`_warn_if_thin` speaks
+            # the cluster's own number, of which :meth:`_warn_if_thin` speaks
+            replicas = -1
         found = {
             name: next((text for text in texts if takes(replicas, **{name: text})), None)
             for name, texts in wishes.items()

@@ -26,7 +26,8 @@ NOW = np.iinfo(np.int64).min
 encoded.
 """
 
-_MAX_COLUMN_BYTES = (1 << 31) - 1  # Arrow binary columns have 32-bit offsets
+# Arrow binary columns have 32-bit offsets
+_MAX_COLUMN_BYTES = (1 << 31) - 1
 _SMALLER = (
     "lower spark.sql.execution.arrow.maxRecordsPerBatch so that one Arrow batch holds less than 2 "
     "GiB"
@@ -45,7 +46,8 @@ class RecordColumns:
 
     key: Any  # pa.BinaryArray | None
     value: Any  # pa.BinaryArray
-    headers: Any = None  # pa.ListArray of HEADERS_TYPE | None
+    # pa.ListArray of HEADERS_TYPE | None
+    headers: Any = None
     timestamp_ms: npt.NDArray[np.int64] | None = None
 
     @staticmethod

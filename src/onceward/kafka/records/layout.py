@@ -47,7 +47,8 @@ class Payload:
     array: Any  # pa.BinaryArray
     lengths: Int64s  # -1 for null
     sizes: Int64s  # 0 for null
-    offsets: npt.NDArray[np.int32]  # n + 1, into the array's data buffer
+    # n + 1, into the array's data buffer
+    offsets: npt.NDArray[np.int32]
 
     @staticmethod
     def of(array: Any) -> Payload:
@@ -89,7 +90,8 @@ class Payload:
 # arrays of views could not be built from buffers, or not cast.
 _INLINE = np.dtype([("size", "<i4"), ("bytes", "<u8"), ("unused", "<u4")])
 _POINTER = np.dtype([("size", "<i4"), ("prefix", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
-_WHOLE = np.dtype(np.complex128)  # any 16-byte type: moves a view as one item
+# any 16-byte type: moves a view as one item
+_WHOLE = np.dtype(np.complex128)
 _INLINE_LIMIT = 12
 
 
@@ -142,10 +144,12 @@ def _pointers(array: Any, buffers: list[Any]) -> npt.NDArray[np.complex128]:
     views = array.cast(pa.binary_view())
     _, raw, *data = views.buffers()
     pointers = np.frombuffer(raw, _POINTER)[views.offset : views.offset + len(array)]
-    if array.null_count:  # what the view of a null row holds is undefined
+    # what the view of a null row holds is undefined
+    if array.null_count:
         pointers = pointers.copy()
         pointers["size"][array.is_null().to_numpy(zero_copy_only=False)] = 0
-    if buffers:  # inline views keep bytes where the others have the number of their buffer
+    # inline views keep bytes where the others have the number of their buffer
+    if buffers:
         outside = pointers["size"] > _INLINE_LIMIT
         if outside.any():
             pointers = pointers.copy()
@@ -165,9 +169,8 @@ def header_sections(headers: Any) -> Payload:
         .to_numpy(zero_copy_only=False)
         .astype(np.int64)
     )
-    every = (
-        headers.flatten()
-    )  # the headers of all rows, without those under null lists or outside the slice
+    # the headers of all rows, without those under null lists or outside the slice
+    every = headers.flatten()
     if len(every) == 0:
         return Payload.of(_binary(*side_by_side(len(counts), [varints(counts)])))
     names, values = every.flatten()
@@ -187,9 +190,8 @@ def header_sections(headers: Any) -> Payload:
 
 
 def _refuse_too_much(name: Payload, value: Payload) -> None:
-    metadata = 16 * (
-        len(name.lengths) + 1
-    )  # two lengths a header, one count a row: more than they can take
+    # two lengths a header, one count a row: more than they can take
+    metadata = 16 * (len(name.lengths) + 1)
     if (
         int(np.maximum(name.lengths, 0).sum()) + int(np.maximum(value.lengths, 0).sum()) + metadata
         >= 1 << 31
@@ -222,9 +224,11 @@ class Rows:
     value: Payload
     value_lengths: Field
     headers: Payload | None  # whole sections
-    timestamp_ms: Int64s | None  # None: all rows have base_ms
+    # None: all rows have base_ms
+    timestamp_ms: Int64s | None
     base_ms: int
-    lengths: npt.NDArray[Any]  # n × 2, big-endian int32: key and value length, for the checksum
+    # n × 2, big-endian int32: key and value length, for the checksum
+    lengths: npt.NDArray[Any]
 
     @staticmethod
     def of(columns: RecordColumns, now_ms: int) -> Rows:

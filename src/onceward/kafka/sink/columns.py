@@ -202,7 +202,8 @@ def _route_oversized(
         wanted["timestamp"] = (
             f"unix_millis(CASE WHEN NOT ({large}) THEN timestamp END) AS {TIMESTAMP_MS}"
         )
-    if "partition" in types:  # it is meant for the topic
+    # it is meant for the topic
+    if "partition" in types:
         wanted["partition"] = (
             f"CASE WHEN {large} THEN CAST(NULL AS INT) ELSE partition END AS partition"
         )

@@ -108,7 +108,8 @@ def sort(rows: pa.Table) -> pa.Table:
     if not names:
         return rows
     keys: dict[str, pa.ChunkedArray] = {}
-    for name in names:  # nulls first, in the words of every version of Arrow
+    # nulls first, in the words of every version of Arrow
+    for name in names:
         keys |= {f"{name} is there": rows.column(name).is_valid(), name: rows.column(name)}
     order = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
     return rows.take(order).drop_columns(names)

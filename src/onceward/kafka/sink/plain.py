@@ -133,7 +133,8 @@ class PlainBatches:
     def _refused(self, error: RecordTooLarge) -> OncewardError:
         """Return what a refusal comes to. A topic's limit may have been lowered: all are asked
         again."""
-        if "records" not in error.details:  # not said by a broker
+        # not said by a broker
+        if "records" not in error.details:
             return error
         self._by_topic.clear()
         with closing(KafkaClient(self._settings.client)) as client:

@@ -69,7 +69,8 @@ class HeldRows:
         self._count_of = count_of
         self._producer = producer
         self._next_null_key = first
-        self._fresh: list[pa.RecordBatch] = []  # not yet put to their partitions
+        # not yet put to their partitions
+        self._fresh: list[pa.RecordBatch] = []
         self._fresh_bytes = 0
         self._held: dict[TopicPartition, list[RecordColumns]] = {}
         self.held_bytes = 0
@@ -153,7 +154,8 @@ class HeldRows:
                 now_ms=surroundings.wall_clock_ns() // 1_000_000,
                 compression_level=producer.compression_level,
             )
-        except RecordTooLarge as error:  # the encoder does not know what the bytes are for
+        except RecordTooLarge as error:
+            # the encoder does not know what the bytes are for
             topics = sorted({partition.topic for partition in partitions})
             raise RecordTooLarge(
                 f"topic {', '.join(map(repr, topics))}: {error.message}",

@@ -14,7 +14,8 @@ from onceward.kafka.wire.options.settings import ClientSettings, ProducerSetting
 OnError = Literal["stop", "dead_letter"]
 
 _LEAST_HELD_BYTES = 1 << 20
-_MOST_HELD_BYTES = 16 << 30  # a worker needs four times as much
+# a worker needs four times as much
+_MOST_HELD_BYTES = 16 << 30
 _MOST_DRIVER_RECORDS = 1_000_000
 _MOST_DRIVER_BYTES = 1 << 30
 

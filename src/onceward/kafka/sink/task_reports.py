@@ -254,7 +254,8 @@ def _in_chains(
     by_task = np.lexsort((np.arange(len(segments)), wrote.attempt, wrote.place))
     returned = np.lexsort((np.arange(len(leased.place)), leased.attempt, leased.place))
     size = (leased.next - leased.base) % _SEQUENCES
-    returned = returned[size[returned] > 0]  # a lease that sent nothing
+    # a lease that sent nothing
+    returned = returned[size[returned] > 0]
     count = segments["count"][by_task]
     for wrong in np.flatnonzero(count < 1)[:1].tolist():
         raise _mismatch(

@@ -160,7 +160,8 @@ def _reporting_errors(sequencer: SequencerClient) -> Iterator[None]:
     try:
         yield
     except (EpochPoisoned, AttemptSuperseded):
-        raise  # said by the sequencer itself
+        # said by the sequencer itself
+        raise
     except OncewardError as error:
         sequencer.fail(error)
         raise

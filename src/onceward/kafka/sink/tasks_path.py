@@ -138,7 +138,8 @@ class TasksPath:
         try:
             rows, task_count = job.collect(planned.frame, lost)
         except job.JobInterrupted:
-            raise  # its tasks were killed, which poisons the epoch; that is no reason to try again
+            # its tasks were killed, which poisons the epoch; that is no reason to try again
+            raise
         except Exception as spark_error:
             if (failure := self._failure(sequencer)) is not None:
                 raise failure from spark_error

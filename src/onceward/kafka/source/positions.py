@@ -21,7 +21,8 @@ from onceward.kafka.wire.reads.offsets import committed_offsets
 
 Otherwise = Literal["earliest", "latest", "error"]
 
-_SPECIAL = {"earliest": -2, "latest": -1}  # Spark: KafkaOffsetRangeLimit.EARLIEST and LATEST
+# Spark: KafkaOffsetRangeLimit.EARLIEST and LATEST
+_SPECIAL = {"earliest": -2, "latest": -1}
 
 
 def committed_positions(
@@ -108,7 +109,8 @@ def starting_json(
     if new_topics and known:
         otherwise = new_topics
     elif new_topics and otherwise != "error":
-        return otherwise  # for whatever the pattern finds once the query begins
+        # for whatever the pattern finds once the query begins
+        return otherwise
     known_topics = {partition.topic for partition in known}
     starts: dict[str, dict[str, int]] = {}
     for topic, numbers in partitions.items():

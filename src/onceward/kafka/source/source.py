@@ -55,18 +55,15 @@ _OTHERWISE = ("earliest", "latest", "error")
 # other, as fast as it can. Larger polls alone took the CPU of reading from 1.44 to 1.18 µs a
 # record and the broker's from 0.45 to 0.12; the other three, with another collector
 # (spark.java_options), to 1.04 and 0.06.
+# a task reads one partition: 1 MiB an answer kept it waiting
+# no smaller than a partition's share, also where several are asked for
+# 64 KiB by default, which an answer of 8 MiB fills 128 times
 _FASTER: Mapping[str, str] = {
     # Spark asks again after so many, 500 by default: polls that cost both sides
     "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(
-        8 << 20
-    ),  # a task reads one partition: 1 MiB an answer kept it waiting
-    "kafka.fetch.max.bytes": str(
-        64 << 20
-    ),  # no smaller than a partition's share, also where several are asked for
-    "kafka.receive.buffer.bytes": str(
-        1 << 20
-    ),  # 64 KiB by default, which an answer of 8 MiB fills 128 times
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(64 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
 }
 
 

@@ -52,7 +52,8 @@ def topic_names(client: Caller) -> list[str]:
         "the list of topics",
         lambda left_ms: client.call_any(
             MetadataRequest(
-                topics=None,  # all of them; an empty list means none
+                # all of them; an empty list means none
+                topics=None,
                 allow_auto_topic_creation=False,
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,

@@ -516,7 +516,8 @@ def _forget_inherited() -> None:
     parent's.
     """
     global _shared_lock
-    _shared_lock = threading.Lock()  # the parent may have held it
+    # the parent may have held it
+    _shared_lock = threading.Lock()
     _shared.clear()
 
 

@@ -111,7 +111,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
             raise kafka_errors.UnknownBrokerIdError(node_id)
         connection = self._conns.get(node_id)
         if connection is not None and connection.address != address:
-            self.reset_backoff(node_id)  # it was the other place's
+            # it was the other place's
+            self.reset_backoff(node_id)
             connection.close(
                 kafka_errors.KafkaConnectionError(f"broker {node_id} is at {address} now")
             )

@@ -96,7 +96,8 @@ _DIFFERENCES = {
         0xA8: "¤", 0xD7: "Œ", 0xDD: "Ÿ", 0xF7: "œ", 0xFD: "ÿ",
     },
 }  # fmt: skip
-_OWN = {  # the upper half of those that Python has nothing like
+# the upper half of those that Python has nothing like
+_OWN = {
     "armscii8": "".join(map(chr, range(0x80, 0xA1)))
     + "\u2741§\u0589)(»«—.\u055d,-\u055f…\u055c\u055b\u055e"
     + "".join(chr(0x531 + n) + chr(0x561 + n) for n in range(38))

@@ -31,7 +31,8 @@ from onceward.mysql.binlog.framing import MOST_BYTES
 COMPRESSED_EVENTS = frozenset({TRANSACTION_PAYLOAD, QUERY_COMPRESSED, *COMPRESSED_ROWS_EVENTS})
 
 _HEADER = struct.Struct("<IBIIIH")
-_END, _SIZE, _COMPRESSION, _UNCOMPRESSED_SIZE = 0, 1, 2, 3  # fields of a payload
+# fields of a payload
+_END, _SIZE, _COMPRESSION, _UNCOMPRESSED_SIZE = 0, 1, 2, 3
 _ZSTD, _NONE = 0, 255
 _BLOCK_BYTES = 1 << 20
 # Rows events with two bitmaps of columns
@@ -115,7 +116,8 @@ def _split_events(
     number = have = 0
     # Of the next event, as far as that can be told
     need = HEADER_BYTES
-    rest: list[bytes | memoryview] = []  # what has come of it
+    # what has come of it
+    rest: list[bytes | memoryview] = []
     for block in blocks:
         rest.append(block)
         have += len(block)
@@ -193,7 +195,8 @@ def _inflate(event: BinlogEvent, kind: int, start: int) -> BinlogEvent:
         raise damaged_event(event, f"an event of {size} bytes")
     unzip = zlib.decompressobj()
     try:
-        data = unzip.decompress(fields.take_rest(), size + 1)  # grows as it comes, up to that
+        # grows as it comes, up to that
+        data = unzip.decompress(fields.take_rest(), size + 1)
     except zlib.error as error:
         raise damaged_event(event, f"an event that cannot be decompressed: {error}") from error
     if len(data) != size or not unzip.eof or unzip.unused_data:

@@ -98,7 +98,8 @@ class EventFields(FieldReader[memoryview]):
         Source: MySQL, ``libs/mysql/serialization/readme.md``, variable-length integers.
         """
         first = self.take(1)[0]
-        more = (~first & (first + 1)).bit_length() - 1  # how many ones it ends with
+        # how many ones it ends with
+        more = (~first & (first + 1)).bit_length() - 1
         high = self.fixed_int(more)
         return high << (7 - more) | first >> (more + 1) if more < 8 else high
 

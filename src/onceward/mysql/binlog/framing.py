@@ -47,7 +47,8 @@ _CHECKSUM = 4
 # in a format description's flags, while its file is written; the checksum is of the event without
 _IN_USE = 1
 _OFTEN_MADE_UP = frozenset({ROTATE, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2})
-_EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF  # the first byte of a packet
+# the first byte of a packet
+_EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF
 _event = tuple.__new__
 """``BinlogEvent(…)`` calls a function that calls this one: half the time of making an event."""
 
@@ -97,7 +98,8 @@ class EventReader:
         self._block_bytes = block_bytes
         self._buffer = bytearray(block_bytes)
         self._read_at = self._write_at = (
-            0  # events are made up to there, bytes have come up to there
+            # events are made up to there, bytes have come up to there
+            0
         )
         # Bytes from _read on, before anything more can be said
         self._need = 4

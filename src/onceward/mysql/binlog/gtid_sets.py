@@ -129,7 +129,8 @@ class GtidSet(Gtids):
         source, _, tag = name.partition(":")
         bounds = self._bounds.get((source, tag))
         if bounds and number.isdecimal() and bounds[-1] == int(number):
-            bounds[-1] += 1  # the common case: the next one
+            # the common case: the next one
+            bounds[-1] += 1
         else:
             self.update(GtidSet.from_text(gtid))
 

@@ -87,7 +87,8 @@ def parse_previous_gtids(event: BinlogEvent) -> Gtids | None:
     if event.kind == GTID_LIST:
         fields = EventFields(event)
         state = GtidBinlogState()
-        for _ in range(fields.fixed_int(4) & 0x0FFFFFFF):  # the bits above are flags
+        # the bits above are flags
+        for _ in range(fields.fixed_int(4) & 0x0FFFFFFF):
             domain, server, number = fields.fixed_int(4), fields.fixed_int(4), fields.fixed_int(8)
             # Of several servers in a domain, the last one is listed last.
             state.add(f"{domain}-{server}-{number}")

@@ -211,7 +211,8 @@ class StatementClassifier:
 
     def _optimize(self) -> Effect:
         self._tokens.skip("NO_WRITE_TO_BINLOG", "LOCAL")
-        return self._no_effect_if(*_TABLE, "VIEW")  # MariaDB has REPAIR VIEW
+        # MariaDB has REPAIR VIEW
+        return self._no_effect_if(*_TABLE, "VIEW")
 
     _repair = _optimize
 

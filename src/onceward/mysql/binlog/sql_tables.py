@@ -279,7 +279,8 @@ def _first_table(verb: str, tokens: TokenReader) -> tuple[str, str] | None:
             raise UnknownStatement
     elif verb == "DELETE":
         if not tokens.skip("FROM"):
-            return None  # DELETE a, b FROM …
+            # DELETE a, b FROM …
+            return None
     elif verb != "UPDATE":
         tokens.skip("INTO")
     return tokens.take_table()

@@ -192,7 +192,8 @@ def _decode(raw: bytes, codec: str) -> str | None:
     try:
         return raw.decode(codec)
     except UnicodeDecodeError:
-        return raw.decode("latin-1") if codec == "cp1252" else None  # MySQL's latin1 has all 256
+        # MySQL's latin1 has all 256
+        return raw.decode("latin-1") if codec == "cp1252" else None
 
 
 _XA_DECISION = re.compile(
@@ -208,7 +209,8 @@ def prepared_xid(event: BinlogEvent) -> str:
     :raises BinlogCorrupted: it ends inside of a field.
     """
     fields = EventFields(event)
-    fields.take(1)  # of one phase or two
+    # of one phase or two
+    fields.take(1)
     format_id, gtrid, bqual = fields.fixed_int(4), fields.fixed_int(4), fields.fixed_int(4)
     return _xid(format_id, bytes(fields.take(gtrid)).hex(), bytes(fields.take(bqual)).hex())
 

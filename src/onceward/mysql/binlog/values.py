@@ -117,7 +117,8 @@ def decode_texts(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Arra
     """Decode the bytes of ``raw`` by the column's charset."""
     if column.charset in UTF8:
         try:
-            return raw.cast(pa.string())  # looks at every byte
+            # looks at every byte
+            return raw.cast(pa.string())
         except pa.ArrowInvalid:
             return _decode_one_by_one(table, column, raw)
     if single_byte_table(column.charset) is not None and raw.null_count < len(raw):
@@ -374,7 +375,8 @@ def select_expression(column: TableColumn) -> str:
     name = "`" + column.name.replace("`", "``") + "`"
     if column.kind is ColumnKind.FLOAT and column.width == _FLOAT_BYTES:
         return (
-            f"{name} * 1e0"  # a double, with all the digits that it needs, and the sign of a zero
+            # a double, with all the digits that it needs, and the sign of a zero
+            f"{name} * 1e0"
         )
     if column.is_padded and column.size in _ADDRESS_BYTES:
         return f"CAST({name} AS BINARY({column.size}))"

@@ -149,7 +149,8 @@ class _RowPackets:
     def _receive(self, space: memoryview) -> int:
         try:
             count: int = self._socket.recv_into(space)
-        except OSError as error:  # also a patience that is over
+        except OSError as error:
+            # also a patience that is over
             raise ServerUnreachable(
                 f"the server did not go on sending a snapshot's rows: {error}",
                 next_step="see whether it runs; the chunk is read again when the query is started "

@@ -19,7 +19,8 @@ from onceward.mysql.binlog.event import BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
 
 _DUMP, _DUMP_GTID = 0x12, 0x1E
-_NON_BLOCK, _ANNOTATIONS = 1, 2  # flags of a dump
+# flags of a dump
+_NON_BLOCK, _ANNOTATIONS = 1, 2
 _FAR = 1 << 32
 # MARIA_SLAVE_CAPABILITY_GTID: send all as it stands in the file
 _MARIADB_CAPABILITY = 4

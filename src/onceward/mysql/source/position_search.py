@@ -255,7 +255,8 @@ def _check_order(server: Server, position: Position) -> None:
 
     :raises SourceReplaced: MariaDB's numbers do not tell which were read.
     """
-    if server.dialect == "mysql" or position.era < 0:  # a person has named the place
+    # a person has named the place
+    if server.dialect == "mysql" or position.era < 0:
         return
     at = replace(position, server=server.identity)
     if position.unordered:

@@ -193,7 +193,8 @@ class RangePlanner(TransactionWalk):
 
     def _on_begin(self, event: BinlogEvent) -> None:
         if self._only is not None and (self.gtid is None or self.gtid not in self._only):
-            self._is_skipping = True  # of a later range
+            # of a later range
+            self._is_skipping = True
         self._here = 0
         self._maps.clear()
         self._wanted_ids.clear()

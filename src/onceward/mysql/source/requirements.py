@@ -190,7 +190,8 @@ def _check_log_bin(variables: Mapping[str, str]) -> Requirement:
 def _check_variables(server: Server, variables: Mapping[str, str]) -> Iterator[Requirement]:
     for name, expected in _REQUIRED.items():
         if name not in variables:
-            if name != "binlog_row_value_options":  # MariaDB has no such thing
+            # MariaDB has no such thing
+            if name != "binlog_row_value_options":
                 yield Requirement(
                     name,
                     "not known",

@@ -63,9 +63,11 @@ SCHEMA = StructType(
 )
 
 _NO_LIMIT = (1 << 31) - 1
-_KEPT_PLANS = 2  # of ranges whose parts Spark may ask for again
+# of ranges whose parts Spark may ask for again
+_KEPT_PLANS = 2
 _MOST_WITHOUT_CHUNKS = (
-    4  # batches in a row: then the snapshot goes on, however far the binlog's end is
+    # batches in a row: then the snapshot goes on, however far the binlog's end is
+    4
 )
 
 

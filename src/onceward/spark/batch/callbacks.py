@@ -35,6 +35,7 @@ def close(run_id: str) -> None:
     known = _by_run.pop(run_id, None)
     connection = None if known is None else known()
     if connection is not None:
-        with suppress(OSError, AttributeError):  # it is closed already
+        # it is closed already
+        with suppress(OSError, AttributeError):
             # Its thread reads the end, and ends
             connection.socket.shutdown(socket.SHUT_RDWR)

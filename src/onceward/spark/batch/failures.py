@@ -97,7 +97,8 @@ def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
     try:
         said, _ = json.JSONDecoder().raw_decode(ours.message, len(before))
     except ValueError:
-        return None  # the text was cut off
+        # the text was cut off
+        return None
     kind = said.get("raised")
     if kind == "unseen":
         return _unseen(said)

@@ -26,7 +26,8 @@ from onceward.secrecy import unlogged_calls
 _SECRET = re.compile(
     r"jaas|password|secret|token|credential|keystore\.(key|certificate)", re.IGNORECASE
 )
-_MANY = 10_000  # fields to print: all of them
+# fields to print: all of them
+_MANY = 10_000
 # Spark's default pattern (spark.redaction.regex) knows a secret by such a word, in its name or in
 # itself. A key has neither. Kafka's PEM reader, like others, passes over what stands before a
 # BEGIN line.

@@ -30,7 +30,8 @@ _DIGITS = dict(zip(_WHOLE, (3, 5, 10, 20), strict=True))
 _EXACT_IN: dict[type[DataType], list[type[DataType]]] = {
     FloatType: [ByteType, ShortType],
     DoubleType: [ByteType, ShortType, IntegerType, FloatType],
-    StringType: [StringType],  # however it is compared
+    # however it is compared
+    StringType: [StringType],
     **{wider: _WHOLE[:place] for place, wider in enumerate(_WHOLE)},
 }
 

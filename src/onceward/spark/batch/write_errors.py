@@ -45,7 +45,8 @@ def failures_told(how: str, place: str) -> Iterator[None]:
         thrown = thrown_by(error)
         refused = next(filter(None, (carried_in(one.message) for one in thrown)), None)
         if refused is not None:
-            raise refused from None  # the rest is a stack trace
+            # the rest is a stack trace
+            raise refused from None
         if (broken := has_kind(thrown, *_BROKEN_RULE)) is not None:
             raise RowRefused(
                 # not its values

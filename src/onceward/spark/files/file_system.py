@@ -44,7 +44,8 @@ _RENAMING = ("", "file", "hdfs")
 _STORES = ("s3a",)
 # A disk takes several requests at once, and a journal commits them together
 _SYNCING = 8
-_REFUSED = {  # of a rename that was not carried out
+# of a rename that was not carried out
+_REFUSED = {
     "org.apache.hadoop.fs.FileAlreadyExistsException",
     "org.apache.hadoop.fs.ParentNotDirectoryException",
     "java.io.FileNotFoundException",
@@ -197,7 +198,8 @@ def files_at(path: str, *, renames: bool = True) -> Files:
         return (S3Files if path_scheme(qualified) in _STORES else HadoopFiles)(context, qualified)
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
-    except IllegalArgumentException as error:  # a host that nobody knows
+    except IllegalArgumentException as error:
+        # a host that nobody knows
         raise OSError(str(error)) from error
 
 

@@ -99,7 +99,8 @@ class _Choice:
         self._packages = packages
         self._connector = _MENDED_BY.get(version, version)
         self._avro: str | None = version
-        self._token_provider: str | None = None  # None: the connector's own
+        # None: the connector's own
+        self._token_provider: str | None = None
 
     def found(self) -> Connector:
         try:

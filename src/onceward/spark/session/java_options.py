@@ -29,7 +29,8 @@ bytes of a record can end a JVM.
 _SOME_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _SETTINGS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 _JVM_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-_LINE = re.compile(r"\s*([^\s#=:]\S*?)(?:\s*[=:]\s*|\s+)(\S.*)")  # as in a Java properties file
+# as in a Java properties file
+_LINE = re.compile(r"\s*([^\s#=:]\S*?)(?:\s*[=:]\s*|\s+)(\S.*)")
 
 
 def java_options(defaults: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

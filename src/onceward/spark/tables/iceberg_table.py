@@ -244,7 +244,8 @@ class IcebergTable:
         update.commit()
         transaction.commitTransaction()
         inner: Any = self._session
-        inner._jsparkSession.catalog().refreshTable(self.name)  # this session's own readers
+        # this session's own readers
+        inner._jsparkSession.catalog().refreshTable(self.name)
 
     def drop(self, snapshots: Sequence[int]) -> None:
         """Drop those of ``snapshots`` that are staged, with their files, and nothing else.

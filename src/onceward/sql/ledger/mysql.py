@@ -37,7 +37,8 @@ from onceward.libraries import library
 from onceward.sql.ledger.database import Database, Session
 from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, Patience
 
-_LEAST = {False: (8, 0), True: (10, 6)}  # of MySQL, of MariaDB
+# of MySQL, of MariaDB
+_LEAST = {False: (8, 0), True: (10, 6)}
 _CONNECT_SECONDS = 30
 _HOLD_SECONDS = 60
 _SILENT = ("SET", "CREATE", "DROP", "SHOW")
@@ -334,7 +335,8 @@ def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> My
     if patient:
         connection._rfile = io.BufferedReader(_PatientReader(session))
         connection._read_timeout = connection._write_timeout = (
-            STATEMENT_SECONDS  # of a part of what is read or sent
+            # of a part of what is read or sent
+            STATEMENT_SECONDS
         )
     limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
     session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")

@@ -213,7 +213,8 @@ class PostgreSQLSession:
             return self.connection.execute(statement, parameters)
         except _driver().Error:
             raise
-        except BaseException:  # nobody waits any longer
+        except BaseException:
+            # nobody waits any longer
             # Else it would hold its locks to its end, with nobody to hear of it
             with suppress(Exception):
                 self.connection.cancel_safe(timeout=_CANCEL_SECONDS)
@@ -249,7 +250,8 @@ def _patient(kind: Any) -> Any:
     """
 
     def wait(self: Any, waiting: Any, *limits: Any, **more: Any) -> Any:
-        patience = getattr(self, "patience", None)  # from when it is connected on
+        # from when it is connected on
+        patience = getattr(self, "patience", None)
         return kind.wait(
             self, waiting if patience is None else _looking(waiting, patience), *limits, **more
         )

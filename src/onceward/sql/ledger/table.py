@@ -300,7 +300,8 @@ class TableChain(Chain):
                 self._connection.commit()
         except self._database.errors as error:
             self._forget_connection()
-            if self._database.ended_before(error):  # it is rolled back
+            # it is rolled back
+            if self._database.ended_before(error):
                 # Whoever waited for the row has it now
                 self._ours()
                 raise TransactionTimedOut(
@@ -350,7 +351,8 @@ class TableChain(Chain):
                 connection.commit()
                 self._database.let_go(connection, self._named, self._pipeline)
             except BaseException:
-                self._forget_connection()  # and all that it holds
+                # and all that it holds
+                self._forget_connection()
                 raise
 
     @contextmanager
@@ -427,7 +429,8 @@ class TableChain(Chain):
         return found
 
     def _sql(self, statement: str) -> Any:
-        quoted = self._database.quoted  # names that were checked
+        # names that were checked
+        quoted = self._database.quoted
         return statement.replace("{table}", quoted(self._named)).replace(
             "{batches}", quoted(self._named + BATCHES)
         )
@@ -494,5 +497,6 @@ class TableChain(Chain):
     def _forget_connection(self) -> None:
         connection, self._connection, self._put = self._connection, None, None
         if connection is not None:
-            with suppress(Exception):  # it is being given up
+            # it is being given up
+            with suppress(Exception):
                 connection.close()

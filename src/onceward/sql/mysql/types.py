@@ -104,7 +104,8 @@ _MOST_BYTES = {
     "tinytext": 255, "text": 65_535, "mediumtext": 2**24 - 1,
     "tinyblob": 255, "blob": 65_535, "mediumblob": 2**24 - 1,
 }  # fmt: skip
-_MOST_SCALE = 30  # of a server's decimal
+# of a server's decimal
+_MOST_SCALE = 30
 _TYPE = re.compile(r"(?P<name>[a-z]+)(?:\((?P<mods>.*)\))?(?P<rest>[^)]*)", re.DOTALL)
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
 _NO_KEYS = ("float", "double", "enum", "json")
@@ -164,7 +165,8 @@ def _fits(staged: str, base: str, mods: str) -> bool:
         precision, scale = map(int, our_mods.split(","))
         return scale == 0 and precision <= _HOLDS_DIGITS.get(base, -1)
     if base in ("float", "double") and mods:
-        return False  # rounded to so many digits
+        # rounded to so many digits
+        return False
     return (
         f"{base}({mods})" == staged
         if ours in ("timestamp", "datetime")

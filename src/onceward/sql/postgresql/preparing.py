@@ -42,8 +42,10 @@ from onceward.sql.sink.unchanged import must_stay_as_they_are
 _SETTINGS = (
     "SET LOCAL synchronous_commit = on",
     "SET LOCAL statement_timeout = 0",
-    "SET LOCAL lock_timeout = '60s'",  # of tasks that wait for each other one gives up
-    "SET LOCAL idle_in_transaction_session_timeout = 0",  # a plan takes as long as it takes
+    # of tasks that wait for each other one gives up
+    "SET LOCAL lock_timeout = '60s'",
+    # a plan takes as long as it takes
+    "SET LOCAL idle_in_transaction_session_timeout = 0",
 )
 
 

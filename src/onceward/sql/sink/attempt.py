@@ -57,7 +57,8 @@ class DatabaseAttempt(Attempt):
         self._computation = Computation(kept.shuffles)
         self._frames: list[Frame] = []
         self._staging: list[str] = []
-        self._counts: list[Mapping[str, int]] = []  # of each frame, by table
+        # of each frame, by table
+        self._counts: list[Mapping[str, int]] = []
 
     # each frame is computed by one Spark job
 

@@ -193,7 +193,8 @@ class PreparedTransactions:
         try:
             yield self._connected()
         except self._database.errors as error:
-            self.close()  # whatever state it is in
+            # whatever state it is in
+            self.close()
             raise TargetUnreachable(
                 f"{what} in the database at {self._database.host}: {error}",
                 next_step="see that the database answers, and what this login may do there; then "
@@ -218,5 +219,6 @@ class PreparedTransactions:
         """Give back the session; another one is opened when it is needed."""
         session, self._session = self._session, None
         if session is not None:
-            with suppress(Exception):  # it is being given up
+            # it is being given up
+            with suppress(Exception):
                 session.close()

@@ -65,7 +65,8 @@ class PreparedTarget(TwoPhaseTarget):
             policy,
             commit_timeout_s=settings.commit_timeout_s,
         )
-        self._mark = ""  # of the chain, once it is ours
+        # of the chain, once it is ours
+        self._mark = ""
         self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
         # The sequence whose markers were removed last
         self._unmarked: int | None = None

@@ -109,7 +109,8 @@ class TaskConnection:
     def hang_up(self) -> None:
         """End the conversation; whoever reads from it finds out. The file descriptor stays the
         reader's."""
-        with self._sending, contextlib.suppress(OSError):  # the other end was faster
+        # the other end was faster
+        with self._sending, contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -74,7 +74,8 @@ class Listener:
         self._max_strangers = max_unauthenticated
         self._listener = _listen(bind_host, port)
         self.port: int = self._listener.getsockname()[1]
-        self._waiting: dict[socket.socket, _Unauthenticated] = {}  # in order of arrival
+        # in order of arrival
+        self._waiting: dict[socket.socket, _Unauthenticated] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._closing = threading.Event()
@@ -160,7 +161,8 @@ class Listener:
         self._forget(connection)
         try:
             admitted = self._admit(connection.sock, token, task)
-        except OSError:  # reset by its peer meanwhile
+        except OSError:
+            # reset by its peer meanwhile
             admitted = False
         if not admitted:
             connection.sock.close()

@@ -305,7 +305,8 @@ def tls_context(security: Security) -> ssl.SSLContext:
         else:
             context.load_default_certs()
         _load_own_certificate(context, security)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+    except (OSError, ValueError) as error:
+        # ssl.SSLError is an OSError
         raise FileUnreadable(
             f"the TLS certificates or the key cannot be read ({type(error).__name__}: {error})",
             next_step="check the ssl options: PEM files or PEM text, and ssl.key.password if the "

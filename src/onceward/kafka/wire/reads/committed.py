@@ -167,7 +167,8 @@ def is_inside_an_aborted_batch(
             partition,
             position,
             wait_ms=0,
-            read_committed=True,  # says what was aborted
+            # says what was aborted
+            read_committed=True,
             take_code_as={OFFSET_OUT_OF_RANGE: 0},
         )
     except (Refused, Unanswered) as outcome:

@@ -171,7 +171,8 @@ class KeyReader:
                         raise self._undecided(timeout_ms, f"our own append at {offset}")
                     return found.value
                 else:
-                    break  # a log that went another way
+                    # a log that went another way
+                    break
             if deadline.passed or log.position > offset:
                 raise BrokerUnreachable(
                     f"no leader of {self.where} has shown what lies before our append at offset "

@@ -49,7 +49,8 @@ TRANSITIONS: Mapping[State, Mapping[Step, frozenset[State]]] = {
     _S.UNINITIALISED: {Step.TAKE_OVER: frozenset({_S.READY, _S.UNINITIALISED})},
     _S.READY: {
         Step.BEGIN: frozenset({_S.OPEN, _S.READY, _S.FENCED}),
-        Step.ABORT: frozenset({_S.READY}),  # nothing is open: what was asked for holds
+        # nothing is open: what was asked for holds
+        Step.ABORT: frozenset({_S.READY}),
     },
     _S.OPEN: {
         Step.ADD_PARTITIONS: frozenset({_S.OPEN, _S.TIMED_OUT, _S.FENCED}),
@@ -57,7 +58,8 @@ TRANSITIONS: Mapping[State, Mapping[Step, frozenset[State]]] = {
         Step.COMMIT: frozenset({_S.READY, _S.OPEN, _S.IN_DOUBT, _S.TIMED_OUT, _S.FENCED}),
         Step.ABORT: frozenset({_S.READY, _S.IN_DOUBT, _S.TIMED_OUT, _S.FENCED}),
     },
-    _S.ENDING: {},  # one EndTxn at a time
+    # one EndTxn at a time
+    _S.ENDING: {},
     # An unanswered commit is never followed by an abort: the ledger tells what became of it.
     _S.IN_DOUBT: {Step.RECOVER: frozenset({_S.READY, _S.IN_DOUBT, _S.FENCED})},
     _S.TIMED_OUT: {
