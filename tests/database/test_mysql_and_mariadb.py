@@ -491,12 +491,12 @@ def test_nothing_is_true_before_the_decision(my_place: Place) -> None:
 def test_a_worker_keeps_its_connection_and_replaces_one_that_broke(my_place: Place) -> None:
     my_place.sql("CREATE TABLE {s}.t (x bigint)")
     my_place.write("t", pa.table({"x": [1, 2]}))
-    (kept,) = staging.sessions.kept.values()
+    (kept,) = staging.sessions.cached.values()
     my_place.write("t", pa.table({"x": [3, 4]}))
-    assert list(staging.sessions.kept.values()) == [kept]
+    assert list(staging.sessions.cached.values()) == [kept]
     my_place.sql(f"KILL {kept.connection.thread_id()}")
     my_place.write("t", pa.table({"x": [5, 6]}))
-    assert list(staging.sessions.kept.values()) != [kept]
+    assert list(staging.sessions.cached.values()) != [kept]
     assert sorted(my_place.sql("SELECT * FROM {s}.t")) == [(n,) for n in range(1, 7)]
 
 

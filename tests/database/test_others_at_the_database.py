@@ -571,8 +571,8 @@ def test_nothing_is_set_for_longer_than_a_transaction(place: Place) -> None:
     assert session.connection.execute(OF_THE_SESSION).fetchall() == []  # type: ignore[attr-defined]
     prepared = Prepared(place)
     prepared.write(spans, number=2)
-    assert len(staging.sessions.kept) == 1
-    for kept in staging.sessions.kept.values():
+    assert len(staging.sessions.cached) == 1
+    for kept in staging.sessions.cached.values():
         with kept.cursor() as cursor:
             cursor.execute(OF_THE_SESSION)
             assert cursor.fetchall() == []

@@ -325,15 +325,15 @@ def late_task(dead: Process, table: str) -> None:
 def test_a_worker_keeps_its_connection_and_replaces_one_that_broke(place: Place) -> None:
     place.sql("CREATE TABLE {s}.t (x bigint)")
     place.write("t", pa.table({"x": [1, 2]}))
-    (kept,) = staging.sessions.kept.values()
+    (kept,) = staging.sessions.cached.values()
     place.write("t", pa.table({"x": [3, 4]}))
-    assert list(staging.sessions.kept.values()) == [kept]
+    assert list(staging.sessions.cached.values()) == [kept]
     place.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
         "'onceward'"
     )
     place.write("t", pa.table({"x": [5, 6]}))
-    assert list(staging.sessions.kept.values()) != [kept]
+    assert list(staging.sessions.cached.values()) != [kept]
     assert sorted(place.sql("SELECT * FROM {s}.t")) == [(n,) for n in range(1, 7)]
 
 

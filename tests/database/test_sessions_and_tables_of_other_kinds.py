@@ -254,7 +254,7 @@ def test_a_copy_that_fails_leaves_no_session_in_the_middle_of_it(
     )  # nobody looks at the values but the server
     with pytest.raises(RowRefused, match="0x00"):
         place.write("t", pa.table({"x": ["a\0"]}))
-    assert staging.sessions.kept == {}
+    assert staging.sessions.cached == {}
     assert place.staging() == []
 
 

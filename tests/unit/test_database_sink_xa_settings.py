@@ -80,8 +80,8 @@ def test_the_longest_name_fits(url: str, longest: int) -> None:
     sink(url=url, pipeline_id=pipeline)
     attempt = AttemptId(LARGEST, 99_999)
     task = Task(pipeline, BatchId("q", LARGEST), attempt, 9_999, 2**31 - 1, 3, LARGEST)
-    name = names.name_of(task, chain_mark("chain"))
-    assert name.startswith(names.of_attempt(pipeline, chain_mark("chain"), attempt))
+    name = names.transaction_name(task, chain_mark("chain"))
+    assert name.startswith(names.attempt_prefix(pipeline, chain_mark("chain"), attempt))
     if url == POSTGRES:
         assert len(name) <= 199
         return

@@ -33,7 +33,7 @@ def rows_of(settings: ProducerSettings | None = None, topic: str | None = "out")
     return HeldRows(topic, lambda _: PARTITIONS, settings or ProducerSettings(), 0)
 
 
-def values_of(parts: list[Fragment]) -> list[int]:
+def python_values(parts: list[Fragment]) -> list[int]:
     read = []
     for fragment in parts:
         stamped = stamp(fragment, ProducerIdentity(1, 1), 0, transactional=True)
@@ -51,7 +51,7 @@ def test_order_is_kept_within_a_partition(monkeypatch: pytest.MonkeyPatch, size:
     fragments = holder.encode()
     everything = []
     for partition, parts in fragments.items():
-        numbers = values_of(parts)
+        numbers = python_values(parts)
         assert numbers == sorted(numbers)
         keys = pa.array([b"key-%d" % (n % 97) for n in numbers], pa.binary())
         assert set(partition_of_keys(keys, PARTITIONS).tolist()) == {partition.partition}
@@ -88,7 +88,7 @@ def test_a_partition_with_very_much_is_encoded_in_parts(monkeypatch: pytest.Monk
     holder = HeldRows("out", lambda _: 2, ProducerSettings(), 0)
     for start in range(0, 3_000, 300):
         holder.add(arrow(range(start, start + 300)))
-    found = [values_of(parts) for parts in holder.encode().values()]
+    found = [python_values(parts) for parts in holder.encode().values()]
     assert len(found) == 2
     assert all(numbers == sorted(numbers) for numbers in found)
     assert sorted(n for numbers in found for n in numbers) == list(range(3_000))
@@ -111,7 +111,7 @@ def test_rows_follow_their_topic():
     holder = rows_of(topic=None)
     holder.add(batch)
     fragments = holder.encode()
-    of_a = [n for p, parts in fragments.items() if p.topic == "a" for n in values_of(parts)]
+    of_a = [n for p, parts in fragments.items() if p.topic == "a" for n in python_values(parts)]
     assert sorted(of_a) == list(range(0, 1_000, 3))
     assert {p.topic for p in fragments} == {"a", "b"}
 

@@ -36,9 +36,9 @@ class SinkPolicy:
     skipped_batches: SkippedBatches = "refuse"
 
     def __post_init__(self) -> None:
-        one_of("delivery", self.delivery, get_args(Delivery))
-        one_of("resume", self.resume, RESUME_CHOICES)
-        one_of("skipped_batches", self.skipped_batches, get_args(SkippedBatches))
+        check_choice("delivery", self.delivery, get_args(Delivery))
+        check_choice("resume", self.resume, RESUME_CHOICES)
+        check_choice("skipped_batches", self.skipped_batches, get_args(SkippedBatches))
         whole_number("batch_attempts", self.batch_attempts, 1)
         if self.batch_timeout_s is not None and not (
             _is_a_number(self.batch_timeout_s) and self.batch_timeout_s > 0
@@ -93,7 +93,7 @@ def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
         )
 
 
-def one_of(name: str, value: object, choices: Sequence[object]) -> None:
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Check that a setting has one of its values.
 
     :raises ConfigurationError: the setting ``name`` is none of ``choices``.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.policy import SinkPolicy, must_be_decided, one_of, whole_number
+from onceward.engine.policy import SinkPolicy, check_choice, must_be_decided, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.files.ledger import FolderLedger
 from onceward.files.values import keeping
@@ -48,8 +48,8 @@ class FileSinkSettings:
     target_file_size_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        one_of("format", self.format, get_args(Format))
-        one_of("layout", self.layout, get_args(Layout))
+        check_choice("format", self.format, get_args(Format))
+        check_choice("layout", self.layout, get_args(Layout))
         refuse_other_schemes(self.path, renames=self.renames)
         must_be_decided(self.ledger, self.commit_timeout_s)
         if self.layout == "manifest" and (

@@ -38,10 +38,10 @@ class HeldRows:
     """
 
     def __init__(
-        self, topic: str | None, count_of: Callable[[str], int], producer: Any, first: int
+        self, topic: str | None, count_records: Callable[[str], int], producer: Any, first: int
     ) -> None:
         self._topic = topic
-        self._count_of = count_of
+        self._count_of = count_records
         self._held: dict[TopicPartition, list[Any]] = {}
         self._rows: list[Rows] = []
         self.held_bytes = 0

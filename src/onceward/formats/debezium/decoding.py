@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructField, StructType
 
-from onceward.engine.policy import one_of
+from onceward.engine.policy import check_choice
 from onceward.errors import ContradictoryOptions, InvalidColumn, UnsupportedSchema
 from onceward.formats.avro import decode as decode_avro
 from onceward.formats.avro.memory import Registry
@@ -77,9 +77,9 @@ def decode(
         other one.
     :raises UnsupportedSchema: a schema cannot be read by, or the registry's is no envelope.
     """
-    one_of("tombstones", tombstones, ("skip", "delete"))
-    one_of("decimals", decimals, (None, "string"))
-    one_of("wrapped", wrapped, (True, False))
+    check_choice("tombstones", tombstones, ("skip", "delete"))
+    check_choice("decimals", decimals, (None, "string"))
+    check_choice("wrapped", wrapped, (True, False))
     _check(frame, column, schema, registry)
     if registry is not None:
         if wrapped or decimals or source is not SOURCE:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructType
 
 from onceward.engine.decoding import TAG
-from onceward.engine.policy import names, one_of
+from onceward.engine.policy import check_choice, names
 from onceward.errors import ConfigurationError, InvalidColumn
 from onceward.formats.debezium.changes import check_columns, check_values, checked_op, select_table
 from onceward.formats.debezium.images import Images
@@ -147,7 +147,7 @@ def _check(
     check_columns(changes, function)
     if not any_values:
         check_values(changes, "debezium", function)
-    one_of("connector", connector, ("mysql", "mariadb"))
+    check_choice("connector", connector, ("mysql", "mariadb"))
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(
             f"prefix={prefix!r} cannot begin the name of a topic",

@@ -227,7 +227,7 @@ class Sender:
         fragments: dict[TopicPartition, list[Fragment]] = {}
         for topic, some in by_topic.items():
             partitions = self._partitions(topic, some)
-            limit = self._limit_of(topic)
+            limit = self._size_limit(topic)
             self._refuse_too_large(topic, some, limit)
             for partition, parts in encode_partitions(
                 _columns(some),
@@ -286,7 +286,7 @@ class Sender:
                 details={"topic": topic},
             ) from missing
 
-    def _limit_of(self, topic: str) -> int:
+    def _size_limit(self, topic: str) -> int:
         """Return ``max.message.bytes``, looked up once. Without the right to: as large as a record
         may be.
         """

@@ -53,7 +53,7 @@ class HeldRows:
     """Takes rows, gives them back as fragments by partition, in the order in which they came.
 
     :param topic: where all rows go, or None to follow the ``topic`` column.
-    :param count_of: how many partitions a topic has; raises for a topic that may not be written
+    :param count_records: how many partitions a topic has; raises for a topic that may not be written
         (see :func:`partition_counts`).
     :param first: where null keys begin to spread, different in each task.
     """
@@ -61,12 +61,12 @@ class HeldRows:
     def __init__(
         self,
         topic: str | None,
-        count_of: Callable[[str], int],
+        count_records: Callable[[str], int],
         producer: ProducerSettings,
         first: int,
     ) -> None:
         self._topic = topic
-        self._count_of = count_of
+        self._count_of = count_records
         self._producer = producer
         self._next_null_key = first
         # not yet put to their partitions
@@ -232,7 +232,7 @@ def partition_counts(
     """
     counts = dict(known)
 
-    def count_of(topic: str) -> int:
+    def count_records(topic: str) -> int:
         if topic not in counts:
             if topic == ledger_topic:
                 raise InvalidColumn(
@@ -242,7 +242,7 @@ def partition_counts(
             counts[topic] = len(client.topic_partitions([topic_name(topic)])[topic])
         return counts[topic]
 
-    return count_of
+    return count_records
 
 
 def _columns(batch: pa.RecordBatch) -> RecordColumns:

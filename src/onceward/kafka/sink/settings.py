@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from onceward.engine.policy import SinkPolicy, one_of, whole_number
+from onceward.engine.policy import SinkPolicy, check_choice, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName
 from onceward.ids import topic_name
 from onceward.kafka.sink.columns import OrderWithin
@@ -45,7 +45,7 @@ class KafkaSinkSettings:
     order_within: OrderWithin = "key"
 
     def __post_init__(self) -> None:
-        one_of("lineage", self.lineage, (True, False))
+        check_choice("lineage", self.lineage, (True, False))
         whole_number("driver_records", self.driver_records, 0, _MOST_DRIVER_RECORDS)
         whole_number("driver_bytes", self.driver_bytes, 0, _MOST_DRIVER_BYTES)
         whole_number("held_bytes", self.held_bytes, _LEAST_HELD_BYTES, _MOST_HELD_BYTES)
@@ -68,12 +68,12 @@ class KafkaSinkSettings:
                 f"topic and ledger_topic are both {self.topic!r}",
                 next_step="write records to a topic of their own",
             )
-        one_of("on_error", self.on_error, get_args(OnError))
+        check_choice("on_error", self.on_error, get_args(OnError))
         self._check_dead_letters()
         self._check_order()
 
     def _check_order(self) -> None:
-        one_of("order_within", self.order_within, get_args(OrderWithin))
+        check_choice("order_within", self.order_within, get_args(OrderWithin))
         if self.order_within != "key" and not self.order_by:
             raise ContradictoryOptions(
                 f"order_within={self.order_within!r} and no order_by=",

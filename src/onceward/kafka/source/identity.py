@@ -53,7 +53,10 @@ class KafkaSourceIdentity:
         # 3. Identified only now, the ledger would name the second topic, with the offsets of the
         #    first.
         for source in running.kafka_sources:
-            if topics_of(running.sources[source.index]) - self._known.get(source.index, {}).keys():
+            if (
+                source_topics(running.sources[source.index])
+                - self._known.get(source.index, {}).keys()
+            ):
                 self.identify(running)
                 return
 
@@ -66,11 +69,13 @@ class KafkaSourceIdentity:
         wanted: dict[KafkaClient, set[str]] = {}
         for source in running.kafka_sources:
             if (client := self._client_for(source)) is not None:
-                wanted.setdefault(client, set()).update(topics_of(running.sources[source.index]))
+                wanted.setdefault(client, set()).update(
+                    source_topics(running.sources[source.index])
+                )
         ids = {client: client.topic_ids(topics) for client, topics in wanted.items() if topics}
         found: list[Any] = [None] * len(running.sources)
         for source in running.kafka_sources:
-            topics = topics_of(running.sources[source.index])
+            topics = source_topics(running.sources[source.index])
             client = self._client_for(source)
             if client is not None and topics:
                 # Only what the batch reads: a topic that a pattern no longer finds may come back
@@ -88,7 +93,7 @@ def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
     return {name: topic_id for name, topic_id in ids.items() if name in topics}
 
 
-def topics_of(source: SourceRange) -> set[str]:
+def source_topics(source: SourceRange) -> set[str]:
     """Return the topics that the batch has offsets of."""
     return set(source.end) if is_kafka_offset(source.end) else set()
 

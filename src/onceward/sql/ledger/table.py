@@ -173,7 +173,7 @@ class TableChain(Chain):
     def peek(self) -> LedgerRecord | None:
         if not self._is_there(self._named):
             return None
-        found = self._row_of(_READ, (self._pipeline,))
+        found = self._read_row(_READ, (self._pipeline,))
         return None if found is None else self._decoded(found[2])
 
     def take(self) -> LedgerRecord | None:
@@ -208,7 +208,7 @@ class TableChain(Chain):
 
         :raises ConfigurationError: it exists, and a crash may empty it.
         """
-        found = self._row_of(*self._database.asked_for(table))
+        found = self._read_row(*self._database.asked_for(table))
         if found is not None:
             self._database.must_last(found, table, self._place)
         return found is not None
@@ -225,7 +225,7 @@ class TableChain(Chain):
         return self._decoded(self._ours()[2])
 
     def identity(self) -> str:
-        found = self._row_of(_IDENTITY, (self._pipeline,))
+        found = self._read_row(_IDENTITY, (self._pipeline,))
         if found is None:
             raise self._without_its_row()
         return str(found[0])
@@ -365,7 +365,7 @@ class TableChain(Chain):
     def settle(self) -> LedgerRecord | None:
         # its own transaction may still be under way: the update below waits for it
         self._forget_connection()
-        found = self._row_of(_READ, (self._pipeline,))
+        found = self._read_row(_READ, (self._pipeline,))
         # For good: and shall not wait for the decision of the newer owner
         if found is not None and int(found[0]) != self._owner:
             raise self._overtaken()
@@ -399,7 +399,7 @@ class TableChain(Chain):
     # the database
 
     def _ours(self) -> Any:
-        found = self._row_of(_READ, (self._pipeline,))
+        found = self._read_row(_READ, (self._pipeline,))
         if found is None:
             raise self._without_its_row()
         if int(found[0]) != self._owner:
@@ -409,7 +409,7 @@ class TableChain(Chain):
     def _without_its_row(self) -> LedgerBehind:
         return cut_off_error(self._pipeline, self._place, "has lost its row")
 
-    def _row_of(self, statement: str, parameters: tuple[object, ...]) -> Any:
+    def _read_row(self, statement: str, parameters: tuple[object, ...]) -> Any:
         """Read one row. A connection that broke since the last batch is replaced once."""
         kept = self._connection is not None
         try:

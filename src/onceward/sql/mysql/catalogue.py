@@ -159,7 +159,7 @@ def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
     return [Reference(child, parent) for child, parent in asked if parent in known]
 
 
-def schema_of(connection: Session, table: str) -> tuple[str, str]:
+def find_schema(connection: Session, table: str) -> tuple[str, str]:
     """Return the database of a table, and the table's identity at the server."""
     schema, name = _parts(table)
     found = connection.execute(_RELATION, (schema, name)).fetchone()

@@ -16,7 +16,7 @@ from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sql.mysql import catalogue, prepared, statements, types
 from onceward.sql.mysql.loading import load
-from onceward.sql.mysql.refusals import named, refusal_of
+from onceward.sql.mysql.refusals import named, typed_error
 from onceward.sql.mysql.staging import OpenStagingWriter
 from onceward.sql.sink.columns import Column, Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
@@ -90,8 +90,8 @@ class MySQLDialect(Dialect):
     ) -> Rows:
         return statements.staged_rows(name, staged, [_OURS], only)
 
-    def refusal_of(self, error: Exception, what: str) -> OncewardError:
-        return refusal_of(error, what)
+    def typed_error(self, error: Exception, what: str) -> OncewardError:
+        return typed_error(error, what)
 
     def take_time(self, connection: Session, lock_seconds: int) -> None:
         connection.execute(

@@ -33,7 +33,7 @@ from onceward.sql.mysql.loading import load_straight
 from onceward.sql.mysql.refusals import named
 from onceward.sql.sink.columns import Table, Written
 from onceward.sql.sink.pieces import PieceWriter
-from onceward.sql.sink.transaction_names import name_of
+from onceward.sql.sink.transaction_names import transaction_name
 from onceward.sql.sink.unchanged import must_stay_as_they_are
 
 FORMAT = 1_330_528_069
@@ -82,7 +82,7 @@ class TransactionWriter(PieceWriter):
         super().__init__(task.task_attempt_id)
         self._landing = landing
         self._pipeline = task.pipeline
-        self._name = name_of(task, landing.mark)
+        self._name = transaction_name(task, landing.mark)
         self._session: MySQLSession | None = None
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:

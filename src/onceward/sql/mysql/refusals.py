@@ -133,10 +133,10 @@ def named(what: str) -> Iterator[None]:
     try:
         yield
     except (pymysql.MySQLError, Warned, Ended, Overdue) as error:
-        raise refusal_of(error, what) from error
+        raise typed_error(error, what) from error
 
 
-def refusal_of(error: Exception, what: str) -> OncewardError:
+def typed_error(error: Exception, what: str) -> OncewardError:
     """Translate ``error``, raised by the client library, into a typed one."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)

@@ -23,7 +23,7 @@ from onceward.ids import TaskAttempt
 from onceward.sql.ledger.mysql import MySQLSession, connected
 from onceward.sql.mysql.loading import load
 from onceward.sql.mysql.refusals import named
-from onceward.sql.sink.pieces import KeptSessions, PieceWriter
+from onceward.sql.sink.pieces import PieceWriter, SessionCache
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class StagingWriter(PieceWriter):
         table = pa.Table.from_batches(rows)
         said = json.dumps(dict(self._spec.said), sort_keys=True)
         with named("connecting to the database from a task"):
-            session = sessions.of(said, lambda: connected(self._spec.said, "onceward"))
+            session = sessions.get(said, lambda: connected(self._spec.said, "onceward"))
         try:
             with named("loading rows into the staging table"):
                 load(session, self._spec.table, table, self._task, self._loaded)
@@ -65,6 +65,6 @@ class StagingWriter(PieceWriter):
         self._loaded += table.num_rows
 
 
-sessions: KeptSessions[MySQLSession] = KeptSessions(
+sessions: SessionCache[MySQLSession] = SessionCache(
     lambda session: not session.closed and not session.is_ended, MySQLSession.give_up
 )

@@ -162,7 +162,7 @@ def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
     return [Reference(*found) for found in connection.execute(_REFERENCES, (oids, oids))]
 
 
-def schema_of(connection: Session, table: str) -> tuple[str, int]:
+def find_schema(connection: Session, table: str) -> tuple[str, int]:
     """Return the schema of a table, and the table's identity at the server."""
     found = connection.execute(
         "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = "

@@ -17,12 +17,12 @@ from onceward.errors import OncewardError
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import Overdue
 from onceward.sql.postgresql import catalogue, prepared, statements, types
-from onceward.sql.postgresql.refusals import named, refusal_of
+from onceward.sql.postgresql.refusals import named, typed_error
 from onceward.sql.postgresql.staging import OpenStagingWriter
 from onceward.sql.postgresql.values import must_be_storable, numbers
 from onceward.sql.sink.columns import Column, Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect
-from onceward.sql.sink.rows import Rows, values_of
+from onceward.sql.sink.rows import Rows, python_values
 
 
 class PostgreSQLDialect(Dialect):
@@ -70,12 +70,13 @@ class PostgreSQLDialect(Dialect):
     ) -> Rows:
         mine = rows if only is None else rows.filter(pc.equal(rows.column(only[0]), only[1]))
         values = {
-            column: values_of(_without_limits(mine.column(column)), column) for column in staged
+            column: python_values(_without_limits(mine.column(column)), column)
+            for column in staged
         }
         return statements.held_rows(staged, values)
 
-    def refusal_of(self, error: Exception, what: str) -> OncewardError:
-        return refusal_of(error, what)
+    def typed_error(self, error: Exception, what: str) -> OncewardError:
+        return typed_error(error, what)
 
     def take_time(self, connection: Session, lock_seconds: int) -> None:
         connection.execute(f"SET LOCAL lock_timeout = '{lock_seconds}s'")

@@ -36,7 +36,7 @@ from onceward.sql.postgresql.values import storable
 from onceward.sql.sink.columns import Table, Written
 from onceward.sql.sink.pieces import PieceWriter
 from onceward.sql.sink.rows import TASK, Rows
-from onceward.sql.sink.transaction_names import name_of, with_number
+from onceward.sql.sink.transaction_names import transaction_name, with_number
 from onceward.sql.sink.unchanged import must_stay_as_they_are
 
 _SETTINGS = (
@@ -84,7 +84,7 @@ class TransactionWriter(PieceWriter):
         super().__init__(task.task_attempt_id)
         self._landing = landing
         self._pipeline = task.pipeline
-        self._name = name_of(task, landing.mark)
+        self._name = transaction_name(task, landing.mark)
         self._rows_table = f"onceward_rows_{hashlib.sha256(self._name.encode()).hexdigest()[:24]}"
         self._connection: Any = None
         self._sent = 0

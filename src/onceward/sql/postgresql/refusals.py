@@ -89,10 +89,10 @@ def named(what: str, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise refusal_of(error, what) from error
+        raise typed_error(error, what) from error
 
 
-def refusal_of(error: Exception, what: str) -> OncewardError:
+def typed_error(error: Exception, what: str) -> OncewardError:
     """Translate ``error``, raised by the client library, into a typed one."""
     # What the client itself refuses, a NUL in a text, never gets to the server.
     by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None

@@ -37,7 +37,7 @@ from onceward.sql.ledger.overdue import (
 from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
 from onceward.sql.postgresql.refusals import named
 from onceward.sql.postgresql.values import storable
-from onceward.sql.sink.pieces import KeptSessions, PieceWriter
+from onceward.sql.sink.pieces import PieceWriter, SessionCache
 from onceward.sql.sink.rows import TASK
 
 
@@ -71,7 +71,7 @@ class StagingWriter(PieceWriter):
         )
         if self._connection is None:
             with named("connecting to the database from a task", *errors()):
-                self._connection = sessions.of(
+                self._connection = sessions.get(
                     self._spec.connection, lambda: connect(self._spec.connection)
                 )
         try:
@@ -200,7 +200,7 @@ def _give_up(connection: Any) -> None:
             connection.close()
 
 
-sessions: KeptSessions[Any] = KeptSessions(_answers, _give_up)
+sessions: SessionCache[Any] = SessionCache(_answers, _give_up)
 
 
 def _driver() -> Any:

@@ -146,7 +146,7 @@ class DatabaseAttempt(Attempt):
                     record,
                     lambda connection: self._move(connection, running),
                     self._bring,
-                    self._dialect.refusal_of,
+                    self._dialect.typed_error,
                 )
             except LedgerUnreachable as error:
                 # Before the COMMIT: nothing has happened

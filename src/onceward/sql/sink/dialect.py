@@ -89,7 +89,7 @@ class Catalogue(Protocol):
         transaction ends.
         """
 
-    def schema_of(self, connection: Session, table: str) -> tuple[str, object]:
+    def find_schema(self, connection: Session, table: str) -> tuple[str, object]:
         """Return the schema of a table, and the table's identity at the server."""
 
     def references(self, connection: Session, tables: Sequence[Table]) -> Sequence[Reference]:
@@ -224,7 +224,7 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def refusal_of(self, error: Exception, what: str) -> OncewardError:
+    def typed_error(self, error: Exception, what: str) -> OncewardError:
         """Translate a server's error into a typed one."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.sink.dialect import Dialect
 
 
-def dialect_of(database: Database) -> Dialect:
+def dialect_for(database: Database) -> Dialect:
     """Return the dialect of a database. Import only what that kind of server needs."""
     if isinstance(database, MySQL):
         from onceward.sql.mysql.dialect import MySQLDialect

@@ -13,7 +13,7 @@ import pyarrow as pa
 from onceward.engine.task_writer import TaskResult
 from onceward.sql.ledger.database import Session
 from onceward.sql.sink.dialect import Dialect
-from onceward.sql.sink.rows import Rows, values_of
+from onceward.sql.sink.rows import Rows, python_values
 from onceward.sql.sink.settings import TABLE_COLUMN
 
 
@@ -69,7 +69,7 @@ class HeldFrame(Frame):
     def counts(self, connection: Session) -> Mapping[str | None, int]:
         if self.table is not None:
             return {self.table: self.number}
-        return Counter(values_of(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
+        return Counter(python_values(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
 
     def bring(self, connection: Session) -> None:
         self._dialect.bring(connection, self._name, self.staged, self._rows)

@@ -46,7 +46,7 @@ class PieceWriter(TaskWriter):
         """Send a piece as a transaction of its own."""
 
 
-class KeptSessions(Generic[S]):
+class SessionCache(Generic[S]):
     """The connections of this worker, by what they were made with: one, as a rule. The last one
     used comes last.
 
@@ -57,43 +57,43 @@ class KeptSessions(Generic[S]):
     def __init__(self, answers: Callable[[S], bool], give_up: Callable[[S], None]) -> None:
         self._answers = answers
         self._give_up = give_up
-        self.kept: dict[str, S] = {}
+        self.cached: dict[str, S] = {}
 
-    def of(self, said: str, connect: Callable[[], S]) -> S:
+    def get(self, dsn: str, connect: Callable[[], S]) -> S:
         """Return the cached session if it answers, else open one."""
-        if said in self.kept and not self._answers(self.kept[said]):
-            self.forget(said)
-        if said not in self.kept:
-            while len(self.kept) >= _MOST_KEPT:
-                self.forget(next(iter(self.kept)))
-            self.kept[said] = connect()
-        self.kept[said] = self.kept.pop(said)
-        return self.kept[said]
+        if dsn in self.cached and not self._answers(self.cached[dsn]):
+            self.forget(dsn)
+        if dsn not in self.cached:
+            while len(self.cached) >= _MOST_KEPT:
+                self.forget(next(iter(self.cached)))
+            self.cached[dsn] = connect()
+        self.cached[dsn] = self.cached.pop(dsn)
+        return self.cached[dsn]
 
-    def lent(self, said: str, connect: Callable[[], S]) -> S:
+    def lent(self, dsn: str, connect: Callable[[], S]) -> S:
         """Lend the cached session, or a new one, to one task until :meth:`give_back`: a task that
         was left in the middle of a transaction must not share it with the next one.
         """
-        session = self.of(said, connect)
-        del self.kept[said]
+        session = self.get(dsn, connect)
+        del self.cached[dsn]
         return session
 
-    def give_back(self, said: str, session: S) -> None:
+    def give_back(self, dsn: str, session: S) -> None:
         """Return a session that was :meth:`lent`, with no transaction open."""
-        self.forget(said)
-        self.kept[said] = session
+        self.forget(dsn)
+        self.cached[dsn] = session
 
     def give_up(self, session: S) -> None:
         """Close a session that was :meth:`lent`, in the middle of a transaction."""
         self._give_up(session)
 
-    def forget(self, said: str) -> None:
+    def forget(self, dsn: str) -> None:
         """Close the cached session, which may be in the middle of a transaction."""
-        session = self.kept.pop(said, None)
+        session = self.cached.pop(dsn, None)
         if session is not None:
             self._give_up(session)
 
     def forget_all(self) -> None:
         """Close all cached sessions, at the end of a worker."""
-        for said in list(self.kept):
-            self.forget(said)
+        for dsn in list(self.cached):
+            self.forget(dsn)

@@ -102,7 +102,7 @@ class PreparedTransactions:
 
     def recover(self) -> list[str]:
         with self.talking("listing prepared transactions") as session:
-            return sorted(self._words.listed(session, names.of_pipeline(self._pipeline)))
+            return sorted(self._words.listed(session, names.pipeline_prefix(self._pipeline)))
 
     def upgrade(self, committable: Any, version: int) -> Any:
         raise LedgerUnreadable(
@@ -135,7 +135,7 @@ class PreparedTransactions:
         written = fit(staged, table, (), (), (), self._dialect.fitting)
         what = f"preparing to write to table {table.name}"
         with self.talking(what) as session, self._dialect.named(what):
-            home, _ = self._dialect.catalogue.schema_of(session, self._settings.markers)
+            home, _ = self._dialect.catalogue.find_schema(session, self._settings.markers)
             markers = quoted_pair(self._dialect.statements, home, MARKERS)
             beside = Beside(self._settings.ledger.table, markers, home, mark)
             return self._dialect.open_transactions(session, beside, staged, table, written)

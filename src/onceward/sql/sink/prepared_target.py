@@ -115,7 +115,8 @@ class PreparedTarget(TwoPhaseTarget):
             through what was there, and not taken the chain.
         """
         late = tuple(
-            names.of_attempt(self._policy.pipeline, self._mark, attempt) for attempt in self._begun
+            names.attempt_prefix(self._policy.pipeline, self._mark, attempt)
+            for attempt in self._begun
         )
         if not late and owner is None:
             return
@@ -134,7 +135,7 @@ class PreparedTarget(TwoPhaseTarget):
             drop(self.committer, name, self._policy.pipeline)
 
     def _is_older(self, name: str, owner: int | None) -> bool:
-        theirs = names.owner_of(name, self._policy.pipeline, self._mark)
+        theirs = names.owner_in(name, self._policy.pipeline, self._mark)
         return owner is not None and theirs is not None and theirs < owner
 
     def _remove_markers(self, newest: LedgerRecord | None) -> None:
@@ -196,7 +197,7 @@ class PreparedAttempt(TwoPhaseAttempt):
         """Roll back the attempt's transactions, those that no report has named included: they
         would hold their locks until the next start.
         """
-        beginning = names.of_attempt(self._policy.pipeline, self.mark, self.id)
+        beginning = names.attempt_prefix(self._policy.pipeline, self.mark, self.id)
         try:
             found = [name for name in self._committer.recover() if name.startswith(beginning)]
         except OncewardError as error:

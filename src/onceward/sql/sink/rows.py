@@ -31,7 +31,7 @@ class Merge(NamedTuple):
     op_column: str | None
 
 
-def values_of(column: pa.ChunkedArray, name: str) -> list[Any]:
+def python_values(column: pa.ChunkedArray, name: str) -> list[Any]:
     """Return the values of a column as Python objects.
 
     :raises RowRefused: a text that is none.

@@ -159,7 +159,7 @@ class DatabaseRun:
         creating one just now, and is waited for.
         """
         with self.chain.owned() as connection:
-            self.schema, ledger = self.dialect.catalogue.schema_of(
+            self.schema, ledger = self.dialect.catalogue.find_schema(
                 connection, self.settings.ledger.table
             )
             # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.policy import SinkPolicy, must_be_decided, one_of, whole_number
+from onceward.engine.policy import SinkPolicy, check_choice, must_be_decided, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.sql.ledger.table import DatabaseLedger
 from onceward.sql.sink.dialect import Dialect
-from onceward.sql.sink.dialects import dialect_of
+from onceward.sql.sink.dialects import dialect_for
 
 Mode = Literal["append", "upsert", "changes"]
 
@@ -45,7 +45,7 @@ class DatabaseSinkSettings:
     commit_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        one_of("mode", self.mode, get_args(Mode))
+        check_choice("mode", self.mode, get_args(Mode))
         whole_number("driver_records", self.driver_records, 0)
         whole_number("driver_bytes", self.driver_bytes, 0)
         if self.table is not None and not self.table:
@@ -110,7 +110,7 @@ class DatabaseSinkSettings:
     @property
     def dialect(self) -> Dialect:
         """Of the server that the url names."""
-        return dialect_of(self.ledger.database)
+        return dialect_for(self.ledger.database)
 
     @property
     def decided_in(self) -> Ledger:

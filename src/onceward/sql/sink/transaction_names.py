@@ -14,18 +14,18 @@ from onceward.engine.two_phase import Task
 from onceward.ids import AttemptId, PipelineId, chain_prefix
 
 
-def of_pipeline(pipeline: PipelineId) -> str:
+def pipeline_prefix(pipeline: PipelineId) -> str:
     """Return the prefix of all transaction names of a pipeline."""
     return f"{pipeline}@"
 
 
-def of_attempt(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
+def attempt_prefix(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
     """Return the prefix of all transaction names of a batch attempt."""
     owner, number = attempt
     return f"{chain_prefix(pipeline, mark)}{owner}.{number}-"
 
 
-def owner_of(name: str, pipeline: PipelineId, mark: str) -> int | None:
+def owner_in(name: str, pipeline: PipelineId, mark: str) -> int | None:
     """Return the owner whose batch attempt prepared a transaction of this chain; None for another
     chain's, or an unknown name.
     """
@@ -34,9 +34,9 @@ def owner_of(name: str, pipeline: PipelineId, mark: str) -> int | None:
     return int(owner) if name.startswith(beginning) and owner.isdecimal() else None
 
 
-def name_of(task: Task, mark: str) -> str:
+def transaction_name(task: Task, mark: str) -> str:
     """Return the name of a task attempt's transaction."""
-    beginning = of_attempt(task.pipeline, mark, task.attempt)
+    beginning = attempt_prefix(task.pipeline, mark, task.attempt)
     return f"{beginning}{task.frame}-{task.partition_id}.{task.task_attempt_id}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from onceward.sql.ledger.mysql import MySQLSession
 from onceward.sql.postgresql import staging as postgresql_staging
 from onceward.sql.sink.frames import HeldFrame
-from onceward.sql.sink.pieces import KeptSessions
+from onceward.sql.sink.pieces import SessionCache
 from simulation.kernel import current
 from simulation.world.database import mysql, postgresql
 from simulation.world.database.arrow import Arrow, Columns, RowsTable
@@ -26,21 +26,21 @@ def _columns() -> Columns:
 
 
 class _Workers:
-    """A worker's :class:`KeptSessions`, whichever worker asks: each process has as many as tasks
+    """A worker's :class:`SessionCache`, whichever worker asks: each process has as many as tasks
     ran at a time.
     """
 
-    def __init__(self, kind: str, new: Callable[[], KeptSessions[Any]]) -> None:
+    def __init__(self, kind: str, new: Callable[[], SessionCache[Any]]) -> None:
         self._kind = kind
         self._new = new
 
-    def _kept(self) -> KeptSessions[Any]:
+    def _kept(self) -> SessionCache[Any]:
         sim = current()
         workers = sim.world.database.workers.setdefault((self._kind, sim.here), [])
         for place, (task, kept) in enumerate(workers):
             if task is sim.current or task.done:
                 workers[place] = (sim.current, kept)
-                found: KeptSessions[Any] = kept
+                found: SessionCache[Any] = kept
                 return found
         workers.append((sim.current, self._new()))
         return workers[-1][1]  # type: ignore[no-any-return]
@@ -101,7 +101,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
         "sessions",
         _Workers(
             "postgresql",
-            lambda: KeptSessions(postgresql_staging._answers, postgresql_staging._give_up),
+            lambda: SessionCache(postgresql_staging._answers, postgresql_staging._give_up),
         ),
     ),
     (
@@ -109,7 +109,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
         "sessions",
         _Workers(
             "mysql",
-            lambda: KeptSessions(
+            lambda: SessionCache(
                 lambda session: not session.closed and not session.is_ended, MySQLSession.give_up
             ),
         ),
@@ -122,8 +122,8 @@ STAND_INS: list[tuple[str, str, Any]] = [
     (f"{_DATABASE}.prepared", "staged_columns", _staged_columns),
     (f"{_DATABASE}.attempt", "_row_bytes", lambda staged, wide: ""),
     (f"{_DATABASE}.attempt", "HeldFrame", _HeldFrame),
-    (f"{_DATABASE}.frames", "values_of", lambda column, name: column),
-    ("onceward.sql.postgresql.dialect", "values_of", lambda column, name: column),
+    (f"{_DATABASE}.frames", "python_values", lambda column, name: column),
+    ("onceward.sql.postgresql.dialect", "python_values", lambda column, name: column),
     ("onceward.sql.postgresql.dialect", "pc", _Compute),
     ("onceward.sql.postgresql.staging", "pa", _ARROW),
     ("onceward.sql.postgresql.staging", "storable", lambda rows: rows),
