@@ -115,7 +115,7 @@ mutants-nightly: jars ## break the code that decides in unknown ways: which does
 	$(PYTHON) -m venv build/cosmic-ray
 	build/cosmic-ray/bin/python -m pip --disable-pip-version-check --quiet install cosmic-ray==8.7.0
 	rm -rf build/mutants-nightly && mkdir -p build/mutants-nightly build/evidence
-	cp -r src tests examples pyproject.toml build/mutants-nightly
+	cp -r src tests examples docs pyproject.toml build/mutants-nightly
 	cd build/mutants-nightly && export PATH="$(CURDIR)/$(BIN):$(CURDIR)/build/cosmic-ray/bin:$$PATH" && \
 	    export PYTHONPATH="$$PWD/src:$$PWD/tests" && nightly=tests/mutants/nightly.toml && \
 	    cosmic-ray init $$nightly session.sqlite && cr-filter-operators session.sqlite $$nightly && \
