@@ -39,7 +39,7 @@ _ONE = "in [*self._must_be_ours(record)][:1]:"
             _CRASHES,
             "mail store",
             Branch,
-            "into",
+            "merge",
             "{**record.outputs, self.output: output}",
             "{self.output: output}",
         ),
