@@ -403,14 +403,14 @@ def test_dropping_goes_on_when_somebody_else_commits(
     process.stage(iceberg.frame(FIRST))
     table = process.target._table._table
     staged = list(table.staged("contract@").values())
-    its_files, theirs = table._files_of, iceberg.frame(["theirs"])
+    its_files, theirs = table._snapshot_files, iceberg.frame(["theirs"])
 
     def busy(dropped: Any, base: Any) -> Any:
         if keeps_on or iceberg.visible() == Counter():
             theirs.writeTo(iceberg.table).append()
         return its_files(dropped, base)
 
-    monkeypatch.setattr(table, "_files_of", busy)
+    monkeypatch.setattr(table, "_snapshot_files", busy)
     if keeps_on:
         with pytest.raises(Exception, match="CommitFailedException"):
             table.drop(staged)
