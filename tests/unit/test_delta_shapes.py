@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.lake.delta_shape import changed, rules, told
+from onceward.lake.delta import changed, rules, told
 from onceward.spark.tables.delta_table import Shape
 
 MAPPED = "delta.columnMapping.physicalName"

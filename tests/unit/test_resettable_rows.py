@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from onceward.custom.resettable.contents import checksum
 from onceward.custom.resettable.fitting import Fitting
+from onceward.custom.resettable.ranges import checksum
 from onceward.errors import InvalidColumn, InvalidRow, SourceContractViolated
 from support.errors import raises
 

@@ -3,10 +3,9 @@ they are delivered.
 
 In reading order: :mod:`sink` (what users build), :mod:`target` (the order of things after the
 decision), :mod:`chunks` (which rows are delivered together; pure), :mod:`row_files` (what tasks
-store), :mod:`store` (whose it is). On top of these :mod:`upsert_sink`, :mod:`upserts` (which key
-gets which row, in which version; pure), :mod:`upsert_urls` (which writer an address leads to),
-:mod:`upsert_writer` (what is asked of one), :mod:`redis_writer`, :mod:`opensearch_writer` and
-:mod:`row_values` (how both write a value; pure).
+store). On top of these :mod:`upsert_sink`, :mod:`upserts` (which key gets which row, in which
+version; pure), :mod:`upsert_writer` (the interface of a writer), :mod:`redis_writer` and
+:mod:`opensearch_writer`.
 """
 
 from onceward.delivery.chunks import Chunk as Chunk

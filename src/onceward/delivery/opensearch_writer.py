@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from onceward.delivery.row_values import as_json
-from onceward.delivery.upsert_writer import UpsertWriter
+from onceward.delivery.upsert_writer import UpsertWriter, as_json
 from onceward.delivery.upserts import RESTORE, VERSION_FIELD, Upsert, refused
 from onceward.errors import (
     AccessDenied,

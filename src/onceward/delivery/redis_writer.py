@@ -22,8 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onceward.delivery.row_values import text
-from onceward.delivery.upsert_writer import UpsertWriter
+from onceward.delivery.upsert_writer import UpsertWriter, text
 from onceward.delivery.upserts import (
     MOVE,
     PLACE_LENGTH,

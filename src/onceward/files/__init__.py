@@ -2,7 +2,7 @@
 decided.
 
 In reading order: :mod:`sink` (what users build), :mod:`settings`, :mod:`columns` (does a frame
-fit? pure), :mod:`target`, :mod:`attempt` (one batch), :mod:`publishing` (from hidden to visible,
-and what a crash leaves), :mod:`manifest` (the layout that renames nothing), :mod:`rolling`,
-:mod:`shape` (what all files of a path have in common), :mod:`reading` (``read_files``).
+fit? pure), :mod:`target` (a pipeline and its batches), :mod:`publishing` (from hidden to visible,
+and what a crash leaves), :mod:`manifest` (the layout that renames nothing), :mod:`shape` (what all
+files of a path have in common), :mod:`reading` (``read_files``).
 """

@@ -40,8 +40,8 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.files import manifest, shape
-from onceward.files.committable import PREPARED, Committable, lost_files, report_lost
 from onceward.files.ledger import FolderLedger
+from onceward.files.manifest import PREPARED, Committable, lost_files, report_lost
 from onceward.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.files.file_system import Files, files_at, finished
 from onceward.spark.files.file_writer import WrittenFiles

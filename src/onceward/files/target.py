@@ -1,25 +1,139 @@
 """The file sink's side of a pipeline: a two-phase target whose tasks are Spark's own. Driver only.
 
-Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s.
+Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s. A
+batch is a :class:`FileAttempt`: a Spark job for each frame, all into one hidden folder. Spark's
+writers begin a new file after so many rows, and know no other reason, so :class:`Rolling` turns
+a size into rows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+from pyspark.sql import DataFrame
+
+from onceward import events
+from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.spark_jobs import attempt_name
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
+from onceward.engine.target import Write, event_ids
 from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.files.attempt import KIND, FileAttempt
+from onceward.errors import ConfigurationError, ReportMismatch
+from onceward.files.columns import kept
 from onceward.files.publishing import Publisher
-from onceward.files.rolling import Rolling
 from onceward.files.settings import FileSinkSettings
 from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
+from onceward.spark.files import file_writer
+from onceward.spark.files.file_writer import (
+    MAX_RECORDS,
+    FileFormat,
+    WrittenFiles,
+    guessed_row_bytes,
+)
 
 log = logging.getLogger(__name__)
+
+
+class Rolling(NamedTuple):
+    """What Spark is told of files, and how large they shall be, in bytes; None: as it comes.
+
+    :param row_bytes: the size of a row in the files of the batch before, on the average; None:
+        that is not known.
+    """
+
+    how: FileFormat
+    file_bytes: int | None = None
+    row_bytes: float | None = None
+
+    def told(self, frame: DataFrame) -> FileFormat:
+        """Return the format for ``frame``."""
+        if self.file_bytes is None:
+            return self.how
+        rows = rows_per_file(self.file_bytes, self.row_bytes or guessed_row_bytes(frame))
+        given = int(self.how.options.get(MAX_RECORDS, rows))
+        return self.how._replace(options={**self.how.options, MAX_RECORDS: str(min(rows, given))})
+
+
+def rows_per_file(file_bytes: int, row_bytes: float) -> int:
+    """Return how many rows come to that size; one at least."""
+    return max(1, round(file_bytes / row_bytes)) if row_bytes > 0 else 1
+
+
+KIND = "files"
+"""Of a ledger record's output: ``{"version": …, "format": …, "committables": [at most one]}``,
+whose form is :class:`~onceward.files.manifest.Committable`.
+"""
+
+
+class FileAttempt(SparkJobsAttempt):
+    """One batch into files: a Spark job for each frame, all into one hidden folder.
+
+    :param folder: of the attempt, by its name.
+    """
+
+    committable_version: ClassVar[int] = Publisher.committable_version
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        rolling: Rolling,
+        chain: Chain,
+        policy: SinkPolicy,
+        attempt_id: AttemptId,
+        folder: str,
+        sequence: int,
+        computation: Computation,
+    ) -> None:
+        super().__init__(KIND, chain, policy, attempt_id, folder, sequence, computation)
+        self._publisher = publisher
+        self._rolling = rolling
+        self._how = rolling.how
+        self._written: list[WrittenFiles] = []
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
+            if self._how.name == "csv":
+                self._publisher.must_have(kept(write.frame.columns, self._how.partition_by))
+            written = file_writer.write(
+                write.frame,
+                self._publisher.opened(self._name, self._sequence),
+                self._rolling.told(write.frame),
+                self._computation,
+                self._limit.passed,
+            )
+            self._written.append(written)
+        self._rows += written.rows
+        return written.rows
+
+    def _committable(self) -> dict[str, Any]:
+        try:
+            return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
+        except (ConfigurationError, ReportMismatch) as error:
+            # A newer copy may have put its batch there, or have dropped ours: then it is for
+            # Fenced to say so.
+            newest = self._chain.newest()
+            if newest is not None and newest.sequence >= self._sequence:
+                raise takeover_error(
+                    self._policy.pipeline, f"the ledger, which has {newest.batch}"
+                ) from error
+            raise
+
+    def _extra_data(self) -> Mapping[str, Any]:
+        return {"format": self._how.name, "root": self._publisher.files.root}
+
+    def _summary(self, committables: Sequence[Mapping[str, Any]]) -> str:
+        return (
+            f"in {sum(len(committable['files']) for committable in committables)} files of "
+            f"{self.id}"
+        )
+
+    def _drop(self) -> None:
+        self._publisher.abort({"folder": self._name})
 
 
 class FileTarget(TwoPhaseTarget):

@@ -21,8 +21,7 @@ from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.lake.delta import Delta
 from onceward.lake.iceberg import Iceberg
-from onceward.lake.settings import LakeSettings
-from onceward.lake.target import DeltaTarget, IcebergTarget, LakeTarget
+from onceward.lake.target import DeltaTarget, IcebergTarget, LakeSettings, LakeTarget
 
 
 class _LakeSink(ForeachBatchSink):

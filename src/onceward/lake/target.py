@@ -1,22 +1,102 @@
 """The side of a pipeline that writes to a table of a lake: a two-phase target whose tasks are
 Spark's own. Driver only.
 
-Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s.
+Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s. A
+batch is a :class:`LakeAttempt`: a Spark job for each frame, none of which readers see.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from onceward import events
+from onceward.engine.ledger.chain import Chain, Ledger
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.spark_jobs import attempt_name
+from onceward.engine.policy import SinkPolicy, must_be_decided
+from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
+from onceward.engine.target import Write, event_ids
 from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.errors import LedgerBehind
+from onceward.errors import ConfigurationError, LedgerBehind
 from onceward.ids import AttemptId, chain_mark, chain_prefix
-from onceward.lake.attempt import LakeAttempt
-from onceward.lake.settings import LakeSettings
-from onceward.lake.table import LakeTable
+from onceward.lake.table import LakeTable, Staged, concatenated
+from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings:
+    """The settings of a sink for a table of a lake, checked when it is built, immutable.
+
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+
+    policy: SinkPolicy
+    ledger: Ledger
+    table: str | None
+    path: str | None
+    commit_timeout_s: float
+
+    def __post_init__(self) -> None:
+        must_be_decided(self.ledger, self.commit_timeout_s)
+        for name, value in (("table", self.table), ("path", self.path)):
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise ConfigurationError(
+                    f"{name}={value!r} names no table", next_step="pass its name as text"
+                )
+
+
+class LakeAttempt(SparkJobsAttempt):
+    """One batch into a table: a Spark job for each frame, none of which readers see.
+
+    :param kind: of its output in the ledger record.
+    :param name: of the attempt in the table.
+    :param branch: the sink's name in a fan-out, or empty.
+    :param identity: of the chain.
+    """
+
+    committable_version = LakeTable.committable_version
+
+    def __init__(
+        self,
+        table: LakeTable,
+        kind: str,
+        chain: Chain,
+        policy: SinkPolicy,
+        attempt_id: AttemptId,
+        name: str,
+        *,
+        branch: str,
+        identity: str,
+        sequence: int,
+        computation: Computation,
+    ) -> None:
+        super().__init__(kind, chain, policy, attempt_id, name, sequence, computation)
+        self._table = table
+        self._branch = branch
+        self._identity = identity
+        self._staged: list[Staged] = []
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
+            frame = self._table.fitting(write.frame)
+            with self._computation.read_once(frame):
+                with job.watched(frame, self._limit.passed):
+                    staged = self._table.stage(frame, self._name, len(self._staged))
+                    self._staged.append(staged)
+                self._computation.counts(frame)
+        self._rows += staged.rows
+        return staged.rows
+
+    def _committable(self) -> dict[str, Any]:
+        return self._table.committable(
+            self._name, self._identity, self._branch, self._sequence, self._staged
+        )
+
+    def _drop(self) -> None:
+        staged, self._staged = self._staged, []
+        self._table.abort({"attempt": self._name, "staged": concatenated(staged)})
 
 
 class LakeTarget(TwoPhaseTarget):

@@ -15,7 +15,7 @@ _ON_THE_DISK = (
     "onceward.files.ledger",
     "onceward.delivery.row_files",
     "onceward.delivery.sink",
-    "onceward.delivery.store",
+    "onceward.delivery.target",
     "onceward.spark.files.file_system",
 )
 

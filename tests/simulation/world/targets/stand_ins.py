@@ -35,7 +35,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.files.columns", "check", _nothing),
     ("onceward.spark.files.file_system", "SparkContext", _SparkContext()),
     ("onceward.spark.files.file_writer", "_written", spark_files.written),
-    ("onceward.files.rolling", "guessed_row_bytes", lambda frame: 100.0),
+    ("onceward.files.target", "guessed_row_bytes", lambda frame: 100.0),
     ("onceward.spark.batch.job", "_watched", spark_files.watched),
     ("onceward.delivery.row_files", "pa", PYARROW),
     ("onceward.delivery.chunks", "pa", PYARROW),
