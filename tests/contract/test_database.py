@@ -18,7 +18,7 @@ from onceward.engine.target import Target
 from onceward.ids import pipeline_id
 from onceward.spark.batch.query import RunningBatch
 from onceward.sql.ledger import table
-from onceward.sql.sink.target import DatabaseTarget
+from onceward.sql.sink.sink import DatabaseTarget
 from onceward_testing import LocalMySQL, LocalPostgres
 from onceward_testing.sink_contract import SinkContract, SinkKit, batch
 from support.lost_answers import lost_commit

@@ -16,7 +16,7 @@ from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.ids import pipeline_id
-from onceward.sql.sink.target import DatabaseTarget
+from onceward.sql.sink.sink import DatabaseTarget
 from onceward_testing import LocalMySQL, LocalPostgres
 from onceward_testing.sink_contract import batch
 from support.mysql_client import sql_at

@@ -38,7 +38,7 @@ from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import PostgreSQLDialect
 from onceward.sql.sink import attempt
-from onceward.sql.sink.target import DatabaseTarget
+from onceward.sql.sink.sink import DatabaseTarget
 from onceward_testing.sink_contract import batch
 from support.mysql_client import transaction_at
 from support.tasks_here import ArrowFrame

@@ -28,8 +28,8 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import TaskAttempt
-from onceward.sql.mysql import preparing as mysql_preparing
-from onceward.sql.postgresql import preparing, staging
+from onceward.sql.mysql import prepared as mysql_prepared
+from onceward.sql.postgresql import prepared, staging
 from onceward.sql.sink import sink as sink_module
 from onceward.sql.sink.prepared import PreparedTransactions
 from onceward.sql.sink.prepared_target import PreparedTarget
@@ -257,11 +257,11 @@ def test_of_tasks_that_wait_for_each_other_one_gives_up(
     decision.
     """
     in_any_place.place.sql("CREATE TABLE {s}.t (value varchar(20) PRIMARY KEY)")
-    monkeypatch.setattr(preparing, "_SETTINGS", ("SET LOCAL lock_timeout = '300ms'",))
-    session = mysql_preparing._SESSION.replace(
+    monkeypatch.setattr(prepared, "_SETTINGS", ("SET LOCAL lock_timeout = '300ms'",))
+    session = mysql_prepared._SESSION.replace(
         "innodb_lock_wait_timeout = 60", "innodb_lock_wait_timeout = 1"
     )
-    monkeypatch.setattr(mysql_preparing, "_SESSION", session)
+    monkeypatch.setattr(mysql_prepared, "_SESSION", session)
     with pytest.raises((SendFailed, RowRefused)):
         in_any_place.write(["same", "same"])
     assert in_any_place.prepared() == []

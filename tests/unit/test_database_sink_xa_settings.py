@@ -14,11 +14,10 @@ import onceward as ow
 from onceward.engine.two_phase import Task, TwoPhaseTarget
 from onceward.errors import ConfigurationError, ContradictoryOptions, RowRefused
 from onceward.ids import AttemptId, BatchId, PipelineId, chain_mark
-from onceward.sql.mysql.preparing import xid
+from onceward.sql.mysql.prepared import xid
 from onceward.sql.postgresql.prepared import sent_as
 from onceward.sql.sink import transaction_names as names
-from onceward.sql.sink.columns import Written
-from onceward.sql.sink.unchanged import must_stay_as_they_are
+from onceward.sql.sink.columns import Written, must_stay_as_they_are
 
 POSTGRES, MYSQL = "postgresql://u:p@h/d", "mysql://u:p@h/d"
 LARGEST = 2**63 - 1

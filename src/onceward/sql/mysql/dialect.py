@@ -15,9 +15,8 @@ from onceward.errors import ConfigurationError, OncewardError, RowRefused
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sql.mysql import catalogue, prepared, statements, types
-from onceward.sql.mysql.loading import load
 from onceward.sql.mysql.refusals import named, typed_error
-from onceward.sql.mysql.staging import OpenStagingWriter
+from onceward.sql.mysql.staging import OpenStagingWriter, load
 from onceward.sql.sink.columns import Column, Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
 from onceward.sql.sink.rows import Merge, Rows

@@ -1,4 +1,4 @@
-"""Tasks load their rows into the attempt's staging table. Executors; the driver makes and drops
+r"""Tasks load their rows into the attempt's staging table. Executors; the driver makes and drops
 the table.
 
 What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and
@@ -7,23 +7,188 @@ stopped? Its table is gone.
 
 A piece is a transaction of its own, so that a slow plan leaves none open. A worker keeps its
 connection for the next task.
+
+Rows go by ``LOAD DATA LOCAL``, from this process's memory, as the lines that it reads: one line a
+row, fields between tabs, ``\`` before what would end a field, ``\N`` for null: the statement's
+defaults (*LOAD DATA Statement* in MySQL's manual). Texts and binaries are both sent as they are. A
+float goes with all digits of the double that it is, so that it is read back as the same.
+
+LOCAL turns what a strict mode refuses into warnings: 99999 becomes 999.99, a null 0, a row with a
+key that is there is left out, and a stream that was cut short is taken for the whole. So a load
+has to give no warning (:class:`onceward.sql.ledger.mysql.Warned`), and as many rows as were sent.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onceward.engine.task_writer import TaskWriter
+from onceward.errors import RowRefused, SendFailed
 from onceward.ids import TaskAttempt
-from onceward.sql.ledger.mysql import MySQLSession, connected
-from onceward.sql.mysql.loading import load
+from onceward.sql.ledger.database import Session
+from onceward.sql.ledger.mysql import MySQLSession, connected, may_load
 from onceward.sql.mysql.refusals import named
+from onceward.sql.mysql.statements import ROW, quoted
 from onceward.sql.sink.pieces import PieceWriter, SessionCache
+from onceward.sql.sink.rows import TASK
+
+_ESCAPED = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
+_BYTES = pa.large_binary()
+_DAYS = (-719_162, 2_932_896)
+_MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""From 1970 on: of the years 1 to 9999."""
+
+
+def lines(rows: pa.Table) -> bytes:
+    """Encode rows as lines for LOAD DATA.
+
+    :raises RowRefused: a value that the server cannot hold, naming its column.
+    """
+    if rows.num_rows == 0:
+        return b""
+    fields = [_field(name, rows.column(name).combine_chunks()) for name in rows.column_names]
+    end = pa.scalar(b"", _BYTES)
+    ended = pc.binary_join_element_wise(*fields, pa.scalar(b"\t", _BYTES))
+    ended = pc.binary_join_element_wise(ended, end, pa.scalar(b"\n", _BYTES))
+    return b"".join(
+        _data(part) for part in (ended.chunks if isinstance(ended, pa.ChunkedArray) else [ended])
+    )
+
+
+def _data(column: pa.Array) -> memoryview:
+    """Return the bytes of all values, concatenated."""
+    _, offsets, values = column.buffers()
+    places = memoryview(offsets).cast("b").cast("q")
+    return memoryview(values)[places[column.offset] : places[column.offset + len(column)]]
+
+
+def _field(name: str, column: pa.Array) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = (
+            pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        )
+    return pc.fill_null(_text(name, column), pa.scalar(b"\\N", _BYTES))
+
+
+def _text(name: str, column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _escaped(column.cast(pa.large_string()).cast(_BYTES))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _escaped(column.cast(_BYTES))
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif pa.types.is_floating(kind):
+        if not pc.all(pc.is_finite(column), skip_nulls=True, min_count=0).as_py():
+            raise RowRefused(
+                f"column {name!r} has infinity or NaN, which the server has not",
+                next_step="mend or filter such rows in the query; nullif(x, 'NaN') makes nulls of "
+                "them",
+            )
+        column = column.cast(pa.float64())
+    elif pa.types.is_date32(kind):
+        _must_be_within(name, column.cast(pa.int32()), _DAYS)
+    elif pa.types.is_timestamp(kind):
+        # In UTC, if it is a moment
+        number = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        _must_be_within(name, number, _MICROSECONDS)
+        column = number.cast(pa.timestamp("us"))
+    return column.cast(pa.string()).cast(pa.large_string()).cast(_BYTES)
+
+
+def _must_be_within(name: str, numbers: pa.Array, limits: tuple[int, int]) -> None:
+    found = pc.min_max(numbers)
+    if (
+        found["min"].is_valid
+        and not limits[0] <= found["min"].as_py() <= found["max"].as_py() <= limits[1]
+    ):
+        raise RowRefused(
+            f"column {name!r} has dates before the year 1 or after the year 9999, which the "
+            "server has not",
+            next_step="mend or filter such rows in the query",
+        )
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    for plain, escaped in _ESCAPED:
+        if pc.any(pc.match_substring(column, plain), min_count=0).as_py():
+            column = pc.replace_substring(column, plain, escaped)
+    return column
+
+
+def load(session: Session, sql_name: str, rows: pa.Table, task: int, first: int) -> None:
+    """Load ``rows`` of a task attempt into its staging table, numbered from ``first``.
+
+    :param sql_name: of a staging table, for statements with parameters.
+    :raises RowRefused: a value that the server has not.
+    """
+    numbered = rows.append_column(TASK, pa.repeat(pa.scalar(task, pa.int64()), rows.num_rows))
+    numbered = numbered.append_column(
+        ROW, pa.array(range(first, first + rows.num_rows), pa.int64())
+    )
+    load_straight(session, sql_name, numbered)
+
+
+def load_straight(
+    session: Session, sql_name: str, rows: pa.Table, converted: Collection[str] = ()
+) -> None:
+    """Load ``rows`` into columns of the same names.
+
+    :param converted: the columns that take texts as such, and no bytes.
+    :raises RowRefused: a value that the server has not.
+    """
+    places = {
+        name: f"@onceward_{number}"
+        for number, name in enumerate(rows.column_names)
+        if name in converted
+    }
+    columns = ", ".join(places.get(name) or quoted(name) for name in rows.column_names)
+    texts = ", ".join(
+        f"{quoted(name)} = CONVERT({place} USING utf8mb4)" for name, place in places.items()
+    )
+    with _readable(lines(rows)) as path, may_load(session):
+        # binary: texts as they are, and the column says whether they are some.
+        loaded = session.execute(
+            f"LOAD DATA LOCAL INFILE %s INTO TABLE {sql_name} CHARACTER SET binary "
+            f"FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' ({columns})"
+            + (f" SET {texts}" if texts else ""),
+            (path,),
+        ).rowcount
+    # LOAD DATA LOCAL turns errors of a strict mode into warnings, skips rows with a duplicate key,
+    # and takes a stream that was cut short for the whole: a warning is an error here (Warned), and
+    # rows are counted.
+    if loaded != rows.num_rows:
+        raise SendFailed(
+            f"of {rows.num_rows} rows the server loaded {loaded} into {sql_name}",
+            next_step="nothing; the batch runs again",
+        )
+
+
+@contextmanager
+def _readable(data: bytes) -> Iterator[str]:
+    """Lend a path by which this process can read ``data``: the client library requires a file."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            yield file.name
+        return
+    number = os.memfd_create("onceward")
+    try:
+        with open(number, "wb", closefd=False) as file:
+            file.write(data)
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own in the sink for databases: :mod:`types`, :mod:`catalogue`,
-:mod:`statements`, :mod:`staging` (what tasks do), :mod:`refusals`; :mod:`preparing` and
-:mod:`prepared` for transactions that tasks prepare; put together in :mod:`dialect`.
+"""PostgreSQL's part of the sink for databases: :mod:`types`, :mod:`catalogue`, :mod:`statements`,
+:mod:`staging` (what tasks do), :mod:`refusals`; :mod:`prepared` for transactions that tasks
+prepare; put together in :mod:`dialect`.
 """

@@ -18,8 +18,7 @@ from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import Overdue
 from onceward.sql.postgresql import catalogue, prepared, statements, types
 from onceward.sql.postgresql.refusals import named, typed_error
-from onceward.sql.postgresql.staging import OpenStagingWriter
-from onceward.sql.postgresql.values import must_be_storable, numbers
+from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
 from onceward.sql.sink.columns import Column, Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect
 from onceward.sql.sink.rows import Rows, python_values

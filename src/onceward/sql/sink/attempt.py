@@ -1,4 +1,5 @@
-"""One batch as one transaction of the database. Driver only; made by :mod:`target`.
+"""One batch as one transaction of the database. Driver only; made by
+:class:`~onceward.sql.sink.sink.DatabaseTarget`.
 
 In reading order: each frame is fetched by the driver where it is small, and else staged by tasks
 (:meth:`write`); then one transaction changes the ledger's row, which fences, and moves the rows of
@@ -11,6 +12,7 @@ Tables that refer to each other are written in the order of their foreign keys (
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,12 +33,113 @@ from onceward.spark.batch.query import RunningBatch
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import seconds_for
 from onceward.sql.sink.columns import Table, Written, fit, must_show_all, staged_columns
-from onceward.sql.sink.frames import Frame, HeldFrame, StagedFrame
+from onceward.sql.sink.dialect import Dialect
 from onceward.sql.sink.merging import Merging, Part, not_all
 from onceward.sql.sink.order import Reference, circle, parents_first
-from onceward.sql.sink.rows import Merge, Rows
+from onceward.sql.sink.rows import Merge, Rows, python_values
 from onceward.sql.sink.run import DatabaseRun
 from onceward.sql.sink.settings import TABLE_COLUMN
+
+
+class Frame(ABC):
+    """The rows of one frame, on their way."""
+
+    def __init__(self, dialect: Dialect, staged: Mapping[str, str], table: str | None) -> None:
+        self._dialect = dialect
+        self.staged = staged
+        self.table = table
+
+    def bring(self, connection: Session) -> None:  # noqa: B027
+        """Send the rows ahead of the transaction that decides, to where :meth:`rows` finds
+        them.
+        """
+
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """Of all its rows."""
+
+    @abstractmethod
+    def counts(self, connection: Session) -> Mapping[str | None, int]:
+        """Count the rows for each table that they name; None where they name none."""
+
+    @abstractmethod
+    def rows(self, table: str) -> Rows:
+        """Select the rows for one table."""
+
+
+class HeldFrame(Frame):
+    """In the driver's memory.
+
+    :param name: nobody else's in the session.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        staged: Mapping[str, str],
+        table: str | None,
+        name: str,
+        rows: pa.Table,
+    ) -> None:
+        super().__init__(dialect, staged, table)
+        self._name = name
+        self._rows = rows
+
+    @property
+    def number(self) -> int:
+        return int(self._rows.num_rows)
+
+    def counts(self, connection: Session) -> Mapping[str | None, int]:
+        if self.table is not None:
+            return {self.table: self.number}
+        return Counter(python_values(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
+
+    def bring(self, connection: Session) -> None:
+        self._dialect.bring(connection, self._name, self.staged, self._rows)
+
+    def rows(self, table: str) -> Rows:
+        only = None if self.table is not None else (TABLE_COLUMN, table)
+        return self._dialect.held_rows(self._name, self.staged, self._rows, only)
+
+
+class StagedFrame(Frame):
+    """In a staging table."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        staged: Mapping[str, str],
+        table: str | None,
+        name: str,
+        results: list[TaskResult],
+    ) -> None:
+        super().__init__(dialect, staged, table)
+        self._name = name
+        self._results = results
+
+    @property
+    def _tasks(self) -> list[int]:
+        return [result.task_attempt_id for result in self._results]
+
+    @property
+    def number(self) -> int:
+        return sum(result.rows for result in self._results)
+
+    def counts(self, connection: Session) -> Mapping[str | None, int]:
+        if self.table is not None:
+            return {self.table: self.number}
+        statements = self._dialect.statements
+        rows = statements.staged_rows(self._name, self.staged, self._tasks)
+        return {
+            table: int(n)
+            for table, n in connection.execute(*statements.by_table(rows, TABLE_COLUMN))
+        }
+
+    def rows(self, table: str) -> Rows:
+        only = None if self.table is not None else (TABLE_COLUMN, table)
+        return self._dialect.statements.staged_rows(self._name, self.staged, self._tasks, only)
+
 
 KIND = "table"
 """Of a ledger record's outputs, by the names of the tables: ``{"mode": …}``."""
@@ -45,7 +148,7 @@ _FORMAT = 1
 
 
 class DatabaseAttempt(Attempt):
-    """See the module. ``kept`` outlives the batch; all else here belongs to this attempt."""
+    """One batch as one transaction. ``kept`` outlives it, all else belongs to this attempt."""
 
     def __init__(self, kept: DatabaseRun, attempt_id: AttemptId) -> None:
         self.id = attempt_id

@@ -1,5 +1,5 @@
 """What one run of a query keeps from batch to batch, for its attempts. Driver only; made by
-:mod:`target`.
+:mod:`sink`.
 
 The chain with its session, and the staging tables. A staging table belongs to one attempt, whose
 name it has: it is made by the owner of the pipeline only, and is dropped once the attempt is

@@ -10,9 +10,22 @@ from typing import Literal, get_args
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, check_choice, must_be_decided, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.sql.ledger.database import Database
+from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.ledger.table import DatabaseLedger
 from onceward.sql.sink.dialect import Dialect
-from onceward.sql.sink.dialects import dialect_for
+
+
+def dialect_for(database: Database) -> Dialect:
+    """Return the dialect of a database. Import only what that kind of server needs."""
+    if isinstance(database, MySQL):
+        from onceward.sql.mysql.dialect import MySQLDialect
+
+        return MySQLDialect(database)
+    from onceward.sql.postgresql.dialect import PostgreSQLDialect
+
+    return PostgreSQLDialect()
+
 
 Mode = Literal["append", "upsert", "changes"]
 

@@ -1,4 +1,11 @@
-"""``onceward.DatabaseSink``: what the user builds and hands to ``foreachBatch``. Driver only."""
+"""``onceward.DatabaseSink``: what the user builds and hands to ``foreachBatch``. Driver only.
+
+Its side of a pipeline is a :class:`DatabaseTarget`, called by ``engine.micro_batch``. One batch is
+one :class:`~onceward.sql.sink.attempt.DatabaseAttempt`; what they share is a
+:class:`~onceward.sql.sink.run.DatabaseRun`. The chain of the ledger is in the same database as the
+tables (:mod:`onceward.sql.ledger.table`), so that its owner, its session and its COMMIT are the
+target's.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +18,47 @@ from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy, names
-from onceward.engine.target import Target, Write
+from onceward.engine.target import AtomicTarget, Target, Write
 from onceward.errors import InvalidColumn, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.spark.batch.query import RunningBatch
 from onceward.sql.ledger.table import DEFAULT_TABLE, DatabaseLedger
+from onceward.sql.sink.attempt import DatabaseAttempt
 from onceward.sql.sink.columns import staged_columns
 from onceward.sql.sink.prepared_target import PreparedTarget
+from onceward.sql.sink.run import DatabaseRun
 from onceward.sql.sink.settings import TABLE_COLUMN, DatabaseSinkSettings, Mode
-from onceward.sql.sink.target import DatabaseTarget
+
+
+class DatabaseTarget(AtomicTarget):
+    """One run's transactions with the database."""
+
+    def __init__(self, settings: DatabaseSinkSettings) -> None:
+        self.run = DatabaseRun(settings)
+        self.chain = self.run.chain
+
+    def peek(self) -> LedgerRecord | None:
+        return self.run.chain.peek()
+
+    def open(self, running: RunningBatch) -> LedgerRecord | None:
+        self.run.check_table()
+        newest = self.run.chain.take()
+        self.run.drop_what_is_left()
+        return newest
+
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> DatabaseAttempt:
+        attempt_id = self.run.chain.begin(newest)
+        self.run.look_again()
+        self.run.drop_staging()
+        return DatabaseAttempt(self.run, attempt_id)
+
+    def settle(self) -> LedgerRecord | None:
+        return self.run.chain.settle()
+
+    def close(self) -> None:
+        self.run.chain.close()
 
 
 class DatabaseSink(ForeachBatchSink):

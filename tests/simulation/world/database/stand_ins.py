@@ -13,7 +13,7 @@ from typing import Any
 
 from onceward.sql.ledger.mysql import MySQLSession
 from onceward.sql.postgresql import staging as postgresql_staging
-from onceward.sql.sink.frames import HeldFrame
+from onceward.sql.sink.attempt import HeldFrame
 from onceward.sql.sink.pieces import SessionCache
 from simulation.kernel import current
 from simulation.world.database import mysql, postgresql
@@ -89,7 +89,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.sql.ledger.postgresql", "_driver", lambda: postgresql.DRIVER),
     ("onceward.sql.ledger.mysql", "connected", mysql.connected),
     ("onceward.sql.mysql.staging", "connected", mysql.connected),
-    ("onceward.sql.mysql.preparing", "connected", mysql.connected),
+    ("onceward.sql.mysql.prepared", "connected", mysql.connected),
     ("onceward.sql.postgresql.staging", "_driver", lambda: postgresql.TASKS_DRIVER),
     (
         "onceward.sql.postgresql.dialect",
@@ -122,26 +122,25 @@ STAND_INS: list[tuple[str, str, Any]] = [
     (f"{_DATABASE}.prepared", "staged_columns", _staged_columns),
     (f"{_DATABASE}.attempt", "_row_bytes", lambda staged, wide: ""),
     (f"{_DATABASE}.attempt", "HeldFrame", _HeldFrame),
-    (f"{_DATABASE}.frames", "python_values", lambda column, name: column),
+    (f"{_DATABASE}.attempt", "python_values", lambda column, name: column),
     ("onceward.sql.postgresql.dialect", "python_values", lambda column, name: column),
     ("onceward.sql.postgresql.dialect", "pc", _Compute),
     ("onceward.sql.postgresql.staging", "pa", _ARROW),
     ("onceward.sql.postgresql.staging", "storable", lambda rows: rows),
     ("onceward.sql.postgresql.staging", "in_time", lambda connection, call, seconds, what: call()),
-    ("onceward.sql.postgresql.preparing", "storable", lambda rows: rows),
+    ("onceward.sql.postgresql.prepared", "storable", lambda rows: rows),
     ("onceward.sql.postgresql.dialect", "must_be_storable", lambda rows: None),
     ("onceward.sql.postgresql.dialect", "_without_limits", lambda column: column),
-    ("onceward.sql.postgresql.preparing", "pa", _ARROW),
+    ("onceward.sql.postgresql.prepared", "pa", _ARROW),
     (
-        "onceward.sql.postgresql.preparing",
+        "onceward.sql.postgresql.prepared",
         "must_stay_as_they_are",
         lambda rows, written, table: None,
     ),
     ("onceward.sql.mysql.staging", "pa", _ARROW),
-    ("onceward.sql.mysql.loading", "pa", _ARROW),
-    ("onceward.sql.mysql.loading", "lines", lambda rows: rows),
-    ("onceward.sql.mysql.loading", "_readable", _readable),
-    ("onceward.sql.mysql.preparing", "pa", _ARROW),
-    ("onceward.sql.mysql.preparing", "must_stay_as_they_are", lambda rows, written, table: None),
+    ("onceward.sql.mysql.staging", "lines", lambda rows: rows),
+    ("onceward.sql.mysql.staging", "_readable", _readable),
+    ("onceward.sql.mysql.prepared", "pa", _ARROW),
+    ("onceward.sql.mysql.prepared", "must_stay_as_they_are", lambda rows, written, table: None),
 ]
 """Modules, names in them, and what these mean in the simulation."""
