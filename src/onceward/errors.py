@@ -144,6 +144,11 @@ class OncewardError(Exception):
 
     recovery: ClassVar[Recovery] = Recovery.RESTART
 
+    worked_before: bool | None = None
+    """Whether the pipeline had ever committed a batch when it failed; None: not known. For
+    ``RESTART_IF_WORKED``, and only in the process that raised the error.
+    """
+
     def __init__(
         self, message: str, *, next_step: str = "", details: dict[str, Any] | None = None
     ) -> None:

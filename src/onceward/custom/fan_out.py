@@ -57,9 +57,9 @@ class FanOut(ForeachBatchSink):
 
     :param sinks: by names of your choice (letters, digits, ``_``, ``-``), which the ledger knows
         the others by: a renamed one is another one. All with the same ``pipeline_id``, ``resume``,
-        ``skipped_batches``, ``batch_attempts`` and ``batch_timeout_s``, and the same ledger:
-        ``ow.KafkaLedger`` and ``ow.DatabaseLedger`` with the addresses and topic or table of the
-        sink that decides.
+        ``skipped_batches``, ``batch_attempts``, ``batch_timeout_s`` and ``checkpointing``, and the
+        same ledger: ``ow.KafkaLedger`` and ``ow.DatabaseLedger`` with the addresses and topic or
+        table of the sink that decides.
     :param select: for some of the names a function that makes the frame for that sink out of the
         batch's frame. It must be a plan over that frame alone; called once for each frame of a
         batch, in the driver.
@@ -176,7 +176,7 @@ def _must_agree(
             f"the sinks of a fan-out are one pipeline, and {first_name} and {name} have "
             f"{first._policy} and {sink._policy}",
             next_step="give all of them the same pipeline_id, resume, skipped_batches, "
-            "batch_attempts and batch_timeout_s",
+            "batch_attempts, batch_timeout_s and checkpointing",
         )
     if first._where != sink._where:
         raise ContradictoryOptions(

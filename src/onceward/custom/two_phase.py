@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, must_be_decided
@@ -54,6 +55,8 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
+    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
+        ``batch_timeout_s``, and the pause between batches.
     :param commit_timeout_s: how long committables are tried again without progress before the
         query fails with :class:`~onceward.errors.PublishIncomplete`; started again
         (``ow.supervise``) it goes on with them first.
@@ -74,6 +77,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
         must_be_decided(ledger, commit_timeout_s)
@@ -83,6 +87,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
             skipped_batches=skipped_batches,
             batch_attempts=batch_attempts,
             batch_timeout_s=batch_timeout_s,
+            checkpointing=checkpointing,
         )
         before = set(vars(self))
         where = (ledger.where, policy.pipeline)

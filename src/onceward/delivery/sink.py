@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from onceward.custom.two_phase import TwoPhaseCommitSink
 from onceward.delivery.row_files import RowFileWriter, listed, reached
 from onceward.delivery.target import Deliver, WriteAheadTarget
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, whole_number
@@ -59,6 +60,8 @@ class WriteAheadSink(TwoPhaseCommitSink):
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
         Delivering does not count.
+    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
+        ``batch_timeout_s``, and the pause between batches.
     :param commit_timeout_s: how long one chunk is tried before the query fails with
         :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it goes on
         with that chunk.
@@ -77,6 +80,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
         super().__init__(
@@ -86,6 +90,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
             skipped_batches=skipped_batches,
             batch_attempts=batch_attempts,
             batch_timeout_s=batch_timeout_s,
+            checkpointing=checkpointing,
             commit_timeout_s=commit_timeout_s,
         )
         if not callable(deliver):

@@ -22,6 +22,7 @@ from onceward.delivery.redis_writer import TOMBSTONES, RedisWriter
 from onceward.delivery.sink import WriteAheadSink
 from onceward.delivery.upsert_writer import UpsertWriter
 from onceward.delivery.upserts import CheckedRows, Upsert, UpsertColumns
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import names, whole_number
@@ -193,6 +194,7 @@ class UpsertSink(WriteAheadSink):
         skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
         whole_number("tombstone_s", tombstone_s, 1)
@@ -232,6 +234,7 @@ class UpsertSink(WriteAheadSink):
             skipped_batches=skipped_batches,
             batch_attempts=batch_attempts,
             batch_timeout_s=batch_timeout_s,
+            checkpointing=checkpointing,
             commit_timeout_s=commit_timeout_s,
         )
         self.columns = columns

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import ConfigurationError, ContradictoryOptions, OncewardError
@@ -25,6 +26,8 @@ class SinkPolicy:
 
     :param batch_attempts: how often one batch may run in all (1: never again) before its error
         reaches Spark and the query fails; each attempt has an epoch of its own.
+    :param checkpointing: sets ``batch_attempts`` and ``batch_timeout_s``, and the pause between
+        batches.
     :raises ConfigurationError: naming the setting and what it takes.
     """
 
@@ -34,8 +37,11 @@ class SinkPolicy:
     batch_attempts: int = 3
     batch_timeout_s: float | None = None
     skipped_batches: SkippedBatches = "refuse"
+    checkpointing: Checkpointing | None = None
 
     def __post_init__(self) -> None:
+        if self.checkpointing is not None:
+            self._take(self.checkpointing)
         check_choice("delivery", self.delivery, get_args(Delivery))
         check_choice("resume", self.resume, RESUME_CHOICES)
         check_choice("skipped_batches", self.skipped_batches, get_args(SkippedBatches))
@@ -53,6 +59,30 @@ class SinkPolicy:
                 "there is no ledger to resume from",
                 next_step='use delivery="exactly_once", or leave resume out',
             )
+
+    def _take(self, checkpointing: object) -> None:
+        """Take over the checkpoint settings; refuse what is set twice."""
+        if not isinstance(checkpointing, Checkpointing):
+            raise ConfigurationError(
+                f"checkpointing={checkpointing!r} is not what ow.checkpointing(…) returns",
+                next_step="pass ow.checkpointing(…), or leave checkpointing= out",
+            )
+        given = (
+            ("batch_attempts", self.batch_attempts, 3, checkpointing.attempts, "attempts"),
+            ("batch_timeout_s", self.batch_timeout_s, None, checkpointing.timeout_s, "timeout"),
+        )
+        for name, value, default, theirs, word in given:
+            if value not in (default, theirs):
+                raise ContradictoryOptions(
+                    f"{name}={value} and checkpointing= with {word}={theirs:g}",
+                    next_step=f"leave {name}= out, and set {word}= of ow.checkpointing",
+                )
+            object.__setattr__(self, name, theirs)
+
+    @property
+    def min_pause_s(self) -> float:
+        """Return the least pause between two batches."""
+        return 0.0 if self.checkpointing is None else self.checkpointing.min_pause_s
 
     @property
     def has_ledger(self) -> bool:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
@@ -75,6 +76,8 @@ class FileSink(ForeachBatchSink):
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no
         limit.
+    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
+        ``batch_timeout_s``, and the pause between batches.
     :param commit_timeout_s: how long publishing is tried again without progress before the query
         fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it
         goes on with that first.
@@ -98,6 +101,7 @@ class FileSink(ForeachBatchSink):
         skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
         place = checked_path(path)
@@ -108,6 +112,7 @@ class FileSink(ForeachBatchSink):
                 skipped_batches=skipped_batches,
                 batch_attempts=batch_attempts,
                 batch_timeout_s=batch_timeout_s,
+                checkpointing=checkpointing,
             ),
             path=place,
             ledger=default_ledger(place) if ledger is None else ledger,

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
@@ -79,6 +80,8 @@ class DeltaSink(_LakeSink):
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no
         limit.
+    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
+        ``batch_timeout_s``, and the pause between batches.
     :param commit_timeout_s: how long publishing is tried again without progress before the query
         fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it
         goes on with that first.
@@ -96,6 +99,7 @@ class DeltaSink(_LakeSink):
         skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
         if (path is None) == (table is None):
@@ -104,7 +108,9 @@ class DeltaSink(_LakeSink):
                 next_step="pass one of the two, and not both",
             )
         place = os.fspath(path) if isinstance(path, os.PathLike) else path
-        policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
+        policy = _policy(
+            pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s, checkpointing
+        )
         super().__init__(
             LakeSettings(policy, ledger, table, place, commit_timeout_s), ("delta", place, table)
         )
@@ -146,9 +152,12 @@ class IcebergSink(_LakeSink):
         skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
-        policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
+        policy = _policy(
+            pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s, checkpointing
+        )
         super().__init__(
             LakeSettings(policy, ledger, table, None, commit_timeout_s), ("iceberg", table)
         )
@@ -170,6 +179,7 @@ def _policy(
     skipped_batches: SkippedBatches,
     batch_attempts: int,
     batch_timeout_s: float | None,
+    checkpointing: Checkpointing | None,
 ) -> SinkPolicy:
     return SinkPolicy(
         checked_pipeline_id(pipeline_id),
@@ -177,4 +187,5 @@ def _policy(
         skipped_batches=skipped_batches,
         batch_attempts=batch_attempts,
         batch_timeout_s=batch_timeout_s,
+        checkpointing=checkpointing,
     )

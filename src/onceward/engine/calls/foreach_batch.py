@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import patience
 from onceward.engine import decoding
-from onceward.engine.calls import runs
+from onceward.engine.calls import gate, runs
 from onceward.engine.calls.advice import paragraph
 from onceward.engine.calls.batch import TO_FOREACH, Batch, passed_wrongly
 from onceward.engine.calls.sink_runs import SinkRuns
@@ -147,8 +147,10 @@ class ForeachBatchSink(ABC):
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
         """Write a block's frames. A typed error is remembered on its way through Spark."""
         steps: tuple[decoding.DecodingStep, ...] = ()
+        gate.wait(frame, batch_id, self._policy.min_pause_s)
         try:
             running = running_batch(frame, batch_id)
+            gate.begin(running.run_id, batch_id)
             if running.run_id != self._checked_run:
                 refuse_temporary_checkpoint(frame)
                 callbacks.remember(frame, running.run_id)
@@ -166,6 +168,7 @@ class ForeachBatchSink(ABC):
             # Spark prints what is raised here three times, with all that led to it, and looks
             # through all of the text. The error has it all in a paragraph; its cause is logged.
             raise error.with_traceback(None) from None
+        gate.end(running.run_id, batch_id)
         known = runs.memory(runs.RunKey(running.run_id, self._where))
         # That of an earlier try ended no query
         known.error = None
@@ -191,6 +194,9 @@ class ForeachBatchSink(ABC):
 
         :param writes: the frames of the call, if no others may take their place.
         """
+        if isinstance(error, OncewardError):
+            # Spark runs a batch once the one before it is in its log of commits.
+            error.worked_before = batch_id > 0
         pipeline = self._policy.pipeline
         try:
             run_id = current_run_id(frame)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.policy import SinkPolicy, check_choice, whole_number
-from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName
+from onceward.errors import (
+    ConfigurationError,
+    ContradictoryOptions,
+    InvalidTopicName,
+    TransactionTimeoutTooLarge,
+)
 from onceward.ids import topic_name
 from onceward.kafka.sink.columns import OrderWithin
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
@@ -116,6 +122,46 @@ class KafkaSinkSettings:
                 next_step="pass topic=, or leave on_error= out (dead_letter_topic= by itself "
                 "takes what a format cannot read)",
             )
+
+
+def with_checkpointing(
+    producer: ProducerSettings, checkpointing: Checkpointing | None
+) -> ProducerSettings:
+    """Return the settings with the transaction timeout that the checkpoint settings ask for.
+
+    :raises ContradictoryOptions: ``transaction.timeout.ms`` is set, and shorter than the timeout.
+    """
+    if checkpointing is None:
+        return producer
+    given = producer.transaction_timeout_ms
+    if given is None:
+        return replace(producer, transaction_timeout_ms=checkpointing.transaction_timeout_ms)
+    if given < checkpointing.timeout_s * 1000:
+        raise ContradictoryOptions(
+            f"transaction.timeout.ms={given} is below "
+            f"timeout={checkpointing.timeout_s:g} s of ow.checkpointing: the coordinator would "
+            "abort a batch that may still run",
+            next_step="leave transaction.timeout.ms out of options=, which derives it from "
+            "timeout",
+        )
+    return producer
+
+
+def name_checkpointing(
+    too_large: TransactionTimeoutTooLarge, checkpointing: Checkpointing | None
+) -> None:
+    """Name in the error of a refused transaction timeout the setting that it was derived from."""
+    if checkpointing is None:
+        return
+    too_large.message += (
+        f"; it was derived from timeout={checkpointing.timeout_s:g} s of ow.checkpointing, and a "
+        "minute to commit in"
+    )
+    too_large.next_step = (
+        "lower timeout= of ow.checkpointing to at least a minute below "
+        "transaction.max.timeout.ms, or raise that on the brokers; no transaction was begun, so "
+        "that nothing has to be undone"
+    )
 
 
 def _refuse_several(topic: object) -> None:

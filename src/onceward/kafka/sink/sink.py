@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.policy import Delivery, SinkPolicy, names
 from onceward.engine.target import Target, Write
@@ -20,7 +21,7 @@ from onceward.kafka.ledger.topic import DEFAULT_TOPIC
 from onceward.kafka.sink import columns, dead_letters
 from onceward.kafka.sink.columns import OrderWithin
 from onceward.kafka.sink.plain import PlainBatches
-from onceward.kafka.sink.settings import KafkaSinkSettings, OnError
+from onceward.kafka.sink.settings import KafkaSinkSettings, OnError, with_checkpointing
 from onceward.kafka.sink.target import KafkaTarget
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import settings_from_options
@@ -73,6 +74,8 @@ class KafkaSink(ForeachBatchSink):
     :param batch_attempts: how often one batch is tried, each time under a new epoch, before the
         query fails. With the weaker deliveries each try may leave records.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
+    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
+        ``batch_timeout_s``, the pause between batches, and ``transaction.timeout.ms``.
     :param driver_records: a batch of a query without state that spans at most so many source
         records is sent by the driver, without Python workers, which saves their start; the plan
         itself runs in its tasks as ever. 0: never.
@@ -129,6 +132,7 @@ class KafkaSink(ForeachBatchSink):
         create_topic_partitions: int | None = None,
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         driver_records: int = 10_000,
         driver_bytes: int = 4 << 20,
         held_bytes: int = 64 << 20,
@@ -150,11 +154,17 @@ class KafkaSink(ForeachBatchSink):
         )
         self.settings = KafkaSinkSettings(
             policy=SinkPolicy(
-                name, delivery, resume, batch_attempts, batch_timeout_s, skipped_batches
+                name,
+                delivery,
+                resume,
+                batch_attempts,
+                batch_timeout_s,
+                skipped_batches,
+                checkpointing,
             ),
             topic=topic,
             client=client,
-            producer=producer,
+            producer=with_checkpointing(producer, checkpointing),
             ledger_topic=ledger_topic,
             create_topic_partitions=create_topic_partitions,
             driver_records=driver_records,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.target import AtomicTarget
-from onceward.errors import LedgerBehind
+from onceward.errors import LedgerBehind, TransactionTimeoutTooLarge
 from onceward.kafka.sink.attempt import KafkaAttempt
 from onceward.kafka.sink.run import KafkaRun
-from onceward.kafka.sink.settings import KafkaSinkSettings
+from onceward.kafka.sink.settings import KafkaSinkSettings, name_checkpointing
 from onceward.kafka.sink.topics import check_topic
 from onceward.spark.batch.query import RunningBatch
 
@@ -34,7 +34,11 @@ class KafkaTarget(AtomicTarget):
         # The order matters: once the chain is taken no earlier owner can commit, so what is read
         # then is final. It is confirmed before the first commit; unless something is done on the
         # strength of it before.
-        newest = self.run.chain.take(confirm=self.is_relied_on)
+        try:
+            newest = self.run.chain.take(confirm=self.is_relied_on)
+        except TransactionTimeoutTooLarge as too_large:
+            name_checkpointing(too_large, settings.policy.checkpointing)
+            raise
         try:
             self.run.group.refuse_ledger_behind(running, newest, settings.policy.resume)
         except LedgerBehind:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
@@ -104,6 +105,8 @@ class DatabaseSink(ForeachBatchSink):
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark job runs longer, in seconds; None: no
         limit.
+    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
+        ``batch_timeout_s``, and the pause between batches.
     :param driver_records: a batch of a query without state that spans at most so many source
         records is written by the driver, without Python workers and staging. 0: never. With ``xa``
         tasks write all batches.
@@ -140,6 +143,7 @@ class DatabaseSink(ForeachBatchSink):
         skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
+        checkpointing: Checkpointing | None = None,
         driver_records: int = 10_000,
         driver_bytes: int = 4 << 20,
         xa: bool = False,
@@ -153,6 +157,7 @@ class DatabaseSink(ForeachBatchSink):
                 skipped_batches=skipped_batches,
                 batch_attempts=batch_attempts,
                 batch_timeout_s=batch_timeout_s,
+                checkpointing=checkpointing,
             ),
             ledger=DatabaseLedger(url, ledger_table),
             table=table,

@@ -1,0 +1,70 @@
+"""The gate before each batch: closed for a pause after the batch before it, and for good once the
+process is to end at a batch boundary.
+
+Called by ``foreach_batch`` in the query's thread; closed by :mod:`onceward.operate.stopping`.
+Driver only. A batch that has begun goes on, also with further calls of its function.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from onceward import surroundings
+from onceward.spark.batch.job import JobInterrupted
+from onceward.spark.batch.query import current_run_id, is_being_stopped
+
+_LOOK_SECONDS = 0.2
+_REMEMBERED = 1_000
+
+# For each run of a query the newest batch that has passed, and when it ended
+_passed: dict[str, tuple[int, float | None]] = {}
+_held: set[str] = set()
+_is_closed = False
+
+
+def close(closed: bool = True) -> None:
+    """Let no further batch begin in this process; for tests, which share one, also open it."""
+    global _is_closed
+    _is_closed = closed
+
+
+def holds(run_id: str) -> bool:
+    """Return whether a batch of that run waits here until its query is stopped."""
+    return run_id in _held
+
+
+def wait(frame: DataFrame, batch_id: int, min_pause_s: float) -> None:
+    """Wait until the batch may begin.
+
+    :raises JobInterrupted: the query is being stopped. Nothing of the batch has begun.
+    """
+    # The usual case asks the JVM nothing
+    if not (_is_closed or min_pause_s):
+        return
+    run_id = current_run_id(frame)
+    passed, ended_at = _passed.get(run_id, (None, None))
+    if passed == batch_id:
+        return
+    opens_at = 0.0 if ended_at is None else ended_at + min_pause_s
+    while _is_closed or surroundings.monotonic() < opens_at:
+        if _is_closed:
+            _held.add(run_id)
+        if is_being_stopped(frame):
+            raise JobInterrupted
+        left = _LOOK_SECONDS if _is_closed else opens_at - surroundings.monotonic()
+        surroundings.sleep(max(0.001, min(_LOOK_SECONDS, left)))
+
+
+def begin(run_id: str, batch_id: int) -> None:
+    """Note that a batch has begun."""
+    if _passed.get(run_id, (None, None))[0] != batch_id:
+        # The newest runs come last
+        _passed.pop(run_id, None)
+        _passed[run_id] = batch_id, None
+        while len(_passed) > _REMEMBERED:
+            _passed.pop(next(iter(_passed)), None)
+
+
+def end(run_id: str, batch_id: int) -> None:
+    """Note that a call for the batch has ended well."""
+    _passed[run_id] = batch_id, surroundings.monotonic()
