@@ -63,7 +63,9 @@ _GROUPS: dict[str, dict[str, str]] = {
     "Running queries": {
         "spark_conf": "../how-to/deploying.md",
         "wait": "configuration.md#starting-again-after-a-failure",
+        "checkpointing": "configuration.md#checkpoint-settings",
         "error_of": "troubleshooting.md",
+        "exit_status": "../how-to/run.md#exit-statuses",
         "supervise": "configuration.md#starting-again-after-a-failure",
         "restart.ExponentialDelay": "configuration.md#starting-again-after-a-failure",
         "restart.FixedDelay": "configuration.md#starting-again-after-a-failure",

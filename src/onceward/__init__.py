@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onceward.delivery.sink import WriteAheadSink as WriteAheadSink
     from onceward.delivery.upsert_sink import UpsertSink as UpsertSink
     from onceward.engine.calls.foreach_batch import error_of as error_of
+    from onceward.engine.checkpointing import checkpointing as checkpointing
     from onceward.engine.task_writer import TaskWriter as TaskWriter
     from onceward.engine.two_phase import CommitResult as CommitResult
     from onceward.errors import OncewardError as OncewardError
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from onceward.lake.sinks import IcebergSink as IcebergSink
     from onceward.mysql.source.source import mysql_changes as mysql_changes
     from onceward.operate import restart as restart
+    from onceward.operate.exit_status import exit_status as exit_status
     from onceward.operate.supervise import supervise as supervise
     from onceward.operate.waiting import wait as wait
     from onceward.spark.session.settings import spark_conf as spark_conf
@@ -68,7 +70,9 @@ _HOME = {
     "TwoPhaseCommitSink": "onceward.custom.two_phase",
     "UpsertSink": "onceward.delivery.upsert_sink",
     "WriteAheadSink": "onceward.delivery.sink",
+    "checkpointing": "onceward.engine.checkpointing",
     "error_of": "onceward.engine.calls.foreach_batch",
+    "exit_status": "onceward.operate.exit_status",
     "kafka_source": "onceward.kafka.source.source",
     "lineage": "onceward.kafka.source.lineage",
     "mysql_changes": "onceward.mysql.source.source",
@@ -109,12 +113,14 @@ __all__ = [
     "UpsertSink",
     "WriteAheadSink",
     "avro",
+    "checkpointing",
     "custom",
     "debezium",
     "delivery",
     "error_of",
     "errors",
     "events",
+    "exit_status",
     "json",
     "kafka_source",
     "lineage",

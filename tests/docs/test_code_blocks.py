@@ -78,6 +78,7 @@ NOT_RUN = {
     "example (tests/examples)",
     "spark-submit": "test_first_job submits the README's job by the first line; the others need a "
     "cluster or a network",
+    "onceward run": "runs a job without end; tests/chaos/test_kept_alive",
     "onceward broker": "runs until it is interrupted; test_first_job",
 }
 """Commands that are not run, and why."""

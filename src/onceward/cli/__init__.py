@@ -19,6 +19,7 @@ from onceward.cli.dead_letters import dead_letters
 from onceward.cli.doctor.command import doctor
 from onceward.cli.groups import Commands
 from onceward.cli.jars import jars
+from onceward.cli.run import run
 
 app = typer.Typer(
     name="onceward",
@@ -50,6 +51,7 @@ def _root(
 
 
 # Every subcommand of this package, in the order in which --help lists them.
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(doctor)
 app.add_typer(dead_letters)
 app.command()(jars)

@@ -1,5 +1,6 @@
 """Running pipelines: what is done when one stops.
 
 :mod:`restart` are the strategies (pure), :mod:`supervise` starts a query again and again by one of
-them.
+them, :mod:`runner` a whole job. :mod:`exit_status` says why a job ended, :mod:`stopping` ends one
+at a batch boundary.
 """

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, OncewardError, Recovery
 
 __all__ = [
     "ExponentialDelay",
@@ -67,6 +67,19 @@ def least_pause(failures: Sequence[Failure]) -> float:
         return 0.0
     pause = min(_LONGEST_SECONDS, 2.0 ** min(in_a_row - 2, 20))
     return pause * (1 + _JITTER * (2 * failures[-1].chance - 1))
+
+
+def may_pass(error: BaseException, *, worked_before: bool = True) -> bool:
+    """Return whether the query may be started again after ``error``; errors that are not ours may
+    always pass.
+
+    :param worked_before: whether the pipeline has ever committed a batch.
+    """
+    if not isinstance(error, OncewardError):
+        return True
+    return error.recovery is not Recovery.STOP and (
+        worked_before or error.recovery is not Recovery.RESTART_IF_WORKED
+    )
 
 
 class RestartStrategy(Protocol):

@@ -6,7 +6,7 @@ situation, not by the strategy. A pipeline that was fenced, is set up wrongly, o
 data would only fail again, and a fenced one would do harm. What may come of a wrong setting as
 well as of an outage (a login that is refused, a topic that is not there) stops a pipeline that has
 never worked, and no other: one that has committed a batch, in this process or in an earlier one,
-is started again (:func:`may_pass`).
+is started again (:func:`onceward.operate.restart.may_pass`).
 
 While failures follow each other and no batch is committed in between, the pauses grow up to
 minutes, whatever the strategy (:func:`onceward.operate.restart.least_pause`): a hundred starts a
@@ -34,12 +34,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import patience, surroundings
 from onceward.errors import ConfigurationError, OncewardError, Recovery
-from onceward.operate import waiting
+from onceward.operate import stopping, waiting
 from onceward.operate.restart import (
     ExponentialDelay,
     Failure,
     RestartStrategy,
     least_pause,
+    may_pass,
     without_progress,
 )
 from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, within
@@ -89,7 +90,9 @@ def supervise(
         more restarted.
     :raises StreamingQueryException: the same, where the error is Spark's or your function's own.
 
-    A KeyboardInterrupt, or any other exception of this thread's, stops the query on its way out.
+    SIGTERM ends the query at a batch boundary, and a second one the process at once, if this is
+    the main thread and the program does not handle it itself. A KeyboardInterrupt, or any other
+    exception of this thread's, stops the query on its way out.
     """
     restarts = ExponentialDelay() if strategy is None else strategy
     if isinstance(restarts, type):
@@ -98,6 +101,16 @@ def supervise(
             next_step=f"pass {restarts.__name__}()",
         )
     ended = stop or surroundings.Event()
+    with stopping.waiting(ended):
+        return _supervise(start, restarts, ended, checkpoint)
+
+
+def _supervise(
+    start: Callable[[], StreamingQuery],
+    restarts: RestartStrategy,
+    ended: threading.Event,
+    checkpoint: str | PathLike[str] | None,
+) -> StreamingQuery:
     failures: list[Failure] = []
     news: set[str] = set()
     committed: int | None = None
@@ -113,6 +126,8 @@ def supervise(
             continue
         failures.append(run.failure())
         error = _with_advice(error)
+        if isinstance(error, OncewardError):
+            error.worked_before = committed is not None
         pause = _pause(restarts, failures, error, worked_before=committed is not None)
         if isinstance(pause, str):
             log.error(
@@ -132,19 +147,6 @@ def supervise(
         )
         if ended.wait(pause):
             raise error
-
-
-def may_pass(error: BaseException, *, worked_before: bool = True) -> bool:
-    """Return whether the query may be started again after ``error``; errors that are not ours may
-    always pass.
-
-    :param worked_before: whether the pipeline has ever committed a batch.
-    """
-    if not isinstance(error, OncewardError):
-        return True
-    return error.recovery is not Recovery.STOP and (
-        worked_before or error.recovery is not Recovery.RESTART_IF_WORKED
-    )
 
 
 def _pause(
@@ -264,7 +266,9 @@ class _Run:
         end = QueryEnd(query)
         try:
             while not end.join(LOOK_SECONDS):
-                if self._ended.is_set() and not end.stop():
+                # SIGTERM has the query end at a batch boundary
+                stopped = self._ended.is_set() and not stopping.is_requested()
+                if stopped and not end.stop():
                     break
                 # the checkpoint may be away in the end
                 if surroundings.monotonic() - checked_at > _PROGRESS_SECONDS:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from pyspark.errors import StreamingQueryException
@@ -14,13 +15,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import surroundings
 from onceward.engine.calls.foreach_batch import error_of
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, OncewardError, Recovery
+from onceward.operate import stopping
 from onceward.spark.batch import callbacks
+from onceward.spark.batch.query import newest_committed
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1
 _STOP_SECONDS = 30.0
+_ASK_SECONDS = 10.0
 
 T = TypeVar("T")
 
@@ -34,7 +38,8 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
         ow.wait(query)
 
     Where one of several fails, the others go on. A KeyboardInterrupt stops them all on its way
-    out.
+    out. SIGTERM ends all queries of the process at a batch boundary, and a second one the process
+    at once, if this is the main thread and the program does not handle it itself.
 
     :param timeout_s: block no longer than that; None: without end.
     :returns: True once all have ended without an error; False after ``timeout_s``, when one still
@@ -50,11 +55,12 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
     deadline = surroundings.monotonic() + (math.inf if timeout_s is None else timeout_s)
     ends = [QueryEnd(query) for query in queries]
     try:
-        while running := [end for end in ends if not end.join(0)]:
-            left = deadline - surroundings.monotonic()
-            if left <= 0:
-                return False
-            running[0].join(min(left, LOOK_SECONDS))
+        with stopping.waiting():
+            while running := [end for end in ends if not end.join(0)]:
+                left = deadline - surroundings.monotonic()
+                if left <= 0:
+                    return False
+                running[0].join(min(left, LOOK_SECONDS))
     except (KeyboardInterrupt, SystemExit):
         for end in ends:
             end.stop()
@@ -89,7 +95,7 @@ class QueryEnd:
         if self._thread.is_alive():
             return False
         if isinstance(self._failure, StreamingQueryException):
-            raise error_of(self._query) or self._failure from None
+            raise self._typed_error() or self._failure from None
         if self._failure is not None:
             raise self._failure
         return True
@@ -114,6 +120,17 @@ class QueryEnd:
         if not self._thread.is_alive():
             callbacks.close(str(getattr(self._query, "runId", "")))
         return not self._stuck
+
+    def _typed_error(self) -> OncewardError | None:
+        error = error_of(self._query)
+        if error is None or error.recovery is not Recovery.RESTART_IF_WORKED:
+            return error
+        if error.worked_before is None:
+            # the checkpoint may be away
+            with suppress(Exception):
+                committed = within(_ASK_SECONDS, lambda: newest_committed(self._query))
+                error.worked_before = committed is not None
+        return error
 
     def leave(self) -> None:
         """Wait no more; the query goes on."""

@@ -247,6 +247,15 @@ def run_is_active(session: SparkSession, query_id: str, run_id: str) -> bool:
     return execution is not None and str(execution.runId().toString()) == run_id
 
 
+def running_queries() -> list[StreamingQuery]:
+    """Return the running queries of this driver, whichever session they were started in."""
+    session = SparkSession._instantiatedSession
+    if session is None or SparkContext._active_spark_context is None:
+        return []
+    running = session._jsparkSession.sharedState().activeStreamingQueries().values()
+    return [StreamingQuery(execution) for execution in running]
+
+
 def _active_query(session: SparkSession, query_id: str) -> Any:
     """Return Spark's ``StreamExecution`` of a running query of this driver, or None."""
     gateway = session.sparkContext._gateway

@@ -1,0 +1,190 @@
+"""Keeps a job alive: starts it as a child process, and again by a restart strategy when it fails
+or is gone. Started by ``onceward run``; has no Spark of its own.
+
+Which failures are followed by a restart says the child's exit status
+(:mod:`onceward.operate.exit_status`), how often and when the strategy. Restarts within a session
+are :func:`onceward.supervise`'s, in the child; these are for what a session does not outlive: a
+driver or JVM that was killed, memory that ran out. A process may be killed at any time, because
+each start fences what an earlier one left open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from onceward import surroundings
+from onceward.operate.exit_status import FINAL, FINISHED, describe, shell_status
+from onceward.operate.restart import Failure, RestartStrategy, least_pause, without_progress
+from onceward.operate.run_job import SOCKET, WORKED
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.2
+_REST_SECONDS = 10.0
+
+
+class ChildJob:
+    """One process of a job, in a session and a process group of its own."""
+
+    def __init__(self, arguments: Sequence[str], *, worked: bool) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        with theirs:
+            more = {SOCKET: str(theirs.fileno())} | ({WORKED: "1"} if worked else {})
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "onceward.operate.run_job", *arguments],
+                env={**os.environ, **more},
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C in a terminal reaches the runner only, which passes it on
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def status(self) -> int | None:
+        """Return how it ended, minus n for the signal n; None while it runs."""
+        return self._process.poll()
+
+    def progressed(self) -> bool:
+        """Return whether it has committed a batch; asked once, when it has ended."""
+        try:
+            return bool(self._socket.recv(1))
+        except OSError:
+            return False
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to the job, not to its JVM."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the job and what it has started in its group, its JVM for one."""
+        # A group keeps its number from others for as long as it has members, and its leader is
+        # or has just been one: the number is not another's.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self, patience_s: float) -> None:
+        """Let what is left of a job that has ended go, a JVM that ends its event log for one; kill
+        what remains after ``patience_s``.
+        """
+        until = surroundings.monotonic() + patience_s
+        while self._has_rest():
+            if surroundings.monotonic() >= until:
+                self.kill()
+                break
+            surroundings.sleep(_LOOK_SECONDS)
+        self._socket.close()
+
+    def _has_rest(self) -> bool:
+        # In a container this may be process 1, whose children orphans become
+        with suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+class JobRunner:
+    """Runs one job until it ends for good.
+
+    :param arguments: the job's file, and what it is given.
+    :param stop_timeout_s: a job that was told twice to end, and has not after so long, is killed.
+    :param start: starts a process of the job; for tests.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        strategy: RestartStrategy,
+        *,
+        stop_timeout_s: float = 10.0,
+        start: Callable[..., ChildJob] = ChildJob,
+    ) -> None:
+        self._arguments = list(arguments)
+        self._strategy = strategy
+        self._stop_timeout_s = stop_timeout_s
+        self._start = start
+        self._heard: surroundings.SimpleQueue[int] = surroundings.SimpleQueue()
+        self._asked = 0
+        self._failures: list[Failure] = []
+        self._worked = False
+
+    def run(self) -> int:
+        """Run the job; return the exit status for this process."""
+        before: dict[signal.Signals, Any] = {
+            number: signal.signal(number, lambda heard, _: self._heard.put(heard))
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            while True:
+                status = self._run_once()
+                if self._asked or status in FINAL:
+                    break
+                pause = self._pause(status)
+                if pause is None or self._listen(pause):
+                    return shell_status(status)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._asked == 1 and status == -signal.SIGTERM:
+            # It had not come to its first line, and there was nothing to end
+            status = FINISHED
+        level = logging.INFO if status == FINISHED else logging.ERROR
+        log.log(level, "%s ended: %s", self._arguments[0], describe(status))
+        return shell_status(status)
+
+    def _run_once(self) -> int:
+        """Run one process of the job; return how it ended."""
+        began = surroundings.monotonic()
+        child = self._start(self._arguments, worked=self._worked)
+        killed_at = float("inf")
+        while (status := child.status()) is None:
+            if self._listen(_LOOK_SECONDS):
+                how = "with its batch" if self._asked == 1 else "at once"
+                log.info("%s is told to end %s", self._arguments[0], how)
+                child.ask_to_end()
+                if self._asked == 2:
+                    killed_at = surroundings.monotonic() + self._stop_timeout_s
+            if surroundings.monotonic() >= killed_at:
+                log.warning("%s does not end, and is killed", self._arguments[0])
+                child.kill()
+                killed_at = float("inf")
+        progressed = child.progressed()
+        self._worked = self._worked or progressed
+        child.close(_REST_SECONDS if self._asked < 2 else 0.0)
+        ended, chance = surroundings.monotonic(), surroundings.jitter(0.0, 1.0)
+        self._failures.append(Failure(began, ended, chance, progressed))
+        return status
+
+    def _pause(self, status: int) -> float | None:
+        """Return the seconds until the next start, or None when there is none."""
+        text, failures = f"{self._arguments[0]} ended: {describe(status)}", self._failures
+        delay = self._strategy.delay(failures)
+        if delay is None:
+            end = f"{self._strategy} is used up after {len(failures)} failures"
+            log.error("%s. It is not started again: %s", text, end)
+            return None
+        pause, count = max(delay, least_pause(failures)), without_progress(failures)
+        row = f" (failure {count} without a batch in between)" if count > 2 else ""
+        log.warning("%s. It is started again in %.1f s%s", text, pause, row)
+        return pause
+
+    def _listen(self, seconds: float) -> bool:
+        """Wait for so long; return early, and True, when told to end."""
+        try:
+            self._heard.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        self._asked += 1
+        return True

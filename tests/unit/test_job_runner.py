@@ -1,0 +1,237 @@
+"""``onceward run`` in virtual time: delays and end of each restart strategy, under a job that
+fails *n* times, and what becomes of signals.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import surroundings
+from onceward.cli.run import Restart, restart_strategy
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from onceward.operate.runner import JobRunner
+
+KILLED = -signal.SIGKILL
+
+
+class Clock:
+    """Virtual time, and a queue of signals that come at a time."""
+
+    def __init__(self, signals: list[float]) -> None:
+        self.now = 0.0
+        self._signals = list(signals)
+        self.pauses: list[float] = []
+
+    def put(self, number: int) -> None:
+        raise AssertionError("no real signal is sent here")
+
+    def get(self, timeout: float) -> int:
+        if timeout > 0.5:
+            self.pauses.append(timeout)
+        if self._signals and self._signals[0] <= self.now + timeout:
+            self.now = max(self.now, self._signals.pop(0))
+            return signal.SIGTERM
+        self.now += timeout
+        raise queue.Empty
+
+
+class Child:
+    """A process of the job that ends after ``seconds`` with ``ending``, or as it answers."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        ending: int = 1,
+        seconds: float = 1,
+        *,
+        commits: bool = True,
+        answers: tuple[int | None, ...] = (),
+    ) -> None:
+        self._clock = clock
+        self._ending, self._seconds = ending, seconds
+        self._commits = commits
+        self._answers = list(answers)
+        self.killed = False
+        self.asked = 0
+        self.worked: bool | None = None
+        self.patience: float | None = None
+
+    def begin(self) -> Child:
+        self._ends_at = self._clock.now + self._seconds
+        return self
+
+    def status(self) -> int | None:
+        return self._ending if self._clock.now >= self._ends_at else None
+
+    def progressed(self) -> bool:
+        return self._commits
+
+    def ask_to_end(self) -> None:
+        self.asked += 1
+        answer = self._answers.pop(0) if self._answers else None
+        if answer is not None:
+            self._ending, self._ends_at = answer, self._clock.now
+
+    def kill(self) -> None:
+        self.killed = True
+        self._ending, self._ends_at = KILLED, self._clock.now
+
+    def close(self, patience_s: float) -> None:
+        self.patience = patience_s
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs children one after the other; returns status, pauses and children."""
+
+    def go(
+        strategy: Any, *lives: dict[str, Any], signals: tuple[float, ...] = ()
+    ) -> tuple[int, list[float], list[Child]]:
+        clock = Clock(list(signals))
+        children = [Child(clock, **life) for life in lives]
+        left = list(children)
+
+        def start(arguments: list[str], *, worked: bool) -> Child:
+            child = left.pop(0)
+            child.worked = worked
+            return child.begin()
+
+        monkeypatch.setattr(surroundings, "monotonic", lambda: clock.now)
+        monkeypatch.setattr(surroundings, "SimpleQueue", lambda: clock)
+        monkeypatch.setattr(surroundings, "jitter", lambda low, high: 0.5)
+        runner = JobRunner(["job.py"], strategy, start=start)  # type: ignore[arg-type]
+        status = runner.run()
+        started = children[: len(children) - len(left)]
+        return status, [round(pause, 3) for pause in clock.pauses], started
+
+    return go
+
+
+FAILS = {"ending": 75}
+ENDS = {"ending": 0}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "failures", "pauses", "status"),
+    [
+        (NoRestart(), 1, [], 75),
+        (FixedDelay(attempts=3, delay_s=7), 3, [7, 7, 7], 0),
+        (FixedDelay(attempts=3, delay_s=7), 4, [7, 7, 7], 75),
+        (FixedDelay(delay_s=7), 6, [7] * 6, 0),
+        (ExponentialDelay(multiplier=2, max_s=10, jitter=0), 6, [1, 2, 4, 8, 10, 10], 0),
+        (ExponentialDelay(multiplier=2, jitter=0, attempts=2), 3, [1, 2], 75),
+        (FailureRate(max_failures=2, interval_s=60, delay_s=3), 3, [3, 3], 75),
+        (FailureRate(max_failures=2, interval_s=5, delay_s=3), 6, [3] * 6, 0),
+    ],
+    ids=str,
+)
+def test_each_strategy_has_its_delays_and_its_end(
+    run: Any, strategy: Any, failures: int, pauses: list[float], status: int
+):
+    ended, waited, children = run(strategy, *[FAILS] * failures, ENDS)
+    assert (ended, waited) == (status, pauses)
+    assert len(children) == failures + (status == 0)
+
+
+@pytest.mark.parametrize("ending", [1, 2, 3, 75, 137, KILLED, -signal.SIGSEGV])
+def test_what_may_pass_is_started_again(run: Any, ending: int):
+    status, _, children = run(FixedDelay(delay_s=1), {"ending": ending}, ENDS)
+    assert (status, len(children)) == (0, 2)
+
+
+@pytest.mark.parametrize("ending", [0, 64, 78, 79])
+def test_what_is_final_is_not(run: Any, ending: int):
+    status, pauses, children = run(FixedDelay(delay_s=1), {"ending": ending}, ENDS)
+    assert (status, pauses, len(children)) == (ending, [], 1)
+
+
+@pytest.mark.parametrize(("ending", "status"), [(75, 75), (1, 1), (KILLED, 137)])
+def test_the_last_failures_status_is_the_runners(run: Any, ending: int, status: int):
+    assert run(NoRestart(), {"ending": ending})[0] == status
+
+
+def test_without_a_batch_in_between_pauses_grow_whatever_the_strategy(run: Any):
+    stuck = {"ending": 1, "commits": False}
+    _, pauses, _ = run(FixedDelay(delay_s=1), *[stuck] * 5, FAILS, ENDS)
+    assert pauses == [1, 1, 2, 4, 8, 1]
+
+
+def test_a_later_process_knows_that_an_earlier_one_has_worked(run: Any):
+    stuck = {"ending": 1, "commits": False}
+    _, _, children = run(FixedDelay(delay_s=1), stuck, FAILS, stuck, ENDS)
+    assert [child.worked for child in children] == [False, False, True, True]
+
+
+def test_one_signal_ends_the_job_with_its_batch_however_long_that_takes(run: Any):
+    life = {"ending": 0, "seconds": 3_000}
+    status, _, [child] = run(FixedDelay(), life, ENDS, signals=(10,))
+    assert (status, child.asked, child.killed) == (0, 1, False)
+    assert child.patience > 0
+
+
+@pytest.mark.parametrize(("answer", "status"), [(0, 0), (75, 75), (-signal.SIGTERM, 0)])
+def test_after_a_signal_there_is_no_restart(run: Any, answer: int, status: int):
+    """-SIGTERM: the job had not come to its first line."""
+    life = {"seconds": 1e9, "answers": (answer,)}
+    assert run(FixedDelay(), life, ENDS, signals=(10,))[0] == status
+
+
+def test_the_second_signal_is_passed_on_and_waits_for_nothing(run: Any):
+    life = {"seconds": 1e9, "answers": (None, 143)}
+    status, _, [child] = run(FixedDelay(), life, signals=(10, 11))
+    assert (status, child.asked, child.killed, child.patience) == (143, 2, False, 0)
+
+
+def test_a_job_that_does_not_end_is_killed(run: Any):
+    life = {"seconds": 1e9}
+    status, _, [child] = run(FixedDelay(), life, signals=(10, 11, 12))
+    assert (status, child.killed) == (137, True)
+
+
+def test_a_signal_in_a_pause_ends_the_runner_with_the_last_status(run: Any):
+    status, _, children = run(FixedDelay(delay_s=3_600), FAILS, ENDS, signals=(10,))
+    assert (status, len(children)) == (75, 1)
+
+
+@pytest.mark.parametrize(
+    ("restart", "given", "strategy"),
+    [
+        (Restart.NONE, {}, NoRestart()),
+        (Restart.EXPONENTIAL_DELAY, {}, ExponentialDelay()),
+        (
+            Restart.EXPONENTIAL_DELAY,
+            {
+                "initial-backoff": "500 ms",
+                "max-backoff": "2 min",
+                "backoff-multiplier": 2.0,
+                "reset-backoff-threshold": "1h",
+                "jitter-factor": 0.0,
+                "attempts-before-reset-backoff": 4,
+            },
+            ExponentialDelay(0.5, 120, 2.0, 0.0, 3600, 4),
+        ),
+        (Restart.FIXED_DELAY, {"attempts": 3, "delay": "10"}, FixedDelay(3, 10)),
+        (
+            Restart.FAILURE_RATE,
+            {"max-failures-per-interval": 3, "failure-rate-interval": "5 min", "delay": "1 s"},
+            FailureRate(3, 300, 1),
+        ),
+    ],
+    ids=str,
+)
+def test_settings_have_flinks_names(restart: Restart, given: dict[str, object], strategy: Any):
+    assert restart_strategy(restart, given) == strategy
+
+
+def test_a_setting_of_another_strategy_is_refused_by_name():
+    with pytest.raises(ContradictoryOptions, match="--attempts") as refused:
+        restart_strategy(Restart.FAILURE_RATE, {"attempts": 3})
+    assert "--restart fixed-delay" in refused.value.next_step
+    with pytest.raises(ConfigurationError, match="--delay='soon'"):
+        restart_strategy(Restart.FIXED_DELAY, {"delay": "soon"})
