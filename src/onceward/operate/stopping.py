@@ -80,8 +80,10 @@ def waiting(ended: threading.Event | None = None) -> Iterator[None]:
 
 
 def _hear(number: int, frame: object) -> None:
-    global _signals
+    global _signals, _unwinds
     if _unwinds:
+        # Sent by our own thread, which cannot raise in this one
+        _unwinds = False
         raise SystemExit(0)
     _signals += 1
     if _signals > 1:
@@ -105,6 +107,7 @@ def _serve() -> None:
         event.set()
     seen: dict[str, Any] = {}
     stopped: set[str] = set()
+    unwound = False
     while True:
         queries = _running()
         for query in queries:
@@ -115,9 +118,9 @@ def _serve() -> None:
                 if is_over and run_id not in stopped:
                     stopped.add(run_id)
                     surroundings.Thread(target=_stop, args=(query,), daemon=True).start()
-        if not (queries or seen or _waiting or _unwinds):
+        if not (queries or seen or _waiting or unwound):
             # Nothing has begun that could end at a boundary: the session is being built, say
-            _unwinds = True
+            _unwinds = unwound = True
             os.kill(os.getpid(), signal.SIGTERM)
         surroundings.sleep(_LOOK_SECONDS)
 

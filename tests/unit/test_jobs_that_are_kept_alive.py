@@ -1,0 +1,251 @@
+"""``onceward run`` with real processes of jobs that have no Spark: each exit status, signals, and a
+loop like systemd's that obeys the unit of the page.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support import markdown_pages as markdown
+from support import service_loop
+
+pytestmark = pytest.mark.lengthy("ci")
+
+PATIENCE_SECONDS = 90
+RUN = [sys.executable, "-m", "onceward", "run"]
+PAGE = markdown.ROOT / "docs" / "how-to" / "run.md"
+COMMITTED = 'ow.events.publish(ow.events.Event("finish", "finished"))'
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a job under ``onceward run``, in ``tmp_path``."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(job: str, *options: str) -> subprocess.Popen[str]:
+        (tmp_path / "job.py").write_text("import os, signal, sys, time\n" + textwrap.dedent(job))
+        process = subprocess.Popen(
+            [*RUN, *options, "job.py", "an argument"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, output
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "text"),
+    [
+        ("pass", 0, "finished"),
+        ("import onceward as ow; raise ow.errors.SendFailed('away')", 75, "job.py:2: SendFailed"),
+        ("import onceward as ow; ow.checkpointing(retain=0)", 78, "job.py:2: ConfigurationError"),
+        ("import onceward as ow; raise ow.errors.Fenced('a newer copy')", 79, "Fenced: a newer"),
+        ("import onceward as ow; raise ow.errors.AuthenticationFailed('no')", 78, "a change"),
+        (
+            f"import onceward as ow; {COMMITTED}; raise ow.errors.AuthenticationFailed('no')",
+            75,
+            "may pass",
+        ),
+        ("raise ValueError('of the job')", 1, "Traceback"),
+        ("sys.exit(3)", 3, "status 3"),
+        ("sys.exit('in words')", 1, "in words"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL"),
+        ("assert sys.argv == ['job.py', 'an argument']", 0, "finished"),
+        ("import threading; threading.Thread(target=print, args=('late',)).start()", 0, "late"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_each_end_has_its_status(start: Start, job: str, status: int, text: str):
+    found, output = ended(start(job, "--restart", "none"))
+    assert (found, text in output) == (status, True), output
+
+
+COUNTING = """
+    import onceward as ow
+    with open("starts", "a") as file:
+        print(os.environ.get("ONCEWARD_RUN_WORKED"), file=file)
+    count = len(open("starts").readlines())
+    if count < 4:
+        raise ow.errors.SendFailed(f"start {count}")
+"""
+
+
+def test_a_job_is_started_until_it_finishes(start: Start, tmp_path: Path):
+    status, output = ended(start(COUNTING, "--restart", "fixed-delay", "--delay", "10 ms"))
+    assert status == 0, output
+    assert [output.count(f"SendFailed: start {count}") for count in (1, 2, 3, 4)] == [1, 1, 1, 0]
+    assert output.count("started again in") == 3
+    assert len((tmp_path / "starts").read_text().splitlines()) == 4
+
+
+def test_restarts_that_are_used_up_end_with_the_last_failure(start: Start):
+    options = ["--restart", "fixed-delay", "--attempts", "2", "--delay", "10ms"]
+    status, output = ended(start(COUNTING, *options))
+    assert status == 75, output
+    assert "FixedDelay(attempts=2, delay_s=0.01) is used up after 3 failures" in output
+
+
+SLEEPING = """
+    open(f"began-{os.getpid()}", "w").close()
+    time.sleep(600)
+"""
+
+
+def began(folder: Path) -> list[int]:
+    return [int(file.name.partition("-")[2]) for file in folder.glob("began-*")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+def test_a_job_without_a_query_ends_at_once_and_well(
+    start: Start, tmp_path: Path, number: signal.Signals
+):
+    process = start(SLEEPING)
+    until(lambda: began(tmp_path))
+    process.send_signal(number)
+    status, output = ended(process)
+    assert status == 0, output
+    assert "is told to end with its batch" in output
+
+
+def test_a_second_signal_ends_what_goes_on(start: Start, tmp_path: Path):
+    stubborn = f"""
+    try:
+        {SLEEPING.strip()}
+    except SystemExit:
+        time.sleep(600)
+    """
+    process = start(stubborn.replace("\n    time", "\n        time"))
+    until(lambda: began(tmp_path))
+    process.send_signal(signal.SIGTERM)
+    time.sleep(3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    status, output = ended(process)
+    assert (status, "ended by SIGTERM" in output) == (143, True), output
+
+
+def test_a_job_that_ignores_signals_is_killed_after_the_second(start: Start, tmp_path: Path):
+    job = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPING
+    process = start(job, "--stop-timeout", "300 ms")
+    until(lambda: began(tmp_path))
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    assert process.poll() is None, "the first one has all the time that its batch takes"
+    process.send_signal(signal.SIGTERM)
+    status, output = ended(process)
+    assert (status, "is killed" in output) == (137, True), output
+
+
+def test_what_a_dead_job_leaves_in_its_group_is_killed_and_nothing_else(
+    start: Start, tmp_path: Path
+):
+    """As a JVM that hangs would be."""
+    stranger = subprocess.Popen(["sleep", "600"])
+    job = """
+        import subprocess
+        open(f"began-{subprocess.Popen(['sleep', '600']).pid}", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    try:
+        status, output = ended(start(job, "--restart", "none"))
+        assert status == 137, output
+        [left] = began(tmp_path)
+        until(lambda: not is_alive(left))
+        assert is_alive(stranger.pid)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_job_ends_when_its_runner_is_gone(start: Start, tmp_path: Path):
+    process = start(SLEEPING)
+    until(lambda: began(tmp_path))
+    [job] = began(tmp_path)
+    process.kill()
+    until(lambda: not is_alive(job))
+
+
+# ── a loop like systemd's ──
+
+
+def unit() -> str:
+    [block] = [block for block in markdown.blocks(PAGE) if block.language == "ini"]
+    return block.text
+
+
+def test_the_unit_prevents_restarts_after_what_is_final():
+    settings = service_loop.service(unit())
+    restarted = {status: service_loop.is_started_again(settings, status) for status in range(256)}
+    assert {status for status, again in restarted.items() if not again} == {0, 64, 78, 79}
+    assert service_loop.is_started_again(settings, -signal.SIGKILL)
+    assert settings["KillMode"] == "mixed"
+
+
+def test_a_fenced_job_is_not_started_again_by_a_service_manager(tmp_path: Path):
+    """The manager starts a killed runner again, and one whose job was fenced never."""
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import os, sys, time\n"
+        "import onceward as ow\n"
+        f"sys.stdout = open({str(tmp_path / 'out')!r}, 'a')\n"
+        "open(f'began-{os.getpid()}', 'w').close()\n"
+        "if not os.path.exists('fenced'):\n    time.sleep(600)\n"
+        "raise ow.errors.Fenced('a newer copy')\n"
+    )
+    text = unit().replace("/opt/people/bin/onceward", f"{sys.executable} -m onceward")
+    text = text.replace("/opt/people/job.py", str(job)).replace("RestartSec=10", "RestartSec=0.1")
+    (tmp_path / "people.service").write_text(text)
+    loop = subprocess.Popen(
+        [sys.executable, service_loop.__file__, "people.service", "statuses"], cwd=tmp_path
+    )
+    try:
+        until(lambda: began(tmp_path))
+        [runner] = psutil.Process(loop.pid).children()
+        (tmp_path / "fenced").touch()
+        runner.kill()
+        assert loop.wait(PATIENCE_SECONDS) == 0
+    finally:
+        loop.kill()
+        loop.wait()
+    assert (tmp_path / "statuses").read_text().split() == ["-9", "79"]
+    until(lambda: not any(map(is_alive, began(tmp_path))))
