@@ -61,6 +61,7 @@ FAULTS = {
     "run-connections-lost": "under onceward run: connections to the broker reset at EndTxn",
     "run-terminated": "under onceward run: SIGTERM in mid-batch",
     "run-ended-at-once": "under onceward run: SIGTERM twice, with a transaction open",
+    "run-taken-over": "under onceward run: a second copy takes the pipeline over",
     "transaction-times-out": "transaction times out while sending",
     "timeout-above-maximum": "transaction timeout above the broker's maximum",
     "record-too-large": "record larger than the broker takes, in the middle of a batch",

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
-from pipeline_job import JobSettings, StepNews, session, start
+from pipeline_job import Hold, JobSettings, StepNews, session, start
 
 import onceward as ow
 from onceward import events
@@ -21,6 +22,8 @@ spark = session(settings)
 news.tell("session", pid=os.getpid())
 events.probe(news.tell_step)
 faults.arm_from_environment()
+if settings.hold:
+    events.probe(Hold(settings.hold, Path(settings.folder) / "go"))
 records = ow.kafka_source(
     spark,
     bootstrap_servers=settings.bootstrap_servers,

@@ -181,3 +181,23 @@ def test_a_job_that_is_killed_in_every_way_comes_back_exact(
     found = audit(pipeline)
     audit_epochs(pipeline, found)
     fired(found.aborted_records, "nothing was aborted, what was killed?")
+
+
+@pytest.mark.fault("run-taken-over")
+def test_a_job_that_was_taken_over_is_not_started_again(
+    kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """Its runner ends with the status of Fenced; started again, it would fence its successor."""
+    pipeline = new_pipeline(kafka, max_offsets=2_000)
+    pipeline.produce(4_000)
+    spark = {"KEPT_JOB_WAITS": "as Spark does"}
+    # alive and well, its first batch ready to commit
+    with kept(pipeline, environment=spark, hold="ledger") as first:
+        first.until(lambda: first.steps("ledger"), "the first copy's ledger record")
+        with kept(pipeline) as second:
+            assert second.wait() == 0, second.log_tail()
+        first.go()
+        assert first.wait() == 79, first.log_tail()
+    assert len(first.drivers) == 1
+    assert "Fenced: a newer copy of pipeline" in first.log_tail()
+    assert audit(pipeline).aborted_records == 2_000

@@ -140,6 +140,24 @@ def test_a_job_without_a_query_ends_at_once_and_well(
     assert "is told to end with its batch" in output
 
 
+def test_a_supervisor_between_two_starts_ends_with_its_last_error(start: Start, tmp_path: Path):
+    process = start(
+        """
+        import onceward as ow
+        def begin():
+            open(f"began-{os.getpid()}", "w").close()
+            raise ow.errors.SendFailed("away")
+        ow.supervise(begin, ow.restart.FixedDelay(delay_s=600))
+        """
+    )
+    until(lambda: began(tmp_path))
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    status, output = ended(process)
+    assert (status, "SendFailed: away" in output) == (75, True), output
+    assert len(began(tmp_path)) == 1
+
+
 def test_a_second_signal_ends_what_goes_on(start: Start, tmp_path: Path):
     stubborn = f"""
     try:

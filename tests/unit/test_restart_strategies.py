@@ -358,6 +358,14 @@ def test_learning_waits_for_no_pause(lives: Any):
     assert started == 2
 
 
+def test_a_jvm_that_is_gone_ends_the_supervisor(lives: Any, monkeypatch: pytest.MonkeyPatch):
+    """Also where it was killed in a pause: no start of this process could help."""
+    monkeypatch.setattr(supervising, "jvm_is_gone", lambda: True)
+    started, error = lives(Life(SendFailed("a")), Life())
+    assert started == 1
+    assert isinstance(error, SendFailed)
+
+
 def test_what_a_start_raises_that_is_not_ours_is_raised_at_once(lives: Any):
     assert isinstance(lives(ZeroDivisionError(), Life())[1], ZeroDivisionError)
 

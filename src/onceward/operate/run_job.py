@@ -58,7 +58,9 @@ def main(arguments: list[str]) -> None:
     stopping.answer_sigterm()
     job = arguments[0]
     sys.argv[:] = arguments
-    sys.path[0] = str(Path(job).resolve().parent)
+    # As Python has it: sys.flags.safe_path is new in 3.11
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(job).resolve().parent)
     try:
         runpy.run_path(job, run_name="__main__")
     except SystemExit as ended:

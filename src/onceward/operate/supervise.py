@@ -44,7 +44,7 @@ from onceward.operate.restart import (
     without_progress,
 )
 from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, within
-from onceward.spark.batch.query import newest_committed, newest_committed_at
+from onceward.spark.batch.query import jvm_is_gone, newest_committed, newest_committed_at
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,7 @@ def supervise(
     :raises OncewardError: the query failed, and its error says *stop*, or the strategy has it no
         more restarted.
     :raises StreamingQueryException: the same, where the error is Spark's or your function's own.
+        Whatever it is, also when Spark's JVM is gone: that takes a new process (``onceward run``).
 
     SIGTERM ends the query at a batch boundary, and a second one the process at once, if this is
     the main thread and the program does not handle it itself. A KeyboardInterrupt, or any other
@@ -121,6 +122,9 @@ def _supervise(
             assert run.query is not None  # noqa: S101 — a start that failed has an error
             return run.query
         committed = run.committed
+        if jvm_is_gone():
+            # No start of this process can help: that is for whoever starts the process
+            raise error
         if _has_news(error, news) and not ended.is_set():
             log.info("query %s is defined anew, and goes on: %s", run.name, error)
             continue

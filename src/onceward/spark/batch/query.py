@@ -256,6 +256,12 @@ def running_queries() -> list[StreamingQuery]:
     return [StreamingQuery(execution) for execution in running]
 
 
+def jvm_is_gone() -> bool:
+    """Return whether the JVM that this process has started has ended."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
 def _active_query(session: SparkSession, query_id: str) -> Any:
     """Return Spark's ``StreamExecution`` of a running query of this driver, or None."""
     gateway = session.sparkContext._gateway
