@@ -78,6 +78,10 @@ NOT_RUN = {
     "example (tests/examples)",
     "spark-submit": "test_first_job submits the README's job by the first line; the others need a "
     "cluster or a network",
+    "systemctl": "needs systemd; tests/unit/test_jobs_that_are_kept_alive obeys the unit",
+    "journalctl": "the same",
+    "kafka-consumer-groups.sh": "Kafka's own",
+    "kafka-transactions.sh": "Kafka's own",
     "onceward run": "runs a job without end; tests/chaos/test_kept_alive",
     "onceward broker": "runs until it is interrupted; test_first_job",
 }

@@ -82,7 +82,7 @@ def test_a_query_is_stopped_at_a_boundary_by_a_closed_gate(pipeline: Pipeline):
                 time.sleep(1)
 
     stop = events.probe(close)
-    query = pipeline.start()
+    query = pipeline.start(trigger=ow.checkpointing().trigger)
     seen: dict[str, object] = {}
     try:
         until(lambda: gate.holds(str(query.runId)), query, "no batch is held")

@@ -132,8 +132,10 @@ class JobRunner:
                 if self._asked or status in FINAL:
                     break
                 pause = self._pause(status)
-                if pause is None or self._listen(pause):
+                if pause is None:
                     return shell_status(status)
+                if self._listen(pause):
+                    break
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
