@@ -9,7 +9,8 @@ from pathlib import Path
 
 from onceward import errors
 from onceward.errors import OncewardError, Recovery
-from onceward.operate.supervise import may_pass
+from onceward.operate.exit_status import exit_status
+from onceward.operate.restart import may_pass
 
 PAGE = Path(__file__).parents[1] / "reference" / "recovery.md"
 
@@ -24,7 +25,9 @@ First the sink does what it can within the run. Then the query fails, and
 [`ow.supervise`](configuration.md#starting-again-after-a-failure) starts it again or does not. It stops for good where
 the table says so, and when the strategy's attempts are used up; else never. A pipeline *has worked* once its checkpoint
 has a committed batch, whichever process wrote it. Errors that are not Onceward's (Spark's own, your function's) are
-started again, but for one that the very first call of your function `start` raises.
+started again, but for one that the very first call of your function `start` raises. The last column is the
+[exit status](../how-to/run.md#exit-statuses) of a job that ends with the error under `onceward run`, which starts it
+again as a process after 75.
 
 """
 
@@ -41,7 +44,7 @@ _AFTERWARDS = {
 
 def page() -> str:
     """The whole page."""
-    lines = ["| error | the sink | `ow.supervise` |", "|---|---|---|"]
+    lines = ["| error | the sink | `ow.supervise` | status |", "|---|---|---|---|"]
     lines += [_row(kind, depth) for kind, depth in _below(OncewardError, 0)]
     return _BEGIN + "\n".join(lines) + "\n"
 
@@ -59,8 +62,13 @@ def _row(kind: type[OncewardError], depth: int) -> str:
     within = _WITHIN.get(error.recovery, "")
     return (
         f"| {'&nbsp;' * 4 * max(0, depth - 1)}{link} | {within} | "
-        f"{after or _AFTERWARDS[worked[0], worked[1]]} |"
+        f"{after or _AFTERWARDS[worked[0], worked[1]]} | {_statuses(error)} |"
     )
+
+
+def _statuses(error: OncewardError) -> str:
+    worked, never = (exit_status(error, worked_before=worked) for worked in (True, False))
+    return f"{worked}" if worked == never else f"{worked} if it has worked, else {never}"
 
 
 def _below(kind: type[OncewardError], depth: int) -> list[tuple[type[OncewardError], int]]:

@@ -31,9 +31,11 @@ records = ow.kafka_source(
     max_offsets_per_trigger=settings.max_offsets,
     options=settings.options,
 )
-query = start(settings, records)
-if os.environ.get("KEPT_JOB_WAITS") == "as Spark does":
-    query.awaitTermination()
+how = os.environ.get("KEPT_JOB_WAITS")
+if how == "supervised":
+    ow.supervise(lambda: start(settings, records), ow.restart.FixedDelay(delay_s=0.1))
+elif how == "as Spark does":
+    start(settings, records).awaitTermination()
 else:
-    ow.wait(query)
+    ow.wait(start(settings, records))
 news.tell("ended", pid=os.getpid())

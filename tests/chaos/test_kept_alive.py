@@ -126,7 +126,8 @@ def test_a_job_that_is_killed_in_every_way_comes_back_exact(
     pipeline = new_pipeline(kafka, seconds=0.2, max_offsets=200, options=options)
     began = time.monotonic()
     pipeline.produce(6_000)
-    with kept(pipeline, "commit:finished:2:kill", bootstrap_servers=kafka.proxied_servers) as life:
+    supervised, proxied = {"KEPT_JOB_WAITS": "supervised"}, kafka.proxied_servers
+    with kept(pipeline, "commit:finished:2:kill", supervised, bootstrap_servers=proxied) as life:
         life.until_fired()  # between EndTxn and Spark's commit log
         life.until_driver(2)
         life.until_more_commits()

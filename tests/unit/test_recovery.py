@@ -54,7 +54,9 @@ tell.
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "recovery.md"
 AFTERWARDS = dict(
-    re.findall(r"^\|[^|]*`(\w+)`[^|]*\|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    re.findall(
+        r"^\|[^|]*`(\w+)`[^|]*\|[^|]*\| ([^|]*) \| [^|]* \|$", PAGE.read_text(), re.MULTILINE
+    )
 )
 """What docs/reference/recovery.md says of ``ow.supervise`` after each error."""
 

@@ -16,7 +16,7 @@ from onceward.kafka.wire.options.settings import (
     settings_from_options,
     spark_source_options,
 )
-from onceward.operate.supervise import may_pass
+from onceward.operate.restart import may_pass
 from support.errors import raises
 
 CANARY = "canary-password"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from onceward.engine.checkpointing import seconds
 from onceward.errors import ConfigurationError, ContradictoryOptions
-
-if TYPE_CHECKING:
-    from onceward.operate.restart import RestartStrategy
+from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from onceward.operate.runner import JobRunner
 
 
 class Restart(str, Enum):
@@ -28,22 +28,28 @@ class Restart(str, Enum):
 
 
 # Flink's settings below restart-strategy.<name>., and their parameters; times end in _s.
-_SETTINGS = {
-    Restart.EXPONENTIAL_DELAY: {
-        "initial-backoff": "initial_s",
-        "max-backoff": "max_s",
-        "backoff-multiplier": "multiplier",
-        "reset-backoff-threshold": "reset_after_s",
-        "jitter-factor": "jitter",
-        "attempts-before-reset-backoff": "attempts",
-    },
-    Restart.FIXED_DELAY: {"attempts": "attempts", "delay": "delay_s"},
-    Restart.FAILURE_RATE: {
-        "max-failures-per-interval": "max_failures",
-        "failure-rate-interval": "interval_s",
-        "delay": "delay_s",
-    },
-    Restart.NONE: {},
+_STRATEGIES: dict[Restart, tuple[Any, dict[str, str]]] = {
+    Restart.EXPONENTIAL_DELAY: (
+        ExponentialDelay,
+        {
+            "initial-backoff": "initial_s",
+            "max-backoff": "max_s",
+            "backoff-multiplier": "multiplier",
+            "reset-backoff-threshold": "reset_after_s",
+            "jitter-factor": "jitter",
+            "attempts-before-reset-backoff": "attempts",
+        },
+    ),
+    Restart.FIXED_DELAY: (FixedDelay, {"attempts": "attempts", "delay": "delay_s"}),
+    Restart.FAILURE_RATE: (
+        FailureRate,
+        {
+            "max-failures-per-interval": "max_failures",
+            "failure-rate-interval": "interval_s",
+            "delay": "delay_s",
+        },
+    ),
+    Restart.NONE: (NoRestart, {}),
 }
 
 Text = str | None
@@ -91,46 +97,33 @@ def run(
     failed, and needs a change; 79: a newer copy has taken over; 64: wrong options. Options come
     before the job's file.
     """
-    from onceward.engine.checkpointing import seconds
-    from onceward.operate.runner import JobRunner
-
-    names = {name for settings in _SETTINGS.values() for name in settings}
     options = {name.replace("_", "-"): value for name, value in locals().items()}
-    given = {name: options[name] for name in names if options[name] is not None}
-    strategy = restart_strategy(restart, given)
+    names = {name for _, settings in _STRATEGIES.values() for name in settings}
+    strategy = restart_strategy(restart, {name: options[name] for name in names})
     if not job.is_file():
         raise ConfigurationError(f"{job} is no file", next_step="name the job's Python file")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop_timeout_s = seconds("--stop-timeout", stop_timeout)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     command = [str(job), *(arguments or [])]
     raise Exit(JobRunner(command, strategy, stop_timeout_s=stop_timeout_s).run())
 
 
-def restart_strategy(restart: Restart, given: dict[str, object]) -> RestartStrategy:
-    """Return the strategy with its settings, by Flink's names.
+def restart_strategy(restart: Restart, given: dict[str, Any]) -> Any:
+    """Return the strategy with its settings, by Flink's names; None: not given.
 
     :raises ContradictoryOptions: a setting of another strategy.
     """
-    from onceward.engine.checkpointing import seconds
-    from onceward.operate import restart as strategies
-
-    kinds = {
-        Restart.EXPONENTIAL_DELAY: strategies.ExponentialDelay,
-        Restart.FIXED_DELAY: strategies.FixedDelay,
-        Restart.FAILURE_RATE: strategies.FailureRate,
-        Restart.NONE: strategies.NoRestart,
-    }
-    settings = _SETTINGS[restart]
-    for name in given:
+    kind, settings = _STRATEGIES[restart]
+    parameters = {}
+    for name, value in given.items():
+        if value is None:
+            continue
         if name not in settings:
-            theirs = [each.value for each, known in _SETTINGS.items() if name in known]
+            theirs = [other.value for other, (_, known) in _STRATEGIES.items() if name in known]
             raise ContradictoryOptions(
                 f"--{name} is no setting of --restart {restart.value}",
                 next_step=f"leave it out, or choose --restart {' or '.join(theirs)}",
             )
-    parameters = {
-        settings[name]: seconds(f"--{name}", value) if settings[name].endswith("_s") else value
-        for name, value in given.items()
-    }
-    found: RestartStrategy = kinds[restart](**parameters)
-    return found
+        is_time = settings[name].endswith("_s")
+        parameters[settings[name]] = seconds(f"--{name}", value) if is_time else value
+    return kind(**parameters)

@@ -131,9 +131,9 @@ def with_checkpointing(
 
     :raises ContradictoryOptions: ``transaction.timeout.ms`` is set, and shorter than the timeout.
     """
+    given = producer.transaction_timeout_ms
     if checkpointing is None:
         return producer
-    given = producer.transaction_timeout_ms
     if given is None:
         return replace(producer, transaction_timeout_ms=checkpointing.transaction_timeout_ms)
     if given < checkpointing.timeout_s * 1000:
@@ -141,8 +141,7 @@ def with_checkpointing(
             f"transaction.timeout.ms={given} is below "
             f"timeout={checkpointing.timeout_s:g} s of ow.checkpointing: the coordinator would "
             "abort a batch that may still run",
-            next_step="leave transaction.timeout.ms out of options=, which derives it from "
-            "timeout",
+            next_step="leave transaction.timeout.ms out of options=: it is derived from timeout",
         )
     return producer
 
@@ -151,17 +150,13 @@ def name_checkpointing(
     too_large: TransactionTimeoutTooLarge, checkpointing: Checkpointing | None
 ) -> None:
     """Name in the error of a refused transaction timeout the setting that it was derived from."""
-    if checkpointing is None:
-        return
-    too_large.message += (
-        f"; it was derived from timeout={checkpointing.timeout_s:g} s of ow.checkpointing, and a "
-        "minute to commit in"
-    )
-    too_large.next_step = (
-        "lower timeout= of ow.checkpointing to at least a minute below "
-        "transaction.max.timeout.ms, or raise that on the brokers; no transaction was begun, so "
-        "that nothing has to be undone"
-    )
+    if checkpointing is not None:
+        timeout = f"timeout={checkpointing.timeout_s:g} s of ow.checkpointing"
+        too_large.message += f"; it was derived from {timeout}, and a minute to commit in"
+        too_large.next_step = (
+            "lower timeout= of ow.checkpointing to at least a minute below "
+            "transaction.max.timeout.ms, or raise that on the brokers; nothing has to be undone"
+        )
 
 
 def _refuse_several(topic: object) -> None:
