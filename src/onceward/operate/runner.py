@@ -84,9 +84,10 @@ class ChildJob:
         self._socket.close()
 
     def _has_rest(self) -> bool:
-        # In a container this may be process 1, whose children orphans become
+        # In a container this may be process 1, whose children orphans become, of any group
+        whose = -1 if os.getpid() == 1 else -self.pid
         with suppress(ChildProcessError):
-            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+            while os.waitpid(whose, os.WNOHANG)[0]:
                 pass
         try:
             os.killpg(self.pid, 0)

@@ -80,7 +80,7 @@ def supervise(
         is committed between failures, pauses are at least those of
         :func:`onceward.operate.restart.least_pause`.
     :param stop: ends the query within a second when it is set; while a restart is waited for, the
-        last error is raised.
+        last error is raised. SIGTERM sets it.
     :param checkpoint: the query's ``checkpointLocation``. Only needed where ``start`` asks a
         server before it starts the query (a schema registry, MySQL): by it a first start that is
         refused knows whether the pipeline has worked.

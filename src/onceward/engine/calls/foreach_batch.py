@@ -147,8 +147,8 @@ class ForeachBatchSink(ABC):
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
         """Write a block's frames. A typed error is remembered on its way through Spark."""
         steps: tuple[decoding.DecodingStep, ...] = ()
-        gate.wait(frame, batch_id, self._policy.min_pause_s)
         try:
+            gate.wait(frame, batch_id, self._policy.min_pause_s)
             running = running_batch(frame, batch_id)
             gate.begin(running.run_id, batch_id)
             if running.run_id != self._checked_run:
