@@ -5,6 +5,7 @@ the status that the page promises.
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import sys
 import time
@@ -202,3 +203,43 @@ def test_a_job_that_was_taken_over_is_not_started_again(
     assert len(first.drivers) == 1
     assert "Fenced: a newer copy of pipeline" in first.log_tail()
     assert audit(pipeline).aborted_records == 2_000
+
+
+@pytest.mark.slow
+def test_a_job_with_state_that_is_hurt_at_random_moments_comes_back_exact(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """What ends a runner is followed by another, as a service manager would have it."""
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201  pytest shows it when the test fails
+    chance = random.Random(seed)
+    pipeline = new_pipeline(any_kafka, query="counts", seconds=0.1, max_offsets=400)
+    hurts = ["driver", "jvm", "runner", "term", "twice"]
+    for waits in ("supervised", "as Spark does", "by ow.wait"):
+        pipeline.produce(4_000)
+        with kept(pipeline, environment={"KEPT_JOB_WAITS": waits}) as life:
+            for hurt in [*chance.sample(hurts[:2], 2), chance.choice(hurts[2:])]:
+                drivers = len(life.drivers)
+                life.until_driver(max(1, drivers))
+                time.sleep(chance.uniform(0, 6))
+                if hurt == "driver":
+                    life.driver.kill()
+                elif hurt == "jvm":
+                    jvm_below(life.driver).kill()
+                elif hurt == "runner":
+                    driver = life.driver
+                    psutil.Process(life.pid).kill()
+                    driver.wait(120)
+                else:
+                    life.signal(signal.SIGTERM)
+                    time.sleep(chance.uniform(0.1, 1))
+                    if hurt == "twice":
+                        life.signal(signal.SIGTERM)
+                    status = life.wait()
+                    assert status in ((0,) if hurt == "term" else (0, -signal.SIGTERM))
+                if hurt in hurts[:2]:
+                    life.until_driver(max(1, drivers) + 1)
+    with kept(pipeline, seconds=None, max_offsets=4_000) as life:
+        assert life.wait() == 0, life.log_tail()
+    found = audit(pipeline)
+    audit_epochs(pipeline, found)
