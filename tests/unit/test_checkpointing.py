@@ -167,10 +167,10 @@ def query(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(gate.surroundings, "sleep", found.sleep)
     monkeypatch.setattr(gate, "current_run_id", lambda frame: "run")
     monkeypatch.setattr(gate, "is_being_stopped", lambda frame: frame.is_stopped)
-    monkeypatch.setattr(gate, "_passed", {})
+    monkeypatch.setattr(gate, "_batches", {})
     yield found
     gate.close(False)
-    gate._held.clear()
+    gate._waiting.clear()
 
 
 def test_a_pause_is_from_the_end_of_a_batch_to_the_next(query: Running):

@@ -116,21 +116,21 @@ class JobRunner:
         self._strategy = strategy
         self._stop_timeout_s = stop_timeout_s
         self._start = start
-        self._heard: surroundings.SimpleQueue[int] = surroundings.SimpleQueue()
-        self._asked = 0
+        self._signals: surroundings.SimpleQueue[int] = surroundings.SimpleQueue()
+        self._requests = 0
         self._failures: list[Failure] = []
-        self._worked = False
+        self._has_worked = False
 
     def run(self) -> int:
         """Run the job; return the exit status for this process."""
         before: dict[signal.Signals, Any] = {
-            number: signal.signal(number, lambda heard, _: self._heard.put(heard))
+            number: signal.signal(number, lambda number, _: self._signals.put(number))
             for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
             while True:
                 status = self._run_once()
-                if self._asked or status in FINAL:
+                if self._requests or status in FINAL:
                     break
                 pause = self._pause(status)
                 if pause is None:
@@ -140,7 +140,7 @@ class JobRunner:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        if self._asked == 1 and status == -signal.SIGTERM:
+        if self._requests == 1 and status == -signal.SIGTERM:
             # It had not come to its first line, and there was nothing to end
             status = FINISHED
         level = logging.INFO if status == FINISHED else logging.ERROR
@@ -150,22 +150,22 @@ class JobRunner:
     def _run_once(self) -> int:
         """Run one process of the job; return how it ended."""
         began = surroundings.monotonic()
-        child = self._start(self._arguments, worked=self._worked)
+        child = self._start(self._arguments, worked=self._has_worked)
         killed_at = float("inf")
         while (status := child.status()) is None:
             if self._listen(_LOOK_SECONDS):
-                how = "with its batch" if self._asked == 1 else "at once"
+                how = "with its batch" if self._requests == 1 else "at once"
                 log.info("%s is told to end %s", self._arguments[0], how)
                 child.ask_to_end()
-                if self._asked == 2:
+                if self._requests == 2:
                     killed_at = surroundings.monotonic() + self._stop_timeout_s
             if surroundings.monotonic() >= killed_at:
                 log.warning("%s does not end, and is killed", self._arguments[0])
                 child.kill()
                 killed_at = float("inf")
         progressed = child.progressed()
-        self._worked = self._worked or progressed
-        child.close(_REST_SECONDS if self._asked < 2 else 0.0)
+        self._has_worked = self._has_worked or progressed
+        child.close(_REST_SECONDS if self._requests < 2 else 0.0)
         ended, chance = surroundings.monotonic(), surroundings.jitter(0.0, 1.0)
         self._failures.append(Failure(began, ended, chance, progressed))
         return status
@@ -186,8 +186,8 @@ class JobRunner:
     def _listen(self, seconds: float) -> bool:
         """Wait for so long; return early, and True, when told to end."""
         try:
-            self._heard.get(timeout=seconds)
+            self._signals.get(timeout=seconds)
         except queue.Empty:
             return False
-        self._asked += 1
+        self._requests += 1
         return True

@@ -7,6 +7,8 @@ Driver only. A batch that has begun goes on, also with further calls of its func
 
 from __future__ import annotations
 
+import threading
+
 from pyspark.sql import DataFrame
 
 from onceward import surroundings
@@ -16,9 +18,10 @@ from onceward.spark.batch.query import current_run_id, is_being_stopped
 _LOOK_SECONDS = 0.2
 _REMEMBERED = 1_000
 
-# For each run of a query the newest batch that has passed, and when it ended
-_passed: dict[str, tuple[int, float | None]] = {}
-_held: set[str] = set()
+# For each run of a query the newest batch that has begun, and when it ended
+_batches: dict[str, tuple[int, float | None]] = {}
+_waiting: set[str] = set()
+_lock = threading.Lock()
 _is_closed = False
 
 
@@ -30,7 +33,7 @@ def close(closed: bool = True) -> None:
 
 def holds(run_id: str) -> bool:
     """Return whether a batch of that run waits here until its query is stopped."""
-    return run_id in _held
+    return run_id in _waiting
 
 
 def wait(frame: DataFrame, batch_id: int, min_pause_s: float) -> None:
@@ -42,13 +45,13 @@ def wait(frame: DataFrame, batch_id: int, min_pause_s: float) -> None:
     if not (_is_closed or min_pause_s):
         return
     run_id = current_run_id(frame)
-    passed, ended_at = _passed.get(run_id, (None, None))
-    if passed == batch_id:
+    newest, ended_at = _batches.get(run_id, (None, None))
+    if newest == batch_id:
         return
     opens_at = 0.0 if ended_at is None else ended_at + min_pause_s
     while _is_closed or surroundings.monotonic() < opens_at:
         if _is_closed:
-            _held.add(run_id)
+            _waiting.add(run_id)
         if is_being_stopped(frame):
             raise JobInterrupted
         left = _LOOK_SECONDS if _is_closed else opens_at - surroundings.monotonic()
@@ -57,14 +60,16 @@ def wait(frame: DataFrame, batch_id: int, min_pause_s: float) -> None:
 
 def begin(run_id: str, batch_id: int) -> None:
     """Note that a batch has begun."""
-    if _passed.get(run_id, (None, None))[0] != batch_id:
-        # The newest runs come last
-        _passed.pop(run_id, None)
-        _passed[run_id] = batch_id, None
-        while len(_passed) > _REMEMBERED:
-            _passed.pop(next(iter(_passed)), None)
+    with _lock:
+        if _batches.get(run_id, (None, None))[0] != batch_id:
+            # The newest runs come last
+            _batches.pop(run_id, None)
+            _batches[run_id] = batch_id, None
+            while len(_batches) > _REMEMBERED:
+                del _batches[next(iter(_batches))]
 
 
 def end(run_id: str, batch_id: int) -> None:
     """Note that a call for the batch has ended well."""
-    _passed[run_id] = batch_id, surroundings.monotonic()
+    with _lock:
+        _batches[run_id] = batch_id, surroundings.monotonic()
