@@ -40,7 +40,7 @@ def test_a_refusal_is_told_once() -> None:
 def test_spark_is_given_the_error_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark prints three times over whatever comes with it."""
     sink: Any = SimpleNamespace(
-        _policy=SimpleNamespace(pipeline="p"),
+        _policy=SimpleNamespace(pipeline="p", min_pause_s=0),
         _checked_run="r",
         _fail=lambda *_: None,
         _process=_failing,
