@@ -54,6 +54,7 @@ class Child:
         answers: tuple[int | None, ...] = (),
     ) -> None:
         self._clock = clock
+        self.pid = 1
         self._ending, self._seconds = ending, seconds
         self._commits = commits
         self._answers = list(answers)

@@ -151,6 +151,7 @@ class JobRunner:
         """Run one process of the job; return how it ended."""
         began = surroundings.monotonic()
         child = self._start(self._arguments, worked=self._has_worked)
+        log.info("%s is started: process %d", self._arguments[0], child.pid)
         killed_at = float("inf")
         while (status := child.status()) is None:
             if self._listen(_LOOK_SECONDS):
