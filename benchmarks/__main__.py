@@ -26,6 +26,7 @@ _DECODED = 2_000_000
 _CHANGES = 200_000
 _TABLE = 5_000_000
 _DECODING_ROUNDS = 5
+_START_ROUNDS = 5
 
 
 class Part(str, Enum):
@@ -40,6 +41,8 @@ class Part(str, Enum):
     AVRO = "avro"
     BINLOG = "binlog"
     SNAPSHOT = "snapshot"
+    OBSERVERS = "observers"
+    START = "start"
 
 
 def bench(
@@ -101,7 +104,9 @@ def bench(
     """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; if they
     are asked for, DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink,
     avro.decode beside from_avro, and what reads a MySQL's binlog and its tables beside
-    mysql-replication and a plain client.
+    mysql-replication and a plain client; what ten pipelines cost that are watched by metrics, a
+    scraper and the dashboard; and how long it takes to the first commit of a start, and to the next
+    one after kill -9.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that
     is not quiet. With the defaults each contender's JVM may grow to 2 GB; they work in turn.
@@ -132,6 +137,12 @@ def bench(
         return
     if part is Part.SNAPSHOT:
         _snapshot(rows=records if records != _RECORDS else _TABLE, rounds=rounds or 1)
+        return
+    if part is Part.OBSERVERS:
+        _observers(broker_version, rounds=rounds or _LATENCY_ROUNDS, seconds=seconds)
+        return
+    if part is Part.START:
+        _start(broker_version, before, rounds=rounds or _START_ROUNDS)
         return
     partitions = _numbers(output_partitions)
     if latency:
@@ -197,6 +208,28 @@ def _files(records: int, rounds: int) -> None:
     figures = run_files(records, rounds, display.say)
     display.files_table(figures, records, rounds)
     display.json_line(rows=records, rounds=rounds, files=figures)
+
+
+def _observers(broker_version: str, rounds: int, seconds: float) -> None:
+    from benchmarks import display
+    from benchmarks.observers import run_observers
+
+    turns = run_observers(broker_version, rounds, seconds, display.say)
+    display.json_line(rounds=rounds, seconds=seconds, observers=turns)
+
+
+def _start(broker_version: str, before: Path | None, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.local_broker import local_broker
+    from benchmarks.start import run_start, summarise_start
+
+    with local_broker(broker_version) as broker:
+        turns = run_start(
+            latency_contenders(before), broker.bootstrap_servers, rounds, display.say
+        )
+    figures = summarise_start(turns)
+    display.start_table(figures, rounds)
+    display.json_line(rounds=rounds, start=figures, turns=turns)
 
 
 def _avro(records: int, rounds: int) -> None:

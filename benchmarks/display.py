@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from benchmarks.database import DatabaseFigures
     from benchmarks.files import FileFigures
     from benchmarks.snapshot import SnapshotFigures
+    from benchmarks.start import StartFigures
 
 _PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
 
@@ -250,6 +251,26 @@ def latency_table(plan: LatencyPlan, figures: Mapping[str, LatencyFigures]) -> N
                 f"  within addBatch, Onceward's steps: {_listed(steps)}", highlight=False
             )
     console.print()
+
+
+def start_table(figures: Sequence[StartFigures], rounds: int) -> None:
+    """Seconds to the first commit of a new process."""
+    table = Table(
+        title=f"Seconds from the start of a process to its first visible records; medians of "
+        f"{rounds} round(s), local[2], {SOURCE_PARTITIONS} partitions"
+    )
+    table.add_column("contender", no_wrap=True)
+    for title in ("empty checkpoint", "ratio", "after kill -9", "ratio"):
+        table.add_column(title, justify="right")
+    for row in figures:
+        table.add_row(
+            row.contender,
+            f"{row.first_s:.1f}",
+            f"{row.first_ratio:.2f}",
+            f"{row.again_s:.1f}",
+            f"{row.again_ratio:.2f}",
+        )
+    _console().print(table)
 
 
 def json_line(**parts: object) -> None:

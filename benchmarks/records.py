@@ -44,12 +44,12 @@ def sample(count: int, value_bytes: int, seed: int = 1) -> Sample:
 
 
 def blocks(
-    count: int, value_bytes: int, seed: int = 1
+    count: int, value_bytes: int, seed: int = 1, *, first: int = 0
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """``count`` records as keys and values, a block at a time."""
+    """``count`` records, numbered from ``first`` on, as keys and values, a block at a time."""
     rng = np.random.default_rng(seed)
     for start in range(0, count, _BLOCK):
-        yield _block(start, min(_BLOCK, count - start), value_bytes, rng)
+        yield _block(first + start, min(_BLOCK, count - start), value_bytes, rng)
 
 
 def numbers_of(values: Sequence[bytes]) -> npt.NDArray[np.int64]:

@@ -9,11 +9,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.records import NUMBER_BYTES, blocks, numbers_of
@@ -41,6 +49,10 @@ class Audit:
     lost: int
     repeated: int
     unknown: int
+
+    def at_least_once(self) -> Audit:
+        """Return what counts where records may be repeated."""
+        return replace(self, repeated=0)
 
     def require(self, topic: str) -> None:
         """Returns when each record was there once.
@@ -76,8 +88,17 @@ class Topics:
         """Remove a topic and its data."""
         self._admin.delete_topics([name])[name].result(_ANSWER_SECONDS)
 
-    def fill(self, name: str, records: int) -> None:
-        """Write records 0 to ``records`` - 1.
+    def visible(self, name: str, partitions: int) -> int:
+        """Return how many offsets a reader with ``read_committed`` may pass."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(name, number): latest for number in range(partitions)}
+        found = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_SECONDS
+        )
+        return sum(each.result(_ANSWER_SECONDS).offset for each in found.values())
+
+    def fill(self, name: str, records: int, *, first: int = 0) -> None:
+        """Write ``records`` records, numbered from ``first`` on.
 
         :raises BrokerUnreachable: not all were acknowledged.
         """
@@ -93,7 +114,7 @@ class Topics:
                 "queue.buffering.max.kbytes": 1_000_000,
             }
         )
-        for keys, values in blocks(records, VALUE_BYTES):
+        for keys, values in blocks(records, VALUE_BYTES, first=first):
             for key, value in zip(keys, values, strict=True):
                 while True:
                     try:

@@ -13,12 +13,18 @@ import pytest
 
 import onceward
 from benchmarks.contender_process import ContenderFailed, ContenderProcesses
-from benchmarks.contenders import Contender, own_package_root, throughput_contenders
+from benchmarks.contenders import (
+    Contender,
+    latency_contenders,
+    own_package_root,
+    throughput_contenders,
+)
 from benchmarks.figures import summarise
 from benchmarks.latency import run_latency
 from benchmarks.local_broker import LocalBroker
 from benchmarks.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPlan, Shape, SinkPlan
 from benchmarks.rounds import run_sinks
+from benchmarks.start import run_start
 from onceward.errors import ConfigurationError
 
 pytestmark = pytest.mark.slow  # each contender is a Spark of its own
@@ -116,7 +122,8 @@ def test_another_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_every_way_into_a_table_is_counted() -> None:
     """In a process of its own: it has a Spark of its own."""
     program = (
-        "from benchmarks.database import run_database; print(len(run_database(2_000, 1, print)))"
+        "from benchmarks.database import run_database\n"
+        "print(len(run_database('PostgreSQL', 2_000, 1, print)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -127,7 +134,7 @@ def test_every_way_into_a_table_is_counted() -> None:
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "4"
+    assert done.stdout.splitlines()[-1] == "5"
 
 
 @pytest.mark.timeout(600)
@@ -144,3 +151,17 @@ def test_every_way_into_files_is_counted() -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "6"
+
+
+@pytest.mark.timeout(900)
+def test_a_start_and_one_after_a_kill_are_timed(broker: LocalBroker) -> None:
+    contenders = latency_contenders(None)
+
+    turns = run_start(contenders, broker.bootstrap_servers, 1, lambda _: None)
+
+    assert {name: len(of) for name, of in turns.items()} == {SPARK_DEFAULTS: 1, ONCEWARD: 1}
+    assert all(
+        0 < turn.session_s < turn.first_s and turn.again_s > 0
+        for of in turns.values()
+        for turn in of
+    )

@@ -23,6 +23,7 @@ from benchmarks.plan import (
     shapes,
 )
 from benchmarks.records import blocks, numbers_of, sample
+from benchmarks.start import StartFigures, StartTurn, summarise_start
 
 RECORDS = 1_000_000
 LARGE = Shape(4, 500_000, RECORDS)
@@ -236,3 +237,23 @@ def test_the_json_line_holds_what_was_measured(capsys: pytest.CaptureFixture[str
     ]
     assert told["sink"][0]["contenders"][ONCEWARD]["records_per_s"] == 250_000
     assert told["sink"][0]["onceward_to"][SPARK_TUNED]["throughput_ratio"] == 0.5
+
+
+def test_starts_are_compared_with_the_first_contender() -> None:
+    turns = {
+        name: [
+            StartTurn(first, 1.0, again),
+            StartTurn(first + 1, 1.0, again),
+            StartTurn(99.0, 1.0, 99.0),
+        ]
+        for name, first, again in ((SPARK_DEFAULTS, 10.0, 8.0), (ONCEWARD, 12.0, 6.0))
+    }
+    assert summarise_start(turns) == [
+        StartFigures(SPARK_DEFAULTS, 11.0, 8.0, 1.0, 1.0),
+        StartFigures(ONCEWARD, 13.0, 6.0, 13 / 11, 6 / 8),
+    ]
+
+
+def test_records_may_go_on_where_others_ended() -> None:
+    ((_, values),) = blocks(3, 16, first=1_000)
+    assert list(numbers_of(values)) == [1_000, 1_001, 1_002]
