@@ -62,6 +62,8 @@ FAULTS = {
     "run-terminated": "under onceward run: SIGTERM in mid-batch",
     "run-ended-at-once": "under onceward run: SIGTERM twice, with a transaction open",
     "run-taken-over": "under onceward run: a second copy takes the pipeline over",
+    "observers-broken": "metrics: a scraper and a push gateway that hang, a watcher that hangs and "
+    "one that fails",
     "transaction-times-out": "transaction times out while sending",
     "timeout-above-maximum": "transaction timeout above the broker's maximum",
     "record-too-large": "record larger than the broker takes, in the middle of a batch",

@@ -17,10 +17,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from onceward import surroundings
 
 __all__ = ["STEPS", "Event", "Phase", "probe", "watch"]
 
@@ -35,7 +38,8 @@ class Event:
 
     ``step`` is one of the names below, ``ids`` what it concerns (pipeline, batch, epoch, partition
     …), ``seconds`` how long it took (None when it starts), ``error`` what ended it when ``phase``
-    is ``failed``.
+    is ``failed``, ``values`` what came of it (records, bytes, the reason of an abort …), when it
+    ends. ``at_ns``: nanoseconds since 1970.
     """
 
     step: str
@@ -43,6 +47,8 @@ class Event:
     ids: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None
     error: BaseException | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    at_ns: int = field(default_factory=lambda: surroundings.wall_clock_ns(), compare=False)
 
 
 Listener = Callable[[Event], None]
@@ -78,6 +84,8 @@ DELIVER = "deliver"
 ABORT = "abort"
 # Hand the batch back to Spark, which then writes its commit log
 FINISH = "finish"
+# No step of a batch: one failed for good, and ends its query; a query is started again
+FAIL, RESTART = "fail", "restart"
 
 STEPS = (
     OPEN,
@@ -119,16 +127,17 @@ def probe(listener: Listener) -> Callable[[], None]:
     return stop
 
 
-def watch(watcher: Listener) -> Callable[[], None]:
+def watch(watcher: Listener, steps: Collection[str] | None = None) -> Callable[[], None]:
     """Tell ``watcher`` of every event of this process from now on, in order, in a thread of its
     own.
 
     What it raises is logged. While it is 10,000 events behind, newer ones are lost to it, and how
     many is logged.
 
+    :param steps: of these alone; a batch has two events for each lease.
     :returns: how to stop: what is queued is delivered first, for five seconds at most.
     """
-    queued = _Queued(watcher)
+    queued = _Queued(watcher, steps)
     stop_listening = probe(queued)
 
     def stop() -> None:
@@ -141,15 +150,18 @@ def watch(watcher: Listener) -> Callable[[], None]:
 class _Queued:
     """The queue between the steps and one watcher."""
 
-    def __init__(self, watcher: Listener) -> None:
+    def __init__(self, watcher: Listener, steps: Collection[str] | None) -> None:
         self._watcher = watcher
+        self._steps = steps
         self._waiting: queue.Queue[Event | None] = queue.Queue()
         self._lost = 0
-        self._over = False
+        self._over = self._failed = False
         self._thread = threading.Thread(target=self._deliver, name="onceward-watcher", daemon=True)
         self._thread.start()
 
     def __call__(self, event: Event) -> None:
+        if self._steps is not None and event.step not in self._steps:
+            return
         if self._waiting.qsize() < _QUEUED:
             # Never waits: the queue itself has no bound
             self._waiting.put(event)
@@ -174,7 +186,10 @@ class _Queued:
             try:
                 self._watcher(event)
             except BaseException as error:  # noqa: BLE001 — whatever it is, it is no batch's
-                log.warning("a watcher of %s failed: %r", event.step, error)
+                # Once: a broken one would fail with each event of each batch
+                level = logging.DEBUG if self._failed else logging.WARNING
+                log.log(level, "a watcher of %s failed: %r", event.step, error)
+                self._failed = True
             if self._waiting.empty():
                 self._tell_of_the_lost()
         self._tell_of_the_lost()
@@ -183,6 +198,15 @@ class _Queued:
         lost, self._lost = self._lost, 0
         if lost:
             log.warning("a watcher was too slow for %d events, and has not heard of them", lost)
+
+
+def announce(name: str, ids: dict[str, Any], error: BaseException) -> None:
+    """Tell watchers of what is no step: :data:`FAIL` or :data:`RESTART`. Probes are part of steps,
+    and do not hear of it.
+    """
+    for listener in _listeners:
+        if isinstance(listener, _Queued):
+            listener(Event(name, "failed", ids, None, error))
 
 
 def publish(event: Event) -> None:
@@ -194,18 +218,55 @@ def publish(event: Event) -> None:
 class step:  # noqa: N801 — a verb where it is used: `with events.step(events.COMMIT, …):`
     """Publish that step ``name`` starts, and how it ends."""
 
-    __slots__ = ("_began", "_ids", "_name")
+    __slots__ = ("_began", "_ids", "_name", "_values")
 
     def __init__(self, name: str, **ids: Any) -> None:
         self._name = name
         self._ids = ids
+        self._values: dict[str, Any] = {}
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> dict[str, Any]:
+        """Return the values that the event of the end will have, for the block to add to."""
         publish(Event(self._name, "started", self._ids))
-        self._began = time.perf_counter()
+        self._began = surroundings.monotonic()
+        return self._values
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        seconds = time.perf_counter() - self._began
-        publish(
-            Event(self._name, "finished" if error is None else "failed", self._ids, seconds, error)
-        )
+        seconds = surroundings.monotonic() - self._began
+        if (under_way := _under_way.get()) is not None:
+            under_way.seconds[self._name] = under_way.seconds.get(self._name, 0.0) + seconds
+        phase: Phase = "finished" if error is None else "failed"
+        publish(Event(self._name, phase, self._ids, seconds, error, dict(self._values)))
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """The batch that this thread is writing: its ids, and the seconds of its steps so far."""
+
+    ids: dict[str, Any]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+_under_way: ContextVar[UnderWay | None] = ContextVar("onceward_batch", default=None)
+
+
+@contextmanager
+def batch(**ids: Any) -> Iterator[UnderWay]:
+    """Note in the block that a batch is under way, for log lines of this thread."""
+    token = _under_way.set(under_way := UnderWay(ids))
+    try:
+        yield under_way
+    finally:
+        _under_way.reset(token)
+
+
+def batch_seconds() -> dict[str, float]:
+    """Return the seconds of the steps so far of the batch that this thread is writing."""
+    under_way = _under_way.get()
+    return {} if under_way is None else dict(under_way.seconds)
+
+
+def batch_ids() -> dict[str, Any]:
+    """Return the ids of the batch that this thread is writing; empty outside of one."""
+    under_way = _under_way.get()
+    return {} if under_way is None else under_way.ids

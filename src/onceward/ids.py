@@ -121,6 +121,17 @@ def is_kafka_offset(offset: Any) -> bool:
     )
 
 
+def partition_offsets(offset: Any) -> dict[TopicPartition, int]:
+    """Return a ``KafkaSourceOffset`` by partition; empty if ``offset`` is none."""
+    if not is_kafka_offset(offset):
+        return {}
+    return {
+        TopicPartition(topic, int(partition)): position
+        for topic, parts in offset.items()
+        for partition, position in parts.items()
+    }
+
+
 def pipeline_id(value: str) -> PipelineId:
     """Return ``value`` if it is 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka
     and folders."""

@@ -34,6 +34,7 @@ _TOOLS = {  # newest home of each class first: 4.x moved several of them out of 
         "org.apache.kafka.tools.BrokerApiVersionsCommand",
         "kafka.admin.BrokerApiVersionsCommand",
     ),
+    "kafka-reassign-partitions": ("org.apache.kafka.tools.reassign.ReassignPartitionsCommand",),
     "kafka-configs": ("org.apache.kafka.tools.ConfigCommand", "kafka.admin.ConfigCommand"),
     "kafka-consumer-groups": ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",),
     "kafka-delete-records": ("org.apache.kafka.tools.DeleteRecordsCommand",),

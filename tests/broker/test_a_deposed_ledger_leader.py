@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import fault_table
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import LedgerOutdated
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.sink import KafkaTarget
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing import LocalKafka

@@ -138,7 +138,7 @@ def test_a_registry_that_forgot_everything_is_named():
 def test_one_that_dies_and_comes_back_is_waited_for_and_is_the_same(
     caplog: pytest.LogCaptureFixture,
 ):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, "onceward")
     with LocalRegistry(durable=True) as server:
         schemas = ow.SchemaRegistry(server.url, timeout_s=300)
         ids = [

@@ -16,7 +16,7 @@ from onceward.engine.ledger.record import encode
 from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable, Recovery
 from onceward.ids import AttemptId
 from onceward.kafka.sink.attempt import KafkaAttempt
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.sink import KafkaTarget
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.reads.offsets import LATEST, list_offsets

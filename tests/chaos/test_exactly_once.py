@@ -51,6 +51,7 @@ def test_the_etl_writes_each_number_once(
     assert len(life.steps("commit")) == found.batches
 
 
+@pytest.mark.slow
 def test_kafkas_own_tools_show_no_lag_and_one_transactional_id(
     kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
-from onceward.kafka.sink.sink import KafkaSink
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.sink import KafkaSink, KafkaTarget
 from onceward_testing import LocalKafka
 from onceward_testing.sink_contract import SinkKit
 from support.lost_answers import lost_end_txn

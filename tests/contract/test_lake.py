@@ -16,6 +16,7 @@ def _in_the_lake(in_the_lake: None) -> None:
     """As inside a batch of a query of that session."""
 
 
+@pytest.mark.once_more
 class TestDelta(TwoPhaseContract):
     @pytest.fixture
     def kit(self, lake: Any, tmp_path: Path) -> TwoPhaseKit:

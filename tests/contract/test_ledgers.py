@@ -261,6 +261,17 @@ class DatabaseContract(ChainContract):
         late.join()
         under_way[0].close()
 
+    def test_whoever_looks_disturbs_nobody(self, ledger: ow.DatabaseLedger, store: Store) -> None:
+        assert ledger.pipelines() == []
+        assert ledger.recent(P) == []
+        chain = store.chain()
+        first = append(chain, chain.take())
+        second = append(chain, first)
+        assert ledger.pipelines() == [P]
+        assert ledger.recent(P) == [second, first]
+        assert ledger.recent(P, 1) == [second]
+        append(chain, second)
+
     def test_the_records_of_the_last_batches_are_kept(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:

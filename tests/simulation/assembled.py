@@ -10,7 +10,7 @@ import pkgutil
 from typing import Any
 
 from onceward.engine.calls import runs
-from onceward.kafka.source import clusters as kafka_clusters
+from onceward.kafka.source import identity as kafka_identity
 from onceward.kafka.wire import client
 from simulation import coverage, words
 from simulation import world as parts
@@ -26,7 +26,7 @@ _KEPT: tuple[Any, ...] = (
     runs._memories,
     runs._chains,
     client._shared,
-    kafka_clusters._known,
+    kafka_identity._known,
 )
 
 log = logging.getLogger("onceward")

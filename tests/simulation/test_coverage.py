@@ -11,7 +11,7 @@ from simulation import coverage, reach
 from simulation.run import simulate
 from simulation.steps import BETWEEN
 
-pytestmark = pytest.mark.lengthy("ci")
+pytestmark = pytest.mark.lengthy("chaos")
 
 SEEDS = 100
 EXPIRING = {"id_expiration_ms": 20_000, "trouble_seconds": 120.0, "batches": 6}

@@ -13,7 +13,7 @@ from streaming_pipeline import Pipeline
 from onceward import events
 from onceward.errors import Fenced, UnsupportedQuery
 from onceward.ids import BatchId, SourceRange
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.sink import KafkaTarget
 from onceward.spark.batch.query import RunningBatch
 
 A_BATCH = RunningBatch(

@@ -24,7 +24,7 @@ from onceward.errors import (
     OncewardError,
     UnsupportedSchema,
 )
-from onceward.formats.debezium.envelope import SOURCE
+from onceward.formats.debezium.decoding import SOURCE
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.thrown import thrown_by
 from support.memory_registry import MemoryRegistry

@@ -20,7 +20,7 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.target import Write
 from onceward.errors import BatchFailed, Fenced
 from onceward.ids import BatchId, SourceRange, TopicPartition
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.sink import KafkaTarget
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.deadline import Deadline

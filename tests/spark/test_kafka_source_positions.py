@@ -301,3 +301,15 @@ def test_larger_fetches_unless_told_otherwise(pipeline: Pipeline):
     } == {"kafka.max.poll.records": "7"}
     assert options["kafka.max.partition.fetch.bytes"] == str(8 << 20)
     assert options_of(pipeline.frame())["kafka.max.poll.records"] == "20000"
+    plain = onceward.kafka_source(
+        pipeline.spark, bootstrap_servers=pipeline.bootstrap, topic=pipeline.source
+    )
+    assert options_of(plain)["kafka.fetch.max.wait.ms"] == "20"
+    told = onceward.kafka_source(
+        pipeline.spark,
+        bootstrap_servers=pipeline.bootstrap,
+        topic=pipeline.source,
+        spark_options={"kafka.Fetch.Max.Wait.ms": 500},
+    )
+    waits = {k: v for k, v in options_of(told).items() if "max.wait" in k.lower()}
+    assert list(waits.values()) == ["500"]

@@ -5,6 +5,7 @@ record lost.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -127,6 +128,21 @@ def test_data_that_cannot_be_written_is_not_tried_again(pipeline: Pipeline):
     assert len(started) == 1
     pipeline.run()
     pipeline.assert_exactly_once(ledger_records=2)
+
+
+def test_what_tasks_throw_is_logged_once(pipeline: Pipeline, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "onceward")
+    pipeline.feed(10)
+
+    def start() -> StreamingQuery:
+        broken = "CAST(raise_error(concat('broken ', 'row')) AS STRING) AS value"
+        return pipeline.start(lambda frame: frame.selectExpr("key", broken))
+
+    with pytest.raises(Exception, match="broken row"):
+        ow.supervise(start, ow.restart.NoRestart())
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert len([text for text in told if "broken row" in text]) == 1
+    assert "as logged above" in told[-1]
 
 
 def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other(

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import fault_table
 import onceward
 from onceward.cli import app
-from onceward.cli.doctor.checks import CheckResult
 from onceward.cli.doctor.consumers import check_consumers
+from onceward.cli.doctor.kinds import CheckResult
 from onceward.errors import AccessDenied, CommitInDoubt
 from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
 

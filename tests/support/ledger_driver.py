@@ -22,7 +22,7 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.kafka.records.partitioner import partition_of_keys
 from onceward.kafka.sink.attempt import KafkaAttempt
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.sink import KafkaTarget
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from onceward_testing import LocalKafka
 

@@ -26,7 +26,7 @@ from onceward.kafka.dead_letters.letter import Letter, Wanted, headers_to_feed_b
 from onceward.kafka.dead_letters.replay import Replay
 from onceward.kafka.records.reader import ControlType, Record
 from onceward.kafka.sink import dead_letters as written
-from onceward.kafka.sink.dead_letter_headers import ABOUT as ABOUT_NAMES
+from onceward.kafka.sink.dead_letters import ABOUT as ABOUT_NAMES
 from onceward.kafka.wire.reads.committed import visible
 from support.errors import raises
 

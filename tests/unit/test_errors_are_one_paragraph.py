@@ -18,6 +18,8 @@ from onceward.errors import BrokerUnreachable, TopicMissing
 from onceward.kafka.wire.conversation import Refused, raise_as_error
 from onceward.kafka.wire.error_table import Api, find_rule
 
+RUNNING = SimpleNamespace(run_id="r", batch=SimpleNamespace(query_id="q"))
+
 
 def test_the_next_step_is_in_both_texts() -> None:
     error = TopicMissing("no topic\n   t", next_step="create it")
@@ -46,9 +48,10 @@ def test_spark_is_given_the_error_alone(monkeypatch: pytest.MonkeyPatch) -> None
         _process=_failing,
     )
     sink._set_aside = lambda *_: []
-    monkeypatch.setattr(foreach_batch, "running_batch", lambda *_: SimpleNamespace(run_id="r"))
+    monkeypatch.setattr(foreach_batch, "running_batch", lambda *_: RUNNING)
     monkeypatch.setattr(decoding, "find_steps", lambda *_: ())
     sink._write = lambda *given: ForeachBatchSink._write(sink, *given)
+    sink._write_noted = lambda *given: ForeachBatchSink._write_noted(sink, *given)
     frame: Any = None
     with pytest.raises(BrokerUnreachable) as caught, Batch(sink, frame, 7):
         pass

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward.spark.tables.iceberg_fields import parse_fields, unreadable
+from onceward.spark.tables.iceberg_table import parse_fields, unreadable
 
 
 def field(number: int, kind: Any, required: bool = False, **more: Any) -> dict[str, Any]:

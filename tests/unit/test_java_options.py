@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.spark.session.java_options import AVRO_LIMITS, java_options, spark_defaults
+from onceward.spark.session.settings import AVRO_LIMITS, java_options, spark_defaults
 
 DRIVER, EXECUTOR = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 LIMITS = " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())

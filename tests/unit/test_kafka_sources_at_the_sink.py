@@ -14,9 +14,9 @@ from onceward.errors import Fenced, LedgerBehind, SourceTopicReplaced
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink import run
-from onceward.kafka.sink import target as kafka_target
+from onceward.kafka.sink import sink as kafka_target
 from onceward.kafka.sink.run import GroupOffsets
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.sink import KafkaTarget
 from onceward.kafka.source.identity import KafkaSourceIdentity
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.errors import raises
@@ -31,6 +31,7 @@ class Client:
 
     def __init__(self) -> None:
         self.up = True
+        self.settings = None
 
     def is_served_by(self, servers: frozenset[str]) -> bool:
         return self.up and servers == HERE

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceward import libraries
 from onceward.engine.ledger.record import (
     VERSION,
     FrameWritten,
     LedgerRecord,
     Output,
     RecordState,
+    Writer,
     decode,
     encode,
 )
@@ -117,3 +121,12 @@ def test_records_from_before_a_field_was_there_are_read(name: str) -> None:
 def test_nonsense_is_refused_and_nothing_else_escapes(data: bytes) -> None:
     with pytest.raises(LedgerUnreadable):
         decode(data, where="here")
+
+
+def test_sources_in_a_zip_write_records_without_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(libraries, "version", missing)
+    assert libraries.release.__wrapped__() == "unknown"
+    assert Writer.this_process().process_id == os.getpid()

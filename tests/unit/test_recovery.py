@@ -80,7 +80,7 @@ KINDS = sorted(
 class Query:
     """Fails with ``error`` once it was started; ends well where there is none."""
 
-    id = name = "query"
+    id = runId = name = "query"  # noqa: N815 — Spark's name
     isActive = False  # noqa: N815 — Spark's name
 
     def __init__(self, error: OncewardError | None) -> None:

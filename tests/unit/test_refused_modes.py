@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from onceward.errors import UnsupportedQuery
-from onceward.spark.batch.query import refuse_source_evolution, refuse_unsupported
+from onceward.spark.batch.refused_modes import refuse_source_evolution, refuse_unsupported
 from support.errors import raises
 
 

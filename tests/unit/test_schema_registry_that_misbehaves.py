@@ -83,7 +83,7 @@ def test_a_registry_that_stays_down_is_unreachable_by_name():
 
 @pytest.mark.fault("registry-down")
 def test_a_registry_that_comes_while_it_is_waited_for_is_heard(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, "onceward")
     port = free_ports(1)[0]
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(registry(f"http://127.0.0.1:{port}").schema, 7)
@@ -301,7 +301,7 @@ def gzipped(content: bytes) -> bytes:
 def test_a_bomb_does_not_go_off(
     bomb: Behaviour, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, "onceward")
     read: list[int] = []
     whole = http._whole
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from onceward.secrecy import unlogged_calls
-from onceward.spark.batch.hidden_options import is_shown, with_heading
+from onceward.spark.batch.kafka_reader import is_shown, with_heading
 
 LOGGER = logging.getLogger("py4j.clientserver")
 

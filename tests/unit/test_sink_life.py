@@ -88,6 +88,9 @@ class Batches:
     def is_replay(self, running: Running) -> bool:
         return self.replays
 
+    def log_end(self) -> None:
+        pass
+
 
 class Sink(ForeachBatchSink):
     def __init__(
@@ -153,7 +156,6 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         sink_runs, "run_is_active", lambda session, query_id, run_id: run_id not in ended
     )
     monkeypatch.setattr(foreach_batch, "is_being_stopped", lambda frame: frame in stopped)
-    monkeypatch.setattr(foreach_batch, "refuse_temporary_checkpoint", lambda frame: None)
     # A wrong number is over a thousand: Spark knows the right one.
     monkeypatch.setattr(journal, "failed_call", lambda frame, number: (number % 1000, False))
     monkeypatch.setattr(journal, "checkpoint_files", lambda frame, pipeline: files)
@@ -392,7 +394,8 @@ def test_a_batch_that_is_given_up_is_one_paragraph_in_the_log(
     (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
     assert (
         record.getMessage()
-        == "p: batch 3 is not written: SendFailed: lost on the way. Next: see to it."
+        == "p: batch 3 is not written: SendFailed: lost on the way. Next: see to it. (onceward "
+        "status --pipeline-id p)"
     )
     assert record.exc_info is None
 

@@ -9,9 +9,9 @@ import pytest
 
 import onceward as ow
 from onceward.errors import ConfigurationError
+from onceward.spark.session.connector import RUN_WITH, must_have_been_run, must_start_on
 from onceward.spark.session.jars import SUBMITTED_VARIABLE
 from onceward.spark.session.java import java_found
-from onceward.spark.session.versions import RUN_WITH, must_have_been_run, must_start_on
 from support.errors import raises
 
 ROOT = Path(__file__).parents[2]

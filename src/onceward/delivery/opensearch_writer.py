@@ -139,6 +139,18 @@ class OpenSearchWriter(UpsertWriter):
                 self._must_keep_versions_of_deletes(self.tombstone_s)
             self._there = there
 
+    def describe(self, setting: str) -> tuple[str, str | None]:
+        """Return the one index behind the name, and what a setting of it is; None: there is no
+        index yet.
+
+        :raises ConfigurationError: the name leads to several.
+        """
+        there = self._one_index()
+        found = self._asked(
+            "GET", f"/{quote(there, safe='')}/_settings?flat_settings=true", missing={}
+        )
+        return there, found.get(there, {}).get("settings", {}).get(setting)
+
     def close(self) -> None:
         """Close the pool; the next call opens another."""
         pool, self._pool, self._there = self._pool, None, ""
@@ -259,7 +271,7 @@ class OpenSearchWriter(UpsertWriter):
         found = self._asked("GET", question, missing={})
         if not found:
             self._asked("PUT", f"/{self._path}", b'{"settings":%s}' % wanted)
-            log.info(
+            log.debug(
                 "made the index %s, which keeps versions of deletes for %d s", self.index, seconds
             )
         for name, said in found.items():
@@ -268,7 +280,7 @@ class OpenSearchWriter(UpsertWriter):
             )
             if parse_seconds(kept) < seconds:
                 self._asked("PUT", f"/{quote(name, safe='')}/_settings", wanted)
-                log.info(
+                log.debug(
                     "index %s keeps versions of deletes for %d s now; it was %s",
                     name,
                     seconds,

@@ -305,7 +305,8 @@ class WriteAheadTarget(TwoPhaseTarget):
                 # says nothing new, and is refused if the chain is not ours any more
                 record = self._progress(record)
             try:
-                with events.step(events.DELIVER, **ids):
+                with events.step(events.DELIVER, **ids) as values:
+                    values["records"] = chunk.rows.num_rows
                     answer: object = self.deliver(chunk)
             except DeliveryRefused as refused:
                 # of an older copy the target may say so: then it is for Fenced to be said

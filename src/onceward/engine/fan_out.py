@@ -315,6 +315,7 @@ class FanOutAttempt(Attempt):
     def prepared(self) -> Prepared:
         outputs: dict[str, Output] = {}
         summaries: list[str] = []
+        values: dict[str, Any] = {}
         state = RecordState.FINISHED
         for name, attempt in self._attempts.items():
             prepared = attempt.prepared()
@@ -326,7 +327,8 @@ class FanOutAttempt(Attempt):
             prepared = self._atomic.prepared()
             outputs.update(prepared.outputs)
             summaries.append(prepared.summary)
-        return Prepared(outputs, "; ".join(summaries), state)
+            values |= prepared.values
+        return Prepared(outputs, "; ".join(summaries), state, values)
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         for name, attempt in self._attempts.items():

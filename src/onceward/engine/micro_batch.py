@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onceward import events, patience, surroundings
+from onceward.engine import batch_log
 from onceward.engine.calls.advice import (
     dead_letters_skipped,
     must_compute_once,
@@ -51,12 +52,12 @@ from onceward.engine.ledger.admission import (
     is_refused_in_any_case,
     loses_dead_letters,
 )
-from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordState
+from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordState, Writer
 from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.source_identity import SourceIdentity, source_identity
 from onceward.engine.target import Attempt, Target, Write, event_ids
 from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery
-from onceward.ids import BatchId
+from onceward.ids import BatchId, SourceRange
 from onceward.spark.batch.query import RunningBatch
 
 log = logging.getLogger(__name__)
@@ -91,20 +92,38 @@ class MicroBatches:
         self._is_open = self._is_identified = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
+        # of the batch that runs, for its line in the log and its last event
+        self._values: dict[str, Any] = {}
+        self._began, self._batches, self._records = surroundings.monotonic(), 0, 0
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Write the frames of a batch exactly once, or raise; afterwards it is committed."""
         if running.batch == self._finished:
             raise second_call(running.batch)
-        if self._admit(writes, running) is Admission.REPLAY:  # 1
-            self._replay(writes, running)
-        else:
-            self._write(writes, running)  # 2 to 8
-        if self._journal is not None:
-            self._journal.settle(running.batch.batch_id)
-        with events.step(events.FINISH, **self._ids(running)):
-            # 9. here it is between EndTxn and Spark's commit log
-            self._finished = running.batch
+        began, self._values = surroundings.monotonic(), {}
+        with events.batch(**self._ids(running)) as under_way:
+            if self._admit(writes, running) is Admission.REPLAY:  # 1
+                self._replay(writes, running)
+            else:
+                self._write(writes, running)  # 2 to 8
+            if self._journal is not None:
+                self._journal.settle(running.batch.batch_id)
+            with events.step(events.FINISH, **self._ids(running)) as values:
+                # 9. here it is between EndTxn and Spark's commit log
+                self._finished = running.batch
+                ends = kafka_ends(running, running.sources)
+                values |= {"sources": ends, "replayed": not self._values}
+                values |= self._values
+            took = surroundings.monotonic() - began
+            batch_log.log_batch(self._policy.pipeline, running.batch, values, under_way, took)
+        self._batches, self._records = self._batches + 1, self._records + values.get("records", 0)
+
+    def log_end(self) -> None:
+        """Log that the run has ended, if it had begun."""
+        if self._is_open:
+            took = surroundings.monotonic() - self._began
+            pipeline, written = self._policy.pipeline, (self._batches, self._records)
+            batch_log.log_end(pipeline, *written, self._newest, took)
 
     def is_replay(self, running: RunningBatch) -> bool:
         """Return whether an earlier run had committed the batch."""
@@ -115,13 +134,16 @@ class MicroBatches:
     # 1. Admit
 
     def _admit(self, writes: Sequence[Write], running: RunningBatch) -> Admission:
-        ids = self._ids(running)
-        if not self._is_open:
+        ids, is_first = self._ids(running), not self._is_open
+        if is_first:
             self._refuse_before_fencing(running)
             # open() takes over before it reads the ledger. The other way round: 1. this run reads,
             # 2. a predecessor commits, 3. this run takes over, and writes that batch again.
-            with events.step(events.OPEN, **ids):
+            with events.step(events.OPEN, **ids) as values:
                 self._newest = self._target.open(running)
+                if self._newest is not None:
+                    values["sequence"] = self._newest.sequence
+                    values["sources"] = kafka_ends(running, self._newest.sources)
             self._is_open = True
         self._publish(running)
         if self._identity is None:
@@ -145,6 +167,8 @@ class MicroBatches:
             and loses_dead_letters(running.sources, self._newest, resume, running.run_id)
         ):
             raise dead_letters_skipped(running.batch, self._newest)
+        if is_first:
+            batch_log.log_opening(pipeline, running.batch, running.run_id, self._newest, outcome)
         return outcome
 
     def _refuse_before_fencing(self, running: RunningBatch) -> None:
@@ -181,7 +205,7 @@ class MicroBatches:
             raise refusal(outcome, batch, sources, newest, history)
         if outcome is Admission.AFTER_SKIPPED:
             text = "%s: %s comes after batches that were not handed over"
-            log.info(text, self._policy.pipeline, batch)
+            log.debug(text, self._policy.pipeline, batch)
         return outcome
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> None:
@@ -219,6 +243,7 @@ class MicroBatches:
                 log.warning(text, self._policy.pipeline, attempt, running.batch, error)
             patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
             attempt += 1
+        self._values["attempts"] = attempt
         # Not among the attempts: what is decided is never tried again
         self._publish(running)
 
@@ -230,9 +255,10 @@ class MicroBatches:
     ) -> LedgerRecord:
         """Try once: the batch is decided when it returns, aborted or fenced when it raises."""
         assert self._identity is not None  # noqa: S101 — the batch was admitted
-        began = surroundings.monotonic()
         self._identity.check_new_parts(running)
         attempt = self._target.begin(self._newest, running)
+        # For whatever is logged from here on
+        events.batch_ids()["epoch"] = attempt.id.number
         try:
             records = [attempt.write(write, running) for write in writes]  # 2 to 6
             prepared = attempt.prepared()
@@ -257,31 +283,32 @@ class MicroBatches:
                 run_id=running.run_id,
                 frames=(*before, *frames),
                 supplement=supplemented is not None,
+                writer=Writer.this_process(),
+                steps_ms={
+                    name: round(took * 1000) for name, took in events.batch_seconds().items()
+                },
             )
             attempt.stage(record, running)  # 7
         except BaseException as error:
-            with events.step(events.ABORT, **self._ids(running)):
+            with events.step(events.ABORT, **self._ids(running)) as values:
+                values["reason"] = type(error).__name__
                 undo(self._target, attempt, error, self._policy.pipeline)
             raise
-        staged = surroundings.monotonic()
-        committed = self._commit(attempt, record, **self._ids(running))  # 8
-        # one line a batch, for whoever runs it with logging at INFO
-        if committed is record:
-            log.info(
-                "%s: batch %d committed: %d records, %s, %.0f ms (commit %.0f ms)",
-                record.pipeline,
-                record.batch.batch_id,
-                record.records,
-                prepared.summary,
-                (surroundings.monotonic() - began) * 1000,
-                (surroundings.monotonic() - staged) * 1000,
-            )
-        return committed
+        log.debug("%s: %s: %s", record.pipeline, record.batch, prepared.summary)
+        self._values = {
+            "records": record.records,
+            "sequence": record.sequence,
+            "epoch": attempt.id.number,
+            "set_aside": sum(n for w, n in zip(writes, records, strict=True) if w.set_aside),
+            **prepared.values,
+        }
+        return self._commit(attempt, record, **self._ids(running))  # 8
 
     def _commit(self, attempt: Attempt, record: LedgerRecord, **ids: Any) -> LedgerRecord:
         """Commit the attempt; without a good answer the ledger decides."""
         try:
-            with events.step(events.COMMIT, **ids, **attempt.ids):
+            with events.step(events.COMMIT, **ids, **attempt.ids) as values:
+                values |= self._values
                 attempt.commit()
         except Fenced:
             raise
@@ -299,3 +326,14 @@ class MicroBatches:
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
         return event_ids(self._policy.pipeline, running)
+
+
+def kafka_ends(
+    running: RunningBatch, sources: Sequence[SourceRange]
+) -> list[tuple[frozenset[str], Any]]:
+    """Return where a batch with ``sources`` ends, by the servers of each Kafka source."""
+    return [
+        (source.bootstrap_servers, sources[source.index].end)
+        for source in running.kafka_sources
+        if source.index < len(sources)
+    ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -42,13 +43,15 @@ class Write(NamedTuple):
 class Prepared(NamedTuple):
     """The outputs of an attempt: all of it durable, none of it visible.
 
-    ``outputs`` goes into the ledger, by the target's name, ``summary`` into the log. ``state`` is
-    DECIDED where :meth:`Target.finish` will have something to do.
+    ``outputs`` goes into the ledger, by the target's name, ``summary`` into the log at DEBUG.
+    ``state`` is DECIDED where :meth:`Target.finish` will have something to do. ``values`` go with
+    the event of the commit: ``bytes`` of payload, ``too_large``, records that became dead letters.
     """
 
     outputs: Mapping[str, Output]
     summary: str = ""
     state: RecordState = RecordState.FINISHED
+    values: Mapping[str, Any] = MappingProxyType({})
 
 
 def event_ids(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:

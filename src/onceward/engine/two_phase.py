@@ -376,13 +376,15 @@ class TwoPhaseAttempt(Attempt):
         self._results: list[list[TaskResult]] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
+        ids = {**event_ids(self._policy.pipeline, running), **self.ids}
+        with events.step(events.SEND, **ids) as values:
             opening = self._opening(write, running, len(self._results))
             results: list[TaskResult] = []
             # Before they are looked at: what is prepared can be dropped then
             self._results.append(results)
             task_job.run(write.frame, opening, self._computation, self._limit, results)
-        return sum(result.rows for result in results)
+            values["records"] = sum(result.rows for result in results)
+        return int(values["records"])
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
         """Return what opens the writers of the batch's frame number ``frame``."""

@@ -87,6 +87,20 @@ class FolderLedger(Ledger):
         """Return the chain of a pipeline, a folder of its own in this one."""
         return FolderChain(Path(self.path), pipeline)
 
+    def pipelines(self) -> list[PipelineId]:
+        """Return the pipelines that have a folder with an entry in this one."""
+        path = Path(self.path)
+        try:
+            found = [each.name for each in path.iterdir() if any(each.glob(f"*{_SUFFIX}"))]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise LedgerUnreachable(
+                f"the ledger folder {path} cannot be read: {error}",
+                next_step="make it readable for this login",
+            ) from error
+        return sorted(map(PipelineId, found))
+
     @property
     def where(self) -> Hashable:
         return ("folder", str(self.path))

@@ -4,9 +4,9 @@ batch visible.
 For stores in which nothing can be renamed, and for readers who need whole batches. Below the
 sink's path::
 
-    _onceward/prepared/<attempt>                           a note of where an attempt writes, until it is published
+    _onceward/prepared/<attempt>                  where an attempt writes, until it is published
     _onceward/files/_attempt=<attempt>/batch=<pipeline>@<number>/day=2026-11-22/part-….parquet
-    _symlink_format_manifest/<pipeline>@<number>           the list of a published batch: one file's URI a line
+    _symlink_format_manifest/<pipeline>@<number>  a published batch: one file's URI a line
 
 The list is one file, written last: who reads the lists sees all of a batch or nothing of it. It is
 written as Hive's ``SymlinkTextInputFormat`` reads it, which Hive, Trino, Presto and Athena have.

@@ -3,12 +3,12 @@ only.
 
 Below the sink's path::
 
-    _onceward/ledger/<pipeline>/…              the ledger, where none was given
-    _onceward/shape.json                       what all files of the path have in common (:mod:`shape`)
-    _onceward/prepared/<attempt>/              what Spark is writing into
-    _onceward/prepared/<attempt>.ready/        what Spark has written: exactly the files that the ledger will name
-    batch=<pipeline>@<number>/…                a published batch (layout "batches"); its column is ``batch``
-    day=2026-11-22/part-….parquet              a published file (layout "flat")
+    _onceward/ledger/<pipeline>/…        the ledger, where none was given
+    _onceward/shape.json                 what all files of the path have in common (:mod:`shape`)
+    _onceward/prepared/<attempt>/        what Spark is writing into
+    _onceward/prepared/<attempt>.ready/  what Spark has written: what the ledger will name
+    batch=<pipeline>@<number>/…          a published batch (layout "batches"): column ``batch``
+    day=2026-11-22/part-….parquet        a published file (layout "flat")
 
 Layout "manifest" renames nothing: see :mod:`manifest`. For the others:
 

@@ -96,7 +96,8 @@ class FileAttempt(SparkJobsAttempt):
         self._written: list[WrittenFiles] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
+        ids = {**event_ids(self._policy.pipeline, running), **self.ids}
+        with events.step(events.SEND, **ids) as values:
             if self._how.name == "csv":
                 self._publisher.must_have(kept(write.frame.columns, self._how.partition_by))
             written = file_writer.write(
@@ -107,6 +108,7 @@ class FileAttempt(SparkJobsAttempt):
                 self._limit.passed,
             )
             self._written.append(written)
+            values["records"] = written.rows
         self._rows += written.rows
         return written.rows
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
 from onceward.errors import ConfigurationError
-from onceward.spark.batch.row_guard import unless
+from onceward.spark.batch.carried import unless
 from onceward.spark.files.parquet_times import must_keep_microseconds
 
 # read back without an option; offsets have seconds where a zone's had them (XXXXX)

@@ -16,8 +16,7 @@ from onceward.engine.two_phase import CommitResult
 from onceward.errors import TableMissing
 from onceward.ids import PipelineId
 from onceward.lake.table import LakeTable, Staged
-from onceward.spark.tables.iceberg_fields import unreadable
-from onceward.spark.tables.iceberg_table import IcebergTable
+from onceward.spark.tables.iceberg_table import IcebergTable, unreadable
 
 log = logging.getLogger(__name__)
 

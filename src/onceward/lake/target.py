@@ -79,13 +79,15 @@ class LakeAttempt(SparkJobsAttempt):
         self._staged: list[Staged] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        with events.step(events.SEND, **event_ids(self._policy.pipeline, running), **self.ids):
+        ids = {**event_ids(self._policy.pipeline, running), **self.ids}
+        with events.step(events.SEND, **ids) as values:
             frame = self._table.fitting(write.frame)
             with self._computation.read_once(frame):
                 with job.watched(frame, self._limit.passed):
                     staged = self._table.stage(frame, self._name, len(self._staged))
                     self._staged.append(staged)
                 self._computation.counts(frame)
+            values["records"] = staged.rows
         self._rows += staged.rows
         return staged.rows
 

@@ -240,7 +240,6 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.engine.calls.journal.fingerprint": lambda frame: hash(
         (frame.computed.number, frame.only, frame.half)
     ),
-    "onceward.engine.calls.foreach_batch.refuse_temporary_checkpoint": lambda frame: None,
     "onceward.engine.calls.sink_runs.is_running": _is_running,
     "onceward.engine.calls.sink_runs.run_is_active": _run_is_active,
     "onceward.engine.decoding.find_steps": lambda frame, run_id: (),
@@ -289,8 +288,8 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.kafka.ledger.topic.RecordColumns": _Columns,
     "onceward.kafka.ledger.topic._one": lambda value: value,
     "onceward.kafka.ledger.topic.encode_fragments": one_record,
-    "onceward.kafka.ledger.topic.LedgerTopic._key_partition": lambda self, partitions: (
-        crc32c.crc32c(self.pipeline.encode()) % partitions
+    "onceward.kafka.ledger.topic.key_partition": lambda key, partitions: (
+        crc32c.crc32c(key) % partitions
     ),
 }
 _put: dict[str, Any] = {}

@@ -537,6 +537,9 @@ class World:
         """Called inside every step of whatever process is at work."""
         sim, lots = self.sim, self.lots
         step, phase = event.step, event.phase
+        if (step, phase) not in _AT_STEPS:
+            # of a query, and not of a batch: events.FAIL, events.RESTART
+            return
         self.step = step
         if step == events.COMMIT and phase == "started" and "epoch" in event.ids:
             self._identity(event)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward import patience
+from onceward import events, patience
 from onceward.engine import decoding
 from onceward.engine.calls import gate, runs
 from onceward.engine.calls.advice import paragraph
@@ -32,7 +32,6 @@ from onceward.spark.batch.query import (
     RunningBatch,
     current_run_id,
     is_being_stopped,
-    refuse_temporary_checkpoint,
     running_batch,
 )
 from onceward.spark.batch.source_errors import source_refusal
@@ -146,13 +145,19 @@ class ForeachBatchSink(ABC):
 
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
         """Write a block's frames. A typed error is remembered on its way through Spark."""
+        with events.batch(pipeline=self._policy.pipeline, batch_id=batch_id) as under_way:
+            self._write_noted(frame, batch_id, writes, under_way.ids)
+
+    def _write_noted(
+        self, frame: DataFrame, batch_id: int, writes: Sequence[Write], ids: dict[str, Any]
+    ) -> None:
         steps: tuple[decoding.DecodingStep, ...] = ()
         try:
             gate.wait(frame, batch_id, self._policy.min_pause_s)
             running = running_batch(frame, batch_id)
+            ids["query_id"] = running.batch.query_id
             gate.begin(running.run_id, batch_id)
             if running.run_id != self._checked_run:
-                refuse_temporary_checkpoint(frame)
                 callbacks.remember(frame, running.run_id)
                 self._checked_run = running.run_id
             steps = decoding.find_steps(frame, running.run_id)
@@ -171,7 +176,7 @@ class ForeachBatchSink(ABC):
         gate.end(running.run_id, batch_id)
         known = runs.memory(runs.RunKey(running.run_id, self._where))
         # That of an earlier try ended no query
-        known.error = None
+        known.error, known.is_logged = None, False
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._runs.process(self._where, frame, writes, running)
@@ -206,7 +211,16 @@ class ForeachBatchSink(ABC):
                 next_step = "start the query again, which settles it first."
                 log.warning("%s: stopped in batch %d. Next: %s", pipeline, batch_id, next_step)
             else:
-                log.error("%s: batch %d is not written: %s", pipeline, batch_id, paragraph(error))
+                log.error(
+                    "%s: batch %d is not written: %s (onceward status --pipeline-id %s)",
+                    pipeline,
+                    batch_id,
+                    paragraph(error),
+                    pipeline,
+                )
+                known.is_logged = True
+                ids = {**events.batch_ids(), "pipeline": pipeline, "batch_id": batch_id}
+                events.announce(events.FAIL, ids, error)
             if self._policy.has_ledger:
                 known.record_failure(frame, batch_id, error, writes, pipeline, run_id)
         except Exception as also:  # noqa: BLE001 — the first error is the one to report

@@ -191,7 +191,7 @@ class Journal:
                 and not (call.kind is FailureKind.REFUSED and call.run_id == self._run_id)
             ]
             for call in over:
-                log.info(
+                log.debug(
                     "%s: batch %d: what failed is over (%s)",
                     self._pipeline,
                     call.batch_id,
@@ -231,7 +231,8 @@ class CallMemory:
 
     ``committed``: the newest batch that an owner has committed, or found committed. ``closed_at``:
     the batch at which an owner was closed, for a second try in the same run; ``was_replay``: that
-    batch was a replay. ``failed_frames``: the batch of the call that failed last, and its frames,
+    batch was a replay. ``is_logged``: the last call failed, and the log says so.
+    ``failed_frames``: the batch of the call that failed last, and its frames,
     until a call succeeds; ``error``: its error, for ``error_of``. ``fenced``: a newer copy of the
     pipeline has taken over, for good.
     """
@@ -241,6 +242,7 @@ class CallMemory:
     was_replay: bool = False
     failed_frames: tuple[int, object] | None = None
     error: OncewardError | None = None
+    is_logged: bool = False
     fenced: str = ""
     journal: Journal | None = None
 

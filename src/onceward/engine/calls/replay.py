@@ -56,7 +56,7 @@ def replay(
     :raises BatchChanged: there are rows that the committed batch has not.
     :raises SourceDataLost: they cannot be counted, and some may be lacking.
     """
-    log.info(
+    log.debug(
         "%s: %s is committed already; running it without output", policy.pipeline, running.batch
     )
     committed = newest.frames if newest else None

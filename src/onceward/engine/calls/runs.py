@@ -79,6 +79,12 @@ def error_in(run_id: str) -> OncewardError | None:
     return max(errors, key=_severity, default=None)
 
 
+def is_logged(run_id: str) -> bool:
+    """Return whether the log has what the last call of that run failed with."""
+    with _lock:
+        return any(known.is_logged for key, known in _memories.items() if key.run_id == run_id)
+
+
 def _severity(error: OncewardError) -> int:
     if isinstance(error, Fenced):
         return 3
@@ -129,6 +135,7 @@ def leave(key: RunKey, failed: BatchId | None = None) -> None:
     if failed is not None:
         memory(key).closed_at = failed
     if run is not None:
+        run.batches.log_end()
         run.target.close()
 
 

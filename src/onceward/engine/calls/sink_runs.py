@@ -111,7 +111,7 @@ class SinkRuns:
             runs.leave(self._key)
             self._replaced.add(self._key.run_id)
         elif self._key is None and runs.find(key, self._settings) is not None:
-            log.info(
+            log.debug(
                 "%s: a new sink goes on for one of the same query; build it once",
                 self._policy.pipeline,
             )
@@ -143,7 +143,7 @@ class SinkRuns:
         # nobody has looked at.
         if self._policy.resume not in _FOR_ONE_START or self._committed_in in (None, run_id):
             return self._policy
-        log.info(
+        log.debug(
             "%s: resume=%r was for one start, and is over",
             self._policy.pipeline,
             self._policy.resume,

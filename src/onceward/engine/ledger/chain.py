@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from onceward import surroundings
 from onceward.engine.ledger.record import LedgerRecord
@@ -109,6 +109,18 @@ class Chain(ABC):
         """Give back connections. Never raises."""
 
 
+class LedgerReader(Protocol):
+    """Looks at the chains of a ledger, and disturbs nobody."""
+
+    def pipelines(self) -> list[PipelineId]:
+        """Return the pipelines that have a chain here, sorted."""
+        ...
+
+    def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
+        """Return the last records that are kept, newest first."""
+        ...
+
+
 class Ledger(ABC):
     """Where ledgers are kept: settings, which users build and hand to a sink. Equal ones name the
     same place.
@@ -117,6 +129,24 @@ class Ledger(ABC):
     @abstractmethod
     def chain(self, pipeline: PipelineId) -> Chain:
         """Return the chain of ``pipeline``, for one run of its query. Nothing is connected yet."""
+
+    @abstractmethod
+    def pipelines(self) -> list[PipelineId]:
+        """Return the pipelines that have a chain here, sorted. Disturbs nobody."""
+
+    def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
+        """Return the last records that are kept, newest first, for whoever only looks: nobody is
+        disturbed or waited for, and they may be outdated by the time it returns.
+        """
+        chain = self.chain(pipeline)
+        try:
+            return list(chain.history(limit))
+        finally:
+            chain.close()
+
+    def reader(self) -> LedgerReader:
+        """Return what to look with again and again, at the price of what is new."""
+        return self
 
     @property
     @abstractmethod

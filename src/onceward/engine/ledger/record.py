@@ -8,13 +8,17 @@ checkpoint and Kafka's group offsets are compared with it.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
+from onceward import surroundings
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
+from onceward.libraries import release
 
 VERSION = 2
 """Readers refuse any other version rather than guess; new optional fields do not raise it. Version
@@ -54,6 +58,26 @@ class FrameWritten(NamedTuple):
     records: int
 
 
+class Writer(NamedTuple):
+    """Which driver wrote a record, for whoever is on call: Onceward's version, host, process id.
+    Nothing depends on it.
+    """
+
+    version: str
+    host: str
+    process_id: int
+
+    @classmethod
+    def this_process(cls) -> Writer:
+        """Return this process as a writer."""
+        return _this_process(surroundings.process_id())
+
+
+@cache
+def _this_process(process_id: int) -> Writer:
+    return Writer(release(), socket.gethostname(), process_id)
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
     """One decided batch of one pipeline.
@@ -68,7 +92,9 @@ class LedgerRecord:
     ``frames`` are all of the batch. ``decided`` is the attempt that decided, where the record was
     written again under another one. ``open_ms``: for how long the Kafka transaction that decided
     had been open when this record was put into it, by the driver's clock; None where there was
-    none, or an earlier release wrote the record. Nothing depends on it.
+    none, or an earlier release wrote the record. ``writer`` is the driver that did, if known.
+    ``steps_ms`` are the milliseconds of the batch's steps up to the record. Nothing depends on the
+    last three.
     """
 
     pipeline: PipelineId
@@ -84,6 +110,8 @@ class LedgerRecord:
     supplement: bool = field(default=False, compare=False)
     decided: AttemptId | None = field(default=None, compare=False)
     open_ms: int | None = field(default=None, compare=False)
+    writer: Writer | None = field(default=None, compare=False)
+    steps_ms: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def records(self) -> int:
@@ -124,6 +152,10 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
         document["decided"] = list(record.decided)
     if record.open_ms is not None:
         document["open_ms"] = record.open_ms
+    if record.writer is not None:
+        document["writer"] = list(record.writer)
+    if record.steps_ms:
+        document["steps_ms"] = dict(record.steps_ms)
     if record.frames is not None:
         document["writes"] = [list(frame) for frame in record.frames]
     return json.dumps(document, separators=(",", ":")).encode()
@@ -186,11 +218,25 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         supplement=bool(document.get("supplement", False)),
         decided=AttemptId(*map(int, document["decided"])) if "decided" in document else None,
         open_ms=_whole(document.get("open_ms")),
+        writer=_writer(document.get("writer")),
+        steps_ms=_steps(document.get("steps_ms")),
     )
+
+
+def _steps(told: object) -> dict[str, int]:
+    known = told if isinstance(told, dict) else {}
+    return {str(name): took for name, took in known.items() if _whole(took) is not None}
 
 
 def _whole(told: object) -> int | None:
     return told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else None
+
+
+def _writer(told: object) -> Writer | None:
+    match told:
+        case [str(version), str(host), int(process_id)]:
+            return Writer(version, host, process_id)
+    return None
 
 
 def _frames(document: Sequence[Sequence[Any]] | None) -> tuple[FrameWritten, ...] | None:

@@ -23,7 +23,7 @@ from onceward.formats.avro.types import (
 )
 from onceward.formats.registry.answers import topic_subject
 from onceward.formats.validation import refuse_frame
-from onceward.spark.batch.source_topics import read_topics
+from onceward.spark.batch.kafka_reader import read_topics
 from onceward.spark.tables.avro_java import (
     avro_column,
     keep_within_limits,
@@ -175,7 +175,7 @@ def _reader(
         else registry.version(subject, reader_schema)
     )
     name = f"version {version.version} of subject {subject}"
-    log.info("records are read as %s (schema id %d)", name, version.id)
+    log.debug("records are read as %s (schema id %d)", name, version.id)
     return registry.resolved_text(version.id), name
 
 

@@ -72,7 +72,7 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
             except Exception as also:  # noqa: BLE001
                 # The one id that is known of will do; the next try finds others.
                 log.warning("the batch could not be searched for other schema ids: %s", also)
-        log.info(
+        log.debug(
             "asking %r for %d schema ids that the query does not know", self._registry, len(ids)
         )
         try:
@@ -116,7 +116,7 @@ class RegistryMonitor:
         except RegistryReplaced:
             raise
         except NotYet:
-            log.info(
+            log.debug(
                 "%r has not answered yet; the batch goes on with the schemas that are known",
                 self._registry,
             )

@@ -8,9 +8,9 @@ Spark's own JSON, and no Python.
 """
 
 from onceward.formats.debezium.decoding import decode as decode
+from onceward.formats.debezium.decoding import envelope as envelope
 from onceward.formats.debezium.encoding import encode as encode
 from onceward.formats.debezium.encoding import structs as structs
-from onceward.formats.debezium.envelope import envelope as envelope
 from onceward.formats.debezium.table_rows import rows as rows
 
 __all__ = ["decode", "encode", "envelope", "rows", "structs"]

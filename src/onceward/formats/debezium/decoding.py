@@ -13,16 +13,65 @@ from typing import Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from onceward.engine.policy import check_choice
 from onceward.errors import ContradictoryOptions, InvalidColumn, UnsupportedSchema
 from onceward.formats.avro import decode as decode_avro
 from onceward.formats.avro.memory import Registry
-from onceward.formats.debezium.envelope import SOURCE, envelope
 from onceward.formats.debezium.types import TableTypes
 from onceward.formats.json.decoding import decode_with as decode_json_with
+from onceward.formats.json.decoding import parse_schema
 from onceward.formats.validation import quoted
+
+SOURCE = StructType(
+    [
+        StructField("version", StringType()),
+        StructField("connector", StringType()),
+        StructField("name", StringType()),
+        StructField("ts_ms", LongType()),
+        StructField("snapshot", StringType()),
+        StructField("db", StringType()),
+        StructField("table", StringType()),
+        StructField("server_id", LongType()),
+        StructField("gtid", StringType()),
+        StructField("file", StringType()),
+        StructField("pos", LongType()),
+        StructField("row", IntegerType()),
+    ]
+)
+"""What a record says of where it came from, as the connectors for MySQL and MariaDB have it, as
+far as we know it, too: ``sequence``, ``thread`` and ``query`` are left out, and so are ``ts_us``
+and ``ts_ns``, which a binlog has not.
+"""
+
+
+def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> StructType:
+    """Return the type of Debezium's envelope of a table with the columns of ``schema``.
+
+    ::
+
+        ow.debezium.envelope("id INT NOT NULL, name STRING")
+
+    ``before``, ``after``, ``source``, ``op``, ``ts_ms``. Columns in ``before`` may be null:
+    connectors for other databases may know the key alone there.
+
+    :param schema: the table's columns; a type, or Spark's DDL.
+    :param source: of connectors for other databases: the fields of ``source`` that you need.
+    :raises UnsupportedSchema: one of them is no struct.
+    """
+    table = parse_schema(schema, "debezium.envelope(…)")
+    known = StructType([StructField(field.name, field.dataType) for field in table.fields])
+    return StructType(
+        [
+            StructField("before", known),
+            StructField("after", table),
+            StructField("source", parse_schema(source, "debezium.envelope(…)")),
+            StructField("op", StringType(), nullable=False),
+            StructField("ts_ms", LongType()),
+        ]
+    )
+
 
 _FIELDS = ("op", "before", "after", "source", "ts_ms")
 

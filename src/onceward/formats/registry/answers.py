@@ -127,6 +127,17 @@ def numbers_in(answer: Any) -> list[int]:
     return sorted(answer)
 
 
+def compatibility_in(answer: Any) -> str:
+    """Read ``GET /config/{subject}``.
+
+    :raises NotFit: it has no level.
+    """
+    level = _object(answer).get("compatibilityLevel")
+    if not isinstance(level, str):
+        raise NotFit("no compatibilityLevel")
+    return level
+
+
 def names_in(answer: Any) -> list[str]:
     """Read ``GET /subjects``, sorted.
 

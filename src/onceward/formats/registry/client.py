@@ -15,6 +15,7 @@ from onceward.formats.registry.answers import (
     RegisteredSchema,
     SchemaType,
     Version,
+    compatibility_in,
     id_in,
     names_in,
     numbers_in,
@@ -206,6 +207,14 @@ class SchemaRegistry:
     def subjects(self) -> list[str]:
         """List all subjects, sorted."""
         return self._ask("GET", "/subjects", names_in, "subjects", most_bytes=_LISTING_BYTES)
+
+    def compatibility(self, subject: str) -> str:
+        """Return the level by which new versions of ``subject`` are compared: ``NONE``,
+        ``BACKWARD`` and the like."""
+        return self._ask(
+            "GET", f"/config/{_in_path(subject)}?defaultToGlobal=true", compatibility_in,
+            f"compatibility of subject {subject!r}", most_bytes=_LISTING_BYTES,
+        )  # fmt: skip
 
     def versions(self, subject: str) -> list[Version]:
         """Return all versions of ``subject``, the oldest first; one request for each of them."""

@@ -123,7 +123,7 @@ class Conversation:
             wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311
             if time.monotonic() + wait >= ends:
                 raise self._timeout_error(method, path, failed)
-            log.info("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
+            log.debug("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
             patience.pause(wait)
             # A pause may take longer than it should
             left = max(ends - time.monotonic(), _FIRST_PAUSE_S)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from onceward.errors import InvalidTopicName
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.records.reader import Record
-from onceward.kafka.sink.dead_letter_headers import (
+from onceward.kafka.sink.dead_letters import (
     ABOUT,
     ERROR_CLASS,
     ERROR_MESSAGE,

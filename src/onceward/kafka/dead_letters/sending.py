@@ -297,7 +297,7 @@ class Sender:
                     most, int(self._client.topic_config(topic).get("max.message.bytes") or most)
                 )
             except AccessDenied as denied:
-                log.info("max.message.bytes of %s is not known: %s", topic, denied)
+                log.debug("max.message.bytes of %s is not known: %s", topic, denied)
             self._limits[topic] = most
         return self._limits[topic]
 

@@ -18,6 +18,7 @@ from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import Fenced, LedgerOutdated, OncewardError, RecordTooLarge, ResourceError
 from onceward.ids import AttemptId, PipelineId, topic_name
+from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
 from onceward.kafka.wire.appends.producer import Append, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
@@ -125,7 +126,7 @@ class KafkaChain(Chain):
             self.transaction.abort()
         identity = self.transaction.begin()
         if identity.producer_id != self._producer_id:
-            log.info("%s: goes on as %s", self._pipeline, identity)
+            log.debug("%s: goes on as %s", self._pipeline, identity)
             try:
                 # 1. no batch for transactional.id.expiration.ms: the coordinator forgets the id
                 #    and its owner;
@@ -360,6 +361,19 @@ class KafkaLedger(Ledger):
     def chain(self, pipeline: PipelineId) -> Chain:
         client, producer = self._settings(f"onceward-{pipeline}")
         return KafkaChain(KafkaClient(client), self.topic, pipeline, producer, owns_client=True)
+
+    def pipelines(self) -> list[PipelineId]:
+        """Return the pipelines whose records the topic has; none where it is missing."""
+        return self.reader().pipelines()
+
+    def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
+        """Return the last records that compaction has left, newest first."""
+        return self.reader().recent(pipeline, limit)
+
+    def reader(self) -> LedgerTopicReader:
+        """Return what reads each record once, by a client that no batch uses."""
+        client = KafkaClient.shared(self._settings("onceward-ledger-reader")[0])
+        return LedgerTopicReader(client, self.topic)
 
     @property
     def where(self) -> Hashable:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -112,7 +111,7 @@ class LedgerTopic:
         # Two of two would let the loss of either broker stop every pipeline, and one of three
         # could lose its record.
         in_sync = 2 if replicas == _REPLICAS else 1
-        log.info(
+        log.debug(
             "creating ledger topic %s with %d replicas, %d in sync", self.topic, replicas, in_sync
         )
         wishes = {**_WISHES, "min.insync.replicas": (str(in_sync),)}
@@ -181,7 +180,9 @@ class LedgerTopic:
         """Return where this pipeline's records are appended; looked up once."""
         if self._home is None:
             self._partitions = len(self._client.topic_partitions([self.topic])[self.topic])
-            self._home = TopicPartition(self.topic, self._key_partition(self._partitions))
+            self._home = TopicPartition(
+                self.topic, key_partition(self.pipeline.encode(), self._partitions)
+            )
         return self._home
 
     def peek(self) -> LedgerRecord | None:
@@ -205,28 +206,6 @@ class LedgerTopic:
         """
         self._readers = {}
         return self._newest(decided_only=False, readers=self._readers)
-
-    def recent(self, limit: int = 100) -> list[LedgerRecord]:
-        """Return the newest committed records that are still there, oldest first: compaction keeps
-        the last, and in practice those since its last pass. Empty when there is none, or no topic.
-        Waits for nobody's open transaction.
-
-        :raises LedgerUnreadable: a record cannot be understood.
-        :raises AccessDenied, BrokerUnreachable: …
-        """
-        try:
-            self.partition()
-        except TopicMissing:
-            return []
-        home, values = self.partition(), deque[bytes | None](maxlen=limit)
-        KeyReader(
-            self._client, home, self.pipeline.encode(), _is_its_writers, accepted=values.append
-        ).newest(decided_only=True)
-        return [
-            decode(value, where=f"{home}, key {self.pipeline!r}")
-            for value in values
-            if value is not None
-        ]
 
     def newest_before(self, offset: int, identity: ProducerIdentity) -> LedgerRecord | None:
         """Return the newest committed record as it was when ``identity`` appended one at
@@ -262,7 +241,7 @@ class LedgerTopic:
             reader = readers[partition] = self._reader(partition)
             return self._decoded(reader, reader.newest(decided_only=decided_only))
 
-        home = self._key_partition(len(partitions))
+        home = key_partition(self.pipeline.encode(), len(partitions))
         found = newest_in(home)
         if found is not None and found.partitions == len(partitions):
             return found.record
@@ -281,7 +260,7 @@ class LedgerTopic:
             self._client,
             TopicPartition(self.topic, partition),
             self.pipeline.encode(),
-            _is_its_writers,
+            is_its_writers,
         )
 
     def _decoded(self, reader: KeyReader, value: bytes | None) -> _Found | None:
@@ -321,9 +300,6 @@ class LedgerTopic:
             "of a pipeline is"
         )
 
-    def _key_partition(self, partitions: int) -> int:
-        return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
-
     def trial_to_append(self, identity: ProducerIdentity) -> Fragment:
         """Return a record that is appended to be aborted: what lies before it is known to whoever
         has it. It names who wrote it, as every record does, or it would pass for a stranger's.
@@ -352,7 +328,12 @@ class LedgerTopic:
         return fragment
 
 
-def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
+def key_partition(key: bytes, partitions: int) -> int:
+    """Return the partition of a key, where any client's default partitioner puts it."""
+    return int(partition_of_keys(_one(key), partitions)[0])
+
+
+def is_its_writers(batch: RecordBatch, record: Record) -> bool:
     """Return whether the record names the producer that has written it, in a transaction.
 
     Others may be allowed to write to the topic: a record that a plain producer has put under a

@@ -7,8 +7,10 @@ headers where they are.
 
 ::
 
-    record:  length | attributes | timestamp delta | offset delta | key length | KEY | value length | VALUE | HEADERS
-    pieces:  [------------------- metadata --------------------------------][view][-- metadata --][view ][ view  ]
+    metadata: length | attributes | timestamp delta | offset delta | key length
+    view:     KEY
+    metadata: value length
+    views:    VALUE | HEADERS
 
 Called by ``kafka.records.batch``; runs in executor tasks.
 """

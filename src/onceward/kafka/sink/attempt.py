@@ -44,6 +44,8 @@ class KafkaAttempt(Attempt):
         limit = TimeLimit(run.settings.policy)
         self._driver, self._tasks = DriverPath(run, limit), TasksPath(run, limit)
         self._written: Written = {}
+        # Records that the topic does not take, as dead letters
+        self._too_large = 0
         # Timestamps that were sent, by topic
         self._oldest_ms: dict[str, int] = {}
         # Where the transaction's partitions go on
@@ -60,18 +62,25 @@ class KafkaAttempt(Attempt):
         self._written = joined(self._written, sent.written)
         self._sequences = sent.next_sequences
         self._oldest_ms = oldest_timestamps(self._oldest_ms, sent.oldest_ms)
+        aside = self._settings.dead_letter_topic
+        if not write.set_aside and (write.where or self._settings.topic) != aside:
+            self._too_large += sum(
+                part.count for where, part in sent.written.items() if where.topic == aside
+            )
         return sum(part.count for part in sent.written.values())
 
     def _send(self, write: Write, running: RunningBatch) -> Sent:
         ids = self._ids(running)
         frame: RecordFrame | None = None
         if self._run.driver_turn.takes(running):
-            with events.step(events.PLAN, **ids):
+            with events.step(events.PLAN, **ids) as values:
+                values["timeout_ms"] = self._transaction.timeout_ms
                 frame = self._prepare(write)
             sent = self._driver.write(frame, self._sequences, running, self._computation, ids)
             if sent is not None:
                 return sent
-        with events.step(events.PLAN, **ids):
+        with events.step(events.PLAN, **ids) as values:
+            values["timeout_ms"] = self._transaction.timeout_ms
             planned = self._tasks.plan(
                 self._prepare(write) if frame is None else frame, self._sequences
             )
@@ -91,11 +100,9 @@ class KafkaAttempt(Attempt):
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
-        said = (
-            f"{payload_bytes(self._written)} bytes in {len(self._written)} partitions as "
-            f"{ProducerIdentity(*self.id)}"
-        )
-        return Prepared({KIND: kafka_output(self._written)}, said)
+        summary = f"{len(self._written)} partitions as {ProducerIdentity(*self.id)}"
+        values = {"bytes": payload_bytes(self._written), "too_large": self._too_large}
+        return Prepared({KIND: kafka_output(self._written)}, summary, values=values)
 
     # 7. Offsets and ledger
 
@@ -111,8 +118,9 @@ class KafkaAttempt(Attempt):
                     self._transaction.commit_offsets(
                         self._settings.policy.pipeline, offsets, metadata=metadata
                     )
-            with events.step(events.LEDGER, **ids):
+            with events.step(events.LEDGER, **ids) as values:
                 self._run.chain.put(record)
+                values["open_ms"] = int(self._transaction.open_for_ms)
         super().stage(record, running)
 
     # 8. Commit, or not

@@ -32,17 +32,27 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from onceward.ids import PipelineId
-from onceward.kafka.sink.dead_letter_headers import (
-    ERROR_CLASS,
-    ERROR_MESSAGE,
-    OFFSET,
-    PARTITION,
-    PIPELINE,
-    TIMESTAMP,
-    TOO_LARGE,
-    TOPIC,
-)
 from onceward.kafka.source import lineage as source
+
+ERROR_CLASS, ERROR_MESSAGE, PIPELINE = (
+    "onceward.error.class",
+    "onceward.error.message",
+    "onceward.pipeline",
+)
+TIMESTAMP, TOPIC, PARTITION, OFFSET = (
+    "onceward.timestamp",
+    "onceward.topic",
+    "onceward.partition",
+    "onceward.offset",
+)
+ABOUT = (ERROR_CLASS, ERROR_MESSAGE, PIPELINE, TIMESTAMP, TOPIC, PARTITION, OFFSET)
+"""In this order, behind the record's own headers; what is not known is left out."""
+
+TOO_LARGE = "RecordTooLarge"
+"""The class of letters that are records of a pipeline's output, as it would have written them, not
+of its source.
+"""
+
 
 HEADERS = "array<struct<key: string, value: binary>>"
 LINEAGE = {

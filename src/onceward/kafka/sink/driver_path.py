@@ -68,7 +68,8 @@ class DriverPath:
             ) is not None:
                 raise error
 
-        with events.step(events.SEND, **ids):
+        with events.step(events.SEND, **ids) as values:
+            values["path"] = "driver"
             size = row_bytes(frame.rows.columns)
             table = driver_rows.fetch(
                 frame.rows, size, running, run.driver_turn, computation, self._limit.passed
@@ -92,8 +93,9 @@ class DriverPath:
                 )
             except (Fenced, RecordTooLarge) as refusal:
                 raise run.explain(refusal) from refusal
-        with events.step(events.CHECK, **ids):
+        with events.step(events.CHECK, **ids) as values:
             written = check([report], returned, 1, first_sequences)
+            values["records"] = sum(part.count for part in written.values())
         following = {
             **first_sequences,
             **{lease.partition: lease.next_sequence for lease in returned},

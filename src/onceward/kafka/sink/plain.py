@@ -20,10 +20,11 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from onceward import events, patience
-from onceward.engine import task_job
+from onceward import events, patience, surroundings
+from onceward.engine import batch_log, task_job
+from onceward.engine.micro_batch import kafka_ends
 from onceward.engine.policy import with_the_next_start
-from onceward.engine.target import Write
+from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import TaskWriter, results
 from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, RecordTooLarge, Recovery
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
@@ -65,11 +66,26 @@ class PlainBatches:
         :raises BatchNotWritten: see :meth:`_begin`.
         """
         self._begin(writes, running)
-        policy, attempt = self._settings.policy, 1
+        began, pipeline = surroundings.monotonic(), self._settings.policy.pipeline
+        ids = event_ids(pipeline, running)
+        with events.batch(**ids) as under_way:
+            records, attempt = self._write_all(writes, running)
+            with events.step(events.FINISH, **ids) as values:
+                values |= {
+                    "records": records,
+                    "attempts": attempt,
+                    "sources": kafka_ends(running, running.sources),
+                }
+            took = surroundings.monotonic() - began
+            batch_log.log_batch(pipeline, running.batch, values, under_way, took)
+
+    def _write_all(self, writes: Sequence[Write], running: RunningBatch) -> tuple[int, int]:
+        """Write the frames; return the records and the number of the last attempt."""
+        policy, attempt, records = self._settings.policy, 1, 0
         for write in writes:
             while True:
                 try:
-                    self._write(write, running)
+                    records += self._write(write, running)
                     break
                 except OncewardError as error:
                     if error.recovery is not Recovery.RUN_AGAIN:
@@ -88,6 +104,7 @@ class PlainBatches:
                     min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
                 )
                 attempt += 1
+        return records, attempt
 
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Check the batch before its frames are written.
@@ -114,21 +131,23 @@ class PlainBatches:
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
 
-    def _write(self, write: Write, running: RunningBatch) -> None:
-        """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the
-        leader alone)."""
+    def _write(self, write: Write, running: RunningBatch) -> int:
+        """Write one frame, and return how many records it has; when it returns, every one is
+        acknowledged (with ``acks=1`` by the leader alone)."""
         settings = self._settings_for(write.where)
-        ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
-        with events.step(events.SEND, **ids):
+        ids = event_ids(self._settings.policy.pipeline, running)
+        with events.step(events.SEND, **ids) as values:
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             try:
                 rows, task_count = job.collect(
                     task_job.plan_write(prepared.rows, _OpenPlainWriter(settings)), lambda: None
                 )
                 written = results(rows, task_count)
+                values["records"] = sum(result.rows for result in written)
             except RecordTooLarge as refusal:
                 raise self._refused(refusal) from refusal
         self._retention.check(oldest_timestamps(*(result.committable for result in written)))
+        return int(values["records"])
 
     def _refused(self, error: RecordTooLarge) -> OncewardError:
         """Return what a refusal comes to. A topic's limit may have been lowered: all are asked

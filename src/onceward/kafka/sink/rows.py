@@ -53,8 +53,8 @@ class HeldRows:
     """Takes rows, gives them back as fragments by partition, in the order in which they came.
 
     :param topic: where all rows go, or None to follow the ``topic`` column.
-    :param count_records: how many partitions a topic has; raises for a topic that may not be written
-        (see :func:`partition_counts`).
+    :param count_records: how many partitions a topic has; raises for a topic that may not be
+        written (see :func:`partition_counts`).
     :param first: where null keys begin to spread, different in each task.
     """
 

@@ -25,7 +25,7 @@ from onceward.errors import (
     TransactionTimedOut,
     TransactionTimeoutTooShort,
 )
-from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition, is_kafka_offset
+from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition, partition_offsets
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink.columns import DeadLetterRoute
 from onceward.kafka.sink.rows import partition_counts
@@ -33,6 +33,7 @@ from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.server import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import RetentionCheck, TopicLimits
+from onceward.kafka.source.identity import remember_sink
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.kafka.wire.reads.offsets import committed_offsets
@@ -220,6 +221,7 @@ class GroupOffsets:
         servers = source.bootstrap_servers
         if servers not in self._same_cluster and self._client.is_served_by(servers):
             self._same_cluster.add(servers)
+            remember_sink(servers, self._client.settings)
         return self._client if servers in self._same_cluster else None
 
     def end_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
@@ -289,11 +291,8 @@ def _least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:
     furthest behind."""
     offsets: dict[TopicPartition, int] = {}
     for position in positions:
-        if isinstance(position, Mapping) and is_kafka_offset(position):
-            for topic, partitions in position.items():
-                for number, offset in partitions.items():
-                    key = TopicPartition(topic, int(number))
-                    offsets[key] = min(offset, offsets.get(key, offset))
+        for where, offset in partition_offsets(position).items():
+            offsets[where] = min(offset, offsets.get(where, offset))
     return offsets
 
 

@@ -12,20 +12,82 @@ from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import Delivery, SinkPolicy, names
-from onceward.engine.target import Target, Write
-from onceward.errors import ContradictoryOptions, UnsupportedQuery
+from onceward.engine.target import AtomicTarget, Target, Write
+from onceward.errors import (
+    ContradictoryOptions,
+    LedgerBehind,
+    TransactionTimeoutTooLarge,
+    UnsupportedQuery,
+)
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC
 from onceward.kafka.sink import columns, dead_letters
+from onceward.kafka.sink.attempt import KafkaAttempt
 from onceward.kafka.sink.columns import OrderWithin
 from onceward.kafka.sink.plain import PlainBatches
-from onceward.kafka.sink.settings import KafkaSinkSettings, OnError, with_checkpointing
-from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.sink.run import KafkaRun
+from onceward.kafka.sink.settings import (
+    KafkaSinkSettings,
+    OnError,
+    name_checkpointing,
+    with_checkpointing,
+)
+from onceward.kafka.sink.topics import check_topic
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward.spark.batch.query import RunningBatch
+
+
+class KafkaTarget(AtomicTarget):
+    """One run's transactions with Kafka."""
+
+    def __init__(self, settings: KafkaSinkSettings) -> None:
+        self.run = KafkaRun(settings)
+        self.chain = self.run.chain
+        self.client_for = self.run.group.client_for
+
+    def peek(self) -> LedgerRecord | None:
+        return self.run.chain.peek()
+
+    def open(self, running: RunningBatch) -> LedgerRecord | None:
+        settings = self.run.settings
+        for topic in (settings.topic, settings.dead_letter_topic):
+            check_topic(self.run.client, settings, topic)
+        # The order matters: once the chain is taken no earlier owner can commit, so what is read
+        # then is final. It is confirmed before the first commit; unless something is done on the
+        # strength of it before.
+        try:
+            newest = self.run.chain.take(confirm=self.is_relied_on)
+        except TransactionTimeoutTooLarge as too_large:
+            name_checkpointing(too_large, settings.policy.checkpointing)
+            raise
+        try:
+            self.run.group.refuse_ledger_behind(running, newest, settings.policy.resume)
+        except LedgerBehind:
+            # An heir moves both. Who has stood still between the two reads is replaced, and
+            # nothing is lost.
+            self.run.chain.refuse_what_a_newer_owner_wrote(newest)
+            self.confirm()
+            raise
+        return newest
+
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> KafkaAttempt:
+        return KafkaAttempt(self.run, self.run.chain.begin(newest))
+
+    def confirm(self) -> None:
+        self.run.chain.confirm()
+
+    def settle(self) -> LedgerRecord | None:
+        return self.run.chain.settle(confirm=self.is_relied_on)
+
+    def must_be_ours(self) -> LedgerRecord | None:
+        return self.run.chain.settle(confirm=True)
+
+    def close(self) -> None:
+        self.run.close()
 
 
 class KafkaSink(ForeachBatchSink):

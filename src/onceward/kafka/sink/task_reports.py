@@ -287,21 +287,28 @@ def _in_chains(
             f"sequence {segment['base_sequence']} on, of task attempt "
             f"{wrote.attempt[by_task[wrong]]}, are not what it leased"
         )
-    covered, leased_records = (
-        int(ends[-1]) if len(ends) else 0,
-        int(lease_ends[-1]) if len(lease_ends) else 0,
-    )
-    if covered != leased_records:
-        missing = returned[
-            min(int(np.searchsorted(lease_ends, covered, side="right")), len(returned) - 1)
-        ]
-        raise _mismatch(
-            f"{places.named(leased.place[missing])}: no task reports all of a lease that was "
-            f"given back, from sequence {leased.base[missing]} on"
-        )
+    _refuse_uncovered(ends, lease_ends, leased, returned, places)
     rank = np.empty(len(segments), np.int64)
     rank[by_task] = at
     return np.lexsort((np.arange(len(segments)), rank, wrote.place))
+
+
+def _refuse_uncovered(
+    ends: npt.NDArray[np.int64],
+    lease_ends: npt.NDArray[np.int64],
+    leased: _Leased,
+    returned: npt.NDArray[np.int64],
+    places: _Places,
+) -> None:
+    covered = int(ends[-1]) if len(ends) else 0
+    if covered == (int(lease_ends[-1]) if len(lease_ends) else 0):
+        return
+    at = min(int(np.searchsorted(lease_ends, covered, side="right")), len(returned) - 1)
+    missing = returned[at]
+    raise _mismatch(
+        f"{places.named(leased.place[missing])}: no task reports all of a lease that was "
+        f"given back, from sequence {leased.base[missing]} on"
+    )
 
 
 def _summed(segments: Packed, place: npt.NDArray[np.int64], places: _Places) -> Written:

@@ -37,6 +37,8 @@ from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 
+_LATER_MS = 5_000
+
 
 class PlannedJob(NamedTuple):
     """A frame that its tasks write when it is computed, and the sequencer whose epoch is open for
@@ -88,7 +90,11 @@ class TasksPath:
         self, sequencer: Sequencer, first_sequences: Mapping[TopicPartition, int]
     ) -> EpochCredentials:
         transaction = self._run.chain.transaction
-        limit_ms = min(self._run.settings.producer.delivery_timeout_ms, transaction.timeout_ms)
+        # Of a transaction whose time is over its own error speaks, which names the cause: leases
+        # that hang on it are given up behind that.
+        limit_ms = min(
+            self._run.settings.producer.delivery_timeout_ms, transaction.timeout_ms + _LATER_MS
+        )
         return sequencer.open_epoch(
             transaction.identity,
             lease_limit_seconds=limit_ms / 1000,
@@ -108,14 +114,16 @@ class TasksPath:
 
         :param first_sequences: as for :meth:`plan`. :param ids: of the attempt, for events.
         """
-        with events.step(events.SEND, **ids), computation.read_once(planned.frame):
+        with events.step(events.SEND, **ids) as values, computation.read_once(planned.frame):
             rows, task_count, leases = self._run_job(planned, running)
             computation.counts(planned.frame)
-        with events.step(events.CHECK, **ids):
+            values |= {"path": "tasks", "tasks": task_count}
+        with events.step(events.CHECK, **ids) as values:
             reports = [
                 TaskReport.from_json(result.committable) for result in results(rows, task_count)
             ]
             written = check(reports, leases.returned, task_count, first_sequences)
+            values["records"] = sum(part.count for part in written.values())
             oldest_ms = oldest_timestamps(*(report.oldest_ms for report in reports))
         return Sent(written, dict(leases.next_sequences), oldest_ms)
 

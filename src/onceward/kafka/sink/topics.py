@@ -68,7 +68,7 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
                 "create_topic_partitions=N",
                 details={"topic": topic},
             ) from None
-        log.info("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
+        log.debug("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
         client.create_topic(topic, settings.create_topic_partitions)
 
 
@@ -102,7 +102,7 @@ class TopicLimits:
         producer = self._settings.producer
         if limit is None or limit >= producer.batch_bytes:
             return producer
-        log.info("batch.size lowered to %d, which topic %s takes", limit, topic or "of a row")
+        log.debug("batch.size lowered to %d, which topic %s takes", limit, topic or "of a row")
         return replace(producer, batch_bytes=limit)
 
     def refused(self, client: KafkaClient, error: RecordTooLarge) -> OncewardError:
@@ -145,7 +145,7 @@ class TopicLimits:
         try:
             value = client.topic_config(topic).get("max.message.bytes")
         except AccessDenied as denied:
-            log.info("max.message.bytes of %s is not known: %s", topic, denied)
+            log.debug("max.message.bytes of %s is not known: %s", topic, denied)
             return None
         if value is None:
             return None
@@ -219,7 +219,7 @@ class RetentionCheck:
                     self._config_of(topic, timeout_ms=_PATIENCE_MS)
                 )
             except OncewardError as error:
-                log.info(
+                log.debug(
                     "%s: whether %s deletes old records is not known: %s",
                     self._pipeline,
                     topic,

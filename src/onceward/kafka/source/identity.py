@@ -9,15 +9,45 @@ there, or take the missing ones for lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.source_identity import ClientFor
 from onceward.errors import SourceTopicReplaced
 from onceward.ids import SourceRange, is_kafka_offset
-from onceward.kafka.source import clusters as kafka_clusters
 from onceward.kafka.wire.client import KafkaClient
-from onceward.spark.batch.query import RunningBatch
+from onceward.kafka.wire.options.settings import ClientSettings
+from onceward.spark.batch.query import KafkaSource, RunningBatch
+
+_known: dict[frozenset[str], ClientSettings | None] = {}
+_sinks: dict[frozenset[str], ClientSettings] = {}
+
+
+def remember(settings: ClientSettings) -> None:
+    """Remember ``settings`` for the cluster that they name. Where there are two logins nobody can
+    tell whose source it is, and nothing is known of it.
+    """
+    servers = frozenset(settings.bootstrap_servers)
+    known = _known.setdefault(servers, settings)
+    if known is not None and replace(known, client_id=settings.client_id) != settings:
+        _known[servers] = None
+
+
+def known_client(source: KafkaSource) -> KafkaClient | None:
+    """Return a client of the cluster that ``source`` reads from, shared by all who ask."""
+    settings = _known.get(source.bootstrap_servers)
+    return None if settings is None else KafkaClient.shared(settings)
+
+
+def known_settings(servers: frozenset[str]) -> ClientSettings | None:
+    """Return settings for the cluster: those of ``kafka_source``, else those of a sink there."""
+    return _known.get(servers) or _sinks.get(servers)
+
+
+def remember_sink(servers: frozenset[str], settings: ClientSettings) -> None:
+    """Remember that a sink with ``settings`` writes to the cluster that ``servers`` name."""
+    _sinks[servers] = settings
 
 
 class KafkaSourceIdentity:
@@ -28,7 +58,7 @@ class KafkaSourceIdentity:
     """
 
     def __init__(self, client_for: ClientFor | None = None) -> None:
-        self._client_for = client_for or kafka_clusters.client_for
+        self._client_for = client_for or known_client
         self._known: dict[int, dict[str, str]] = {}
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:

@@ -15,7 +15,7 @@ from typing import Literal
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError
-from onceward.ids import PipelineId, TopicPartition, is_kafka_offset
+from onceward.ids import PipelineId, TopicPartition, is_kafka_offset, partition_offsets
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.offsets import committed_offsets
 
@@ -71,11 +71,7 @@ def ledger_positions(
             f"{seen}",
             next_step="name the topics of one of these sources, or start at another position",
         )
-    return {
-        TopicPartition(topic, int(partition)): offset
-        for topic, parts in ends[0].items()
-        for partition, offset in parts.items()
-    }
+    return partition_offsets(ends[0])
 
 
 def newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import topic_name
 from onceward.kafka.wire.client import KafkaClient
-from onceward.spark.batch.topic_pattern import matching, whole_names
+from onceward.spark.batch.kafka_reader import matching, whole_names
 
 
 class TopicsRead(ABC):

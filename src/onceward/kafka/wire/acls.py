@@ -87,76 +87,31 @@ def minimal_acls(
         no ACL for a regular expression; topics that may not be described are not found, without an
         error.
     """
-    always, first, optional = Need.ALWAYS, Need.FIRST_START, Need.OPTIONAL
-    reads = [
-        Acl(
-            "Read",
-            Kind.TOPIC,
-            topic,
-            always,
-            "Spark reads it, and its offsets are committed with the batch",
-        )
-        for topic in source_topics
-    ] + [
-        Acl(
-            "Read",
-            Kind.TOPIC,
-            prefix,
-            always,
-            "the pattern finds only topics that this allows",
-            prefixed=True,
-        )
-        for prefix in source_prefixes
-    ]
-    offsets = Acl(
-        "Read", Kind.GROUP, pipeline_id, always, "the source offsets are committed for this group"
-    )
-    create = Acl(
-        "Create",
-        Kind.TOPIC,
-        ledger_topic,
-        first,
-        "the pipeline that comes first makes the ledger topic",
+    group = source_topics or source_prefixes
+    topic = Kind.TOPIC
+    rules = (
+        ("Read", topic, source_topics, Need.ALWAYS, _SPARK_READS),
+        ("Read", topic, source_prefixes, Need.ALWAYS, "the pattern finds only these topics"),
+        ("Write", topic, topics, Need.ALWAYS, "the output"),
+        ("Read", topic, [ledger_topic], Need.ALWAYS, "how far the pipeline is, read at its start"),
+        ("Write", topic, [ledger_topic], Need.ALWAYS, "each batch's record, in its transaction"),
+        ("Write", Kind.TRANSACTIONAL_ID, [pipeline_id], Need.ALWAYS, "the batch's transaction"),
+        ("Read", Kind.GROUP, [pipeline_id] if group else [], Need.ALWAYS, _OFFSETS),
+        ("Create", topic, [] if ledger_exists else [ledger_topic], Need.FIRST_START, _CREATES),
+        ("DescribeConfigs", topic, topics, Need.OPTIONAL, "batch.size fits its max.message.bytes"),
+        ("DescribeConfigs", topic, [ledger_topic], Need.OPTIONAL, _CHECKED),
     )
     return [
-        *reads,
-        *(Acl("Write", Kind.TOPIC, topic, always, "the output") for topic in topics),
-        Acl(
-            "Read",
-            Kind.TOPIC,
-            ledger_topic,
-            always,
-            "where the pipeline has got to, read at its start",
-        ),
-        Acl(
-            "Write",
-            Kind.TOPIC,
-            ledger_topic,
-            always,
-            "each batch's record, in the batch's own transaction",
-        ),
-        Acl("Write", Kind.TRANSACTIONAL_ID, pipeline_id, always, "the batch's transaction"),
-        *([offsets] if source_topics or source_prefixes else []),
-        *([] if ledger_exists else [create]),
-        *(
-            Acl(
-                "DescribeConfigs",
-                Kind.TOPIC,
-                topic,
-                optional,
-                "batch.size is fitted to its max.message.bytes",
-            )
-            for topic in topics
-        ),
-        Acl(
-            "DescribeConfigs",
-            Kind.TOPIC,
-            ledger_topic,
-            optional,
-            "its cleanup.policy and replicas are checked",
-        ),
+        Acl(operation, kind, name, need, why, prefixed=names is source_prefixes)
+        for operation, kind, names, need, why in rules
+        for name in names
     ]
 
+
+_SPARK_READS = "Spark reads it, and its offsets are committed with the batch"
+_OFFSETS = "the source offsets are committed for this group"
+_CREATES = "the pipeline that comes first makes the ledger topic"
+_CHECKED = "its cleanup.policy and replicas are checked"
 
 _DESCRIBE = "Describe (Read and Write include it)"
 _WRITES = (Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN)

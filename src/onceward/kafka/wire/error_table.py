@@ -49,6 +49,9 @@ class Api(Enum):
     DESCRIBE_CONFIGS = "DescribeConfigs"
     LIST_GROUPS = "ListGroups"
     DESCRIBE_GROUPS = "DescribeGroups"
+    LIST_TRANSACTIONS = "ListTransactions"
+    DESCRIBE_PRODUCERS = "DescribeProducers"
+    WRITE_TXN_MARKERS = "WriteTxnMarkers"
 
 
 class Meaning(Enum):

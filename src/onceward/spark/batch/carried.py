@@ -1,7 +1,7 @@
 """Typed errors through Spark, which turns what a Python worker or a plan raises into text.
 
 Written where Spark runs Python away from the driver's own process (the reader of a resettable
-source), and into plans that may refuse a row (:mod:`onceward.spark.batch.row_guard`); read by
+source), and into plans that may refuse a row (:mod:`onceward.spark.batch.carried`); read by
 :mod:`onceward.spark.batch.failures` and ``write_errors``. JSON only: what a process says is never
 unpickled.
 
@@ -19,8 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
 from onceward import surroundings
-from onceward.errors import OncewardError, from_json, to_json
+from onceward.errors import OncewardError, RowRefused, from_json, to_json
 
 SECRET = surroundings.random_bytes(16).hex()
 """Of this process. Only the driver's counts, which reads."""
@@ -73,3 +76,9 @@ def _decoded(encoded: str) -> OncewardError | None:
         return from_json(zlib.decompress(base64.b64decode(encoded)).decode())
     except (ValueError, zlib.error):
         return None
+
+
+def unless(condition: Column, value: Column, message: str, next_step: str) -> Column:
+    """Return ``value``; where ``condition`` is true the job fails."""
+    refusal = Carried(RowRefused(message, next_step=next_step))
+    return f.when(condition, f.raise_error(f.lit(str(refusal)))).otherwise(value)

@@ -1,6 +1,7 @@
-"""Small files of ours beside Spark's checkpoint, on the file system that has the checkpoint.
+"""Small files of ours beside Spark's checkpoint, on the file system that has the checkpoint; and
+Spark's own log of commits there.
 
-Called by ``engine.calls.journal``; runs in the driver.
+Called by ``engine.calls.journal`` and ``operate``; runs in the driver.
 ``<checkpoint>/onceward/<pipeline_id>/<name>``. Why there: Spark's commit log is written to that
 very file system, so where such a file cannot be written, the commit most likely cannot either; and
 who restores the one from a copy restores the other.
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.errors import CheckpointUnreachable
 from onceward.ids import PipelineId
@@ -118,3 +121,36 @@ class CheckpointFiles:
 
 def _kind(error: Py4JJavaError) -> str:
     return str(error.java_exception.getClass().getName())
+
+
+def newest_committed(query: StreamingQuery) -> int | None:
+    """Return the newest batch in the commit log of the query's checkpoint, whichever run has
+    written it; None if there is none.
+
+    Whatever the log's file system raises is raised, and takes as long as it takes.
+    """
+    # None in Spark Connect, which the sink refuses anyway
+    wrapper = getattr(query, "_jsq", None)
+    if wrapper is None:
+        return None
+    newest = wrapper.streamingQuery().commitLog().getLatestBatchId()
+    return None if newest.isEmpty() else int(newest.get())
+
+
+def newest_committed_at(checkpoint: str) -> int | None:
+    """Return what :func:`newest_committed` does, for a query that does not exist yet; None, too,
+    without Spark or a checkpoint.
+
+    :param checkpoint: the query's ``checkpointLocation``.
+    """
+    # A session would be that of a thread
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return None
+    paths = context._jvm.org.apache.hadoop.fs
+    folder = paths.Path(paths.Path(checkpoint), "commits")
+    files = folder.getFileSystem(context._jsc.hadoopConfiguration())
+    if not files.exists(folder):
+        return None
+    names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
+    return max((int(name) for name in names if name.isdecimal()), default=None)

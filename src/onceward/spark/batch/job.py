@@ -119,13 +119,15 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
 
     def watch() -> None:
         since: float | None = None
+        looked = True
         while not done.wait(_POLL_SECONDS):
             try:
                 reason = lost()
-            except Exception:
-                log.exception(
-                    "whether the job's attempt is lost could not be found out; looking again"
-                )
+            except Exception as error:  # noqa: BLE001 — it looks again
+                # Once: it looks many times a second
+                level = logging.WARNING if looked else logging.DEBUG
+                looked = False
+                log.log(level, "whether the job's attempt is lost is not known: %r", error)
                 continue
             if reason is None:
                 continue

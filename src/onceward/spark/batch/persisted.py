@@ -37,7 +37,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from onceward.errors import ComputationsMixed
-from onceward.spark.session.environment import block_manager
+from onceward.spark.session.environment import block_manager, scala_context
 
 log = logging.getLogger(__name__)
 
@@ -172,5 +172,5 @@ def _executors(context: SparkContext) -> frozenset[str]:
     port.
     """
     return frozenset(
-        str(context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(",")).split(",")
+        str(scala_context(context).getExecutorMemoryStatus().keySet().mkString(",")).split(",")
     )

@@ -14,8 +14,11 @@ batch's frame belongs to a cloned session that knows no streams of its own).
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
 from typing import Any, Protocol
 
 from pyspark import SparkContext
@@ -25,11 +28,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward.errors import ROWS_REFUSED, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
+from onceward.spark.batch.refused_modes import (
+    SOURCE_EVOLUTION,
+    refuse_source_evolution,
+    refuse_temporary_checkpoint,
+    refuse_unsupported,
+)
 from onceward.spark.session.settings import use_the_drivers_python
 
-SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_PROMISE = "exactly-once output (one micro-batch = one transaction)"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 # How every stateful physical operator prints its StatefulOperatorStateInfo
 _STATEFUL = "state info ["
@@ -99,9 +106,7 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
     query_id: str = context.getLocalProperty(_QUERY_ID) or ""
     execution = _execution(frame, query_id)
     _refuse_another_thread(context, execution)
-    # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
-    refuse_unsupported(context._conf.get("spark.speculation", "false") or "false", execution)
-    refuse_source_evolution(str(frame.sparkSession.conf.get(SOURCE_EVOLUTION, "false")))
+    run = _run(frame, execution)
     running = context.getLocalProperty(_BATCH_ID)
     if running is not None and int(running) != int(batch_id):
         raise UnsupportedQuery(
@@ -109,7 +114,7 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
             next_step="pass on the batch id that Spark gives to the foreachBatch function",
             details={ROWS_REFUSED: True},
         )
-    described = _describe(execution, BatchId(query_id, int(batch_id)))
+    described = _describe(run, execution, BatchId(query_id, int(batch_id)))
     once = described.stateful and _state_names_computations(frame.sparkSession)
     return replace(described, computes_once=once, history=SparkHistory(execution))
 
@@ -264,43 +269,16 @@ def jvm_is_gone() -> bool:
 
 def _active_query(session: SparkSession, query_id: str) -> Any:
     """Return Spark's ``StreamExecution`` of a running query of this driver, or None."""
-    gateway = session.sparkContext._gateway
-    assert gateway is not None  # noqa: S101 — a classic session has one
+    context = session.sparkContext
+    # Asked each time: a session that somebody made anew in the same context has a state of its own
     running = session._jsparkSession.sharedState().activeStreamingQueries()
-    return running.get(gateway.jvm.java.util.UUID.fromString(query_id))
+    return running.get(_java_class(context._gateway, "util.UUID").fromString(query_id))
 
 
-def newest_committed(query: StreamingQuery) -> int | None:
-    """Return the newest batch in the commit log of the query's checkpoint, whichever run has
-    written it; None if there is none.
-
-    Whatever the log's file system raises is raised, and takes as long as it takes.
-    """
-    # None in Spark Connect, which the sink refuses anyway
-    wrapper = getattr(query, "_jsq", None)
-    if wrapper is None:
-        return None
-    newest = wrapper.streamingQuery().commitLog().getLatestBatchId()
-    return None if newest.isEmpty() else int(newest.get())
-
-
-def newest_committed_at(checkpoint: str) -> int | None:
-    """Return what :func:`newest_committed` does, for a query that does not exist yet; None, too,
-    without Spark or a checkpoint.
-
-    :param checkpoint: the query's ``checkpointLocation``.
-    """
-    # A session would be that of a thread
-    context: Any = SparkContext._active_spark_context
-    if context is None:
-        return None
-    paths = context._jvm.org.apache.hadoop.fs
-    folder = paths.Path(paths.Path(checkpoint), "commits")
-    files = folder.getFileSystem(context._jsc.hadoopConfiguration())
-    if not files.exists(folder):
-        return None
-    names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
-    return max((int(name) for name in names if name.isdecimal()), default=None)
+@lru_cache(maxsize=8)
+def _java_class(gateway: Any, name: str) -> Any:
+    """Return ``java.{name}``: py4j asks the JVM for each part of a name at each use."""
+    return reduce(getattr, name.split("."), gateway.jvm.java)
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:
@@ -330,9 +308,8 @@ def _refuse_another_thread(context: Any, execution: Any) -> None:
 
 
 def _in_another_thread(context: Any, execution: Any) -> bool:
-    return not context._jvm.java.lang.Thread.currentThread().equals(
-        execution.queryExecutionThread()
-    )
+    thread = _java_class(context._gateway, "lang.Thread").currentThread()
+    return not thread.equals(execution.queryExecutionThread())
 
 
 def _called_in_another_thread() -> UnsupportedQuery:
@@ -354,99 +331,82 @@ def _state_names_computations(session: SparkSession) -> bool:
     return setting.strip().isdecimal() and int(setting) >= 2
 
 
-def refuse_temporary_checkpoint(frame: DataFrame) -> None:
-    """Refuse a query that has no checkpoint location: Spark makes a folder that the next start
-    does not find.
-
-    ``ResolveWriteToStream``: without the option and without
-    ``spark.sql.streaming.checkpointLocation`` it is a temporary one (``deleteCheckpointOnStop``).
+@dataclass(frozen=True, slots=True)
+class _RunFacts:
+    """What stays the same as long as a query runs: ``StreamExecution`` makes its plan, sources and
+    trigger once. Each fact costs calls into the JVM, half a millisecond each.
     """
-    execution = query_by_id(frame)
-    if execution is not None and _is_temporary(execution):
-        raise UnsupportedQuery(
-            "the query has no checkpoint location: Spark keeps its progress in a temporary folder "
-            f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
-            next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
-            "this query's own that outlasts the driver",
-        )
+
+    run_id: str
+    name: str
+    streams: tuple[Any, ...]
+    kafka_indices: tuple[int, ...]
+    kafka_sources: tuple[KafkaSource, ...]
 
 
-def _is_temporary(execution: Any) -> bool:
-    kind = execution.getClass()
-    while kind.getSimpleName() != "StreamExecution":
-        kind = kind.getSuperclass()
-    found = kind.getDeclaredField("deleteCheckpointOnStop")
-    found.setAccessible(True)
-    return bool(found.get(execution))
+_runs: OrderedDict[str, _RunFacts] = OrderedDict()
+_MOST_RUNS = 50
+_lock = threading.Lock()
 
 
-def refuse_unsupported(speculation: str, execution: Any) -> None:
-    """Refuse the modes under which two writers could meet, or output and offsets could part.
+def _run(frame: DataFrame, execution: Any) -> _RunFacts:
+    """Return the run of a batch; at its first one, find out about it.
 
-    :param speculation: the value of ``spark.speculation``.
-    :param execution: Spark's ``StreamExecution``.
+    :raises UnsupportedQuery: its mode is refused.
     """
-    if speculation.strip().lower() == "true":
-        raise UnsupportedQuery(
-            "spark.speculation=true: a speculative copy of a task would write records twice, "
-            f"against {_PROMISE}",
-            next_step="set spark.speculation=false",
-        )
-    kind = execution.getClass().getSimpleName()
-    if "AsyncProgress" in kind:
-        raise UnsupportedQuery(
-            "asyncProgressTrackingEnabled=true: Spark would start a batch before the one before "
-            f"it is logged, against {_PROMISE}",
-            next_step="remove the option asyncProgressTrackingEnabled",
-        )
-    trigger = execution.trigger().getClass().getSimpleName()
-    if "Continuous" in kind or "Continuous" in trigger or "RealTime" in trigger:
-        raise UnsupportedQuery(
-            f"trigger {trigger.rstrip('$')}: it has no micro-batch boundary to commit at, against "
-            f"{_PROMISE}",
-            next_step="use trigger(processingTime=…) or trigger(availableNow=True)",
-        )
+    run_id = str(execution.runId().toString())
+    with _lock:
+        known = _runs.get(run_id)
+        if known is not None:
+            _runs.move_to_end(run_id)
+            return known
+    session = frame.sparkSession
+    # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
+    speculation = session.sparkContext._conf.get("spark.speculation", "false") or "false"
+    refuse_unsupported(speculation, execution)
+    refuse_source_evolution(str(session.conf.get(SOURCE_EVOLUTION, "false")))
+    refuse_temporary_checkpoint(execution)
+    sources = execution.sources()
+    streams = tuple(sources.apply(index) for index in range(sources.size()))
+    kafka = tuple(
+        index
+        for index, stream in enumerate(streams)
+        if stream.getClass().getSimpleName().startswith("Kafka")
+    )
+    relations = zip(kafka, kafka_options(execution), strict=False)
+    found = _RunFacts(
+        run_id,
+        str(execution.name() or ""),
+        streams,
+        kafka,
+        tuple(KafkaSource(index, _servers(options)) for index, options in relations),
+    )
+    with _lock:
+        _runs[run_id] = found
+        while len(_runs) > _MOST_RUNS:
+            _runs.popitem(last=False)
+    return found
 
 
-def refuse_source_evolution(setting: str) -> None:
-    """Refuse named sources that may come and go (Spark 4.2 and later): the ledger knows sources by
-    their place.
-
-    :param setting: the value of :data:`SOURCE_EVOLUTION`.
-    """
-    if setting.strip().lower() == "true":
-        raise UnsupportedQuery(
-            f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a "
-            "checkpoint, and the ledger would compare the offsets of one with those of another",
-            next_step=f"set {SOURCE_EVOLUTION}=false and start with a new checkpoint",
-        )
-
-
-def _describe(execution: Any, batch: BatchId) -> RunningBatch:
-    streams = execution.sources()
+def _describe(run: _RunFacts, execution: Any, batch: BatchId) -> RunningBatch:
     available, committed = execution.availableOffsets(), execution.committedOffsets()
     sources: list[SourceRange] = []
-    kafka_indices: list[int] = []
-    for index in range(streams.size()):
-        stream = streams.apply(index)
-        if stream.getClass().getSimpleName().startswith("Kafka"):
-            kafka_indices.append(index)
+    for stream in run.streams:
         start = _offset(committed.get(stream))
         if start is None:
             start = _initial_offset(stream)
         end = _offset(available.get(stream))
         # No end: nothing has come yet
         sources.append(SourceRange(start, start if end is None else end))
-    relations = zip(kafka_indices, kafka_options(execution), strict=False)
-    kafka = tuple(KafkaSource(index, _servers(options)) for index, options in relations)
+    is_kafka = len(run.kafka_indices) == len(sources)
     return RunningBatch(
         batch=batch,
-        run_id=str(execution.runId().toString()),
-        name=str(execution.name() or ""),
+        run_id=run.run_id,
+        name=run.name,
         sources=tuple(sources),
-        kafka_sources=kafka,
+        kafka_sources=run.kafka_sources,
         stateful=_STATEFUL in str(execution.lastExecution().executedPlan().toString()),
-        input_records=_input_records(sources) if len(kafka_indices) == len(sources) else None,
+        input_records=_input_records(sources) if is_kafka else None,
     )
 
 

@@ -48,7 +48,21 @@ from pyspark.sql import DataFrame
 from onceward.errors import ComputationsMixed, OncewardError
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.persisted import drop_blocks
-from onceward.spark.session.environment import map_output_tracker
+from onceward.spark.session.environment import dag_scheduler, map_output_tracker
+
+
+def planned_once(frame: DataFrame) -> DataFrame:
+    """Return the rows of ``frame``'s own plan; ``frame`` itself where ``foreachBatch`` has made
+    one of such rows.
+    """
+    if frame._jdf.logicalPlan().getClass().getSimpleName() == "LogicalRDD":
+        return frame
+    session: Any = frame.sparkSession
+    rows = frame._jdf.queryExecution().toRdd()
+    return DataFrame(
+        session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +117,7 @@ class Shuffles:
         context = frame.sparkSession.sparkContext
         tracker = map_output_tracker(context)
         shuffles = sorted(
-            _shuffle_ids(frame._jdf.queryExecution().toRdd(), context._jsc.sc().dagScheduler())
+            _shuffle_ids(frame._jdf.queryExecution().toRdd(), dag_scheduler(context))
         )
         taken_back = {shuffle: _taken_back(context, tracker, shuffle) for shuffle in shuffles}
         lost = [

@@ -27,7 +27,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
 
     :param how: "as parquet", say.
     :raises InvalidColumn: the frame does not fit.
-    :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.row_guard`) or the table
+    :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.carried`) or the table
         refuses a row.
     :raises SendFailed: ``place`` cannot be written to.
     :raises Exception: Spark's own, when the job fails for another reason.

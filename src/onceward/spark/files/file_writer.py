@@ -3,7 +3,7 @@
 It is what ``frame.write.format(…).mode("append").save(folder)`` does, step by step, for two
 reasons:
 
-* The rows of the frame's own plan are what is written (:mod:`onceward.spark.batch.planned`).
+* The rows of the frame's own plan are what is written (:mod:`onceward.spark.batch.shuffles`).
 * How many rows were written is known to the command that wrote them: each task's result, of which
   Spark takes one for each partition, brings what it has written along with what it has committed
   (``WriteTaskResult``, ``BasicWriteJobStatsTracker``). That counts neither attempts that failed
@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
-from onceward.spark.batch.planned import planned_once
+from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
-from onceward.spark.session.jvm_classes import must_have
+from onceward.spark.session.connector import must_have
 
 COMMITTER_OPTIONS = {
     # Version 2 moves a task's files into the folder while other tasks still run, and leaves them
@@ -63,7 +63,7 @@ def write(
     """Write ``frame`` into ``folder``, beside what is there, by one job.
 
     :raises InvalidColumn: the format cannot hold the frame.
-    :raises RowRefused: the frame's own plan refuses a row (:mod:`onceward.spark.batch.row_guard`).
+    :raises RowRefused: the frame's own plan refuses a row (:mod:`onceward.spark.batch.carried`).
     :raises SendFailed: ``folder`` cannot be written to.
     :raises ComputationsMixed: and what ``lost`` returned, and what is known of Spark's failures.
     :raises Exception: Spark's own, when the job fails for another reason.

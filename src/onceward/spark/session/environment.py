@@ -1,5 +1,8 @@
-"""Two parts of the driver's ``SparkEnv``, reached without looking at its class. Driver only;
-called by :mod:`onceward.spark.batch.shuffles` and :mod:`onceward.spark.batch.persisted`.
+"""Parts of the driver's ``SparkContext`` and ``SparkEnv`` that each batch asks, looked up once.
+Driver only; called by :mod:`onceward.spark.batch.shuffles` and
+:mod:`onceward.spark.batch.persisted`.
+
+Those of ``SparkEnv`` are reached without looking at its class.
 
 py4j finds a method by listing all methods of the object's class, for which the JVM loads every
 class that their signatures name. Since Spark 4.3 one of them is ``UDFWorkerSpecification``, which
@@ -10,16 +13,30 @@ protobuf. So nobody calls a method of ``SparkEnv`` through py4j.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from pyspark import SparkContext
 
 
+@lru_cache(maxsize=2)
+def scala_context(context: SparkContext) -> Any:
+    """Return Spark's own ``SparkContext``."""
+    return context._jsc.sc()
+
+
+@lru_cache(maxsize=2)
+def dag_scheduler(context: SparkContext) -> Any:
+    """Return the context's ``DAGScheduler``."""
+    return scala_context(context).dagScheduler()
+
+
+@lru_cache(maxsize=2)
 def map_output_tracker(context: SparkContext) -> Any:
     """Return the driver's ``MapOutputTrackerMaster``: ``TaskSchedulerImpl``, the scheduler on
     every cluster, has it.
     """
-    return context._jsc.sc().taskScheduler().mapOutputTracker()
+    return scala_context(context).taskScheduler().mapOutputTracker()
 
 
 def block_manager(context: SparkContext) -> Any:
@@ -39,5 +56,5 @@ def block_manager(context: SparkContext) -> Any:
     owner = loader.loadClass("org.apache.spark.SparkEnv")
     handle = invoke.MethodHandles.publicLookup().findVirtual(owner, "blockManager", returned)
     return handle.invokeWithArguments(
-        jvm.java.util.Collections.singletonList(context._jsc.sc().env())
+        jvm.java.util.Collections.singletonList(scala_context(context).env())
     )

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
-from onceward.spark.session.java_options import AVRO_LIMITS
+from onceward.spark.session.settings import AVRO_LIMITS
 
 log = logging.getLogger(__name__)
 

@@ -57,12 +57,16 @@ _OPTIONS = {
 }  # fmt: skip
 """What an address may say behind ``?``, in PyMySQL's words."""
 
+_MODES = (
+    "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
+    "NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+)
 _PINNED = """SET SESSION
-    sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO',
+    sql_mode = '{modes}',
     time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1, sql_notes = 1,
     sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, completion_type = 0,
     sql_safe_updates = 0,
-    sql_big_selects = 1, max_sort_length = {sorted}, {limit} = 0"""  # noqa: E501
+    sql_big_selects = 1, max_sort_length = {sorted}, {limit} = 0"""
 """What a session's meaning of values hangs on, and what it does not say: a server may have set it
 in another way. NO_AUTO_VALUE_ON_ZERO: else a 0 in an AUTO_INCREMENT column becomes another number.
 completion_type: else a COMMIT may open another transaction. max_sort_length: so many bytes of a
@@ -340,7 +344,8 @@ def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> My
         )
     limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
     session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
-    session.execute(_PINNED.replace("{limit}", limit).replace("{sorted}", str(SORTED_BYTES)))
+    pinned = _PINNED.replace("{modes}", _MODES).replace("{limit}", limit)
+    session.execute(pinned.replace("{sorted}", str(SORTED_BYTES)))
     if session.execute("SELECT @@max_error_count").fetchone() == (0,):
         session.execute(_WARNINGS)
     if session.is_mariadb:

@@ -77,6 +77,7 @@ _APPEND = (
     "WHERE pipeline = %s AND owner = %s AND sequence = %s AND state = %s"
 )
 _IDENTITY = "SELECT identity FROM {table} WHERE pipeline = %s"
+_PIPELINES = "SELECT pipeline FROM {table} ORDER BY pipeline"
 _READ = "SELECT owner, sequence, record, state FROM {table} WHERE pipeline = %s"
 
 
@@ -123,6 +124,14 @@ class DatabaseLedger(Ledger):
 
     def chain(self, pipeline: PipelineId) -> TableChain:
         return TableChain(self.database, self.table, pipeline)
+
+    def pipelines(self) -> list[PipelineId]:
+        """Return the pipelines that have a row in the table; none where it is missing."""
+        chain = self.chain(PipelineId(""))
+        try:
+            return chain.pipelines()
+        finally:
+            chain.close()
 
     @property
     def where(self) -> Hashable:
@@ -392,6 +401,15 @@ class TableChain(Chain):
             found = connection.execute(self._sql(_KEPT), (self._pipeline, limit)).fetchall()
             connection.commit()
         return (record for (text,) in found if (record := self._decoded(text)) is not None)
+
+    def pipelines(self) -> list[PipelineId]:
+        """Return every pipeline of the table, this one or another."""
+        if not self._is_there(self._named):
+            return []
+        with self._talking() as connection:
+            found = connection.execute(self._sql(_PIPELINES)).fetchall()
+            connection.commit()
+        return [PipelineId(name) for (name,) in found]
 
     def close(self) -> None:
         self._forget_connection()

@@ -121,9 +121,9 @@ class TransactionWriter(PieceWriter):
         if session is None:
             return None
         with named("preparing the transaction of a task"):
+            markers = self._landing.markers  # Quoted.
             session.execute(
-                # Quoted.
-                f"INSERT INTO {self._landing.markers} (pipeline, name) VALUES (%s, %s)",  # noqa: S608
+                f"INSERT INTO {markers} (pipeline, name) VALUES (%s, %s)",  # noqa: S608
                 (self._pipeline, self._name),
             )
             session.execute(f"XA END {xid(self._name)}")

@@ -63,6 +63,12 @@ _NEXT = {
 """If it repeats."""
 
 
+_MEND_ROWS = (
+    "mend or filter such rows in the query, or change the table, and start the query again; "
+    "nothing of the batch was written"
+)
+
+
 def refusal(number: int, text: str, what: str, warned: bool = False) -> OncewardError:
     """Translate a server's error into a typed one.
 
@@ -70,15 +76,40 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
     :param warned: the statement succeeded, and that was a warning.
     """
     said = f"{what}: ({number}) {' '.join(text.split())}"
-    mend = (
-        "mend or filter such rows in the query, or change the table, and start the query again; "
-        "nothing of the batch was written"
-    )
     if warned:
         return RowRefused(
             f"{said}; the server would have stored something else than it was given",
-            next_step=mend,
+            next_step=_MEND_ROWS,
         )
+    if number in _TOO_LARGE or (number in _WITH_SIZES and _SIZES.search(text)):
+        return RowRefused(
+            f"{said}; the batch is one transaction, and larger than the server lets one be",
+            next_step="raise that limit on the server (max_binlog_cache_size, "
+            "group_replication_transaction_size_limit or wsrep_max_ws_size) and start the query "
+            "again; max_offsets_per_trigger keeps the batches after this one smaller",
+        )
+    if number in _ROWS:
+        return RowRefused(said, next_step=_MEND_ROWS)
+    if number in _TABLES:
+        return RowRefused(
+            said,
+            next_step="change the table or its trigger, and start the query again; nothing of the "
+            "batch was written",
+        )
+    setting = _refused_setting(number, text, said)
+    if setting is not None:
+        return setting
+    if number in _LOCKED:
+        said = f"{said}; somebody holds a lock that this waited for"
+        return SendFailed(
+            said, next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock"
+        )
+    then = _NEXT.get(number, "see that the database answers")
+    return SendFailed(said, next_step=f"the batch runs again; if it repeats, {then}")
+
+
+def _refused_setting(number: int, text: str, said: str) -> OncewardError | None:
+    """Return the error if a grant, a table or a setting of the server is in the way."""
     if number in _DENIED:
         return AccessDenied(
             said, next_step="grant it to the login of the sink's url; then start the query again"
@@ -101,28 +132,7 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
             next_step="set binlog_format = ROW, which READ COMMITTED wants; then start the query "
             "again",
         )
-    if number in _TOO_LARGE or (number in _WITH_SIZES and _SIZES.search(text)):
-        return RowRefused(
-            f"{said}; the batch is one transaction, and larger than the server lets one be",
-            next_step="raise that limit on the server (max_binlog_cache_size, "
-            "group_replication_transaction_size_limit or wsrep_max_ws_size) and start the query "
-            "again; max_offsets_per_trigger keeps the batches after this one smaller",
-        )
-    if number in _ROWS:
-        return RowRefused(said, next_step=mend)
-    if number in _TABLES:
-        return RowRefused(
-            said,
-            next_step="change the table or its trigger, and start the query again; nothing of the "
-            "batch was written",
-        )
-    if number in _LOCKED:
-        said = f"{said}; somebody holds a lock that this waited for"
-        return SendFailed(
-            said, next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock"
-        )
-    then = _NEXT.get(number, "see that the database answers")
-    return SendFailed(said, next_step=f"the batch runs again; if it repeats, {then}")
+    return None
 
 
 @contextmanager

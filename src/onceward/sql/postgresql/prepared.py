@@ -233,8 +233,8 @@ SELECT n.nspname::text, c.relname::text,
     md5(concat_ws('/', c.oid, c.relkind, c.relpersistence, c.relhasrules,
         row_security_active(c.oid),
         (SELECT string_agg(
-            concat_ws(',', attname, atttypid, atttypmod, attnotnull, attgenerated, attidentity), ';'
-                           ORDER BY attnum)
+            concat_ws(',', attname, atttypid, atttypmod, attnotnull, attgenerated, attidentity),
+            ';' ORDER BY attnum)
          FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
         (SELECT string_agg(oid::text, ',' ORDER BY oid) FROM tree),
         (SELECT string_agg(concat(t.oid, t.tgenabled), ',' ORDER BY t.oid) FROM pg_trigger t

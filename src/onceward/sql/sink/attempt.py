@@ -15,7 +15,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -172,14 +173,16 @@ class DatabaseAttempt(Attempt):
             staged = staged_columns(write.frame.schema, self._dialect.staged)
             if table is not None:
                 self._fit(staged, self._kept.table_named(table))
-        with events.step(events.SEND, **ids):
+        with events.step(events.SEND, **ids) as values:
             held = self._fetched(write.frame, staged, running)
             if held is not None:
                 name = f"onceward_held_{len(self._frames)}"
                 self._frames.append(HeldFrame(self._dialect, staged, table, name, held))
+                values |= {"path": "driver", "records": int(held.num_rows)}
                 return int(held.num_rows)
             results = self._staged(write.frame, staged, table)
-            return sum(result.rows for result in results)
+            values |= {"path": "tasks", "records": sum(result.rows for result in results)}
+            return int(values["records"])
 
     def _fetched(
         self, frame: DataFrame, staged: Mapping[str, str], running: RunningBatch
@@ -314,12 +317,13 @@ class DatabaseAttempt(Attempt):
     @contextmanager
     def _writing(self, part: Part, running: RunningBatch) -> Iterator[None]:
         name = part.table.name
-        step = (
+        step: AbstractContextManager[dict[str, Any]] = (
             events.step(events.MOVE, **self._ids(running), table=name)
             if part.expected
-            else nullcontext()
+            else nullcontext({})
         )
-        with step, self._dialect.named(f"writing to table {name}"):
+        with step as values, self._dialect.named(f"writing to table {name}"):
+            values["records"] = part.expected
             yield
 
     def _seconds(self) -> float:

@@ -165,11 +165,11 @@ class PreparedTransactions:
 
     def remove_markers(self, finished: Sequence[str]) -> None:
         """Remove the markers of transactions that will never be committed again."""
-        places = ", ".join(["%s"] * len(finished))
+        these = f"name IN ({', '.join(['%s'] * len(finished))})"
         with self.talking("removing markers of finished transactions") as session:
             session.execute(
                 # Quoted.
-                f"DELETE FROM {self._markers} WHERE pipeline = %s AND name IN ({places})",  # noqa: S608
+                f"DELETE FROM {self._markers} WHERE pipeline = %s AND {these}",  # noqa: S608
                 (self._pipeline, *finished),
             )
 

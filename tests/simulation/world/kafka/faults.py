@@ -182,8 +182,14 @@ GIVEN: Mapping[str, frozenset[int]] = {
     "DescribeConfigs": frozenset((3,)),
 }
 
-UNASKED = ("ListGroups", "DescribeGroups")
-"""Requests of ``onceward doctor`` alone, which no pipeline sends: they are not in the model."""
+UNASKED = (
+    "ListGroups",
+    "DescribeGroups",
+    "ListTransactions",
+    "DescribeProducers",
+    "WriteTxnMarkers",
+)
+"""Requests of the command line alone, which no pipeline sends: they are not in the model."""
 
 _LEADERS = ("Produce", "Fetch", "ListOffsets")
 _OF_TRANSACTIONS = (

@@ -95,7 +95,7 @@ def _describe(version: int, request: Any, code: int) -> Answer:
     states = [
         Answer(error_code=code, transactional_id=name, producer_id=0, producer_epoch=0,
         transaction_state="",
-               transaction_timeout_ms=0, transaction_start_time_ms=0)
+               transaction_timeout_ms=0, transaction_start_time_ms=0, topics=[])
         for name in request.transactional_ids
     ]  # fmt: skip
     return Answer(throttle_time_ms=0, transaction_states=states)

@@ -9,7 +9,7 @@ Sources: ``KafkaApis`` (``handleInitProducerIdRequest``, ``handleAddPartitionsTo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka import groups
@@ -167,9 +167,17 @@ def describe(
                 transaction_start_time_ms=now.facts.started_ms,
                 producer_id=now.facts.producer,
                 producer_epoch=now.facts.epoch,
+                topics=_by_topic(now.facts.partitions),
             )
         )
     reply(Answer(throttle_time_ms=0, transaction_states=states))
+
+
+def _by_topic(partitions: Iterable[Where]) -> list[Answer]:
+    indexes: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        indexes.setdefault(topic, []).append(index)
+    return [Answer(topic=topic, partitions=found) for topic, found in indexes.items()]
 
 
 def _untold(name: str, code: int) -> Answer:
@@ -181,6 +189,7 @@ def _untold(name: str, code: int) -> Answer:
         transaction_state="",
         transaction_timeout_ms=0,
         transaction_start_time_ms=0,
+        topics=[],
     )
 
 

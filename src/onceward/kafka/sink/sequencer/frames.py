@@ -12,8 +12,10 @@ Used by ``sequencer.listener`` and ``sequencer.epoch`` (driver) and ``sequencer.
     RELEASE  partitions, next sequences (unanswered)
     FINISH                                         DONE
     FAIL     an error as JSON                      DONE
-                                                   PATIENCE  an answer is still to come (about once a second)
-                                                   STOP      an error as JSON; no GRANT ever follows
+                                                   PATIENCE  an answer is still to come
+                                                   STOP      an error as JSON; no GRANT follows
+
+PATIENCE comes about once a second while the answer does not.
 
 All numbers are big-endian. Both ends are of the same build, so there is no version in here.
 """

@@ -19,18 +19,18 @@ whether or not anything was sent.
 What a request costs does not grow with the number of tasks: who waits for a partition stands in
 that partition's own queue, and only queues of partitions that were given back are looked at.
 
-An attempt's way, and what ends the epoch instead::
+An attempt's way, and what poisons the epoch instead::
 
     (new) ──hello──> READY ──lease──> HOLDING ──release──> READY ──finished──> (done)
                        └──lease: nothing free──> WAITING ──another's release──> HOLDING
 
-    hello     of a second attempt whose predecessor ever held a lease, or of the same attempt twice   → poisoned
-              of an attempt with a number that the task had before: the stage is attempted again      → poisoned
-    lease     after ``finished``, without ``hello``, or while waiting                  → poisoned
-    release   of a lease that is not held by this attempt, or with an impossible sequence             → poisoned
-    finished  while a lease is held                                                    → poisoned
-    disconnected  after holding any lease and without ``finished``                     → poisoned
-    overdue   a lease older than the limit                                             → poisoned
+    hello     of a second attempt whose predecessor ever held a lease, or of the same one twice;
+              with a number that the task had before: the stage is attempted again
+    lease     after ``finished``, without ``hello``, or while waiting
+    release   of a lease that is not held by this attempt, or with an impossible sequence
+    finished  while a lease is held
+    disconnected  after holding any lease and without ``finished``
+    overdue   a lease older than the limit
 """
 
 from __future__ import annotations

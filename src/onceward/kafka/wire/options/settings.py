@@ -96,6 +96,17 @@ _NUMBERS: Mapping[str, tuple[int, int]] = {
     "compression.lz4.level": (1, 17),
     "compression.zstd.level": (-(2**17), 22),
 }
+_CLIENT_NUMBERS = {
+    "request.timeout.ms": "request_timeout_ms",
+    "socket.connection.setup.timeout.max.ms": "connect_timeout_ms",
+}
+_PRODUCER_NUMBERS = {
+    "batch.size": "batch_bytes",
+    "max.request.size": "max_request_bytes",
+    "max.in.flight.requests.per.connection": "max_in_flight",
+    "delivery.timeout.ms": "delivery_timeout_ms",
+    "transaction.timeout.ms": "transaction_timeout_ms",
+}
 _TEXTS = ("client.id", "compression.type", "acks", "enable.idempotence")
 
 OPTIONS = (*_NUMBERS, *_TEXTS, *SECURITY_OPTIONS)
@@ -137,18 +148,7 @@ def settings_from_options(
     :raises ContradictoryOptions: two settings that cannot both hold.
     :raises ConfigurationError: not a number, out of range, unreadable.
     """
-    if not isinstance(options, Mapping):
-        raise ConfigurationError(
-            f"options={options!r} is no dict",
-            next_step='pass Kafka\'s settings by their names: {"batch.size": 65536}',
-        )
-    if oauth_token_provider is not None and not callable(
-        getattr(oauth_token_provider, "token", None)
-    ):
-        raise ConfigurationError(
-            f"oauth_token_provider={oauth_token_provider!r} has no method token()",
-            next_step="pass an object whose token() returns the token, or leave it out",
-        )
+    _refuse_other_types(options, oauth_token_provider)
     texts = {name: _text(name, value) for name, value in options.items()}
     for name in texts:
         _refuse_unknown(name)
@@ -164,13 +164,7 @@ def settings_from_options(
         oauth_token_provider_id=""
         if oauth_token_provider is None
         else _provider_id(oauth_token_provider),
-        **_picked(
-            numbers,
-            {
-                "request.timeout.ms": "request_timeout_ms",
-                "socket.connection.setup.timeout.max.ms": "connect_timeout_ms",
-            },
-        ),
+        **_picked(numbers, _CLIENT_NUMBERS),
     )
     compression = _compression(texts)
     _refuse_without_idempotence(texts, delivery)
@@ -178,16 +172,7 @@ def settings_from_options(
         compression=compression,
         compression_level=_level(numbers, compression),
         acks=_acks(texts, delivery),
-        **_picked(
-            numbers,
-            {
-                "batch.size": "batch_bytes",
-                "max.request.size": "max_request_bytes",
-                "max.in.flight.requests.per.connection": "max_in_flight",
-                "delivery.timeout.ms": "delivery_timeout_ms",
-                "transaction.timeout.ms": "transaction_timeout_ms",
-            },
-        ),
+        **_picked(numbers, _PRODUCER_NUMBERS),
     )
     _refuse_contradictions(client, producer)
     return client, producer
@@ -214,6 +199,21 @@ def spark_source_options(options: Mapping[str, Any]) -> dict[str, str]:
     if any(name in SECURITY_OPTIONS for name in options):
         java |= java_security_options(client.security)
     return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def _refuse_other_types(options: object, oauth_token_provider: object) -> None:
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(
+            f"options={options!r} is no dict",
+            next_step='pass Kafka\'s settings by their names: {"batch.size": 65536}',
+        )
+    if oauth_token_provider is not None and not callable(
+        getattr(oauth_token_provider, "token", None)
+    ):
+        raise ConfigurationError(
+            f"oauth_token_provider={oauth_token_provider!r} has no method token()",
+            next_step="pass an object whose token() returns the token, or leave it out",
+        )
 
 
 def _picked(numbers: Mapping[str, int], fields: Mapping[str, str]) -> dict[str, Any]:

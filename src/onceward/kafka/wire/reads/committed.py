@@ -119,6 +119,19 @@ def visible(
 ) -> Iterator[Record]:
     """Yield what a read-committed consumer is given of one answer to ``Fetch``. Pure.
 
+    :param aborted: as for :func:`with_fates`.
+    """
+    for batch, is_aborted in with_fates(batches, aborted):
+        if not is_aborted:
+            yield from batch.records
+
+
+def with_fates(
+    batches: Sequence[RecordBatch], aborted: Iterable[tuple[int, int]]
+) -> Iterator[tuple[RecordBatch, bool]]:
+    """Yield each batch of data of one answer to ``Fetch``, and whether its transaction was
+    aborted. Pure.
+
     :param aborted: first offset and producer id of the aborted transactions that the answer has a
         part of. Such a transaction goes on until its marker (``CompletedFetch.nextFetchedRecord``
         of kafka-clients).
@@ -132,8 +145,8 @@ def visible(
         if batch.is_control:
             if batch.control_type == ControlType.ABORT:
                 aborting.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in aborting):
-            yield from batch.records
+        else:
+            yield batch, batch.is_transactional and batch.producer_id in aborting
 
 
 def _after_retention(client: KafkaClient, where: TopicPartition, position: int) -> int:

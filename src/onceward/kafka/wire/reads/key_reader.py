@@ -33,7 +33,6 @@ from onceward.kafka.wire.reads.fetch import (
 )
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
-Accepted = Callable[[bytes | None], None]
 Believe = Callable[[RecordBatch, Record], bool]
 """Is a record under the key one of those that are asked for? What is not believed is passed over,
 committed or not.
@@ -60,8 +59,6 @@ class KeyReader:
     """Reads one key of one partition from the log's start on, and keeps its place in between.
 
     :param believe: which records under the key count; by default all.
-    :param accepted: told of each committed value as it is read, the oldest first, as far as
-        compaction has left them.
     """
 
     def __init__(
@@ -70,14 +67,12 @@ class KeyReader:
         where: TopicPartition,
         key: bytes,
         believe: Believe = lambda batch, record: True,
-        *,
-        accepted: Accepted = lambda value: None,
     ) -> None:
         self.where = where
         self._client = client
         self._key = key
-        self._found = _NewestValue(key, believe, accepted)
-        self._log: _PartitionReader | None = None
+        self._found = _NewestValue(key, believe)
+        self._log: PartitionReader | None = None
 
     @property
     def value(self) -> bytes | None:
@@ -182,9 +177,9 @@ class KeyReader:
                 )
             backoff.wait(deadline)
 
-    def _reader(self) -> _PartitionReader:
+    def _reader(self) -> PartitionReader:
         if self._log is None:
-            self._log = _PartitionReader(self._client, self.where)
+            self._log = PartitionReader(self._client, self.where)
         return self._log
 
     def _undecided(self, timeout_ms: int, end: str) -> LedgerUndecided:
@@ -207,10 +202,9 @@ def _is_of(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
 class _NewestValue:
     """Follows data and markers of a partition in offset order; pure."""
 
-    def __init__(self, key: bytes, believe: Believe, accepted: Accepted) -> None:
+    def __init__(self, key: bytes, believe: Believe) -> None:
         self._key = key
         self._believe = believe
-        self._accepted = accepted
         self.value: bytes | None = None
         self.strange: Record | None = None
         self._offset = -1
@@ -239,15 +233,14 @@ class _NewestValue:
     def _accept(self, offset: int, value: bytes | None) -> None:
         if offset > self._offset:
             self._offset, self.value = offset, value
-            self._accepted(value)
 
 
-class _PartitionReader:
+class PartitionReader:
     """Fetches one partition from its start on, whole batches at a time."""
 
     def __init__(self, client: KafkaClient, partition: TopicPartition) -> None:
         self._client = client
-        self._partition = partition
+        self.partition = partition
         self.position = list_offsets(client, [partition], EARLIEST)[partition]
         self.empty_answers = 0
         self._high_watermark = -1
@@ -269,7 +262,7 @@ class _PartitionReader:
         try:
             answer = fetch(
                 self._client,
-                self._partition,
+                self.partition,
                 self.position,
                 wait_ms=wait_ms,
                 read_committed=False,
@@ -284,12 +277,12 @@ class _PartitionReader:
             self.empty_answers += 1
             # Whoever has no news for us may not lead any more.
             if self.empty_answers % EMPTY_ANSWERS == 0:
-                self._client.forget_leaders([self._partition.topic])
+                self._client.forget_leaders([self.partition.topic])
         try:
             batches = batches_from(self.position, answer)
         except CorruptRecords as corrupt:
             raise LedgerUnreadable(
-                f"{self._partition} holds damaged records near offset {self.position}: {corrupt}",
+                f"{self.partition} holds damaged records near offset {self.position}: {corrupt}",
                 next_step="restore the partition from a replica or backup",
             ) from corrupt
         if batches:

@@ -42,6 +42,10 @@ class TransactionDescription:
     state: str
     timeout_ms: int = 0
     """As the last ``InitProducerId`` that was carried out had it."""
+    started_at_ms: int | None = None
+    """Milliseconds since 1970; None while nothing is open."""
+    partitions: tuple[TopicPartition, ...] = ()
+    """Those of the transaction that is open."""
 
 
 class TransactionCoordinator:
@@ -226,6 +230,8 @@ class TransactionCoordinator:
             ProducerIdentity(state.producer_id, state.producer_epoch),
             state.transaction_state,
             state.transaction_timeout_ms,
+            state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
+            tuple(TopicPartition(t.topic, p) for t in state.topics for p in sorted(t.partitions)),
         )
 
     def _ask(

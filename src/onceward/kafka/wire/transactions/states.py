@@ -5,8 +5,9 @@ Pure; a test reads every pair of it. The machine, success drawn straight::
 
     UNINITIALISED -take_over-> READY -begin-> OPEN -commit/abort-> (ENDING) -> READY
                                                |            |
-                                               |            +-- no answer --> IN_DOUBT --recover--> READY
-                                               +-- broker's timeout --------> TIMED_OUT --recover/abort--> READY
+                                               |            +-- no answer --> IN_DOUBT
+                                               +-- broker's timeout --------> TIMED_OUT
+    IN_DOUBT -recover-> READY, TIMED_OUT -recover/abort-> READY
     from everywhere but UNINITIALISED: a newer owner --> FENCED, for good
 """
 

@@ -404,7 +404,7 @@ class Transaction:
                 # Another copy may have asked for the same timeout, and has written then.
                 if granted is None or self._outdated():
                     raise self._fenced(refused) from refused
-                log.info(
+                log.debug(
                     "%s: %s was given to us, and its answer lost", self.transactional_id, granted
                 )
                 # It is nobody's as long as this succeeds, and this is refused if somebody comes

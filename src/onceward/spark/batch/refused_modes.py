@@ -1,0 +1,79 @@
+"""Modes of Spark under which the promise cannot be kept. Called by
+:mod:`onceward.spark.batch.query` for each run of a query.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onceward.errors import UnsupportedQuery
+
+SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_PROMISE = "exactly-once output (one micro-batch = one transaction)"
+
+
+def refuse_temporary_checkpoint(execution: Any) -> None:
+    """Refuse a query that has no checkpoint location: Spark makes a folder that the next start
+    does not find.
+
+    ``ResolveWriteToStream``: without the option and without
+    ``spark.sql.streaming.checkpointLocation`` it is a temporary one (``deleteCheckpointOnStop``).
+    """
+    if _is_temporary(execution):
+        raise UnsupportedQuery(
+            "the query has no checkpoint location: Spark keeps its progress in a temporary folder "
+            f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
+            next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
+            "this query's own that outlasts the driver",
+        )
+
+
+def _is_temporary(execution: Any) -> bool:
+    kind = execution.getClass()
+    while kind.getSimpleName() != "StreamExecution":
+        kind = kind.getSuperclass()
+    found = kind.getDeclaredField("deleteCheckpointOnStop")
+    found.setAccessible(True)
+    return bool(found.get(execution))
+
+
+def refuse_unsupported(speculation: str, execution: Any) -> None:
+    """Refuse the modes under which two writers could meet, or output and offsets could part.
+
+    :param speculation: the value of ``spark.speculation``.
+    :param execution: Spark's ``StreamExecution``.
+    """
+    if speculation.strip().lower() == "true":
+        raise UnsupportedQuery(
+            "spark.speculation=true: a speculative copy of a task would write records twice, "
+            f"against {_PROMISE}",
+            next_step="set spark.speculation=false",
+        )
+    kind = execution.getClass().getSimpleName()
+    if "AsyncProgress" in kind:
+        raise UnsupportedQuery(
+            "asyncProgressTrackingEnabled=true: Spark would start a batch before the one before "
+            f"it is logged, against {_PROMISE}",
+            next_step="remove the option asyncProgressTrackingEnabled",
+        )
+    trigger = execution.trigger().getClass().getSimpleName()
+    if "Continuous" in kind or "Continuous" in trigger or "RealTime" in trigger:
+        raise UnsupportedQuery(
+            f"trigger {trigger.rstrip('$')}: it has no micro-batch boundary to commit at, against "
+            f"{_PROMISE}",
+            next_step="use trigger(processingTime=…) or trigger(availableNow=True)",
+        )
+
+
+def refuse_source_evolution(setting: str) -> None:
+    """Refuse named sources that may come and go (Spark 4.2 and later): the ledger knows sources by
+    their place.
+
+    :param setting: the value of :data:`SOURCE_EVOLUTION`.
+    """
+    if setting.strip().lower() == "true":
+        raise UnsupportedQuery(
+            f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a "
+            "checkpoint, and the ledger would compare the offsets of one with those of another",
+            next_step=f"set {SOURCE_EVOLUTION}=false and start with a new checkpoint",
+        )
