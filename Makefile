@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check figures servers dist clean distclean
+.PHONY: help setup jars lock demo bench bench-latency bench-start test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check figures servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,12 @@ demo: jars ## kill -9 a pipeline on a real broker again and again and count: not
 
 bench: jars ## encoder speed, and the sink beside Spark's own (ARGS="…" passes options on)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-latency: jars ## send to visible at 1,000 records/s beside Spark's own sink, and steps of a batch (4 min)
+	$(BIN)/python -m benchmarks --latency $(ARGS)
+
+bench-start: jars ## seconds to the first commit of a start, and after kill -9, beside Spark's own sink (8 min)
+	$(BIN)/python -m benchmarks --part start $(ARGS)
 
 # Each test has one tier, fast, main, ci or chaos, which tests/tiers.py computes from what it stands on. Two workers have a
 # broker and a Spark session each; whoever is through takes tests over from the other.

@@ -45,7 +45,12 @@ if TYPE_CHECKING:
     from onceward.mysql.source.source import mysql_changes as mysql_changes
     from onceward.operate import restart as restart
     from onceward.operate.exit_status import exit_status as exit_status
+    from onceward.operate.logs import JsonFormatter as JsonFormatter
+    from onceward.operate.metrics import push_metrics as push_metrics
+    from onceward.operate.metrics import register_metrics as register_metrics
+    from onceward.operate.metrics import serve_metrics as serve_metrics
     from onceward.operate.supervise import supervise as supervise
+    from onceward.operate.tracing import trace_batches as trace_batches
     from onceward.operate.waiting import wait as wait
     from onceward.spark.session.settings import spark_conf as spark_conf
     from onceward.sql.ledger.table import DatabaseLedger as DatabaseLedger
@@ -60,6 +65,7 @@ _HOME = {
     "FileSink": "onceward.files.sink",
     "FolderLedger": "onceward.files.ledger",
     "IcebergSink": "onceward.lake.sinks",
+    "JsonFormatter": "onceward.operate.logs",
     "KafkaLedger": "onceward.kafka.ledger.chain",
     "KafkaSink": "onceward.kafka.sink.sink",
     "OncewardError": "onceward.errors",
@@ -76,9 +82,13 @@ _HOME = {
     "kafka_source": "onceward.kafka.source.source",
     "lineage": "onceward.kafka.source.lineage",
     "mysql_changes": "onceward.mysql.source.source",
+    "push_metrics": "onceward.operate.metrics",
     "read_files": "onceward.files.reading",
+    "register_metrics": "onceward.operate.metrics",
+    "serve_metrics": "onceward.operate.metrics",
     "spark_conf": "onceward.spark.session.settings",
     "supervise": "onceward.operate.supervise",
+    "trace_batches": "onceward.operate.tracing",
     "wait": "onceward.operate.waiting",
 }
 
@@ -102,6 +112,7 @@ __all__ = [
     "FileSink",
     "FolderLedger",
     "IcebergSink",
+    "JsonFormatter",
     "KafkaLedger",
     "KafkaSink",
     "OncewardError",
@@ -125,10 +136,14 @@ __all__ = [
     "kafka_source",
     "lineage",
     "mysql_changes",
+    "push_metrics",
     "read_files",
+    "register_metrics",
     "restart",
+    "serve_metrics",
     "spark_conf",
     "supervise",
+    "trace_batches",
     "wait",
 ]
 

@@ -16,8 +16,8 @@ from kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
 from onceward.cli import app
-from onceward.cli.doctor.checks import CheckResult
 from onceward.cli.doctor.consumers import check_consumers
+from onceward.cli.doctor.kinds import CheckResult
 from onceward_testing import LocalKafka
 from onceward_testing.free_ports import free_ports
 

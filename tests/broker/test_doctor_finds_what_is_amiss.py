@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from onceward.cli import app
-from onceward.cli.doctor.checks import CheckResult, check_brokers
+from onceward.cli.doctor.checks import check_brokers
+from onceward.cli.doctor.kinds import CheckResult
 from onceward.ids import TopicPartition
+from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.transactions.transaction import Transaction
@@ -24,9 +26,9 @@ from support.wire_fixtures import settings
 def findings(
     servers: str, *, topics: list[str], ledger: str, config: Path | None = None
 ) -> dict[str, CheckResult]:
-    """By their first words."""
+    """By their first words, and their kind."""
     return {
-        " ".join(f.what.split()[:3]): f
+        " ".join([*f.what.split()[:3], f.kind]).strip(): f
         for f in check_brokers(servers, config, topics, topics, ledger)
     }
 
@@ -47,7 +49,7 @@ def test_a_sound_cluster(
     version = 2 if any_kafka.version == "4.3.1" else 1
     assert any(f"transaction version {version}" in finding.what for finding in found.values())
     assert found[f"source topic {output},"].what.endswith("3 partitions")
-    assert "replication factor 1" in found[f"output topic {output}:"].what
+    assert "replication.factor=1" in found[f"output topic {output}: output-replication"].what
 
 
 def test_the_slowest_of_the_last_batches_is_named(
@@ -81,13 +83,14 @@ def test_a_batch_notes_for_how_long_its_transaction_was_open(driver: Driver) -> 
         pass
     attempt.stage(driver.record(0, attempt.id), driver.running(0))
     attempt.commit()
-    ledger = LedgerTopic(
-        KafkaClient(settings(driver.bootstrap)[0]), driver.ledger_topic, driver.name
-    )
+    client = KafkaClient(settings(driver.bootstrap)[0])
+    ledger = LedgerTopic(client, driver.ledger_topic, driver.name)
     assert (
         ledger.newest() is not None
     )  # waits for the markers, which the coordinator writes after its answer
-    (record,) = ledger.recent()  # waits for nothing
+    (record,) = LedgerTopicReader(client, driver.ledger_topic).recent(
+        driver.name
+    )  # waits for nothing
     assert record.open_ms >= 50
     assert record == attempt.record, "it says nothing about which batch it was"
 

@@ -66,7 +66,7 @@ def test_who_follows_the_advice_can_be_read(name: str) -> None:
             "fail shop.we`ird",
         ]
         wanted += (
-            ["fail binlog_format", "warn binlog_checksum"]
+            ["fail binlog_format", "warn binlog_checksum", "warn gtid_strict_mode"]
             if name == "MariaDB"
             else ["warn gtid_mode"]
         )

@@ -116,3 +116,51 @@ def test_a_watcher_that_hangs_holds_nobody_up(
         stop()
     assert 4 <= len(heard) <= 5
     assert f"too slow for {40 - len(heard)} events" in caplog.text
+
+
+def test_a_step_carries_what_its_block_adds():
+    heard: list[Event] = []
+    stop = events.probe(heard.append)
+    try:
+        with events.step(events.SEND, batch_id=1) as values:
+            values["records"] = 5
+    finally:
+        stop()
+    started, finished = heard
+    assert started.values == {}
+    assert finished.values == {"records": 5}
+    values["records"] = 6
+    assert finished.values == {"records": 5}, "it is a copy"
+
+
+def test_a_watcher_of_some_steps_is_not_told_of_others():
+    heard: list[str] = []
+    stop = events.watch(lambda event: heard.append(event.step), [events.COMMIT])
+    for name in (events.LEASE, events.COMMIT):
+        with events.step(name):
+            pass
+    stop()
+    assert heard == ["commit", "commit"]
+
+
+def test_seconds_of_steps_are_added_up_for_the_batch_that_is_under_way():
+    with events.batch(pipeline="p") as under_way:
+        for _ in range(2):
+            with events.step(events.SEND):
+                pass
+    assert list(under_way.seconds) == ["send"]
+    assert events.batch_ids() == {}
+
+
+def test_what_is_no_step_is_told_to_watchers_alone():
+    probed: list[Event] = []
+    heard: list[Event] = []
+    stops = [events.probe(probed.append), events.watch(heard.append)]
+    error = ZeroDivisionError()
+    events.announce(events.FAIL, {"pipeline": "p"}, error)
+    for stop in stops:
+        stop()
+    assert probed == []
+    assert [(event.step, event.phase, event.error) for event in heard] == [
+        ("fail", "failed", error)
+    ]

@@ -147,7 +147,7 @@ class Life:
     :param commits: how many batches it commits before it ends.
     """
 
-    id = name = "life"
+    id = runId = name = "life"  # noqa: N815 — Spark's name
 
     def __init__(
         self, error: BaseException | None = None, *, endless: bool = False, commits: int = 0

@@ -15,11 +15,16 @@ from typing import Annotated
 
 import typer
 
+from onceward.cli.dashboard import dashboard, report
 from onceward.cli.dead_letters import dead_letters
 from onceward.cli.doctor.command import doctor
 from onceward.cli.groups import Commands
 from onceward.cli.jars import jars
+from onceward.cli.plan import plan
 from onceward.cli.run import run
+from onceward.cli.savepoint import savepoint
+from onceward.cli.status import lag, ledger, status
+from onceward.cli.transactions import transactions
 
 app = typer.Typer(
     name="onceward",
@@ -52,6 +57,14 @@ def _root(
 
 # Every subcommand of this package, in the order in which --help lists them.
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command(context_settings={"allow_interspersed_args": False})(plan)
+app.command()(status)
+app.command()(lag)
+app.add_typer(ledger)
+app.add_typer(transactions)
+app.add_typer(savepoint)
+app.command()(dashboard)
+app.command()(report)
 app.command()(doctor)
 app.add_typer(dead_letters)
 app.command()(jars)

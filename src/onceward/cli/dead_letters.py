@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onceward.cli.shared import Config, Json, Servers, connect
 from onceward.errors import AccessDenied, ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,13 +34,8 @@ dead_letters = typer.Typer(
     no_args_is_help=True,
 )
 
-Servers = Annotated[str, typer.Option(help="Brokers, host:port[,…].")]
 Topic = Annotated[str, typer.Option(help="The dead-letter topic.")]
-Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Client settings, for secured clusters.")
-]
 Ledger = Annotated[str, typer.Option(help="Where it is kept what has been replayed.")]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 Classes = Annotated[
     list[str] | None, typer.Option("--class", help="Only this kind of error; may be repeated.")
 ]
@@ -54,18 +50,12 @@ def _connected(
     bootstrap_servers: str, command_config: Path | None, *topics: str | None
 ) -> Iterator[tuple[KafkaClient, ProducerSettings]]:
     from onceward.ids import topic_name
-    from onceward.kafka.wire.client import KafkaClient
-    from onceward.kafka.wire.options.settings import read_properties, settings_from_options
 
     for topic in topics:
         if topic is not None:
             topic_name(topic)
     options = {"transaction.timeout.ms": _TRANSACTION_MS}
-    options |= {} if command_config is None else read_properties(command_config)
-    settings, producer = settings_from_options(
-        bootstrap_servers, options, client_id="onceward-dead-letters"
-    )
-    client = KafkaClient(settings)
+    client, producer = connect(bootstrap_servers, command_config, "onceward-dead-letters", options)
     try:
         yield client, producer
     except AccessDenied as denied:

@@ -40,7 +40,6 @@ def exit_status(error: BaseException, *, worked_before: bool = False) -> int:
         try:
             ow.wait(query)
         except Exception as error:
-            log.exception("the query failed")
             sys.exit(ow.exit_status(error))
 
     Jobs under ``onceward run`` need no such lines.

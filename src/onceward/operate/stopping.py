@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
 import threading
 from collections.abc import Iterator
@@ -26,8 +27,9 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 
 # A handler may interrupt its thread anywhere, also with a lock in its hand: of all ways to hand on
-# a signal only this queue may be entered again.
-_requests: surroundings.SimpleQueue[int] = surroundings.SimpleQueue()
+# a signal only this queue may be entered again. Signals are the real process's, and so are the
+# queue and its thread: a simulated thread that waited here would hold up all others.
+_requests: queue.SimpleQueue[int] = queue.SimpleQueue()
 _events: list[threading.Event] = []
 _server: threading.Thread | None = None
 _signals = _waiting = 0
@@ -48,7 +50,7 @@ def answer_sigterm() -> None:
     """Answer SIGTERM from now on; called in the main thread."""
     global _server
     if _server is None:
-        _server = surroundings.Thread(target=_serve, name="onceward-stop", daemon=True)
+        _server = threading.Thread(target=_serve, name="onceward-stop", daemon=True)
         _server.start()
     signal.signal(signal.SIGTERM, _hear)
 
@@ -103,11 +105,12 @@ def _serve() -> None:
     )
     gate.close()
     _is_requested = True
+    # Who waits now or later, or has a query, learns why that ends, and ends the job with it
+    is_told = _waiting > 0
     for event in tuple(_events):
         event.set()
     seen: dict[str, Any] = {}
     stopped: set[str] = set()
-    unwound = False
     while True:
         queries = _running()
         for query in queries:
@@ -118,9 +121,11 @@ def _serve() -> None:
                 if is_over and run_id not in stopped:
                     stopped.add(run_id)
                     surroundings.Thread(target=_stop, args=(query,), daemon=True).start()
-        if not (queries or seen or _waiting or unwound):
+        if queries or _waiting:
+            is_told = True
+        elif not is_told:
             # Nothing has begun that could end at a boundary: the session is being built, say
-            _unwinds = unwound = True
+            _unwinds = is_told = True
             os.kill(os.getpid(), signal.SIGTERM)
         surroundings.sleep(_LOOK_SECONDS)
 

@@ -32,7 +32,8 @@ from os import PathLike, fspath
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward import patience, surroundings
+from onceward import events, patience, surroundings
+from onceward.engine.calls import runs
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate import stopping, waiting
 from onceward.operate.restart import (
@@ -44,7 +45,8 @@ from onceward.operate.restart import (
     without_progress,
 )
 from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, within
-from onceward.spark.batch.query import jvm_is_gone, newest_committed, newest_committed_at
+from onceward.spark.batch.checkpoint_files import newest_committed, newest_committed_at
+from onceward.spark.batch.query import jvm_is_gone
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +128,7 @@ def _supervise(
             # No start of this process can help: that is for whoever starts the process
             raise error
         if _has_news(error, news) and not ended.is_set():
-            log.info("query %s is defined anew, and goes on: %s", run.name, error)
+            log.debug("query %s is defined anew, and goes on: %s", run.name, error)
             continue
         failures.append(run.failure())
         error = _with_advice(error)
@@ -139,7 +141,7 @@ def _supervise(
                 run.name,
                 len(failures),
                 pause,
-                _paragraph(error),
+                _paragraph(error, is_logged=run.is_logged),
             )
             raise error
         log.warning(
@@ -147,8 +149,9 @@ def _supervise(
             run.name,
             pause,
             _describe_repetition(failures, error),
-            _paragraph(error),
+            _paragraph(error, is_logged=run.is_logged),
         )
+        events.announce(events.RESTART, {"query_id": run.query_id}, error)
         if ended.wait(pause):
             raise error
 
@@ -196,10 +199,12 @@ def _describe_repetition(failures: list[Failure], error: Exception) -> str:
     return f" (failure {count} without a batch in between{hint})"
 
 
-def _paragraph(error: BaseException) -> str:
+def _paragraph(error: BaseException, *, is_logged: bool) -> str:
     """Return kind and text of an error in one paragraph; of Spark's own the beginning, which may
     have the plan behind it."""
     text = " ".join(str(error).split())
+    if is_logged:
+        return f"{type(error).__name__}, as logged above"
     return (
         f"{type(error).__name__}: "
         f"{text if isinstance(error, OncewardError) else text[:_SPARK_CHARACTERS]}"
@@ -240,6 +245,15 @@ class _Run:
     @property
     def name(self) -> str:
         return "(not started)" if self.query is None else waiting.name(self.query)
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether the sink has logged what its last batch failed with."""
+        return self.query is not None and runs.is_logged(str(self.query.runId))
+
+    @property
+    def query_id(self) -> str:
+        return "" if self.query is None else str(self.query.id)
 
     def failure(self) -> Failure:
         return Failure(

@@ -18,7 +18,7 @@ from onceward.engine.calls.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate import stopping
 from onceward.spark.batch import callbacks
-from onceward.spark.batch.query import newest_committed
+from onceward.spark.batch.checkpoint_files import newest_committed
 
 log = logging.getLogger(__name__)
 

@@ -14,38 +14,30 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
+from onceward.cli.doctor.kinds import CheckResult, Facts, diagnose
+from onceward.cli.shared import connect
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied, OncewardError, TopicMissing
 from onceward.ids import PipelineId, pipeline_id
-from onceward.kafka.ledger.topic import LedgerTopic
+from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.conversation import Refused, Unanswered
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.options.settings import (
     LONGEST_TRANSACTION_MS,
     ProducerSettings,
-    read_properties,
-    settings_from_options,
 )
 from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
-from onceward.spark.session.connector import spark_connector
+from onceward.spark.session.connector import (
+    installed_spark,
+    must_have_been_run,
+    must_start_on,
+    spark_connector,
+)
 from onceward.spark.session.java import java_found, must_have_modules
-from onceward.spark.session.versions import installed_spark, must_have_been_run, must_start_on
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """What was looked at, how it is, and what to do if it is amiss."""
-
-    status: Literal["ok", "warn", "fail"]
-    what: str
-    next_step: str = ""
-
 
 _NARROW = 0.5
 """From this share of the timeout on a batch twice as large, or brokers half as fast, would not get
@@ -66,7 +58,7 @@ def check_slowest_batch(
 
     :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: the ledger cannot be read.
     """
-    recent = LedgerTopic(client, ledger_topic, pipeline).recent()
+    recent = LedgerTopicReader(client, ledger_topic).recent(pipeline)
     return compare_with_timeout(
         pipeline, recent, _timeout_ms(client, pipeline), most_ms, ledger_topic
     )
@@ -234,6 +226,18 @@ def run_check(check: Callable[[], CheckResult]) -> CheckResult:
         return CheckResult("fail", error.message, error.next_step)
 
 
+def run_checks(check: Callable[[], list[CheckResult]]) -> list[CheckResult]:
+    """Return what ``check`` finds, as :func:`run_check` does."""
+    found: list[CheckResult] = []
+
+    def run() -> CheckResult:
+        found.extend(check())
+        return CheckResult("ok", "")
+
+    outcome = run_check(run)
+    return found if outcome.status == "ok" else [outcome]
+
+
 def _java() -> CheckResult:
     java, major = java_found()
     must_start_on(java, major, installed_spark())
@@ -274,10 +278,16 @@ def check_brokers(
         )
         if reached.status != "ok":
             return [reached]
+        largest, looks = 0, []
+        for name in sources:
+            look = run_checks(partial(_source, client, name))
+            looks += look
+            if look[0].status == "ok":
+                largest = max(largest, _largest_record(client, name))
         return [
             reached,
             run_check(lambda: _transactions(client)),
-            run_check(lambda: _timeout(client, producer.transaction_timeout_ms)),
+            *run_checks(partial(_brokers, client, producer.transaction_timeout_ms)),
             *(
                 []
                 if named is None
@@ -287,9 +297,14 @@ def check_brokers(
                     )
                 ]
             ),
-            run_check(lambda: _ledger(client, ledger_topic)),
-            *(run_check(partial(_output, client, name)) for name in topics),
-            *(run_check(partial(_source, client, name)) for name in sources),
+            *run_checks(partial(_transaction_log, client)),
+            *run_checks(partial(_ledger, client, ledger_topic)),
+            *(
+                each
+                for name in topics
+                for each in run_checks(partial(_output, client, name, largest))
+            ),
+            *looks,
         ]
     finally:
         client.close()
@@ -298,9 +313,7 @@ def check_brokers(
 def connected(servers: str, command_config: Path | None) -> tuple[KafkaClient, ProducerSettings]:
     """Return a client with the patience of somebody in front of a screen. :raises
     ConfigurationError: wrong settings."""
-    options = _QUICK if command_config is None else _QUICK | read_properties(command_config)
-    settings, producer = settings_from_options(servers, options, client_id="onceward-doctor")
-    return KafkaClient(settings), producer
+    return connect(servers, command_config, "onceward-doctor", _QUICK)
 
 
 def _most(client: KafkaClient) -> int | None:
@@ -321,61 +334,104 @@ def _transactions(client: KafkaClient) -> CheckResult:
     )
 
 
-def _timeout(client: KafkaClient, chosen_ms: int | None) -> CheckResult:
-    most = int(client.broker_config().get("transaction.max.timeout.ms") or 0)
-    wanted_ms = min(most, LONGEST_TRANSACTION_MS) if chosen_ms is None else chosen_ms
-    if most >= wanted_ms:
-        return CheckResult(
-            "ok",
-            f"transaction.max.timeout.ms={most}, the sink's transaction.timeout.ms is {wanted_ms}",
-        )
-    return CheckResult(
-        "fail",
-        f"transaction.max.timeout.ms={most} is below the sink's "
-        f"transaction.timeout.ms={wanted_ms}",
-        "raise it on the brokers, or lower transaction.timeout.ms",
-    )
+def _brokers(client: KafkaClient, chosen_ms: int | None) -> list[CheckResult]:
+    """Check the settings of every broker; those that have the same are one finding."""
+    by_settings: dict[frozenset[tuple[str, str | None]], list[int]] = {}
+    for node in client.brokers():
+        config = client.broker_config(node)
+        asked = frozenset((name, config.get(name)) for name in _OF_BROKERS)
+        by_settings.setdefault(asked, []).append(node)
+    found = []
+    for settings, nodes in by_settings.items():
+        facts = dict(settings)
+        most = int(facts["transaction.max.timeout.ms"] or 0)
+        wanted_ms = min(most, LONGEST_TRANSACTION_MS) if chosen_ms is None else chosen_ms
+        what = f"brokers {', '.join(map(str, nodes))}"
+        amiss = diagnose("brokers", what, facts | {"transaction.timeout.ms": str(wanted_ms)})
+        found += amiss or [
+            CheckResult(
+                "ok",
+                f"{what}: transaction.max.timeout.ms={most}, the sink's transaction.timeout.ms is "
+                f"{wanted_ms}",
+            )
+        ]
+    return found
 
 
-def _ledger(client: KafkaClient, topic: str) -> CheckResult:
+_OF_BROKERS = (
+    "auto.create.topics.enable",
+    "offsets.retention.minutes",
+    "transaction.max.timeout.ms",
+    "transactional.id.expiration.ms",
+)
+_TRANSACTION_LOG = "__transaction_state"
+
+
+def _transaction_log(client: KafkaClient) -> list[CheckResult]:
     try:
-        replicas = client.replication_factor(topic)
+        return _topic(client, "transaction log", _TRANSACTION_LOG)
     except TopicMissing:
-        return CheckResult(
+        # made with the first transaction
+        return []
+
+
+def _ledger(client: KafkaClient, topic: str) -> list[CheckResult]:
+    try:
+        return _topic(client, "ledger topic", topic)
+    except TopicMissing:
+        return [
+            CheckResult(
+                "ok",
+                f"ledger topic {topic} does not exist yet: the first pipeline creates it, if it "
+                "may",
+            )
+        ]
+
+
+def _output(client: KafkaClient, topic: str, largest: int) -> list[CheckResult]:
+    more = {"largest.source.record": str(largest)} if largest else {}
+    return _topic(client, "output topic", topic, more)
+
+
+def _topic(
+    client: KafkaClient, subject: str, topic: str, more: Facts | None = None
+) -> list[CheckResult]:
+    facts = _topic_facts(client, topic) | dict(more or {})
+    servers = ",".join(client.settings.bootstrap_servers)
+    amiss = diagnose(subject, f"{subject} {topic}", facts, name=topic, servers=servers)
+    return amiss or [
+        CheckResult(
             "ok",
-            f"ledger topic {topic} does not exist yet: the first pipeline creates it, if it may",
+            f"{subject} {topic}: replication factor {facts['replication.factor']}, "
+            f"min.insync.replicas {facts['min.insync.replicas']}",
         )
-    config = client.topic_config(topic)
-    cleanup = config.get("cleanup.policy") or ""
-    if cleanup != "compact":
-        return CheckResult(
-            "fail",
-            f"ledger topic {topic} has cleanup.policy={cleanup}",
-            "set cleanup.policy=compact (kafka-configs --alter): Kafka would delete what "
-            "exactly-once rests on",
-        )
-    return _replication_result(
-        f"ledger topic {topic}, compacted", replicas, config.get("min.insync.replicas")
-    )
+    ]
 
 
-def _output(client: KafkaClient, topic: str) -> CheckResult:
+def _topic_facts(client: KafkaClient, topic: str) -> dict[str, str | None]:
     replicas = client.replication_factor(topic)
-    return _replication_result(
-        f"output topic {topic}", replicas, client.topic_config(topic).get("min.insync.replicas")
+    return client.topic_config(topic) | {"replication.factor": str(replicas)}
+
+
+def _largest_record(client: KafkaClient, topic: str) -> int:
+    try:
+        return int(client.topic_config(topic).get("max.message.bytes") or 0)
+    except OncewardError:
+        # named by the look at the source
+        return 0
+
+
+def _source(client: KafkaClient, topic: str) -> list[CheckResult]:
+    partitions = len(client.topic_partitions([topic])[topic])
+    servers = ",".join(client.settings.bootstrap_servers)
+    found = CheckResult("ok", f"source topic {topic}, {partitions} partitions")
+    amiss = run_checks(
+        lambda: diagnose(
+            "source topic",
+            f"source topic {topic}",
+            client.topic_config(topic),
+            name=topic,
+            servers=servers,
+        )
     )
-
-
-def _source(client: KafkaClient, topic: str) -> CheckResult:
-    return CheckResult(
-        "ok", f"source topic {topic}, {len(client.topic_partitions([topic])[topic])} partitions"
-    )
-
-
-def _replication_result(what: str, replicas: int, in_sync: str | None) -> CheckResult:
-    text = f"{what}: replication factor {replicas}, min.insync.replicas {in_sync}"
-    if replicas >= 3 and int(in_sync or 1) >= 2:
-        return CheckResult("ok", text)
-    return CheckResult(
-        "warn", text, "use 3 and 2, or the loss of one broker stops the pipeline or loses records"
-    )
+    return [found, *amiss]

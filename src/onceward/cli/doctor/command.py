@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onceward.cli.shared import CONFIG_VARIABLE, SERVERS_VARIABLE
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from onceward.cli.doctor.checks import CheckResult
+    from onceward.cli.doctor.kinds import CheckResult
     from onceward.kafka.wire.acls import Acl
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
@@ -32,12 +33,14 @@ class AclFormat(str, Enum):
 
 def doctor(
     bootstrap_servers: Annotated[
-        str | None, typer.Option(help="Brokers to look at, host:port[,…].")
+        str | None,
+        typer.Option(envvar=SERVERS_VARIABLE, help="Brokers to look at, host:port[,…]."),
     ] = None,
     command_config: Annotated[
         Path | None,
         typer.Option(
-            help="Kafka client settings as a properties file: security.protocol and the like."
+            envvar=CONFIG_VARIABLE,
+            help="Kafka client settings as a properties file: security.protocol and the like.",
         ),
     ] = None,
     topic: Annotated[
@@ -73,6 +76,17 @@ def doctor(
             "sees."
         ),
     ] = "",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="What a sink writes to: postgresql://…, mysql://…, mariadb://…, redis://…, or "
+            "the address of an OpenSearch, https://…, with its index in --tables."
+        ),
+    ] = None,
+    registry: Annotated[str | None, typer.Option(help="A schema registry, https://….")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(help="With --registry: a subject; may be repeated.")
+    ] = None,
     acls: Annotated[
         bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")
     ] = False,
@@ -92,9 +106,9 @@ def doctor(
         AclFormat, typer.Option("--format", help="With --acls: how to print.")
     ] = AclFormat.KAFKA_ACLS,
 ) -> None:
-    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls; or
-    look for readers of uncommitted records with --consumers; or at a server whose changes are to be read, with
-    --mysql.
+    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print
+    ACLs with --acls; or look for readers of uncommitted records with --consumers; or at a server
+    whose changes are to be read, with --mysql; or at what a sink writes to, with --target.
     """
     topics, sources = topic or [], source_topic or []
     if acls:
@@ -106,8 +120,12 @@ def doctor(
     if consumers:
         _end(_print(_consumers(bootstrap_servers, command_config, topics)))
         return
+    names = [name.strip() for name in tables.split(",") if name.strip()]
     if mysql is not None:
-        _mysql(mysql, [name.strip() for name in tables.split(",") if name.strip()])
+        _mysql(mysql, names)
+        return
+    if target is not None or registry is not None:
+        _end(_print(_targets(target, names, registry, subject or [])))
         return
     from onceward.cli.doctor.checks import check_brokers, check_machine
 
@@ -139,6 +157,15 @@ def _consumers(
             next_step="add --bootstrap-servers and --topic",
         )
     return check_consumers(bootstrap_servers, command_config, topics)
+
+
+def _targets(
+    target: str | None, names: list[str], registry: str | None, subjects: list[str]
+) -> list[CheckResult]:
+    from onceward.cli.doctor.targets import check_registry, check_target
+
+    found = [] if target is None else check_target(target, names)
+    return found + ([] if registry is None else check_registry(registry, subjects))
 
 
 def _mysql(url: str, tables: list[str]) -> None:

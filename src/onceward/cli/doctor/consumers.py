@@ -1,5 +1,6 @@
-"""Who reads an output topic, and with which isolation level, as far as brokers can know. Called by ``onceward doctor
---consumers``.
+"""Who reads an output topic, and with which isolation level, as far as brokers can know.
+
+Called by ``onceward doctor --consumers``.
 
 ``isolation.level`` is a field of each ``Fetch``, and no group, member or offset tells of it. What
 remains: offsets that nobody who reads committed records comes to prove the opposite. It changes
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from onceward.cli.doctor.checks import CheckResult, connected, run_check
+from onceward.cli.doctor.checks import connected, run_check
+from onceward.cli.doctor.kinds import CheckResult
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.wire.admin import describe_config
 from onceward.kafka.wire.client import KafkaClient

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from onceward.cli.doctor.checks import CheckResult
+from onceward.cli.doctor.kinds import CheckResult
 from onceward.cli.doctor.mysql_lines import SETTINGS, Missing, lines
 from onceward.errors import OncewardError
 from onceward.mysql.snapshot.keys import quote
@@ -111,7 +111,7 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
     """Yield what a query would start with all the same, each with the setting that it is about."""
     said = server.variables(
         "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days",
-        "max_binlog_total_size",
+        "max_binlog_total_size", "gtid_strict_mode",
         "binlog_expire_logs_auto_purge", *_COMPRESSED,
     )  # fmt: skip
     yield "binlog_expire_logs_seconds", _kept(said)
@@ -121,6 +121,12 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
             "read"
         )
         yield "binlog_checksum", CheckResult("warn", what, "set it to CRC32")
+    if said.get("gtid_strict_mode") == "OFF":
+        what = (
+            "gtid_strict_mode: OFF; numbers may come out of order, and a query that meets such "
+            "behind a failover is refused"
+        )
+        yield "gtid_strict_mode", CheckResult("warn", what, "set it to ON")
     for name in _COMPRESSED:
         if said.get(name) == "ON":
             yield name, CheckResult("ok", f"{name}: ON; compressed binlogs are read, too")

@@ -21,6 +21,7 @@ SETTINGS: Mapping[str, str] = {
     "binlog_checksum": "'CRC32'",
     "binlog_expire_logs_seconds": "604800",
     "server_id": "1",
+    "gtid_strict_mode": "ON",
 }
 """The value that each is to have."""
 

@@ -1,0 +1,169 @@
+"""Checks of what a sink writes to besides Kafka, and of a schema registry. Called by ``onceward
+doctor --target`` and ``--registry``.
+
+They read settings and change nothing; what is amiss is told by the rows of
+:mod:`onceward.cli.doctor.kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from onceward.cli.doctor.checks import run_checks
+from onceward.cli.doctor.kinds import CheckResult, diagnose
+from onceward.delivery import opensearch_writer, redis_writer
+from onceward.delivery.opensearch_writer import NotTaken, OpenSearchWriter
+from onceward.errors import ConfigurationError, TargetUnreachable
+from onceward.formats.registry.client import SchemaRegistry
+from onceward.sql.ledger.database import Database, Session
+from onceward.sql.ledger.mysql import MySQL
+from onceward.sql.ledger.postgresql import PostgreSQL
+
+_SECONDS = 10
+_REDIS = ("appendonly", "appendfsync", "maxmemory-policy")
+
+
+def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
+    """Check a database, a Redis or an OpenSearch by its address.
+
+    :param names: tables of the database, or the index.
+
+    :raises ConfigurationError: the address cannot be.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme in ("postgresql", "postgres"):
+        return run_checks(lambda: _postgresql(url, names))
+    if scheme in ("mysql", "mariadb"):
+        return run_checks(lambda: _mysql(url))
+    if scheme in ("redis", "rediss"):
+        return run_checks(lambda: _redis(url))
+    if scheme in ("http", "https"):
+        return [each for name in names for each in run_checks(partial(_opensearch, url, name))]
+    raise ConfigurationError(
+        "--target=… is no address of a database, a Redis or an OpenSearch",
+        next_step="pass postgresql://…, mysql://…, mariadb://…, redis://… or https://…",
+    )
+
+
+def _sound(what: str, found: list[CheckResult]) -> list[CheckResult]:
+    return found or [CheckResult("ok", f"{what}: nothing is amiss")]
+
+
+def _asked(database: Database, ask: Callable[[Session], list[CheckResult]]) -> list[CheckResult]:
+    """Ask in one session, which reads only."""
+    try:
+        with closing(database.connect("onceward doctor", 60_000, 1000 * _SECONDS)) as session:
+            return ask(session)
+    except database.errors as error:
+        raise TargetUnreachable(
+            f"the database at {database.host} does not answer: {error}",
+            next_step="correct the address or the login, and see that the server runs",
+        ) from None
+
+
+def _postgresql(url: str, tables: Sequence[str]) -> list[CheckResult]:
+    # Of a standby, too, whatever the sink asks for
+    database = PostgreSQL(f"{url}{'&' if '?' in url else '?'}target_session_attrs=any")
+
+    def ask(session: Any) -> list[CheckResult]:
+        names = ("fsync", "transaction_read_only", "max_prepared_transactions")
+        shown = ", ".join(f"current_setting('{name}')" for name in names)
+        row = session.execute(f"SELECT pg_backend_pid(), current_user, {shown}").fetchone()
+        # A pooler makes up the process number that a session begins with.
+        is_pooled = session.connection.info.backend_pid != row[0]
+        facts = dict(zip(names, map(str, row[2:]), strict=True))
+        found = diagnose(
+            "PostgreSQL",
+            f"PostgreSQL at {database.host}",
+            facts | {"pooler": "yes" if is_pooled else "no"},
+        )
+        for table in tables:
+            (hides,) = session.execute(
+                "SELECT coalesce(bool_or(row_security_active(oid)), false) FROM pg_class "
+                "WHERE oid = to_regclass(%s)",
+                (table,),
+            ).fetchone()
+            seen = {"row_security": "yes" if hides else "no"}
+            found += diagnose("target table", f"table {table}", seen, login=str(row[1]))
+        return _sound(f"PostgreSQL at {database.host}", found)
+
+    return _asked(database, ask)
+
+
+def _mysql(url: str) -> list[CheckResult]:
+    database = MySQL(url)
+
+    def ask(session: Any) -> list[CheckResult]:
+        names = ("local_infile", "innodb_flush_log_at_trx_commit", "read_only")
+        row = session.execute("SELECT " + ", ".join(f"@@{name}" for name in names)).fetchone()
+        facts = dict(zip(names, map(str, row), strict=True))
+        what = f"database at {database.host}"
+        return _sound(what, diagnose("MySQL", what, facts))
+
+    return _asked(database, ask)
+
+
+def _redis(url: str) -> list[CheckResult]:
+    library = redis_writer.client_library()
+    where = f"Redis at {urlsplit(url).hostname}"
+    try:
+        with closing(
+            library.Redis.from_url(
+                url,
+                decode_responses=True,
+                socket_timeout=_SECONDS,
+                socket_connect_timeout=_SECONDS,
+            )
+        ) as client:
+            facts = {name: client.config_get(name).get(name) for name in _REDIS}
+    except (library.exceptions.RedisError, ValueError) as error:
+        raise TargetUnreachable(
+            f"{where} does not say its settings: {error}",
+            next_step="correct the address or the login; a managed service that hides CONFIG has "
+            "them on its pages",
+        ) from None
+    return _sound(where, diagnose("Redis", where, facts))
+
+
+def _opensearch(url: str, index: str) -> list[CheckResult]:
+    what = f"index {index} of OpenSearch"
+    with closing(OpenSearchWriter(url, index, by_column=False, tombstone_s=None)) as writer:
+        try:
+            there, replicas = writer.describe("index.number_of_replicas")
+        except ConfigurationError as error:
+            return [CheckResult("fail", error.message, error.next_step, "opensearch-rollover")]
+        except (NotTaken, opensearch_writer.client_library().exceptions.HTTPError) as error:
+            raise TargetUnreachable(
+                f"OpenSearch at {urlsplit(url).hostname} does not answer: {error}",
+                next_step="correct the address or the login, and see that the server runs",
+            ) from None
+    return _sound(
+        what, diagnose("OpenSearch", what, {"index.number_of_replicas": replicas}, name=there)
+    )
+
+
+def check_registry(url: str, subjects: Sequence[str]) -> list[CheckResult]:
+    """Check that a registry has ``subjects``, and that it compares their versions."""
+    return run_checks(lambda: _registry(SchemaRegistry(url, timeout_s=_SECONDS), subjects))
+
+
+def _registry(registry: SchemaRegistry, subjects: Sequence[str]) -> list[CheckResult]:
+    known = registry.subjects()
+    found: list[CheckResult] = []
+    for subject in subjects:
+        alike = [name for name in known if name.rpartition(":")[2] == subject.rpartition(":")[2]]
+        facts = {"subject": "there" if subject in known else "missing"}
+        if subject in known:
+            facts["compatibility"] = registry.compatibility(subject)
+        found += diagnose(
+            "schema registry",
+            f"subject {subject}",
+            facts,
+            name=quote(subject, safe=":."),
+            alike=", ".join(alike) or "none is alike",
+        )
+    return _sound(f"schema registry at {registry.url}, {len(known)} subjects", found)

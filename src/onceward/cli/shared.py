@@ -1,0 +1,159 @@
+"""What commands share: a client by the options of a command line, and tables.
+
+Called by the commands; heavy imports are inside functions, as there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onceward.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from onceward.kafka.wire.client import KafkaClient
+    from onceward.kafka.wire.options.settings import ProducerSettings
+    from onceward.operate.status import LedgerView
+
+SERVERS_VARIABLE = "ONCEWARD_BOOTSTRAP_SERVERS"
+"""Set once in a shell, it makes each command that a log, an alert or an error prints complete."""
+CONFIG_VARIABLE = "ONCEWARD_COMMAND_CONFIG"
+
+# ledger.topic.DEFAULT_TOPIC and, below, sql.ledger.table.DEFAULT_TABLE, which would import clients
+LEDGER_TOPIC = "onceward-ledger"
+
+Servers = Annotated[str, typer.Option(envvar=SERVERS_VARIABLE, help="Brokers, host:port[,…].")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        envvar=CONFIG_VARIABLE, metavar="FILE", help="Client settings, for secured clusters."
+    ),
+]
+Pipeline = Annotated[str, typer.Option("--pipeline-id", help="The pipeline.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def connect(
+    bootstrap_servers: str,
+    command_config: Path | None,
+    client_id: str,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[KafkaClient, ProducerSettings]:
+    """Return a client, which the caller closes, and the settings for a producer.
+
+    :param command_config: a properties file; what it says comes before ``options``.
+    :raises ConfigurationError: wrong settings.
+    """
+    from onceward.kafka.wire.client import KafkaClient
+    from onceward.kafka.wire.options.settings import read_properties, settings_from_options
+
+    named = {} if command_config is None else read_properties(command_config)
+    settings, producer = settings_from_options(
+        bootstrap_servers, {**(options or {}), **named}, client_id=client_id
+    )
+    return KafkaClient(settings), producer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerOptions:
+    """Options by which a command line names a ledger; the fields are the options."""
+
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(
+            envvar=SERVERS_VARIABLE, help="Brokers, host:port[,…], of the ledger or the sources."
+        ),
+    ] = None
+    command_config: Config = None
+    ledger_topic: Annotated[
+        str, typer.Option(envvar="ONCEWARD_LEDGER_TOPIC", help="The ledger topic.")
+    ] = LEDGER_TOPIC
+    ledger_path: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ONCEWARD_LEDGER_PATH",
+            help="Instead of the topic: the folder that has the ledger.",
+        ),
+    ] = None
+    ledger_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ONCEWARD_LEDGER_URL",
+            help="Instead of the topic: the database that has the ledger's table.",
+        ),
+    ] = None
+    ledger_table: Annotated[str, typer.Option(help="With --ledger-url: the ledger's table.")] = (
+        "onceward_ledger"
+    )
+
+    def view(self) -> LedgerView:
+        """Return the ledger that they name.
+
+        :raises ConfigurationError: they name none, or a wrong setting.
+        """
+        from onceward.kafka.wire.options.settings import read_properties
+        from onceward.operate.status import open_ledger
+
+        if self.bootstrap_servers is None and self.ledger_path is None and self.ledger_url is None:
+            raise ConfigurationError(
+                "no ledger is named",
+                next_step="add --bootstrap-servers, --ledger-path or --ledger-url, or set "
+                f"{SERVERS_VARIABLE} in the shell",
+            )
+        config = self.command_config
+        return open_ledger(
+            bootstrap_servers=self.bootstrap_servers,
+            options=None if config is None else read_properties(config),
+            ledger_topic=self.ledger_topic,
+            path=self.ledger_path,
+            url=self.ledger_url,
+            table=self.ledger_table,
+        )
+
+
+def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, which takes keywords only, the options that name a ledger beside its own. It
+    is called with them as ``at``, :class:`LedgerOptions`; one that it declares itself is its own.
+    """
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    del own["at"]
+    shared = inspect.signature(LedgerOptions, eval_str=True).parameters
+    added = {name: option for name, option in shared.items() if name not in own}
+
+    @functools.wraps(command)
+    def call(**named: Any) -> None:
+        at = LedgerOptions(**{name: named.pop(name) for name in added})
+        command(at=at, **named)
+
+    options = [*own.values(), *added.values()]
+    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in options}
+    return call
+
+
+def table(*columns: str) -> Any:
+    """Return an empty table of rich; a column whose name ends in ``>`` has numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        right = column.endswith(">")
+        made.add_column(column.rstrip(">"), justify="right" if right else "left", no_wrap=True)
+    return made
+
+
+def print_table(shown: Any) -> None:
+    """Print a table; for a program that reads it, nothing is cut."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=500)
+    console.print(shown)

@@ -1,0 +1,249 @@
+"""``onceward status``, ``lag`` and ``ledger``: what pipelines are doing, and what they have done.
+No Spark, and no driver is asked.
+
+Registered in :mod:`onceward.cli`; what they read is in :mod:`onceward.operate.status`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onceward.cli.shared import (
+    Json,
+    LedgerOptions,
+    Pipeline,
+    Servers,
+    names_a_ledger,
+    print_table,
+    table,
+)
+from onceward.errors import ConfigurationError
+from onceward.operate.status import NEXT_STEPS, moment, span
+
+if TYPE_CHECKING:
+    from onceward.operate.status import LedgerEntry, PartitionLag, PipelineStatus
+
+NOT_WELL = 1
+
+Pipelines = Annotated[
+    list[str] | None, typer.Option("--pipeline-id", help="A pipeline; may be repeated.")
+]
+Limit = Annotated[int, typer.Option(min=1, help="So many batches at most.")]
+
+ledger = typer.Typer(
+    name="ledger",
+    help="The batches that a pipeline has committed: show, follow or export them.",
+    no_args_is_help=True,
+)
+
+
+@names_a_ledger
+def status(
+    *,
+    at: LedgerOptions,
+    pipeline_id: Pipelines = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every pipeline of the ledger (the default).")
+    ] = False,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.5, help="With --watch: seconds between two looks.")
+    ] = 2.0,
+) -> None:
+    """Say what each pipeline is doing: running, idle, catching up, restarting, stopped, fenced,
+    stuck or unknown. Exit status 1 if one of them is none of the first three.
+    """
+    if every and pipeline_id:
+        raise ConfigurationError(
+            "--all and --pipeline-id are both given", next_step="leave one of them out"
+        )
+    view = at.view()
+
+    def look() -> list[PipelineStatus]:
+        return [view.status(each) for each in pipeline_id or view.pipelines()]
+
+    if watch:
+        _watch(look, interval)
+        return
+    found = look()
+    if as_json:
+        typer.echo(json.dumps([_json(each) for each in found], indent=2))
+    else:
+        print_table(_status_table(found))
+        for each in found:
+            _explain(each)
+        if not found:
+            typer.echo("the ledger has no pipeline", err=True)
+    if not all(each.is_well for each in found):
+        raise typer.Exit(NOT_WELL)
+
+
+@names_a_ledger
+def lag(
+    *,
+    at: LedgerOptions,
+    pipeline_id: Pipeline,
+    bootstrap_servers: Servers,
+    as_json: Json = False,
+) -> None:
+    """Print how far a pipeline is behind in each source partition, against the last stable
+    offset.
+    """
+    found = dataclasses.replace(at, bootstrap_servers=bootstrap_servers).view().lag(pipeline_id)
+    if as_json:
+        typer.echo(json.dumps([_json(each) for each in found], indent=2))
+    elif found:
+        print_table(_lag_table(found))
+        typer.echo(f"{sum(each.lag for each in found):,} offsets in all")
+    else:
+        typer.echo("the ledger names no offsets of Kafka for it", err=True)
+
+
+@ledger.command("show")
+@names_a_ledger
+def show(
+    *,
+    at: LedgerOptions,
+    pipeline_id: Pipeline,
+    limit: Limit = 20,
+) -> None:
+    """Print the last batches, oldest first, as far as the ledger keeps them."""
+    print_table(_entries_table(at.view().entries(pipeline_id, limit)))
+
+
+@ledger.command("tail")
+@names_a_ledger
+def tail(
+    *,
+    at: LedgerOptions,
+    pipeline_id: Pipeline,
+    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+) -> None:
+    """Print each new batch as a line of JSON, until Ctrl-C."""
+    view = at.view()
+    seen = -1
+    while True:
+        for entry in view.entries(pipeline_id, 100 if seen >= 0 else 1):
+            if entry.sequence > seen:
+                seen = entry.sequence
+                typer.echo(json.dumps(_json(entry)))
+        time.sleep(interval)
+
+
+@ledger.command("export")
+@names_a_ledger
+def export(
+    *,
+    at: LedgerOptions,
+    pipeline_id: Pipeline,
+    limit: Limit = 10_000,
+) -> None:
+    """Print all batches that the ledger keeps as lines of JSON, oldest first."""
+    for entry in at.view().entries(pipeline_id, limit):
+        typer.echo(json.dumps(_json(entry)))
+
+
+def _watch(look: Any, interval: float) -> None:
+    from rich.live import Live
+
+    from onceward.errors import OncewardError
+
+    with Live(screen=False, auto_refresh=False) as live:
+        while True:
+            try:
+                shown: Any = _status_table(look())
+            except OncewardError as error:
+                shown = f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}"
+            live.update(shown, refresh=True)
+            time.sleep(interval)
+
+
+def _status_table(found: Iterable[PipelineStatus]) -> Any:
+    from rich.text import Text
+
+    colours = {"fenced": "red", "stuck": "red", "stopped": "red", "restarting": "yellow"}
+    shown = table(
+        "PIPELINE", "STATE", "COMMITTED>", "BATCH>", "RECORDS>", "LAG>", "EPOCH>", "OPEN>", "OWNER"
+    )
+    for each in found:
+        newest, transaction = each.newest, each.transaction
+        shown.add_row(
+            each.pipeline_id,
+            Text(each.state.value, colours.get(each.state.value, "")),
+            "" if each.age_s is None else f"{span(each.age_s)} ago",
+            "" if newest is None else str(newest.batch_id),
+            "" if newest is None else f"{newest.records:,}",
+            "?" if each.lag is None else f"{each.lag:,}",
+            str(transaction.epoch if transaction else newest.epoch if newest else ""),
+            span(transaction.age_s) if transaction and transaction.age_s is not None else "",
+            (newest and newest.written_by) or "?",
+        )
+    return shown
+
+
+def _explain(each: PipelineStatus) -> None:
+    """Say why a pipeline is not well, and what to do next."""
+    for trouble in each.trouble:
+        typer.echo(f"{each.pipeline_id}: not asked: {trouble}", err=True)
+    if each.is_well:
+        return
+    typer.echo(f"{each.pipeline_id} is {each.state.value}: {each.reason}.")
+    typer.echo(f"  Next: {NEXT_STEPS[each.state.value].replace('…', each.pipeline_id)}.")
+
+
+def _lag_table(found: Iterable[PartitionLag]) -> Any:
+    shown = table("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
+    for each in found:
+        shown.add_row(
+            each.topic,
+            str(each.partition),
+            str(each.offset),
+            str(each.last_stable_offset),
+            f"{each.lag:,}",
+        )
+    return shown
+
+
+def _entries_table(found: Iterable[LedgerEntry]) -> Any:
+    shown = table(
+        "COMMITTED", "SEQUENCE>", "BATCH>", "READ>", "RECORDS>", "OPEN>", "ATTEMPT", "STATE"
+    )
+    for each in found:
+        shown.add_row(
+            moment(each.committed_at_ms),
+            str(each.sequence),
+            str(each.batch_id),
+            f"{each.read:,}",
+            f"{each.records:,}",
+            "" if each.open_ms is None else f"{each.open_ms} ms",
+            f"{each.owner}-{each.epoch}",
+            each.state,
+        )
+    return shown
+
+
+def _json(value: Any) -> Any:
+    """Return a dataclass as JSON has it: enums by their values, and lags beside their offsets."""
+
+    def plain(found: Any) -> Any:
+        if isinstance(found, Enum):
+            return found.value
+        if dataclasses.is_dataclass(found):
+            names = [field.name for field in dataclasses.fields(found)]
+            lag = ["lag"] if "last_stable_offset" in names else []
+            return {name: plain(getattr(found, name)) for name in [*names, *lag]}
+        if hasattr(found, "_asdict"):
+            return found._asdict()
+        if isinstance(found, tuple | list):
+            return [plain(each) for each in found]
+        return found
+
+    return plain(value)

@@ -1,0 +1,280 @@
+"""The dashboard's one look at the clusters: a thread that asks them in turn, and what it found.
+
+A page is made of the newest :class:`Snapshot`. A cluster that does not answer makes the next one
+late, and the page says how old it is; it makes no page wait.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import threading
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceward import surroundings
+from onceward.dashboard.messages import PartitionExcerpt, read_excerpt
+from onceward.errors import LedgerUnreadable, OncewardError
+from onceward.ids import TopicPartition
+from onceward.libraries import library
+from onceward.operate.status import LedgerEntry, LedgerView, PipelineStatus
+
+log = logging.getLogger(__name__)
+
+_BATCHES = 200
+_MOST_BYTES = 4 << 20
+_SCRAPE_SECONDS = 2.0
+_KEPT = 20
+_PREFIX = "onceward_"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a pipeline's own metrics say: step → (how often, seconds in all), aborts by reason,
+    failures and restarts by error.
+    """
+
+    steps: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    aborts: Mapping[str, float] = field(default_factory=dict)
+    failures: Mapping[str, float] = field(default_factory=dict)
+    restarts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    """One pipeline as it was found: its status, and its last batches, oldest first."""
+
+    status: PipelineStatus
+    entries: tuple[LedgerEntry, ...]
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the last look found. ``number`` counts looks and answered questions; times in
+    milliseconds since 1970, 0 before the first look. ``trouble``: what could not be looked at.
+    """
+
+    number: int = 0
+    taken_at_ms: int = 0
+    pipelines: Mapping[str, PipelineView] = field(default_factory=dict)
+    trouble: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuery:
+    """Records that somebody wants to see."""
+
+    where: TopicPartition
+    start: int
+    count: int = 50
+
+
+class Watcher:
+    """Looks at ledgers every ``interval_s`` seconds, until it is stopped.
+
+    :param views: the ledgers. :param metrics: addresses of pipelines' ``/metrics``, if any.
+    :raises ConfigurationError: the extra that reads them is not installed.
+    """
+
+    def __init__(
+        self, views: Sequence[LedgerView], interval_s: float, metrics: Sequence[str] = ()
+    ) -> None:
+        if metrics:
+            _parser()
+        self._views, self._metrics, self._interval_s = views, metrics, interval_s
+        self.snapshot = Snapshot()
+        self._asked: OrderedDict[RecordQuery, PartitionExcerpt | str | None] = OrderedDict()
+        self._known: dict[tuple[int, str], list[LedgerEntry]] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._watch, name="onceward-dashboard", daemon=True)
+
+    def start(self) -> Watcher:
+        """Begin to look."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Look no more. A question that is under way ends by its own deadline."""
+        self._stopped = True
+        self._wake.set()
+
+    def ask(self, question: RecordQuery) -> PartitionExcerpt | str | None:
+        """Return the records, or why there are none; None while they are being read."""
+        with self._lock:
+            if question in self._asked:
+                self._asked.move_to_end(question)
+                return self._asked[question]
+            self._asked[question] = None
+            while len(self._asked) > _KEPT:
+                self._asked.popitem(last=False)
+        self._wake.set()
+        return None
+
+    def look(self) -> None:
+        """Look at everything once."""
+        found: dict[str, PipelineView] = {}
+        trouble: list[str] = []
+        measured = self._scrape(trouble)
+        for view in self._views:
+            found |= self._look_at(view, measured, trouble)
+        now_ms = surroundings.wall_clock_ns() // 1_000_000
+        if trouble and not found:
+            # What was known stays, with its age
+            before = self.snapshot
+            found, now_ms = dict(before.pipelines), before.taken_at_ms
+        self._publish(Snapshot(0, now_ms, dict(sorted(found.items())), tuple(trouble)))
+
+    def _look_at(
+        self, view: LedgerView, measured: Mapping[str, Measured], trouble: list[str]
+    ) -> dict[str, PipelineView]:
+        found: dict[str, PipelineView] = {}
+        try:
+            for name in view.pipelines():
+                entries = self._entries(view, name)
+                status = view.status(name, entries)
+                found[name] = PipelineView(status, tuple(entries or ()), measured.get(name))
+                self._answer()
+        except OncewardError as error:
+            trouble.append(error.message)
+        except Exception as error:
+            log.exception("a ledger could not be looked at")
+            trouble.append(f"{type(error).__name__}: {error}")
+        return found
+
+    def _entries(self, view: LedgerView, name: str) -> list[LedgerEntry] | None:
+        """Return its last batches; None where they cannot be read, of which the status speaks."""
+        key = id(view), name
+        known = self._known.get(key, [])
+        try:
+            newest = view.entries(name, 1)
+            if newest and newest == known[-1:]:
+                return known
+            missing = newest[0].sequence - known[-1].sequence if newest and known else _BATCHES
+            # A batch may have two records: decided, and finished
+            new = view.entries(name, min(_BATCHES, 2 * missing + 2) if missing >= 0 else _BATCHES)
+        except LedgerUnreadable:
+            return None
+        known = [each for each in known if new and each.sequence < new[0].sequence]
+        known = [*known, *new][-_BATCHES:]
+        self._known[key] = known
+        return known
+
+    def _watch(self) -> None:
+        while not self._stopped:
+            try:
+                self.look()
+            except Exception:
+                # The pages show how old they are; the next look may go well
+                log.exception("the pipelines could not be looked at")
+            until = surroundings.monotonic() + self._interval_s
+            while not self._stopped and (left := until - surroundings.monotonic()) > 0:
+                self._wake.wait(left)
+                self._wake.clear()
+                self._answer()
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            number = self.snapshot.number + 1
+            self.snapshot = Snapshot(
+                number, snapshot.taken_at_ms, snapshot.pipelines, snapshot.trouble
+            )
+
+    def _answer(self) -> None:
+        with self._lock:
+            asked = [each for each, answer in self._asked.items() if answer is None]
+        for question in asked:
+            answer = self._read(question)
+            with self._lock:
+                if question in self._asked:
+                    self._asked[question] = answer
+            self._publish(self.snapshot)
+
+    def _read(self, question: RecordQuery) -> PartitionExcerpt | str:
+        reasons = []
+        for view in self._views:
+            found = _read_by(view, question)
+            if isinstance(found, PartitionExcerpt):
+                return found
+            reasons.append(found)
+        return "; ".join(filter(None, reasons)) or "no brokers are known: name --bootstrap-servers"
+
+    def _scrape(self, trouble: list[str]) -> dict[str, Measured]:
+        found: dict[str, Measured] = {}
+        for url in self._metrics:
+            try:
+                found |= measure(_get(url))
+            except (OSError, ValueError, http.client.HTTPException) as error:  # noqa: PERF203
+                trouble.append(f"{url} has no metrics now: {type(error).__name__}: {error}")
+        return found
+
+
+def _read_by(view: LedgerView, question: RecordQuery) -> PartitionExcerpt | str:
+    try:
+        client = view.client()
+        if client is None:
+            return ""
+        return read_excerpt(client, question.where, question.start, question.count)
+    except OncewardError as error:
+        return error.message
+    except Exception as error:
+        log.exception("%s could not be read", question.where)
+        return f"{type(error).__name__}: {error}"
+
+
+def _get(url: str) -> str:
+    """Return what an address answers, or raise what kept it from that within a few seconds."""
+    until, data = surroundings.monotonic() + _SCRAPE_SECONDS, b""
+    # S310: whoever started the dashboard chose the address
+    with urllib.request.urlopen(url, timeout=_SCRAPE_SECONDS) as answer:  # noqa: S310
+        while piece := answer.read1(_MOST_BYTES):
+            data += piece
+            if surroundings.monotonic() > until or len(data) > _MOST_BYTES:
+                raise TimeoutError(f"{len(data):,} bytes so far, in {_SCRAPE_SECONDS} s")
+        if answer.length:
+            raise http.client.IncompleteRead(data, answer.length)
+    return data.decode(errors="replace")
+
+
+def _parser() -> Any:
+    return library("--metrics are read by it", "dashboard", "prometheus_client", "parser").parser
+
+
+def measure(text: str) -> dict[str, Measured]:
+    """Return by pipeline what an endpoint of :func:`onceward.serve_metrics` has. Pure.
+
+    :raises ValueError: it is no text of Prometheus.
+    """
+    numbers: dict[str, dict[str, dict[str, float]]] = {}
+    # Of a histogram sum and count are shown; its buckets are nine lines of ten
+    text = "\n".join(line for line in text.split("\n") if "_bucket{" not in line)
+    for family in _parser().text_string_to_metric_families(text):
+        for sample in family.samples:
+            kinds = {name: kind for name, kind in sample.labels.items() if name != "pipeline"}
+            pipeline = sample.labels.get("pipeline", "")
+            if len(kinds) == 1 and pipeline and sample.name.startswith(_PREFIX):
+                (kind,) = kinds.values()
+                name = sample.name.removeprefix(_PREFIX)
+                numbers.setdefault(pipeline, {}).setdefault(name, {})[kind] = sample.value
+    return {
+        pipeline: Measured(
+            {
+                step: (count, of.get("step_seconds_sum", {}).get(step, 0.0))
+                for step, count in of.get("step_seconds_count", {}).items()
+                if count
+            },
+            _above_zero(of.get("aborts_total", {})),
+            _above_zero(of.get("failures_total", {})),
+            _above_zero(of.get("restarts_total", {})),
+        )
+        for pipeline, of in numbers.items()
+    }
+
+
+def _above_zero(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in numbers.items() if value}

@@ -1,0 +1,215 @@
+"""Transactions of any client, as brokers know them: listed, described, and ended from outside.
+
+KIP-664. Called by :mod:`onceward.operate` and the command line; no pipeline does. A transaction is
+known in two places, and they may differ: its coordinator has the transactional id, state, start
+and timeout; each leader has the producer that holds its last stable offset. One that a leader
+holds open and no coordinator knows of *hangs*: nothing but :func:`abort_in_partition` ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from kafka.protocol.admin import DescribeProducersRequest, ListTransactionsRequest
+from kafka.protocol.producer import WriteTxnMarkersRequest
+
+from onceward.errors import ResourceError
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.conversation import Answered, Refused, Unanswered, asked, raise_as_error
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.error_table import Api
+from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
+
+ONGOING = "Ongoing"
+_NO_SUCH_ID = 105
+_NOTHING_OPEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """What its coordinator knows of one transactional id (``DescribeTransactionsResponse``).
+
+    ``state`` is Kafka's ``TransactionState``; ``started_at_ms`` (milliseconds since 1970) is None
+    while nothing is open; ``partitions`` are those of the transaction that is open.
+    """
+
+    transactional_id: str
+    identity: ProducerIdentity
+    state: str
+    timeout_ms: int
+    started_at_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProducer:
+    """A producer with a transaction open in one partition (``DescribeProducersResponse``).
+
+    ``last_write_ms`` is the timestamp of its last record, ``coordinator_epoch`` that of its last
+    marker, -1 before the first.
+    """
+
+    partition: TopicPartition
+    identity: ProducerIdentity
+    start_offset: int
+    last_write_ms: int
+    coordinator_epoch: int
+
+
+def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
+    """Return transactional id, producer id and state of all that this principal may describe.
+
+    :raises BrokerUnreachable: a broker does not answer, so that its ids are not known.
+    """
+    found: list[tuple[str, int, str]] = []
+    for node in client.brokers():
+        answer = _ask_node(
+            client,
+            Api.LIST_TRANSACTIONS,
+            f"broker {node}",
+            ListTransactionsRequest(
+                state_filters=[],
+                producer_id_filters=[],
+                duration_filter=-1,
+                transactional_id_pattern=None,
+                min_version=0,
+                max_version=1,
+            ),
+            node,
+            lambda listed: [listed.error_code],
+        )
+        found += [
+            (each.transactional_id, each.producer_id, each.transaction_state)
+            for each in answer.transaction_states
+        ]
+    return sorted(found)
+
+
+def describe_transaction(
+    client: KafkaClient, transactional_id: str, *, timeout_ms: int | None = None
+) -> DescribedTransaction | None:
+    """Ask the coordinator of ``transactional_id``; None if it knows none.
+
+    :raises AccessDenied, BrokerUnreachable: …
+    """
+    deadline = Deadline(timeout_ms or client.settings.request_timeout_ms)
+    try:
+        found = TransactionCoordinator(client, transactional_id).describe(deadline)
+    except (Refused, Unanswered) as outcome:
+        if isinstance(outcome, Refused) and outcome.code == _NO_SUCH_ID:
+            return None
+        raise_as_error(outcome)
+    return DescribedTransaction(
+        transactional_id,
+        found.identity,
+        found.state,
+        found.timeout_ms,
+        found.started_at_ms,
+        found.partitions,
+        client.coordinator(transactional_id, "transaction"),
+    )
+
+
+def open_producers(
+    client: KafkaClient, partitions: Iterable[TopicPartition]
+) -> list[OpenProducer]:
+    """Return who holds a transaction open in ``partitions``, oldest record first.
+
+    :raises AccessDenied: Read on the topics is needed.
+    :raises BrokerUnreachable: the leader of a partition does not answer.
+    """
+    found = []
+    by_leader = sorted(partitions, key=lambda p: (client.known_leader(p), p))
+    for leader, group in groupby(by_leader, key=client.known_leader):
+        kind = DescribeProducersRequest.TopicRequest
+        request = DescribeProducersRequest(
+            topics=[
+                kind(name=topic, partition_indexes=[p.partition for p in of_topic])
+                for topic, of_topic in groupby(group, key=lambda p: p.topic)
+            ]
+        )
+        answer = _ask_node(
+            client,
+            Api.DESCRIBE_PRODUCERS,
+            f"broker {leader}",
+            request,
+            leader,
+            lambda told: [
+                Answered(p.error_code, t.name, p.error_message)
+                for t in told.topics
+                for p in t.partitions
+            ],
+        )
+        found += [
+            OpenProducer(
+                TopicPartition(topic.name, part.partition_index),
+                ProducerIdentity(each.producer_id, each.producer_epoch),
+                each.current_txn_start_offset,
+                each.last_timestamp,
+                each.coordinator_epoch,
+            )
+            for topic in answer.topics
+            for part in topic.partitions
+            for each in part.active_producers
+            if each.current_txn_start_offset != _NOTHING_OPEN
+        ]
+    return sorted(found, key=lambda each: (each.last_write_ms, each.partition))
+
+
+def abort_in_partition(client: KafkaClient, producer: OpenProducer) -> None:
+    """Write an abort marker for ``producer`` into its partition, as ``kafka-transactions.sh
+    abort`` does: readers of committed records go on.
+
+    A coordinator that still has the transaction will decide it in the other partitions; in this
+    one it stays aborted.
+
+    :raises AccessDenied: ClusterAction on the cluster is needed.
+    :raises ResourceError: somebody else has ended it meanwhile.
+    """
+    kind = WriteTxnMarkersRequest.WritableTxnMarker
+    where = producer.partition
+    marker = kind(
+        producer_id=producer.identity.producer_id,
+        producer_epoch=producer.identity.epoch,
+        transaction_result=False,
+        topics=[
+            kind.WritableTxnMarkerTopic(name=where.topic, partition_indexes=[where.partition])
+        ],
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )
+    _ask_node(
+        client,
+        Api.WRITE_TXN_MARKERS,
+        f"{where}, {producer.identity}",
+        WriteTxnMarkersRequest(markers=[marker], min_version=1, max_version=1),
+        client.known_leader(where),
+        lambda told: [p.error_code for m in told.markers for t in m.topics for p in t.partitions],
+    )
+    left = [p for p in open_producers(client, [where]) if p.identity == producer.identity]
+    if left and left[0].start_offset == producer.start_offset:
+        raise ResourceError(
+            f"{where} still has the transaction of {producer.identity} open",
+            next_step="list the transactions again",
+        )
+
+
+def _ask_node(
+    client: KafkaClient,
+    api: Api,
+    subject: str,
+    request: Any,
+    node: int,
+    codes: Callable[[Any], Sequence[int | Answered]],
+) -> Any:
+    return asked(
+        api,
+        subject,
+        lambda left_ms: client.call(request, node, left_ms),
+        codes,
+        Deadline(client.settings.request_timeout_ms),
+    )

@@ -1,0 +1,158 @@
+"""Files of a checkpoint or a savepoint, on any file system that pyarrow has. No Spark.
+
+Called by :mod:`onceward.operate.savepoint` and :mod:`onceward.operate.plan`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Any, NamedTuple
+
+from pyarrow import fs
+
+from onceward.errors import CheckpointUnreachable, ConfigurationError
+
+_CHUNK = 1 << 20
+
+
+class Folder:
+    """A folder on a file system of pyarrow's: local, ``s3://`` (``s3a://``), ``gs://``,
+    ``abfss://``, ``hdfs://``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path.rstrip("/")
+        uri = re.sub(r"^s3[an]://", "s3://", self.path)
+        try:
+            if re.match(r"[a-z][a-z0-9+.-]+:", uri):
+                self._fs, self._root = fs.FileSystem.from_uri(re.sub("^file:/+", "file:///", uri))
+            else:
+                absolute = os.path.abspath(os.path.expanduser(uri))
+                self._fs, self._root = fs.LocalFileSystem(), absolute
+        except (OSError, ValueError, ImportError) as error:
+            raise ConfigurationError(
+                f"{path} is on no file system that savepoints can read ({error})",
+                next_step="name a local path, s3://, gs://, abfss:// or hdfs://; or copy the "
+                "checkpoint of the stopped query to a local path by other means first",
+            ) from error
+        self.is_local = isinstance(self._fs, fs.LocalFileSystem)
+
+    def holds(self, other: Folder) -> bool:
+        """Return whether the other folder is this one, or in it."""
+        inside = f"{other._root}/".startswith(f"{self._root}/")
+        return inside and self._fs.type_name == other._fs.type_name
+
+    def below(self, name: str) -> Folder:
+        """Return a folder in this one."""
+        return Folder(f"{self.path}/{name}")
+
+    def names(self, *, recursive: bool = True) -> list[str]:
+        """Return the paths of all files, from here; nothing of a folder that is not there."""
+        selector = fs.FileSelector(self._root, allow_not_found=True, recursive=recursive)
+        found = self._try(lambda: self._fs.get_file_info(selector))
+        return sorted(
+            info.path.removeprefix(self._root).lstrip("/")
+            for info in found
+            if info.type is (fs.FileType.File if recursive else fs.FileType.Directory)
+        )
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file.
+
+        :raises FileNotFoundError: it is not there (any more).
+        """
+        return b"".join(self.chunks(name))
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes of a file.
+
+        :raises FileNotFoundError: it is not there (any more).
+        """
+        with self._try(lambda: self._fs.open_input_stream(f"{self._root}/{name}")) as stream:
+            while data := self._try(lambda: stream.read(_CHUNK)):
+                yield data
+
+    def write(self, name: str, chunks: Iterable[bytes]) -> tuple[int, str]:
+        """Write a file, and return its size and SHA-256."""
+        path, size, digest = f"{self._root}/{name}", 0, hashlib.sha256()
+        # First, so that nothing is begun where there is nothing to copy.
+        rest = iter(chunks)
+        first = next(rest, b"")
+        if self.is_local:
+            self._try(lambda: self._fs.create_dir(path.rpartition("/")[0], recursive=True))
+        with self._try(lambda: self._fs.open_output_stream(path)) as stream:
+            for data in chain([first], rest):
+                self._try(stream.write, data)
+                digest.update(data)
+                size += len(data)
+        return size, digest.hexdigest()
+
+    def move_to(self, other: Folder) -> None:
+        """Give this folder another name; local ones only."""
+        self._try(lambda: self._fs.move(self._root, other._root))
+
+    def remove(self) -> None:
+        """Remove the folder and all that is in it, if it is there."""
+        if self._try(lambda: self._fs.get_file_info(self._root)).type is fs.FileType.Directory:
+            self._try(lambda: self._fs.delete_dir(self._root))
+
+    def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CheckpointUnreachable(
+                f"{self.path} cannot be used: {error}",
+                next_step="see that the path is right, that this machine may read and write "
+                "there, and that there is room; then run the command again",
+            ) from error
+
+
+class StatefulOperator(NamedTuple):
+    """What ``state/N/_metadata`` says of a stateful operator (``OperatorStateMetadataV1``)."""
+
+    folder: str
+    name: str
+    partitions: int
+
+
+def logged_batches(names: Iterable[str], log: str) -> list[int]:
+    """Return the batches that ``log`` of a checkpoint has: ``offsets`` or ``commits``. Pure."""
+    parts = (name.partition("/") for name in names)
+    return sorted(int(last) for first, _, last in parts if first == log and last.isdecimal())
+
+
+def logged_ends(checkpoint: Folder, batch_id: int) -> list[Any]:
+    """Return where each source ends in a batch, as JSON or, where it is none, as text; nothing of
+    a version that is not known (``OffsetSeqLog``).
+
+    :raises FileNotFoundError: the batch is not there (any more).
+    """
+    version, *lines = checkpoint.read(f"offsets/{batch_id}").decode().split("\n")
+    return [_plain(line) for line in lines[1:]] if version == "v1" else []
+
+
+def _plain(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+def stateful_operators(checkpoint: Folder, names: Iterable[str]) -> Iterator[StatefulOperator]:
+    """Yield those of which there is a description that can be read."""
+    for name in sorted(names):
+        folder, _, rest = name.partition("/_metadata/")
+        if not folder.startswith("state/") or rest != "metadata":
+            continue
+        with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+            known = json.loads(checkpoint.read(name).split(b"\n", 1)[1])
+            partitions = int(known["stateStoreInfo"][0]["numPartitions"])
+            yield StatefulOperator(folder, known["operatorInfo"]["operatorName"], partitions)

@@ -1,0 +1,285 @@
+"""The metrics of pipelines: their names, and how events of batches become their numbers. Pure.
+
+Used by :mod:`onceward.operate.metrics`, which listens and serves. Times are those of the caller.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from onceward import events
+from onceward.libraries import release
+
+
+class Family(NamedTuple):
+    """One metric: name without ``onceward_``, kind, what it says, labels beside ``pipeline``."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+# fmt: off
+FAMILIES = tuple(Family(*row) for row in (
+    ("batches", "counter", "Batches committed; `how`: written, or replayed (committed by an "
+     "earlier run, and nothing sent)", ("how",)),
+    ("records", "counter", "Records committed, dead letters among them"),
+    ("bytes", "counter", "Bytes of keys, values and headers committed, before compression; of "
+     "Kafka sinks"),
+    ("attempts", "counter", "Batch attempts, committed or aborted"),
+    ("aborts", "counter", "Batch attempts aborted, by the class of the error", ("reason",)),
+    ("failures", "counter", "Batches that failed for good and ended their query, by the class of "
+     "the error", ("error",)),
+    ("restarts", "counter", "Starts after a failure by `ow.supervise`, by the class of the error",
+     ("error",)),
+    ("dead_letters", "counter", "Dead letters committed; `class`: RecordTooLarge, or "
+     "InvalidRecord for what a format could not read", ("class",)),
+    ("step_seconds", "histogram", "Seconds of each step of a batch", ("step",)),
+    ("transaction_seconds", "histogram", "Seconds that a Kafka transaction was open before its "
+     "commit, from its first record"),
+    ("transaction_open_seconds", "gauge", "Age of the transaction that is open now, from the "
+     "start of its first Spark job; 0: none is open"),
+    ("transaction_timeout_seconds", "gauge", "transaction.timeout.ms: the coordinator aborts what "
+     "is open longer"),
+    ("last_commit_age_seconds", "gauge", "Seconds since the last commit, or since the start; "
+     "computed at the scrape"),
+    ("trigger_interval_seconds", "gauge", "Interval of the query's trigger; 0: none"),
+    ("idle", "gauge", "1: the last trigger found nothing new"),
+    ("lag_records", "gauge", "Records between the last committed batch and the last stable offset "
+     "of its Kafka sources"),
+    ("partition_lag_records", "gauge", "Lag by partition; only with `per_partition=True`",
+     ("topic", "partition")),
+    ("watermark_timestamp_seconds", "gauge", "Watermark of the last trigger, Unix time"),
+    ("event_time_delay_seconds", "gauge", "Start of the last trigger with data, less the largest "
+     "event time in it"),
+    ("state_rows", "gauge", "Rows in the state of all operators"),
+    ("state_bytes", "gauge", "Memory of the state of all operators"),
+    ("epoch", "gauge", "Epoch of the last committed batch; with other ledgers than Kafka's its "
+     "attempt"),
+    ("ledger_sequence", "gauge", "Sequence of the newest ledger record"),
+    ("start_time_seconds", "gauge", "Unix time when this run opened the ledger"),
+    ("info", "gauge", "1 for each process that owns the pipeline", ("version", "query_id")),
+))
+# fmt: on
+"""At most 25; the reference, the alert rules and the dashboard are checked against it."""
+
+PREFIX = "onceward_"
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+_IDLE_SECONDS, _STALE_SECONDS = 60.0, 120.0
+
+_AT_ONCE = (
+    ("records",),
+    ("batches", "written"),
+    ("dead_letters", "InvalidRecord"),
+    ("dead_letters", "RecordTooLarge"),
+    ("failures", "Fenced"),
+)
+
+Sample = tuple[str, tuple[str, ...], float]
+"""Name of a family, values of its labels with the pipeline first, value."""
+
+
+@dataclass
+class _Numbers:
+    """The numbers of one pipeline; times by the monotonic clock."""
+
+    since: float
+    counters: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
+    gauges: dict[str, float] = field(default_factory=dict)
+    seconds: dict[tuple[str, tuple[str, ...]], list[float]] = field(default_factory=dict)
+    query_id: str = ""
+    is_owner: bool = False
+    committed_at: float | None = None
+    open_since: float | None = None
+    idle_at: float | None = None
+    counted: object = None
+    lags: dict[tuple[str, str], int] | None = None
+    lags_at: float = 0.0
+
+    def add(self, name: str, *labels: str, number: float = 1) -> None:
+        key = (name, labels)
+        self.counters[key] = self.counters.get(key, 0) + number
+
+    def observe(self, name: str, seconds: float, *labels: str) -> None:
+        counts = self.seconds.setdefault((name, labels), [0.0] * (len(BUCKETS) + 2))
+        counts[next((i for i, up_to in enumerate(BUCKETS) if seconds <= up_to), len(BUCKETS))] += 1
+        counts[-1] += seconds
+
+
+class MetricState:
+    """The numbers of all pipelines of a process, made of events. Any thread; never waits."""
+
+    def __init__(self, *, per_partition: bool = False) -> None:
+        self._per_partition = per_partition
+        self._lock = threading.Lock()
+        self._pipelines: dict[str, _Numbers] = {}
+        self._queries: dict[str, str] = {}
+        self.positions: dict[str, Sequence[tuple[frozenset[str], Any]]] = {}
+        """Where the last batch of each pipeline ended in its Kafka sources."""
+
+    def hear(self, event: events.Event, now: float, wall_clock: float = 0.0) -> None:
+        """Count an event of a batch; others (of a replay of dead letters) name no pipeline."""
+        query_id = str(event.ids.get("query_id", ""))
+        with self._lock:
+            pipeline = str(event.ids.get("pipeline") or self._queries.get(query_id, ""))
+            if not pipeline:
+                return
+            numbers = self._pipelines.setdefault(pipeline, _Numbers(now))
+            if query_id:
+                self._queries[query_id], numbers.query_id = pipeline, query_id
+            if event.step == events.RESTART:
+                numbers.add("restarts", type(event.error).__name__)
+            elif event.step == events.FAIL:
+                numbers.add("failures", type(event.error).__name__)
+                numbers.is_owner &= type(event.error).__name__ != "Fenced"
+            elif event.phase == "started":
+                _hear_start(numbers, event, now)
+            else:
+                numbers.observe("step_seconds", event.seconds or 0.0, event.step)
+                _hear_end(numbers, event, now, wall_clock)
+            if event.phase == "finished" and "sources" in event.values:
+                self.positions[pipeline] = event.values["sources"]
+
+    def hear_progress(self, query_id: str, progress: Mapping[str, Any]) -> None:
+        """Take watermark, delay and state of a trigger; ``progress`` as Spark's JSON has it."""
+        times = progress.get("eventTime") or {}
+        states = progress.get("stateOperators") or ()
+        watermark, latest = _unix(times.get("watermark")), _unix(times.get("max"))
+        at = _unix(progress.get("timestamp"))
+        with self._lock:
+            numbers = self._pipelines.get(self._queries.get(query_id, ""))
+            if numbers is None:
+                return
+            # Spark's watermark is 1970 as long as there is none
+            if watermark:
+                numbers.gauges["watermark_timestamp_seconds"] = watermark
+            if latest and at:
+                numbers.gauges["event_time_delay_seconds"] = at - latest
+            if states:
+                rows, size = (
+                    sum(float(state.get(name) or 0) for state in states)
+                    for name in ("numRowsTotal", "memoryUsedBytes")
+                )
+                numbers.gauges |= {"state_rows": rows, "state_bytes": size}
+
+    def hear_idle(self, query_id: str, now: float) -> None:
+        """Note that a trigger has found nothing new."""
+        with self._lock:
+            if (numbers := self._pipelines.get(self._queries.get(query_id, ""))) is not None:
+                numbers.idle_at = now
+
+    def set_gauge(self, pipeline: str, name: str, value: float) -> None:
+        """Set what was asked of somebody else."""
+        with self._lock:
+            if (numbers := self._pipelines.get(pipeline)) is not None:
+                numbers.gauges[name] = value
+
+    def set_lags(self, pipeline: str, lags: dict[tuple[str, str], int], now: float) -> None:
+        """Set the lag of each topic and partition."""
+        with self._lock:
+            if (numbers := self._pipelines.get(pipeline)) is not None:
+                numbers.lags, numbers.lags_at = lags, now
+
+    def samples(self, now: float) -> list[Sample]:
+        """Return the counters and gauges as of now."""
+        found: list[Sample] = []
+        with self._lock:
+            for pipeline, numbers in self._pipelines.items():
+                for (name, labels), value in numbers.counters.items():
+                    found.append((name, (pipeline, *labels), value))
+                for name, value in {**numbers.gauges, **_as_of(numbers, now)}.items():
+                    found.append((name, (pipeline,), value))
+                if self._per_partition and numbers.lags is not None:
+                    for place, lag in numbers.lags.items():
+                        found.append(("partition_lag_records", (pipeline, *place), lag))
+                if numbers.is_owner:
+                    found.append(("info", (pipeline, release(), numbers.query_id), 1))
+        return found
+
+    def histograms(self) -> list[tuple[str, tuple[str, ...], list[float]]]:
+        """Return of each histogram what fell into each bucket, above all of them, and the sum."""
+        with self._lock:
+            return [
+                (name, (pipeline, *labels), list(counts))
+                for pipeline, numbers in self._pipelines.items()
+                for (name, labels), counts in numbers.seconds.items()
+            ]
+
+
+def _hear_start(numbers: _Numbers, event: events.Event, now: float) -> None:
+    numbers.idle_at = None
+    # An epoch in the ids: a transaction of Kafka's
+    if event.step == events.SEND and "epoch" in event.ids and numbers.open_since is None:
+        numbers.open_since = now
+
+
+def _hear_end(numbers: _Numbers, event: events.Event, now: float, wall_clock: float) -> None:
+    step, values = event.step, event.values
+    has_finished = event.phase == "finished"
+    if step == events.OPEN and has_finished:
+        numbers.since, numbers.is_owner, numbers.committed_at = now, True, None
+        numbers.gauges["start_time_seconds"] = wall_clock
+        # A counter that begins with its first event has no increase
+        for name, *labels in _AT_ONCE:
+            numbers.add(name, *labels, number=0)
+        if values.get("sequence") is not None:
+            numbers.gauges["ledger_sequence"] = values["sequence"]
+    if values.get("timeout_ms"):
+        numbers.gauges["transaction_timeout_seconds"] = values["timeout_ms"] / 1000
+    if "open_ms" in values:
+        numbers.observe("transaction_seconds", values["open_ms"] / 1000)
+    # One of the two ends each attempt
+    if step in (events.COMMIT, events.ABORT):
+        numbers.add("attempts")
+        numbers.open_since = None
+    if step == events.ABORT:
+        numbers.add("aborts", str(values.get("reason", "")))
+    if has_finished and values.get("replayed"):
+        numbers.add("batches", "replayed")
+    elif step in (events.COMMIT, events.FINISH) and has_finished and "records" in values:
+        numbers.committed_at = now
+        # With the last step only where the commit was in doubt, and the ledger has it
+        key = (event.ids.get("query_id"), event.ids.get("batch_id"), values.get("sequence"))
+        if numbers.counted != key:
+            numbers.counted = key
+            _count(numbers, values)
+
+
+def _count(numbers: _Numbers, values: Mapping[str, Any]) -> None:
+    numbers.add("batches", "written")
+    numbers.add("records", number=values["records"])
+    if values.get("bytes") is not None:
+        numbers.add("bytes", number=values["bytes"])
+    for name, error_class in (("set_aside", "InvalidRecord"), ("too_large", "RecordTooLarge")):
+        if values.get(name):
+            numbers.add("dead_letters", error_class, number=values[name])
+    for name, gauge in (("epoch", "epoch"), ("sequence", "ledger_sequence")):
+        if values.get(name) is not None:
+            numbers.gauges[gauge] = values[name]
+
+
+def _as_of(numbers: _Numbers, now: float) -> dict[str, float]:
+    """Return what depends on the time of the scrape."""
+    began = numbers.committed_at if numbers.committed_at is not None else numbers.since
+    interval = numbers.gauges.get("trigger_interval_seconds", 0.0)
+    # Spark says every ten seconds that a query is idle; one that hangs is not idle
+    idle_for = now - numbers.idle_at if numbers.idle_at is not None else float("inf")
+    found = {
+        "last_commit_age_seconds": now - began,
+        "transaction_open_seconds": now - numbers.open_since if numbers.open_since else 0.0,
+        "idle": float(idle_for <= max(_IDLE_SECONDS, 3 * interval)),
+    }
+    # Of brokers that do not answer nothing is known
+    if numbers.lags is not None and now - numbers.lags_at <= _STALE_SECONDS:
+        found["lag_records"] = float(sum(numbers.lags.values()))
+    return found
+
+
+def _unix(text: str | None) -> float:
+    """Return a time of Spark's in seconds since 1970; 0: none."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0

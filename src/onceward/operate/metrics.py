@@ -1,0 +1,245 @@
+"""Metrics of the pipelines in this process, for Prometheus: by an endpoint, by a push gateway, or
+in a registry of the user's.
+
+Driver only. Events come in a thread of their own (:func:`onceward.events.watch`), and a scrape
+computes its answer from what is there (:mod:`onceward.operate.metric_state`).
+So no batch waits for a scraper, a gateway or a broker that is asked for the lag, and none fails
+with them. ``prometheus_client`` (extra ``metrics``) is imported when a function is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from onceward import events, surroundings
+from onceward.errors import ConfigurationError
+from onceward.libraries import library
+from onceward.operate.lag import LagWatcher
+from onceward.operate.metric_state import BUCKETS, FAMILIES, PREFIX, MetricState
+from onceward.spark.batch.progress import ProgressWatch
+
+log = logging.getLogger(__name__)
+
+WATCHED = (*(step for step in events.STEPS if step != events.LEASE), events.FAIL, events.RESTART)
+_HTTP_SECONDS = 10.0
+_BIND_AGAIN_SECONDS = 10.0
+
+
+class Metrics:
+    """What makes numbers of this process's pipelines until :meth:`stop`. A collector of
+    ``prometheus_client``.
+    """
+
+    def __init__(self, *, per_partition: bool = False, lag_interval_s: float = 15.0) -> None:
+        if lag_interval_s <= 0:
+            raise ConfigurationError(
+                f"lag_interval_s={lag_interval_s} is no time", next_step="pass seconds, 15 say"
+            )
+        why = "metrics need prometheus_client"
+        self._client = library(why, "metrics", "prometheus_client", "core", "exposition")
+        self.state = MetricState(per_partition=per_partition)
+        self._progress = ProgressWatch(self.state.hear_progress, self._hear_idle)
+        self._ends: list[Callable[[], None]] = [self._progress.stop]
+        self._ends.append(events.watch(self._hear, WATCHED))
+        self._lag = LagWatcher(lambda: dict(self.state.positions), self._set_lags, lag_interval_s)
+        self._ends.append(self._lag.stop)
+        self.port: int | None = None
+        """Of the endpoint, once it is bound."""
+
+    def stop(self) -> None:
+        """End threads and the endpoint. Pipelines go on."""
+        ends, self._ends = self._ends, []
+        for end in reversed(ends):
+            end()
+
+    def _hear(self, event: events.Event) -> None:
+        self.state.hear(event, surroundings.monotonic(), surroundings.wall_clock())
+        query_id = str(event.ids.get("query_id", ""))
+        if (event.step, event.phase) == (events.OPEN, "finished") and query_id:
+            # In this thread, which no batch waits for: the JVM may be slow
+            interval = self._progress.listen_to(query_id)
+            if interval is not None:
+                pipeline = str(event.ids.get("pipeline"))
+                self.state.set_gauge(pipeline, "trigger_interval_seconds", interval)
+
+    def _hear_idle(self, query_id: str) -> None:
+        self.state.hear_idle(query_id, surroundings.monotonic())
+
+    def _set_lags(self, pipeline: str, lags: dict[tuple[str, str], int]) -> None:
+        self.state.set_lags(pipeline, lags, surroundings.monotonic())
+
+    def describe(self) -> Iterator[Any]:
+        """Return the families without samples, as registries ask for them."""
+        return iter(self._families().values())
+
+    def collect(self) -> Iterator[Any]:
+        """Return the families as of now."""
+        families = self._families()
+        for name, labels, value in self.state.samples(surroundings.monotonic()):
+            families[name].add_metric(labels, value)
+        for name, labels, counts in self.state.histograms():
+            total, buckets = 0.0, []
+            for up_to, count in zip([*map(str, BUCKETS), "+Inf"], counts[:-1], strict=True):
+                total += count
+                buckets.append((up_to, total))
+            families[name].add_metric(labels, buckets, counts[-1])
+        return iter([family for family in families.values() if family.samples])
+
+    def _families(self) -> dict[str, Any]:
+        core = self._client.core
+        kinds = {
+            "counter": core.CounterMetricFamily,
+            "gauge": core.GaugeMetricFamily,
+            "histogram": core.HistogramMetricFamily,
+        }
+        return {
+            family.name: kinds[family.kind](
+                PREFIX + family.name, family.text, labels=["pipeline", *family.labels]
+            )
+            for family in FAMILIES
+        }
+
+    def serve(self, port: int, host: str) -> None:
+        """Serve ``/metrics``; where the port is taken, try again in the background."""
+        registry = self._client.CollectorRegistry()
+        registry.register(self)
+        stopped = threading.Event()
+        self._ends.append(stopped.set)
+        if not self._bind(registry, port, host):
+            log.error("%s:%d is taken: no metrics there until it is free", host, port)
+
+            def try_again() -> None:
+                while not stopped.wait(_BIND_AGAIN_SECONDS):
+                    if self._bind(registry, port, host):
+                        return
+
+            threading.Thread(target=try_again, name="onceward-metrics", daemon=True).start()
+
+    def _bind(self, registry: Any, port: int, host: str) -> bool:
+        exposition = self._client.exposition
+
+        handler: Any = exposition._SilentHandler
+
+        class ScrapeHandler(handler):  # type: ignore[misc]
+            # A scraper that sends or takes nothing holds a thread, and no longer than this
+            timeout = _HTTP_SECONDS
+
+        server_class: Any = exposition.ThreadingWSGIServer
+
+        class ScrapeServer(server_class):  # type: ignore[misc]
+            def handle_error(self, request: object, client_address: object) -> None:
+                """Log at DEBUG: a scraper that goes away is its own business."""
+                log.debug("a scrape by %s failed", client_address, exc_info=True)
+
+        app = exposition.make_wsgi_app(registry)
+        try:
+            server = exposition.make_server(
+                host, port, app, ScrapeServer, handler_class=ScrapeHandler
+            )
+        except OSError as error:
+            log.debug("metrics are not served: %r", error)
+            return False
+        threading.Thread(target=server.serve_forever, name="onceward-metrics", daemon=True).start()
+        self.port = server.server_port
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+
+        self._ends.append(end)
+        return True
+
+    def push(
+        self, gateway: str, job: str, instance: str, interval_s: float, timeout_s: float
+    ) -> None:
+        """Push to a gateway from a thread of its own, and once more at the end."""
+        registry = self._client.CollectorRegistry()
+        registry.register(self)
+        stopped = threading.Event()
+
+        def push_all() -> None:
+            failed = False
+            while True:
+                is_last = stopped.wait(interval_s)
+                try:
+                    self._client.push_to_gateway(
+                        gateway, job, registry, {"instance": instance}, timeout_s
+                    )
+                    failed = False
+                except Exception as error:  # noqa: BLE001 — whatever it is, pipelines go on
+                    level = logging.DEBUG if failed else logging.WARNING
+                    log.log(level, "the push gateway takes no metrics; pipelines go on: %r", error)
+                    failed = True
+                if is_last:
+                    return
+
+        thread = threading.Thread(target=push_all, name="onceward-push", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            stopped.set()
+            thread.join(timeout_s)
+
+        self._ends.append(end)
+
+
+def serve_metrics(
+    port: int = 9464,
+    host: str = "127.0.0.1",
+    *,
+    per_partition: bool = False,
+    lag_interval_s: float = 15.0,
+) -> Metrics:
+    """Serve the metrics of this process's pipelines at ``http://host:port/metrics``.
+
+    A port that is taken fails no job: that is logged, and tried again.
+
+    :param host: ``"0.0.0.0"`` for scrapers on other machines. There is no login.
+    :param per_partition: also a series of lag for each topic and partition.
+    :param lag_interval_s: how often brokers are asked for last stable offsets.
+    :raises ConfigurationError: ``prometheus_client`` is missing (extra ``metrics``).
+    """
+    if not 0 <= port <= 65_535:
+        raise ConfigurationError(f"port={port} is none", next_step="pass a port, 9464 say")
+    metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
+    metrics.serve(port, host)
+    return metrics
+
+
+def push_metrics(
+    gateway: str,
+    job: str = "onceward",
+    *,
+    instance: str = "",
+    interval_s: float = 15.0,
+    timeout_s: float = 10.0,
+    per_partition: bool = False,
+    lag_interval_s: float = 15.0,
+) -> Metrics:
+    """Push the metrics of this process's pipelines to a push gateway, for jobs that end soon.
+
+    :param gateway: its URL.
+    :param instance: label ``instance``, one for each job. Default: ``job``.
+    :param interval_s: between two pushes; one more comes with ``stop()``.
+    :param timeout_s: how long a push may take. Nobody waits for it but ``stop()``.
+    """
+    metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
+    metrics.push(gateway, job, instance or job, interval_s, timeout_s)
+    return metrics
+
+
+def register_metrics(
+    registry: Any = None, *, per_partition: bool = False, lag_interval_s: float = 15.0
+) -> Metrics:
+    """Put the metrics of this process's pipelines into a registry of ``prometheus_client``.
+
+    :param registry: default: the one that all of ``prometheus_client`` uses.
+    """
+    metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
+    chosen = metrics._client.REGISTRY if registry is None else registry
+    chosen.register(metrics)
+    metrics._ends.append(lambda: chosen.unregister(metrics))
+    return metrics

@@ -1,0 +1,470 @@
+"""What pipelines are doing, told from their ledger, the transaction coordinator and the logs'
+ends: it works when no driver answers. Reads only.
+
+Called by ``onceward status``, ``lag`` and ``ledger``, and by whoever wants the same as values::
+
+    ledger = open_ledger(bootstrap_servers="broker:9092")
+    [ledger.status(pipeline) for pipeline in ledger.pipelines()]
+
+:func:`judge` is the rule behind the words; it is pure, and the tests read every case of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onceward import surroundings
+from onceward.engine.ledger.chain import Ledger, LedgerReader
+from onceward.engine.ledger.record import LedgerRecord, Writer
+from onceward.errors import (
+    AccessDenied,
+    BrokerUnreachable,
+    ConfigurationError,
+    LedgerUnreadable,
+    PartitionMissing,
+    TopicMissing,
+    UnsupportedBroker,
+)
+from onceward.ids import TopicPartition, partition_offsets, pipeline_id
+
+if TYPE_CHECKING:
+    from onceward.kafka.wire.client import KafkaClient
+
+_QUIET_S = 60.0
+"""A pipeline that has committed within so many seconds, or five of its usual intervals, is at
+work."""
+_RECENT = 20
+_ENDING = ("PrepareCommit", "PrepareAbort")
+_ENDING_S = 60.0
+_BATCHES_BEHIND = 3
+
+
+class PipelineState(Enum):
+    """Words for what a pipeline is doing."""
+
+    RUNNING = "running"
+    IDLE = "idle"
+    CATCHING_UP = "catching up"
+    RESTARTING = "restarting"
+    STOPPED = "stopped"
+    FENCED = "fenced"
+    STUCK = "stuck"
+    UNKNOWN = "unknown"
+
+
+NEXT_STEPS = {
+    "restarting": "read the driver's log; `onceward ledger show --pipeline-id …` has what it "
+    "committed before",
+    "stopped": "see whether its driver is alive, and start it again; nothing is lost meanwhile",
+    "fenced": "stop one of the two, or give it another pipeline_id",
+    "stuck": "`onceward transactions describe --transactional-id …`; a driver that is gone is "
+    "replaced by starting it again, which aborts what it had open",
+    "unknown": "name its brokers (--bootstrap-servers), and see that its id is spelt right",
+}
+"""What to do about a state that is not well; ``…`` stands for the pipeline's id."""
+WELL = (PipelineState.RUNNING, PipelineState.IDLE, PipelineState.CATCHING_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One committed batch, as the ledger has it. Times are milliseconds since 1970, by the
+    driver's clock; ``open_ms``: for how long its Kafka transaction had been open; ``read``: how
+    many offsets of Kafka it covers; ``steps_ms``: of its steps up to the record.
+    """
+
+    pipeline_id: str
+    sequence: int
+    query_id: str
+    batch_id: int
+    committed_at_ms: int
+    records: int
+    read: int
+    owner: int
+    epoch: int
+    state: str
+    open_ms: int | None
+    writer: Writer | None
+    sources: tuple[Mapping[str, Any], ...]
+    targets: Mapping[str, int]
+    steps_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def written_by(self) -> str:
+        """Return host, process and release that wrote it; nothing where it does not say."""
+        by = self.writer
+        return f"{by.host}, process {by.process_id}, onceward {by.version}" if by else ""
+
+    @classmethod
+    def from_record(cls, record: LedgerRecord) -> LedgerEntry:
+        """Return what ``record`` says."""
+        return cls(
+            record.pipeline,
+            record.sequence,
+            *record.batch,
+            record.committed_at_ms,
+            record.records,
+            sum(
+                _covered(partition_offsets(source.start), partition_offsets(source.end))
+                for source in record.sources
+            ),
+            *record.attempt,
+            record.state.value,
+            record.open_ms,
+            record.writer,
+            tuple({"start": source.start, "end": source.end} for source in record.sources),
+            {name: output.records for name, output in sorted(record.outputs.items())},
+            dict(record.steps_ms),
+        )
+
+
+def _covered(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
+    # Without a start it is not known how many there are
+    return sum(offset - start.get(where, 0) for where, offset in end.items()) if start else 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """The transaction of a pipeline, as its coordinator knows it. ``state`` is Kafka's; ``age_s``
+    is None while nothing is open.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    state: str
+    age_s: float | None
+    timeout_ms: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a pipeline is behind in one partition: from the ledger's offset to the last stable
+    offset, behind which nobody who reads committed records can get.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    last_stable_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets that are still to be read; transaction markers count as offsets."""
+        return max(0, self.last_stable_offset - self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that :func:`judge` goes by; oldest entry first. ``transaction`` is None where the
+    coordinator knows none; ``coordinator_answers`` is False where there is one that could not be
+    asked. ``lag`` is None where the sources are not Kafka's, or cannot be reached.
+    """
+
+    entries: Sequence[LedgerEntry]
+    now_ms: int
+    transaction: OpenTransaction | None = None
+    coordinator_answers: bool = True
+    lag: int | None = None
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the last commit."""
+        return (self.now_ms - self.entries[-1].committed_at_ms) / 1000 if self.entries else None
+
+    @property
+    def interval_s(self) -> float | None:
+        """Seconds from commit to commit, usually; None before the second."""
+        times = [entry.committed_at_ms for entry in self.entries]
+        steps = [later - earlier for earlier, later in pairwise(times)]
+        return statistics.median(steps) / 1000 if steps else None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """One pipeline at one moment. ``reason`` says what its word is taken from; ``partitions`` are
+    empty where the lag is not known, ``trouble`` is what could not be asked, and why.
+    """
+
+    pipeline_id: str
+    state: PipelineState
+    reason: str
+    newest: LedgerEntry | None
+    age_s: float | None
+    lag: int | None
+    partitions: tuple[PartitionLag, ...]
+    transaction: OpenTransaction | None
+    trouble: tuple[str, ...] = ()
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether nobody has to look after it."""
+        return self.state in WELL
+
+
+def judge(evidence: Evidence) -> tuple[PipelineState, str]:
+    """Return the word for a pipeline, and what it is taken from."""
+    age, transaction = evidence.age_s, evidence.transaction
+    if age is None:
+        if transaction is not None and transaction.age_s is not None:
+            return PipelineState.RUNNING, "its first batch is open"
+        return PipelineState.UNKNOWN, "the ledger has no batch of it"
+    if transaction is not None:
+        stuck = _stuck(transaction)
+        if stuck:
+            return PipelineState.STUCK, stuck
+    rivals = _rivals(evidence.entries)
+    if rivals:
+        return PipelineState.FENCED, f"two drivers take it from each other: {rivals}"
+    quiet_s = max(_QUIET_S, 5 * (evidence.interval_s or 0.0))
+    is_open = transaction is not None and transaction.age_s is not None
+    if is_open or age <= quiet_s:
+        largest = max(entry.read for entry in evidence.entries)
+        if evidence.lag is not None and largest and evidence.lag > _BATCHES_BEHIND * largest:
+            return (
+                PipelineState.CATCHING_UP,
+                f"it commits, and {evidence.lag:,} offsets are more than {_BATCHES_BEHIND} of its "
+                "batches",
+            )
+        return PipelineState.RUNNING, "a batch is open" if is_open else "it commits"
+    if evidence.lag == 0:
+        return PipelineState.IDLE, "it has read all there is"
+    if transaction is not None and transaction.state in ("Empty", "CompleteAbort"):
+        what = "was taken over" if transaction.state == "Empty" else "has aborted a batch"
+        return PipelineState.RESTARTING, f"it {what} since its last commit"
+    if not evidence.coordinator_answers:
+        return PipelineState.UNKNOWN, "it commits nothing, and its coordinator cannot be asked"
+    if evidence.lag is None:
+        return PipelineState.UNKNOWN, "it commits nothing, and how far it is behind is not known"
+    return PipelineState.STOPPED, "it commits nothing, and there is more to read"
+
+
+def _stuck(transaction: OpenTransaction) -> str:
+    if transaction.age_s is None:
+        return ""
+    if transaction.state in _ENDING and transaction.age_s > _ENDING_S:
+        return f"its transaction is in {transaction.state} for {transaction.age_s:.0f} s"
+    if transaction.age_s * 1000 > transaction.timeout_ms / 2:
+        return (
+            f"its transaction is open for {transaction.age_s:.0f} s, of "
+            f"{transaction.timeout_ms / 1000:.0f} s after which it is aborted"
+        )
+    return ""
+
+
+def _rivals(entries: Sequence[LedgerEntry]) -> str:
+    """Return two writers of which one came back after the other had written; else nothing."""
+    seen: list[Writer] = []
+    for entry in entries:
+        if entry.writer is not None and (not seen or seen[-1] != entry.writer):
+            if entry.writer in seen:
+                two = (seen[-1], entry.writer)
+                return " and ".join(f"{each.host} (process {each.process_id})" for each in two)
+            seen.append(entry.writer)
+    return ""
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """Everything that can be read of the pipelines of one ledger; see :func:`open_ledger`."""
+
+    ledger: Ledger
+    kafka: Mapping[str, Any] | None = field(default=None, repr=False)
+    """Arguments of the client for coordinator and lag: servers and options; None: not asked."""
+    has_coordinator: bool = False
+
+    @cached_property
+    def _reader(self) -> LedgerReader:
+        return self.ledger.reader()
+
+    def pipelines(self) -> list[str]:
+        """Return the ids of all pipelines that have a record."""
+        return [str(name) for name in self._reader.pipelines()]
+
+    def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
+        """Return the last batches that the ledger keeps, oldest first. A topic keeps the newest,
+        and those that compaction has not reached; a table 10,000, a folder 1,000.
+        """
+        found = self._reader.recent(pipeline_id(pipeline), limit)
+        return [LedgerEntry.from_record(record) for record in reversed(found)]
+
+    def lag(self, pipeline: str) -> list[PartitionLag]:
+        """Return the lag in each partition of Kafka that the newest batch names; empty where the
+        sources are not Kafka's. New topics of a pattern are not in it.
+
+        :raises TopicMissing: a source is on another cluster, or gone.
+        :raises AccessDenied, BrokerUnreachable: …
+        """
+        entries, client = self.entries(pipeline, 1), _client(self.kafka)
+        return _lag(client, entries[-1]) if client is not None and entries else []
+
+    def transaction(self, pipeline: str) -> OpenTransaction | None:
+        """Return the pipeline's transaction, if it writes to Kafka or keeps its ledger there."""
+        client = _client(self.kafka) if self.has_coordinator else None
+        return None if client is None else _transaction(client, pipeline)
+
+    def client(self) -> KafkaClient | None:
+        """Return this process's client for looking; None without brokers. No batch uses it."""
+        return _client(self.kafka)
+
+    def status(self, pipeline: str, known: Sequence[LedgerEntry] | None = None) -> PipelineStatus:
+        """Return what the pipeline is doing. What cannot be asked is named in ``trouble``, and so
+        is a record that cannot be read: it hides no other pipeline.
+
+        :param known: its last batches, oldest first, where they have been read already.
+        :raises OncewardError: the ledger as a whole cannot be read.
+        """
+        try:
+            entries = self.entries(pipeline, _RECENT) if known is None else known[-_RECENT:]
+        except LedgerUnreadable as error:
+            reason = "what the ledger has of it cannot be read"
+            return PipelineStatus(
+                pipeline,
+                PipelineState.UNKNOWN,
+                reason,
+                None,
+                None,
+                None,
+                (),
+                None,
+                (error.message,),
+            )
+        transaction, partitions, trouble, lag = None, [], [], None
+        try:
+            transaction = self.transaction(pipeline)
+        except _UNASKED as error:
+            trouble.append(error.message)
+        coordinator_answers, client = not trouble, _client(self.kafka)
+        try:
+            partitions = _lag(client, entries[-1]) if client is not None and entries else []
+            lag = sum(each.lag for each in partitions) if partitions else None
+        except _UNASKED as error:
+            trouble.append(error.message)
+        now_ms = surroundings.wall_clock_ns() // 1_000_000
+        evidence = Evidence(entries, now_ms, transaction, coordinator_answers, lag)
+        state, reason = judge(evidence)
+        return PipelineStatus(
+            pipeline,
+            state,
+            reason,
+            entries[-1] if entries else None,
+            evidence.age_s,
+            lag,
+            tuple(partitions),
+            transaction,
+            tuple(trouble),
+        )
+
+
+_UNASKED = (AccessDenied, BrokerUnreachable, PartitionMissing, TopicMissing, UnsupportedBroker)
+
+
+def open_ledger(
+    *,
+    bootstrap_servers: str | Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    ledger_topic: str | None = None,
+    path: str | Path | None = None,
+    url: str | None = None,
+    table: str | None = None,
+) -> LedgerView:
+    """Return a view of a ledger: a topic's by ``bootstrap_servers`` alone, a folder's by ``path``,
+    a table's by ``url``. With one of the latter two the brokers are asked for the lag only.
+
+    :param options: Kafka client settings by Kafka's own names.
+    :raises ConfigurationError: none or two ledgers are named, or a setting is wrong.
+    """
+    if (path is not None and url is not None) or bootstrap_servers is path is url is None:
+        raise ConfigurationError(
+            "one ledger is to be named",
+            next_step="pass bootstrap_servers, or path (a folder), or url (a database)",
+        )
+    kafka: dict[str, Any] | None = (
+        None
+        if bootstrap_servers is None
+        else {"bootstrap_servers": bootstrap_servers, "options": dict(options or {})}
+    )
+    if path is not None:
+        from onceward.files.ledger import FolderLedger
+
+        return LedgerView(FolderLedger(path), kafka)
+    if url is not None:
+        from onceward.sql.ledger.table import DEFAULT_TABLE, DatabaseLedger
+
+        return LedgerView(DatabaseLedger(url, table or DEFAULT_TABLE), kafka)
+    from onceward.kafka.ledger.chain import KafkaLedger
+    from onceward.kafka.ledger.topic import DEFAULT_TOPIC
+
+    assert kafka is not None  # noqa: S101 — it was looked at above
+    return LedgerView(KafkaLedger(topic=ledger_topic or DEFAULT_TOPIC, **kafka), kafka, True)
+
+
+def _client(kafka: Mapping[str, Any] | None) -> KafkaClient | None:
+    if kafka is None:
+        return None
+    from onceward.kafka.wire.client import KafkaClient
+    from onceward.kafka.wire.options.settings import settings_from_options
+
+    return KafkaClient.shared(settings_from_options(**kafka, client_id="onceward-status")[0])
+
+
+def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
+    from onceward.kafka.wire.transactions.listing import describe_transaction
+
+    found = describe_transaction(client, pipeline)
+    if found is None:
+        return None
+    now_ms = surroundings.wall_clock_ns() // 1_000_000
+    open_since = found.started_at_ms if found.state in ("Ongoing", *_ENDING) else None
+    return OpenTransaction(
+        pipeline,
+        *found.identity,
+        found.state,
+        None if open_since is None else max(0.0, (now_ms - open_since) / 1000),
+        found.timeout_ms,
+        len(found.partitions),
+    )
+
+
+def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
+    from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
+
+    offsets: dict[TopicPartition, int] = {}
+    for source in newest.sources:
+        offsets |= partition_offsets(source["end"])
+    # Spark reads partitions that are new from their beginning
+    leaders = client.topic_partitions({where.topic for where in offsets})
+    every = {TopicPartition(topic, n) for topic, known in leaders.items() for n in known}
+    if new := every - offsets.keys():
+        offsets |= list_offsets(client, new, EARLIEST)
+    ends = list_offsets(client, offsets, LATEST, read_committed=True)
+    return [PartitionLag(*where, offsets[where], ends[where]) for where in sorted(offsets)]
+
+
+def moment(ms: float) -> str:
+    """Return a time, in milliseconds since 1970, for people.
+
+    >>> moment(1_700_000_000_000)
+    '2023-11-14 22:13:20Z'
+    """
+    return f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}Z"
+
+
+def span(seconds: float) -> str:
+    """Return a span of time for people.
+
+    >>> span(90), span(600), span(9000)
+    ('90 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

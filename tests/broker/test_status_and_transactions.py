@@ -1,0 +1,248 @@
+"""``onceward status``, ``lag`` and ``transactions`` on a real broker: what they say of a pipeline
+without a driver, and how they free a reader.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
+from typer.testing import CliRunner
+
+from onceward.cli import app
+from onceward.ids import TopicPartition
+from onceward.kafka.wire.client import KafkaClient
+from onceward.operate.status import LedgerView, PipelineState, open_ledger
+from onceward_testing import LocalKafka
+from support.ledger_driver import Driver
+from support.wire_fixtures import Writer, appends_to, fragments, settings
+
+
+def run(*arguments: str, **more: Any) -> Any:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False, **more)
+
+
+@pytest.fixture
+def view(driver: Driver) -> LedgerView:
+    return open_ledger(bootstrap_servers=driver.bootstrap, ledger_topic=driver.ledger_topic)
+
+
+def produce(driver: Driver, records: int, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": driver.bootstrap})
+    for number in range(records):
+        producer.produce(driver.source, str(number), partition=partition)
+    assert producer.flush(60) == 0
+
+
+@contextmanager
+def undecided(driver: Driver) -> Iterator[None]:
+    """Three records in the source, of a transaction that is open meanwhile and aborted then."""
+    producer = Producer(
+        {"bootstrap.servers": driver.bootstrap, "transactional.id": f"open-{driver.source}"}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(3):
+        producer.produce(driver.source, str(number), partition=0)
+    assert producer.flush(60) == 0
+    yield
+    producer.abort_transaction(60)
+
+
+def until_visible(view: LedgerView, driver: Driver, batch: int) -> None:
+    """Markers are written after the answer to ``EndTxn``."""
+    deadline = time.monotonic() + 60
+    while not (found := view.entries(driver.name, 1)) or found[0].batch_id != batch:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_a_pipeline_is_told_from_ledger_coordinator_and_log_ends(
+    driver: Driver, view: LedgerView
+) -> None:
+    assert view.pipelines() == []
+    assert view.status(driver.name).state is PipelineState.UNKNOWN
+    produce(driver, 25)
+    target = driver.new()
+    target.open(driver.running(0))
+    driver.commit(target, 0)
+    until_visible(view, driver, 0)
+    assert view.pipelines() == [driver.name]
+    with undecided(driver):  # which nobody who reads committed records is given
+        (lag,) = view.lag(driver.name)
+    assert (lag.topic, lag.offset, lag.last_stable_offset, lag.lag) == (driver.source, 10, 25, 15)
+    open_one = driver.stage(target, 1)
+    found = view.status(driver.name)
+    assert found.state is PipelineState.RUNNING
+    assert found.transaction is not None
+    # three records and the marker of their abort are to be passed over
+    assert (found.transaction.state, found.lag) == ("Ongoing", 19)
+    open_one.commit()
+    until_visible(view, driver, 1)
+    found = view.status(driver.name)
+    # the record was made long ago by its clock
+    assert found.state is PipelineState.STOPPED
+    assert found.newest is not None
+    assert found.newest.batch_id == 1
+    assert found.lag == 9
+    done = run(
+        "status", "--bootstrap-servers", driver.bootstrap, "--ledger-topic", driver.ledger_topic
+    )
+    assert done.exit_code == 1
+    assert "stopped" in done.stdout
+    table = run(
+        "lag", "--bootstrap-servers", driver.bootstrap, "--ledger-topic", driver.ledger_topic,
+        "--pipeline-id", driver.name,
+    )  # fmt: skip
+    assert table.exit_code == 0
+    assert "9 offsets in all" in table.stdout
+    admin = AdminClient({"bootstrap.servers": driver.bootstrap})
+    admin.create_partitions([NewPartitions(driver.source, 2)])[driver.source].result(60)
+    produce(driver, 2, partition=1)
+    assert [(each.partition, each.lag) for each in view.lag(driver.name)] == [(0, 9), (1, 2)]
+
+
+@pytest.fixture
+def held(kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[tuple[str, str, Producer]]:
+    """A topic whose readers wait for somebody's transaction, which stays open for a day."""
+    topic = new_topic(kafka.bootstrap_servers, prefix="held")
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": f"forgotten-{topic}",
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"never committed", partition=0)
+    assert producer.flush(60) == 0
+    plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    plain.produce(topic, b"behind it", partition=0)
+    assert plain.flush(60) == 0
+    yield kafka.bootstrap_servers, topic, producer
+    producer.purge()
+
+
+def next_value(servers: str, topic: str, seconds: float) -> bytes | None:
+    """What a consumer of committed records is given first, within so many seconds."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"reader-{topic}",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([Position(topic, 0, 0)])
+    try:
+        message = consumer.poll(seconds)
+        return None if message is None else message.value()
+    finally:
+        consumer.close()
+
+
+def test_abort_frees_a_reader_that_waits_for_another_clients_transaction(
+    held: tuple[str, str, Producer],
+) -> None:
+    servers, topic, producer = held
+    name = f"forgotten-{topic}"
+    assert next_value(servers, topic, 3) is None
+    listed = run("transactions", "list", "--bootstrap-servers", servers, "--topic", topic)
+    assert name in listed.stdout
+    assert f"{topic}-0" in listed.stdout
+    described = run(
+        "transactions", "describe", "--bootstrap-servers", servers, "--transactional-id", name,
+        "--json",
+    )  # fmt: skip
+    found = json.loads(described.stdout)
+    assert (found["state"], found["partitions"]) == ("Ongoing", [[topic, 0]])
+    abort = ("transactions", "abort", "--bootstrap-servers", servers, "--transactional-id", name)
+    refused = run(*abort, input="n\n")
+    assert refused.exit_code == 1
+    assert f"{topic}-0" in refused.stdout
+    assert next_value(servers, topic, 3) is None
+    done = run(*abort, "--yes")
+    assert done.exit_code == 0
+    assert f"{topic}-0" in done.stdout
+    assert next_value(servers, topic, 30) == b"behind it"
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    again = run(*abort, "--yes")
+    assert again.exit_code == 1
+    assert "has nothing open" in again.stderr
+
+
+def test_one_whose_coordinator_knows_it_is_not_torn_in_a_single_partition(
+    held: tuple[str, str, Producer],
+) -> None:
+    servers, topic, _ = held
+    where = ("--topic", topic, "--partition", "0")
+    done = run("transactions", "abort", "--bootstrap-servers", servers, *where, "--yes")
+    assert done.exit_code == 1
+    assert f"--transactional-id forgotten-{topic}" in done.stderr
+
+
+def leave_hanging(servers: str, topic: str) -> None:
+    """Append a record of a transaction that the coordinator knows nothing of, which brokers take
+    while they do not ask it (KIP-890).
+    """
+    client = KafkaClient(settings(servers)[0])
+    writer = Writer(client, f"hanging-{topic}")
+    where = TopicPartition(topic, 0)
+    try:
+        writer.transaction.take_over()
+        verify(servers, "false")
+        writer.transaction.begin()
+        writer.producer().send(appends_to(where, fragments([b"hangs"])))
+    finally:
+        verify(servers, "true")
+        client.close()
+
+
+def verify(servers: str, wanted: str) -> None:
+    name = "transaction.partition.verification.enable"
+    admin = AdminClient({"bootstrap.servers": servers})
+    (broker,) = admin.list_topics(timeout=30).brokers
+    entry = ConfigEntry(name, wanted, incremental_operation=AlterConfigOpType.SET)
+    cluster = ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([cluster]).values():
+        done.result(30)
+    time.sleep(1)
+
+
+def test_a_transaction_that_hangs_is_ended_by_a_marker(
+    kafka39: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    """As on brokers before KIP-890: a record of a transaction arrives after its marker. Nothing
+    but a marker frees the readers then.
+    """
+    servers = kafka39.bootstrap_servers
+    topic = new_topic(servers, prefix="hangs")
+    leave_hanging(servers, topic)
+    plain = Producer({"bootstrap.servers": servers})
+    plain.produce(topic, b"behind it", partition=0)
+    assert plain.flush(60) == 0
+    assert next_value(servers, topic, 3) is None
+    where = ("--topic", topic, "--partition", "0")
+    listed = run("transactions", "list", "--bootstrap-servers", servers, "--topic", topic)
+    (line,) = [line for line in listed.stdout.splitlines() if f"{topic}-0" in line]
+    assert line.rstrip().endswith("yes")
+    done = run("transactions", "abort", "--bootstrap-servers", servers, *where, "--yes")
+    assert done.exit_code == 0, done.output
+    deadline = time.monotonic() + 60
+    while (value := next_value(servers, topic, 5)) is None and time.monotonic() < deadline:
+        pass
+    assert value == b"behind it"

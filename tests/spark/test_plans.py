@@ -1,0 +1,167 @@
+"""``onceward plan``: what it says before a start is what the start does, and it touches nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame
+from streaming_pipeline import Pipeline
+from typer.testing import CliRunner
+
+from onceward.cli import app
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.options.settings import settings_from_options
+from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
+from onceward_testing.topic_reader import end_offsets
+
+JOB = """
+import sys
+import onceward as ow
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+servers, source, output, ledger, name, checkpoint, change = sys.argv[1:]
+people = ow.kafka_source(
+    spark, bootstrap_servers=servers, topic=source.split(","), starting="earliest",
+    max_offsets_per_trigger=40,
+)
+column = "length(CAST(key AS STRING)) AS key" if change == "key" else "key"
+rows = people.selectExpr(column, "value", "length(value) AS count")
+if change == "more":
+    rows = rows.dropDuplicates(["key"])
+if change == "value":
+    rows = rows.groupBy("key").agg({"value": "max"}).withColumnRenamed("max(value)", "count")
+elif change != "less":
+    rows = rows.groupBy("key").count()
+rows = rows.selectExpr("CAST(CAST(key AS STRING) AS BINARY) AS key", "CAST(count AS STRING) AS value")
+sink = ow.KafkaSink(
+    bootstrap_servers=servers, topic=output, pipeline_id=name, ledger_topic=ledger
+)
+
+def start():
+    writer = rows.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
+    return writer.foreachBatch(lambda frame, batch_id: sink(frame, batch_id)).start()
+
+if WAITS:
+    ow.wait(start())
+else:
+    ow.supervise(start)
+raise AssertionError("the job went on")
+"""
+
+
+def counts(frame: DataFrame) -> DataFrame:
+    return (
+        frame.groupBy("key").count()
+        .selectExpr("CAST(CAST(key AS STRING) AS BINARY) AS key", "CAST(count AS STRING) AS value")
+    )  # fmt: skip
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def plan(pipeline: Pipeline, tmp_path: Path) -> Callable[..., Any]:
+    job = tmp_path / "job.py"
+
+    def run(change: str = "none", *, sources: str = "", waits: bool = True) -> Any:
+        job.write_text(JOB.replace("WAITS", str(waits)))
+        return CliRunner().invoke(app, [
+            "plan", str(job), pipeline.bootstrap, sources or pipeline.source, pipeline.output,
+            pipeline.ledger_topic, pipeline.name, str(pipeline.checkpoint), change,
+        ])  # fmt: skip
+
+    return run
+
+
+def test_it_says_what_the_start_will_do_and_touches_nothing(
+    pipeline: Pipeline, plan: Callable[..., Any]
+) -> None:
+    def facts() -> Any:
+        client = KafkaClient(settings_from_options(pipeline.bootstrap, {}, client_id="test")[0])
+        try:
+            owner = TransactionCoordinator(client, pipeline.name).describe(Deadline(20_000))
+        finally:
+            client.close()
+        topics = (pipeline.output, pipeline.ledger_topic)
+        ends = [end_offsets(pipeline.bootstrap, topic, "read_uncommitted") for topic in topics]
+        return contents(pipeline.checkpoint), owner, ends
+
+    new = plan()
+    assert new.exit_code == 0, new.output
+    assert "start: a new pipeline: batch 0" in new.output
+    pipeline.feed(60)
+    new = plan(waits=False)
+    assert "start: a new pipeline: batch 0" in new.output
+    assert f"{pipeline.source}; the first batch reads 40 offsets" in new.output
+    assert not pipeline.checkpoint.exists()
+
+    pipeline.run(counts, mode="update")
+    before = facts()
+    done = plan()
+    assert done.exit_code == 0, done.output
+    assert "start: batch 2 is next, once there is something to read" in done.output
+    assert "state: stateStoreSave in " in done.output
+    assert "Spark finds that it fits" in done.output
+    pipeline.feed(20)
+    again = plan()
+    assert again.exit_code == 0, again.output
+    assert "start: batch 2 is next, behind batch 1 of the ledger" in again.output
+    assert "the first batch reads 20 offsets" in again.output
+    changed = plan("key")
+    assert changed.exit_code == 78, changed.output
+    assert "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE" in changed.output
+    other = pipeline.topic(1, prefix="other")
+    more = plan(sources=f"{pipeline.source},{other}")
+    assert more.exit_code == 2, more.output
+    assert f"new topics: {other}" in more.output
+    assert facts() == before
+
+    assert pipeline.forget_commit() == 1
+    replay = plan()
+    assert replay.exit_code == 0, replay.output
+    assert "batch 1 runs again and is committed already: nothing is written" in replay.output
+    pipeline.checkpoint.rename(pipeline.checkpoint.with_name("gone"))
+    lost = plan()
+    assert lost.exit_code == 78, lost.output
+    assert "CheckpointReplaced" in lost.output
+    assert facts()[1:] == before[1:]
+
+    pipeline.checkpoint.with_name("gone").rename(pipeline.checkpoint)
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    place = TopicPartition(pipeline.source, 0, 25)
+    admin.delete_records([place])[place].result(60)
+    expired = plan()
+    assert expired.exit_code == 2, expired.output
+    assert "5 offsets have expired before they were read" in expired.output
+
+
+def test_state_that_does_not_fit_is_found_where_there_is_nothing_to_read(
+    pipeline: Pipeline, plan: Callable[..., Any]
+) -> None:
+    pipeline.feed(20)
+    pipeline.run(counts, mode="update")
+    same = plan()
+    assert same.exit_code == 0, same.output
+    assert "Spark finds that it fits" in same.output
+    for change, words in (
+        ("key", "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"),
+        ("value", "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"),
+        ("more", "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"),
+        ("less", "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"),
+    ):
+        done = plan(change)
+        assert done.exit_code == 78, done.output
+        assert words in done.output

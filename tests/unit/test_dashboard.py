@@ -1,0 +1,435 @@
+"""The dashboard's server and pages without a cluster: who may look, what is escaped, and that a
+page is served whatever the clusters do. ``tests/chaos/test_dashboard_in_a_browser.py`` has the
+rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+import pytest
+
+from onceward.dashboard import pages, server, watch
+from onceward.dashboard.messages import Fate, Message, PartitionExcerpt
+from onceward.dashboard.server import dashboard_app, must_be_safe
+from onceward.dashboard.watch import (
+    Measured,
+    PipelineView,
+    RecordQuery,
+    Snapshot,
+    Watcher,
+    measure,
+)
+from onceward.engine.ledger.record import Writer
+from onceward.errors import (
+    BrokerUnreachable,
+    ConfigurationError,
+    Fenced,
+    LedgerUnreadable,
+    SendFailed,
+)
+from onceward.ids import TopicPartition
+from onceward.kafka.dead_letters.letter import Letter
+from onceward.operate.status import (
+    LedgerEntry,
+    LedgerView,
+    OpenTransaction,
+    PartitionLag,
+    PipelineState,
+    PipelineStatus,
+)
+from support.errors import raises
+
+EVIL = "<script>alert('\"1\"')</script>"
+NOW_MS = 1_700_000_000_000
+
+
+def entry(sequence: int, pipeline: str = "p", evil: str = "") -> LedgerEntry:
+    end = {f"people{evil}": {"0": sequence * 10 + 10}}
+    start = {f"people{evil}": {"0": sequence * 10}}
+    return LedgerEntry(
+        pipeline, sequence, f"q{evil}", sequence, NOW_MS - 60_000 + 1_000 * sequence, 10, 10, 1, 2,
+        "finished", 40, Writer(f"1{evil}", f"host{evil}", 7),
+        ({"start": start, "end": end}, {"start": None, "end": f"x{evil}"}), {f"kafka{evil}": 10},
+    )  # fmt: skip
+
+
+def view(
+    pipeline: str = "p", evil: str = "", state: PipelineState = PipelineState.RUNNING
+) -> PipelineView:
+    entries = tuple(entry(number, pipeline, evil) for number in range(5))
+    status = PipelineStatus(
+        pipeline, state, f"why{evil}", entries[-1], 5.0, 3,
+        (PartitionLag(f"people{evil}", 0, 50, 53),),
+        OpenTransaction(pipeline, 9, 2, f"Ongoing{evil}", 4.0, 60_000, 2), (f"t{evil}",),
+    )  # fmt: skip
+    measured = Measured(
+        {f"send{evil}": (2.0, 1.0)}, {f"r{evil}": 1.0}, {f"E{evil}": 1.0}, {f"E{evil}": 2.0}
+    )
+    return PipelineView(status, entries, measured)
+
+
+class Site:
+    """A dashboard over what a test hands to it; nothing is watched."""
+
+    def __init__(self, *views: PipelineView, token: str = "", hosts: tuple[str, ...] = ()) -> None:
+        self.watcher = Watcher([], 60.0)
+        found = {each.status.pipeline_id: each for each in views}
+        self.watcher.snapshot = Snapshot(1, NOW_MS, found, ("gone",))
+        self.app = dashboard_app(self.watcher, hosts, token)
+
+    def ask(
+        self, path: str, method: str = "GET", body: bytes = b"", **headers: str
+    ) -> tuple[int, dict[str, str], str]:
+        path, _, query = path.partition("?")
+        told = {"host": "127.0.0.1:9465", **{k.replace("_", "-"): v for k, v in headers.items()}}
+        sent: list[dict[str, Any]] = []
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
+            "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+            "scheme": "http", "server": ("127.0.0.1", 9465), "client": ("127.0.0.1", 1),
+            "headers": [(k.lower().encode(), v.encode()) for k, v in told.items()], "root_path": "",
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        asyncio.run(self.app(scope, receive, send))
+        begun = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
+        text = b"".join(each.get("body", b"") for each in sent[1:]).decode()
+        return sent[0]["status"], begun, text
+
+
+PAGES = [
+    "/", "/pipeline/p", "/pipeline/p?tab=lag", "/pipeline/p?tab=transactions", "/login",
+    "/pipeline/p?tab=failures", "/pipeline/p?tab=ledger", "/pipeline/p/ledger/3", "/messages",
+    "/pipeline/none", "/pipeline/p/ledger/99", "/status.json", "/assets/style.css",
+    "/assets/none.css", "/nowhere",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_answer_allows_nothing_but_our_own_files(path: str) -> None:
+    status, headers, text = Site(view()).ask(path)
+    assert status == (404 if "none" in path or "99" in path or path == "/nowhere" else 200)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert not re.search(
+        r"(?i)\sstyle=|\son\w+=|<style|<script(?! src=\"/assets/)|https?://", text
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost"}, 200),
+        ({"host": "[::1]:9465"}, 200),
+        ({"host": "dash.example:80"}, 200),
+        ({"host": "attacker.example"}, 421),
+        ({"host": "127.0.0.1.attacker.example"}, 421),
+        ({"host": "[::1"}, 421),
+        ({"host": ""}, 421),
+        ({"origin": "http://127.0.0.1:9465"}, 200),
+        ({"origin": "http://attacker.example"}, 403),
+        ({"origin": "null"}, 403),
+    ],
+)
+def test_another_site_may_not_ask(headers: Mapping[str, str], status: int) -> None:
+    site = Site(view(), hosts=("Dash.example",))
+    assert site.ask("/", **headers)[0] == status
+    assert site.ask("/events" if status != 200 else "/status.json", **headers)[0] == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_it_is_only_read(method: str) -> None:
+    assert Site(view()).ask("/pipeline/p", method)[0] == 405
+
+
+def test_whoever_knows_the_token_may_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(server.asyncio, "sleep", sleep)
+    site = Site(view(), token="geheim")
+    assert site.ask("/status.json")[0] == 401
+    assert site.ask("/", accept="text/html")[:2][0] == 303
+    assert site.ask("/status.json", authorization="Bearer geheim")[0] == 200
+    assert site.ask("/status.json", authorization="Bearer geheimer")[0] == 401
+    assert site.ask("/status.json", cookie="onceward=geheim")[0] == 401
+    assert site.ask("/login", "POST", b"token=falsch")[0] == 403
+    assert pauses == [1]
+    assert site.ask("/login", "POST", b"token=" + b"x" * 5_000)[0] == 413
+    status, headers, _ = site.ask("/login", "POST", b"token=geheim")
+    assert status == 303
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "geheim" not in cookie
+    assert site.ask("/status.json", cookie=cookie.partition(";")[0])[0] == 200
+    assert Site(view(), token="geheim").ask("/", cookie=cookie.partition(";")[0])[0] == 401
+
+
+def test_other_machines_need_a_token() -> None:
+    must_be_safe("127.0.0.1", "")
+    must_be_safe("0.0.0.0", "geheim")  # noqa: S104 — an address that others reach
+    with raises(ConfigurationError, "0.0.0.0"):  # noqa: S104
+        must_be_safe("0.0.0.0", "")  # noqa: S104
+
+
+def excerpt(evil: str) -> PartitionExcerpt:
+    letter = Letter(
+        TopicPartition("dead", 0), 3, NOW_MS, None, None, (), error_class=f"E{evil}",
+        pipeline="p", source=TopicPartition("people", 1), source_offset=17,
+    )  # fmt: skip
+    made = Message(3, NOW_MS, Fate.OPEN, evil, evil, ((evil, evil),), letter)
+    return PartitionExcerpt(TopicPartition("dead", 0), 0, 0, 3, 9, (made,))
+
+
+@pytest.mark.parametrize("tab", pages.TABS)
+def test_what_a_cluster_says_is_text(tab: str) -> None:
+    evil = view("p", EVIL, PipelineState.STUCK)
+    snapshot = Snapshot(1, NOW_MS, {"p": evil, EVIL: view(EVIL)}, (EVIL,))
+    found = [
+        pages.page(EVIL, pages.overview(snapshot, NOW_MS), snapshot, NOW_MS),
+        pages.pipeline(evil, tab, NOW_MS),
+        pages.ledger_entry(evil, 3) or "",
+        pages.messages({"topic": EVIL, "partition": EVIL, "offset": EVIL}, excerpt(EVIL), ["p"]),
+        pages.messages({"topic": "t"}, EVIL, []),
+        pages.report(evil, "", NOW_MS),
+    ]
+    for text in found:
+        assert EVIL not in text
+        assert "&lt;script&gt;" in text
+        assert not re.search(r"<script(?! src=\"/assets/)", text)
+
+
+def test_a_dead_letter_leads_to_its_source_and_its_ledger() -> None:
+    text = pages.messages({"topic": "dead"}, excerpt("x"), ["p"])
+    assert 'href="/messages?topic=people&amp;partition=1&amp;offset=17">Source record' in text
+    assert 'href="/pipeline/p?tab=ledger">Ledger of p' in text
+
+
+def test_those_that_need_somebody_come_first() -> None:
+    found = {
+        name: view(name, state=state) for name, state in zip("abc", PipelineState, strict=False)
+    }
+    found["d"] = view("d", state=PipelineState.FENCED)
+    text = pages.overview(Snapshot(1, NOW_MS, found, ()), NOW_MS)
+    assert re.findall(r'href="/pipeline/(\w)"', text)[0] == "d"
+
+
+class Ledger(LedgerView):
+    """A ledger whose cluster does what a test says."""
+
+    failure: Exception | None = None
+    unreadable = False
+
+    def pipelines(self) -> list[str]:
+        if self.failure is not None:
+            raise self.failure
+        return ["p"]
+
+    def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
+        if self.unreadable:
+            raise LedgerUnreadable("damaged", next_step="look")
+        return [entry(number) for number in range(3)]
+
+    def status(self, pipeline: str, known: Any = None) -> PipelineStatus:
+        state = PipelineState.RUNNING if known else PipelineState.UNKNOWN
+        return replace(view().status, state=state)
+
+    def client(self) -> Any:
+        raise BrokerUnreachable("away", next_step="wait")
+
+
+def test_a_cluster_that_is_away_leaves_what_was_known_with_its_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger: Any = Ledger(None)  # type: ignore[arg-type]
+    watcher = Watcher([ledger], 60.0)
+    watcher.look()
+    known = watcher.snapshot
+    assert known.pipelines["p"].status.state is PipelineState.RUNNING
+    for failure in (BrokerUnreachable("away", next_step="wait"), RuntimeError("odd")):
+        monkeypatch.setattr(Ledger, "failure", failure)
+        watcher.look()
+        assert watcher.snapshot.pipelines == known.pipelines
+        assert watcher.snapshot.taken_at_ms == known.taken_at_ms
+        assert str(failure).split(".")[0] in watcher.snapshot.trouble[0]
+    monkeypatch.setattr(Ledger, "failure", None)
+    monkeypatch.setattr(Ledger, "unreadable", True)
+    watcher.look()
+    assert watcher.snapshot.pipelines["p"].status.state is PipelineState.UNKNOWN
+
+
+class Growing(Ledger):
+    """A ledger with batches up to a number; each was decided before it was finished."""
+
+    newest = -1
+    asked = 0
+
+    def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
+        Growing.asked += limit
+        found = [
+            replace(entry(number), state=state)
+            for number in range(self.newest + 1)
+            for state in ("decided", "finished")
+        ]
+        return found[-limit:]
+
+
+def test_a_look_asks_for_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = Watcher([Growing(None)], 60.0)  # type: ignore[arg-type]
+    # Nothing yet; one by one; many at once; a chain that begins anew
+    for newest in (-1, -1, 0, 1, 1, 4, 90, 400, 3, 5):
+        monkeypatch.setattr(Growing, "newest", newest)
+        monkeypatch.setattr(Growing, "asked", 0)
+        before = watcher.snapshot.pipelines.get("p")
+        watcher.look()
+        found = watcher.snapshot.pipelines["p"].entries
+        sequences = [each.sequence for each in found]
+        assert sequences == [number for n in range(newest + 1) for number in (n, n)][-200:]
+        if before is not None and before.entries == found and found:
+            assert Growing.asked == 1
+
+
+def test_records_are_read_by_the_thread_and_no_page_waits() -> None:
+    watcher = Watcher([Ledger(None)], 60.0)  # type: ignore[arg-type]
+    question = RecordQuery(TopicPartition("t", 0), 0)
+    assert watcher.ask(question) is None
+    assert watcher.ask(question) is None
+    watcher.look()
+    assert watcher.ask(question) == "away"
+    for number in range(100):
+        watcher.ask(RecordQuery(TopicPartition("t", 0), number))
+    assert len(watcher._asked) == watch._KEPT
+
+
+def test_metrics_are_taken_apart_by_pipeline() -> None:
+    text = """
+# HELP onceward_step_seconds Seconds of each step
+onceward_step_seconds_bucket{le="0.1",pipeline="p",step="send"} 3.0
+onceward_step_seconds_count{pipeline="p",step="send"} 4.0
+onceward_step_seconds_sum{pipeline="p",step="send"} 2.5
+onceward_step_seconds_count{pipeline="p",step="plan"} 0.0
+onceward_aborts_total{pipeline="p",reason="a \\"b\\""} 1.0
+onceward_failures_total{error="SendFailed",pipeline="q"} 2.0
+onceward_failures_total{error="Fenced",pipeline="q"} 0.0
+process_cpu_seconds_total 3.0
+"""
+    found = measure(text)
+    assert found["p"] == Measured({"send": (4.0, 2.5)}, {'a "b"': 1.0})
+    assert found["q"].failures == {"SendFailed": 2.0}
+
+
+METRICS = b'onceward_failures_total{error="SendFailed",pipeline="q"} 2.0\n'
+
+
+@pytest.mark.parametrize(
+    ("length", "pieces", "trouble"),
+    [
+        (len(METRICS), [METRICS], ""),
+        (999, [METRICS], "IncompleteRead"),
+        (9_999, [b"#"] * 40, "TimeoutError: "),
+        (4, [b"{{{\n"], "ValueError"),
+    ],
+)
+def test_an_endpoint_takes_no_more_than_its_time(
+    length: int, pieces: list[bytes], trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SCRAPE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(4096)
+                connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n".encode())
+                for piece in pieces:
+                    connection.sendall(piece)
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        watcher = Watcher([Ledger(None)], 60.0, [address])  # type: ignore[arg-type]
+        watcher.look()
+        thread.join()
+    assert trouble in "".join(watcher.snapshot.trouble)
+    assert bool(watcher.snapshot.trouble) == bool(trouble)
+    assert "p" in watcher.snapshot.pipelines
+
+
+def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = Watcher([], 0.01)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) > 2:
+            watcher.stop()
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(watcher, "look", look)
+    watcher.start()._thread.join(30)
+    assert len(looks) == 3
+
+
+def test_a_failure_is_told_with_its_cause_and_what_follows() -> None:
+    known = Measured(failures={"SendFailed": 2.0, "Fenced": 1.0, "PySparkException": 3.0})
+    text = pages.pipeline(replace(view(), measured=known), "failures", NOW_MS)
+    for error in (SendFailed, Fenced):
+        assert escape((error.__doc__ or "").split("\n")[0].split(". ")[0]) in text
+        assert escape(error.recovery.value) in text
+    assert "of Spark, or of the job&#x27;s own code" in text
+
+
+def test_a_report_needs_nothing_else() -> None:
+    text = pages.report(view(), "svg {}", NOW_MS)
+    assert "<style>svg {}</style>" in text
+    assert text.count("<polyline") == 2
+    assert not re.search(r"<script|<link|src=", text)
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(server, "_LOOK_SECONDS", 0.001)
+    return Site(view())
+
+
+def test_changes_are_told_and_nothing_is_kept_for_a_page_that_goes(stream: Site) -> None:
+    async def follow() -> list[str]:
+        site = stream.app._site
+        changes = site._changes()
+        told = [await anext(changes)]
+        assert site._streams == 1
+        for _ in range(100):
+            stream.watcher._publish(stream.watcher.snapshot)
+        told.append(await anext(changes))
+        told.append(await anext(changes))
+        await changes.aclose()
+        assert site._streams == 0
+        return told
+
+    assert asyncio.run(follow()) == ["data: 1\n\n", "data: 101\n\n", ": still here\n\n"]
+
+
+def test_no_more_pages_than_can_be_told(stream: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream.app._site, "_streams", 32)
+    assert stream.ask("/events")[0] == 503

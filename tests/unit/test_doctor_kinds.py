@@ -1,0 +1,104 @@
+"""Kinds of misconfiguration as a table: what each row finds, and what it leaves alone."""
+
+from __future__ import annotations
+
+import runpy
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from onceward.cli.doctor.kinds import DAY_MS, KINDS, Misconfiguration, diagnose
+
+PAGE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "tables" / "doctor.py"))
+FACTS: Mapping[str, tuple[str, str]] = {
+    "transaction-timeout": ("899999", "900000"),
+    "transactional-id-expiration": (str(DAY_MS - 1), str(DAY_MS)),
+    "offsets-retention": ("1439", "1440"),
+    "auto-create-topics": ("true", "false"),
+    "ledger-compaction": ("compact,delete", "compact"),
+    "ledger-message-size": ("1048575", "1048588"),
+    "ledger-segments": ("1073741824", "52428800"),
+    "output-message-size": ("1999999", "2000000"),
+    "output-timestamps": ("86400000", "9223372036854775807"),
+    "source-retention": ("3600000", "604800000"),
+    "source-unclean-election": ("true", "false"),
+    "pooler": ("yes", "no"),
+    "fsync": ("off", "on"),
+    "standby": ("on", "off"),
+    "prepared-transactions": ("0", "100"),
+    "row-security": ("yes", "no"),
+    "local-infile": ("0", "1"),
+    "flush-log": ("2", "1"),
+    "read-only": ("1", "0"),
+    "redis-append-only": ("no", "yes"),
+    "redis-fsync": ("everysec", "always"),
+    "redis-evictions": ("allkeys-lru", "noeviction"),
+    "opensearch-replicas": ("0", "1"),
+    "registry-subject": ("missing", "there"),
+    "registry-compatibility": ("NONE", "BACKWARD"),
+} | {
+    f"{topic}-{of}": values
+    for topic in ("ledger", "output", "transaction-log")
+    for of, values in {
+        "replication": ("2", "3"),
+        "min-in-sync": ("1", "2"),
+        "unclean-election": ("true", "false"),
+    }.items()
+}
+"""By kind: a value that is amiss, and the nearest that is not."""
+BESIDE = {
+    "transaction.timeout.ms": "900000",
+    "largest.source.record": "2000000",
+    "cleanup.policy": "delete",
+    "replication.factor": "3",
+}
+TESTED = [kind for kind in KINDS if kind.is_amiss is not None]
+
+
+def found(kind: Misconfiguration, value: str | None) -> list[str]:
+    facts = {**BESIDE, kind.setting: value}
+    names = {"name": "t", "servers": "b:1", "login": "etl", "alike": "none"}
+    return [one.kind for one in diagnose(kind.subject, "it", facts, **names)]
+
+
+@pytest.mark.parametrize("kind", TESTED, ids=lambda kind: kind.name)
+def test_a_kind_is_found_by_its_value_and_by_no_other(kind: Misconfiguration) -> None:
+    amiss, sound = FACTS[kind.name]
+    assert kind.name in found(kind, amiss)
+    assert kind.name not in found(kind, sound)
+    assert kind.name not in found(kind, None), "what may not be read is not amiss"
+
+
+def test_kinds_have_names_of_their_own_and_enough_of_them() -> None:
+    names = [kind.name for kind in KINDS]
+    assert len(names) == len(set(names))
+    assert len(TESTED) >= 15
+    assert set(FACTS) == {kind.name for kind in TESTED}
+
+
+def test_a_topic_that_is_compacted_keeps_records_whatever_its_retention() -> None:
+    facts = {"retention.ms": "1000", "cleanup.policy": "compact"}
+    assert diagnose("source topic", "it", facts, name="t", servers="b:1") == []
+    facts = {"retention.ms": "-1", "cleanup.policy": "delete"}
+    assert diagnose("source topic", "it", facts, name="t", servers="b:1") == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in TESTED if kind.fix.startswith("kafka-configs")],
+    ids=lambda kind: kind.name,
+)
+def test_a_command_sets_what_the_kind_asks_for(kind: Misconfiguration) -> None:
+    """Whoever runs the printed ``kafka-configs`` has a value that the kind leaves alone."""
+    line = kind.fix.format(name="t", servers="b:1", largest_source_record="2000000")
+    setting, _, value = shlex.split(line)[-1].partition("=")
+    assert setting == kind.setting
+    assert kind.name not in found(kind, value)
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    assert PAGE["PAGE"].read_text(encoding="utf-8") == PAGE["page"](), (
+        "run python docs/tables/doctor.py"
+    )

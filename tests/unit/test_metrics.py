@@ -1,0 +1,360 @@
+"""Metrics: what each event does to the numbers, and that whoever looks at them holds up nobody."""
+
+from __future__ import annotations
+
+import logging
+import runpy
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from onceward import events
+from onceward.engine import batch_log
+from onceward.errors import ConfigurationError, Fenced, SendFailed
+from onceward.events import Event
+from onceward.ids import TopicPartition, partition_offsets
+from onceward.kafka.source import identity
+from onceward.kafka.wire.options.settings import ClientSettings
+from onceward.operate import lag, metrics
+from onceward.operate.metric_state import FAMILIES, MetricState
+
+ROOT = Path(__file__).resolve().parents[2]
+IDS = {"pipeline": "orders", "query_id": "q", "batch_id": 7}
+KAFKA = {**IDS, "epoch": 3}
+WRITTEN = {"records": 5, "bytes": 80, "sequence": 41, "epoch": 3, "set_aside": 2, "too_large": 1}
+
+
+def end(step: str, ids: dict[str, Any] = IDS, seconds: float = 1.0, **values: Any) -> Event:
+    return Event(step, "finished", ids, seconds, None, values)
+
+
+def failed(step: str, error: Exception, **values: Any) -> Event:
+    return Event(step, "failed", IDS, 1.0, error, values)
+
+
+def numbers(state: MetricState, now: float = 0.0) -> dict[Any, float]:
+    """Samples by name, or by name and labels behind the pipeline."""
+    return {
+        (name, *labels[1:]) if len(labels) > 1 else name: value
+        for name, labels, value in state.samples(now)
+    }
+
+
+def after(*heard: Event, now: float = 0.0, at: float = 0.0) -> dict[Any, float]:
+    state = MetricState()
+    for event in heard:
+        state.hear(event, at, 1_000.0)
+    return numbers(state, now)
+
+
+def test_there_are_at_most_25_families_with_one_prefix_and_label():
+    assert len(FAMILIES) <= 25
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    assert {family.kind for family in FAMILIES} == {"counter", "gauge", "histogram"}
+
+
+def test_a_committed_batch_is_counted_once():
+    found = after(end(events.COMMIT, KAFKA, **WRITTEN), end(events.FINISH, **WRITTEN))
+    assert found["batches", "written"] == 1
+    assert (found["records"], found["bytes"], found["attempts"]) == (5, 80, 1)
+    assert found["dead_letters", "InvalidRecord"] == 2
+    assert found["dead_letters", "RecordTooLarge"] == 1
+    assert (found["epoch"], found["ledger_sequence"]) == (3, 41)
+
+
+def test_a_commit_in_doubt_that_was_carried_out_is_counted_by_the_last_step():
+    found = after(failed(events.COMMIT, SendFailed("no answer"), **WRITTEN))
+    assert "records" not in found
+    found = after(
+        failed(events.COMMIT, SendFailed("no answer"), **WRITTEN), end(events.FINISH, **WRITTEN)
+    )
+    assert (found["records"], found["attempts"], found["batches", "written"]) == (5, 1, 1)
+
+
+def test_a_replay_counts_no_records():
+    found = after(end(events.FINISH, replayed=True, sources=[]))
+    assert found["batches", "replayed"] == 1
+    assert "records" not in found
+
+
+def test_aborts_failures_and_restarts_have_the_class_of_the_error():
+    found = after(
+        failed(events.SEND, SendFailed("lost")),
+        end(events.ABORT, reason="SendFailed"),
+        Event(events.FAIL, "failed", IDS, None, Fenced("a newer copy")),
+        Event(events.RESTART, "failed", {"query_id": "q"}, None, SendFailed("lost")),
+    )
+    assert found["aborts", "SendFailed"] == found["attempts"] == 1
+    assert found["failures", "Fenced"] == 1
+    assert found["restarts", "SendFailed"] == 1
+
+
+def test_who_is_fenced_owns_nothing_any_more():
+    opened = end(events.OPEN, sequence=40)
+    owner = [key for key in after(opened) if key[0] == "info"]
+    assert owner[0][2] == "q"
+    fenced = Event(events.FAIL, "failed", IDS, None, Fenced("a newer copy"))
+    assert not [key for key in after(opened, fenced) if key[0] == "info"]
+    assert after(opened)["ledger_sequence"] == 40
+    assert after(opened)["start_time_seconds"] == 1_000.0
+
+
+def test_the_age_of_the_last_commit_is_computed_at_the_scrape():
+    opened = end(events.OPEN, sequence=None)
+    assert after(opened, at=100.0, now=130.0)["last_commit_age_seconds"] == 30.0
+    committed = end(events.COMMIT, KAFKA, **WRITTEN)
+    assert after(opened, committed, at=100.0, now=105.0)["last_commit_age_seconds"] == 5.0
+
+
+@pytest.mark.parametrize("last", [events.COMMIT, events.ABORT])
+def test_a_transaction_is_open_from_its_job_to_its_end(last: str):
+    planned = end(events.PLAN, KAFKA, timeout_ms=900_000)
+    sending = Event(events.SEND, "started", KAFKA)
+    found = after(planned, sending, at=100.0, now=160.0)
+    assert found["transaction_open_seconds"] == 60.0
+    assert found["transaction_timeout_seconds"] == 900.0
+    ended = after(planned, sending, end(last, **WRITTEN), at=100.0, now=160.0)
+    assert ended["transaction_open_seconds"] == 0.0
+    staging = Event(events.SEND, "started", IDS)
+    assert after(staging, at=100.0, now=160.0)["transaction_open_seconds"] == 0.0
+
+
+def test_events_that_name_no_pipeline_are_nobodys_batch():
+    assert after(end(events.COMMIT, {"topic": "letters"}, records=5)) == {}
+
+
+def test_seconds_of_steps_are_a_histogram():
+    state = MetricState()
+    for seconds in (0.004, 0.2, 1_000.0):
+        state.hear(end(events.SEND, seconds=seconds), 0.0)
+    state.hear(end(events.LEDGER, KAFKA, open_ms=2_000), 0.0)
+    found = {(name, *labels[1:]): counts for name, labels, counts in state.histograms()}
+    counts = found["step_seconds", "send"]
+    assert (counts[0], sum(counts[:-1]), counts[-2]) == (1, 3, 1)
+    assert counts[-1] == pytest.approx(1_000.204)
+    assert found[("transaction_seconds",)][-1] == 2.0
+
+
+PROGRESS = {
+    "timestamp": "2026-11-26T15:00:10.000Z",
+    "eventTime": {"max": "2026-11-26T15:00:04.000Z", "watermark": "2026-11-26T14:59:00.000Z"},
+    "stateOperators": [
+        {"numRowsTotal": 10, "memoryUsedBytes": 400},
+        {"numRowsTotal": 5, "memoryUsedBytes": 100},
+    ],
+}
+
+
+def test_sparks_progress_gives_watermark_delay_and_state():
+    state = MetricState()
+    state.hear_progress("q", PROGRESS)
+    assert numbers(state) == {}
+    state.hear(end(events.OPEN, sequence=None), 0.0)
+    state.hear_progress("q", PROGRESS)
+    found = numbers(state)
+    assert found["event_time_delay_seconds"] == 6.0
+    assert found["watermark_timestamp_seconds"] == 1_795_705_140.0
+    assert (found["state_rows"], found["state_bytes"]) == (15, 500)
+
+
+def test_progress_without_event_time_or_state_adds_nothing():
+    state = MetricState()
+    state.hear(end(events.OPEN, sequence=None), 0.0)
+    before = numbers(state)
+    state.hear_progress("q", {"eventTime": {"watermark": "1970-01-01T00:00:00.000Z"}})
+    assert numbers(state) == before
+
+
+def test_a_query_is_idle_as_long_as_spark_says_so():
+    state = MetricState()
+    state.hear(end(events.OPEN, sequence=None), 0.0)
+    assert numbers(state, 5.0)["idle"] == 0.0
+    state.hear_idle("q", 10.0)
+    assert numbers(state, 15.0)["idle"] == 1.0
+    assert numbers(state, 300.0)["idle"] == 0.0, "one that hangs is not idle"
+    state.hear_idle("q", 300.0)
+    state.hear(Event(events.ADMIT, "started", IDS), 301.0)
+    assert numbers(state, 302.0)["idle"] == 0.0
+
+
+@pytest.mark.parametrize("per_partition", [False, True])
+def test_lag_is_one_series_a_pipeline_unless_more_is_asked_for(per_partition: bool):
+    state = MetricState(per_partition=per_partition)
+    state.hear(end(events.FINISH, **WRITTEN, sources=[(frozenset({"b:1"}), {"t": {"0": 7}})]), 0.0)
+    assert state.positions["orders"] == [(frozenset({"b:1"}), {"t": {"0": 7}})]
+    state.set_lags("orders", {("t", "0"): 3, ("t", "1"): 4}, 0.0)
+    found = numbers(state, 1.0)
+    assert found["lag_records"] == 7
+    assert (("partition_lag_records", "t", "0") in found) is per_partition
+    assert "lag_records" not in numbers(state, 1_000.0), "brokers have not answered since"
+
+
+def test_the_position_of_the_newest_ledger_record_is_known_before_the_first_batch():
+    state = MetricState()
+    state.hear(end(events.OPEN, sequence=4, sources=[(frozenset({"b:1"}), {"t": {"0": 3}})]), 0.0)
+    assert state.positions["orders"] == [(frozenset({"b:1"}), {"t": {"0": 3}})]
+
+
+def test_settings_of_a_sink_on_the_cluster_will_do_for_the_lag(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(identity, "_known", {})
+    monkeypatch.setattr(identity, "_sinks", {})
+    servers = frozenset({"b:1"})
+    assert identity.known_settings(servers) is None
+    of_sink, of_source = ClientSettings(("b:1", "c:1")), ClientSettings(("b:1",))
+    identity.remember_sink(servers, of_sink)
+    assert identity.known_settings(servers) is of_sink
+    identity.remember(of_source)
+    assert identity.known_settings(servers) is of_source
+
+
+def test_lag_is_never_negative_and_of_known_partitions_alone():
+    ends = {TopicPartition("t", 0): 7, TopicPartition("t", 1): 9, TopicPartition("t", 2): 1}
+    stable = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 2}
+    assert lag.lags(ends, stable) == {("t", "0"): 3, ("t", "1"): 0}
+    assert partition_offsets({"t": {"0": 7}}) == {TopicPartition("t", 0): 7}
+    assert partition_offsets("a position of something else") == {}
+
+
+# ── by endpoint, gateway and registry ──
+
+
+@pytest.fixture
+def served() -> Iterator[metrics.Metrics]:
+    made = metrics.serve_metrics(0)
+    yield made
+    made.stop()
+
+
+def publish_a_batch() -> float:
+    """Publish the events of a batch, and return how long its thread took."""
+    began = time.monotonic()
+    with events.step(events.OPEN, **IDS) as values:
+        values["sequence"] = 40
+    with events.step(events.COMMIT, **KAFKA) as values:
+        values |= WRITTEN
+    return time.monotonic() - began
+
+
+def scrape(port: int | None) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def until(text: str, port: int | None) -> str:
+    ends = time.monotonic() + 10
+    while text not in (found := scrape(port)):
+        assert time.monotonic() < ends, found
+        time.sleep(0.01)
+    return found
+
+
+def test_an_endpoint_serves_what_was_heard(served: metrics.Metrics):
+    publish_a_batch()
+    found = until('onceward_records_total{pipeline="orders"} 5.0', served.port)
+    assert 'onceward_step_seconds_bucket{le="+Inf",pipeline="orders",step="commit"} 1.0' in found
+    assert 'onceward_info{pipeline="orders",query_id="q",version="' in found
+
+
+def test_a_scraper_that_hangs_delays_neither_batches_nor_scrapers(served: metrics.Metrics):
+    hanging = [socket.create_connection(("127.0.0.1", served.port or 0)) for _ in range(4)]
+    try:
+        hanging[0].sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert publish_a_batch() < 1
+        until("onceward_records_total", served.port)
+    finally:
+        for connection in hanging:
+            connection.close()
+
+
+def test_a_port_that_is_taken_fails_no_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(metrics, "_BIND_AGAIN_SECONDS", 0.01)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        made = metrics.serve_metrics(taken.getsockname()[1])
+        assert made.port is None
+        assert "is taken" in caplog.text
+    try:
+        ends = time.monotonic() + 10
+        while made.port is None and time.monotonic() < ends:
+            time.sleep(0.01)
+        publish_a_batch()
+        until("onceward_records_total", made.port)
+    finally:
+        made.stop()
+
+
+def test_a_gateway_that_is_away_or_hangs_is_logged_once(caplog: pytest.LogCaptureFixture):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        made = metrics.push_metrics(where, interval_s=0.01, timeout_s=0.05)
+        assert publish_a_batch() < 1
+        ends = time.monotonic() + 10
+        while "push gateway" not in caplog.text and time.monotonic() < ends:
+            time.sleep(0.01)
+        began = time.monotonic()
+        made.stop()
+        assert time.monotonic() - began < 5
+    warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert ["push gateway" in r.getMessage() for r in warned] == [True]
+
+
+def test_a_registry_of_the_users_has_them_until_they_are_stopped():
+    registry = CollectorRegistry()
+    made = metrics.register_metrics(registry)
+    made.state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 0.0)
+    assert b'onceward_records_total{pipeline="orders"} 5.0' in generate_latest(registry)
+    made.stop()
+    assert generate_latest(registry) == b""
+
+
+def test_what_is_no_port_or_time_is_refused_by_name():
+    with pytest.raises(ConfigurationError, match="port=70000"):
+        metrics.serve_metrics(70_000)
+    with pytest.raises(ConfigurationError, match="lag_interval_s=0"):
+        metrics.register_metrics(CollectorRegistry(), lag_interval_s=0)
+
+
+def test_a_lag_that_cannot_be_asked_for_is_logged_once_and_in_no_line_of_a_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    answers = iter([{("t", "0"): 3}, SendFailed("brokers are away"), SendFailed("and still")])
+    known: list[int | None] = []
+    over = threading.Event()
+
+    def ask(self: lag.LagWatcher, position: Any) -> Any:
+        known.append(batch_log.known_lags.get("orders"))
+        answer = next(answers, None)
+        if answer is None:
+            over.set()
+        if isinstance(answer, SendFailed):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(lag.LagWatcher, "_ask", ask)
+    place = [(frozenset({"b:1"}), {"t": {"0": 7}})]
+    found: list[Any] = []
+    watcher = lag.LagWatcher(lambda: {"orders": place}, lambda *one: found.append(one), 0.001)
+    assert over.wait(10)
+    watcher.stop()
+    assert known[:4] == [None, 3, None, None]
+    assert found[0] == ("orders", {("t", "0"): 3})
+    assert caplog.text.count("its lag is not known now") == 1
+
+
+def test_the_reference_is_what_the_code_says():
+    script = runpy.run_path(str(ROOT / "docs" / "tables" / "metrics.py"))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), (
+        "run python docs/tables/metrics.py"
+    )

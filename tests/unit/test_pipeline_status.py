@@ -1,0 +1,191 @@
+"""The words of ``onceward status``: every rule of ``judge``, and what is shown of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import onceward as ow
+from onceward.cli import app
+from onceward.engine.ledger.record import LedgerRecord, Writer
+from onceward.errors import ConfigurationError
+from onceward.ids import BatchId, PipelineId, SourceRange
+from onceward.operate.status import (
+    NEXT_STEPS,
+    WELL,
+    Evidence,
+    LedgerEntry,
+    OpenTransaction,
+    PipelineState,
+    judge,
+    open_ledger,
+)
+from support.errors import raises
+
+NOW_MS = 1_700_000_000_000
+HERE, THERE = Writer("0.1.0", "here", 1), Writer("0.1.0", "there", 2)
+
+
+def entry(ago_s: float, writer: Writer | None = HERE, read: int = 10) -> LedgerEntry:
+    return LedgerEntry(
+        "p", 0, "q", 0, NOW_MS - int(ago_s * 1000), 10, read, 1, 0, "finished", 5, writer, (), {}
+    )
+
+
+def transaction(state: str = "Ongoing", age_s: float | None = 1.0) -> OpenTransaction:
+    return OpenTransaction("p", 1, 0, state, age_s, 60_000, 3)
+
+
+ENDED, TAKEN, ABORTED = (
+    transaction(state, None) for state in ("CompleteCommit", "Empty", "CompleteAbort")
+)
+
+
+def word(*entries: LedgerEntry, **evidence: Any) -> PipelineState:
+    return judge(Evidence(entries, NOW_MS, **evidence))[0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "evidence", "expected"),
+    [
+        ((), {}, "unknown"),
+        ((), {"transaction": transaction()}, "running"),
+        ((), {"transaction": TAKEN}, "unknown"),
+        ((entry(5),), {"transaction": ENDED, "lag": 0}, "running"),
+        ((entry(5),), {"lag": None}, "running"),
+        ((entry(500),), {"transaction": transaction(), "lag": 5}, "running"),
+        ((entry(5),), {"transaction": ENDED, "lag": 31}, "catching up"),
+        ((entry(5),), {"transaction": ENDED, "lag": 30}, "running"),
+        ((entry(5, read=0),), {"transaction": ENDED, "lag": 31}, "running"),
+        ((entry(100),), {"transaction": ENDED, "lag": 0}, "idle"),
+        ((entry(100),), {"transaction": TAKEN, "lag": 0}, "idle"),
+        ((entry(100),), {"transaction": ENDED, "lag": 1}, "stopped"),
+        ((entry(100),), {"transaction": None, "lag": 1}, "stopped"),
+        ((entry(100),), {"transaction": TAKEN, "lag": 1}, "restarting"),
+        ((entry(100),), {"transaction": ABORTED, "lag": 1}, "restarting"),
+        ((entry(100),), {"transaction": ENDED, "lag": None}, "unknown"),
+        # an open transaction would show a batch that takes long
+        ((entry(100),), {"coordinator_answers": False, "lag": 1}, "unknown"),
+        # five of its usual intervals are more than a minute
+        ((entry(140), entry(100)), {"transaction": ENDED, "lag": 1}, "running"),
+        ((entry(250), entry(210)), {"transaction": ENDED, "lag": 1}, "stopped"),
+        # open for more than half of 60 s
+        ((entry(5),), {"transaction": transaction(age_s=31)}, "stuck"),
+        ((entry(5),), {"transaction": transaction(age_s=29)}, "running"),
+        ((entry(5),), {"transaction": transaction("PrepareCommit", 61)}, "stuck"),
+        ((entry(9), entry(5, THERE)), {"transaction": ENDED}, "running"),
+        ((entry(9), entry(7, THERE), entry(5)), {"transaction": ENDED}, "fenced"),
+        ((entry(9), entry(7, None), entry(5)), {"transaction": ENDED}, "running"),
+    ],
+)
+def test_each_word_has_its_rule(
+    entries: tuple[LedgerEntry, ...], evidence: dict[str, Any], expected: str
+) -> None:
+    assert word(*entries, **evidence).value == expected
+
+
+def test_every_word_that_is_not_well_has_a_next_step() -> None:
+    assert set(NEXT_STEPS) == {state.value for state in PipelineState if state not in WELL}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A ledger of two pipelines in a folder; the second has three batches."""
+    for name, batches in (("first", 1), ("second", 3)):
+        chain = ow.FolderLedger(tmp_path).chain(PipelineId(name))
+        newest = chain.take()
+        for number in range(batches):
+            source = SourceRange({"in": {"0": number * 10}}, {"in": {"0": number * 10 + 10}})
+            record = LedgerRecord(
+                PipelineId(name), number, BatchId("q", number), (source,), chain.begin(newest), {},
+                NOW_MS + number, writer=HERE,
+            )  # fmt: skip
+            chain.append(record)
+            newest = record
+    return tmp_path
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_a_folder_is_read_without_a_broker(folder: Path) -> None:
+    view = open_ledger(path=folder)
+    assert view.pipelines() == ["first", "second"]
+    entries = view.entries("second", 2)
+    assert [(each.sequence, each.read, each.writer) for each in entries] == [
+        (1, 10, HERE), (2, 10, HERE),
+    ]  # fmt: skip
+    assert view.lag("second") == []
+    assert view.transaction("second") is None
+    found = view.status("second")
+    assert (found.state, found.lag, found.is_well) == (PipelineState.UNKNOWN, None, False)
+
+
+def test_status_as_json_has_every_field_and_says_by_its_status_that_one_is_not_well(
+    folder: Path,
+) -> None:
+    done = run("status", "--ledger-path", str(folder), "--json")
+    assert done.exit_code == 1
+    first, second = json.loads(done.stdout)
+    assert set(first) == {
+        "pipeline_id", "state", "reason", "newest", "age_s", "lag", "partitions", "transaction",
+        "trouble",
+    }  # fmt: skip
+    assert second["newest"]["batch_id"] == 2
+    assert second["newest"]["writer"] == {"version": "0.1.0", "host": "here", "process_id": 1}
+
+
+def test_the_table_names_pipeline_word_and_owner_and_the_next_step(folder: Path) -> None:
+    done = run("status", "--ledger-path", str(folder), "--pipeline-id", "second")
+    assert "second" in done.stdout
+    assert "first" not in done.stdout
+    assert "unknown" in done.stdout
+    assert "here, process 1, onceward 0.1.0" in done.stdout
+    assert f"Next: {NEXT_STEPS['unknown']}." in done.stdout
+
+
+def test_a_record_that_cannot_be_read_hides_no_other_pipeline(folder: Path) -> None:
+    newest = max(path for path in (folder / "first").rglob("*") if path.is_file())
+    newest.write_text("no record")
+    first, second = json.loads(run("status", "--ledger-path", str(folder), "--json").stdout)
+    assert (first["state"], first["newest"]) == ("unknown", None)
+    assert "cannot be read" in first["reason"]
+    assert first["trouble"]
+    assert second["newest"]["batch_id"] == 2
+
+
+def test_the_shell_may_name_the_ledger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEWARD_LEDGER_PATH", str(folder))
+    assert "second" in run("status", "--pipeline-id", "second").stdout
+
+
+def test_the_ledger_is_shown_and_exported(folder: Path) -> None:
+    where = ("--ledger-path", str(folder), "--pipeline-id", "second")
+    shown = run("ledger", "show", *where, "--limit", "2")
+    assert "2023-11-14 22:13:20Z" in shown.stdout
+    assert len(shown.stdout.splitlines()) >= 4
+    exported = [json.loads(line) for line in run("ledger", "export", *where).stdout.splitlines()]
+    assert [each["sequence"] for each in exported] == [0, 1, 2]
+
+
+def test_one_ledger_is_to_be_named() -> None:
+    with raises(ConfigurationError):
+        open_ledger()
+    with raises(ConfigurationError):
+        open_ledger(path="here", url="postgresql://db/x")
+    assert run("status").exit_code == 64
+    both = run("status", "--ledger-path", "x", "--all", "--pipeline-id", "p")
+    assert both.exit_code == 64
+
+
+def test_lag_is_never_below_nothing() -> None:
+    from onceward.operate.status import PartitionLag
+
+    assert PartitionLag("t", 0, 10, 7).lag == 0
+    assert replace(PartitionLag("t", 0, 10, 7), last_stable_offset=12).lag == 2

@@ -1,0 +1,122 @@
+"""What ``onceward plan`` says of each admission, and of sources before and now. Pure; what Spark says
+is in ``tests/spark/test_plans.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceward.engine.ledger.admission import CallHistory
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import UnsupportedQuery
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
+from onceward.operate.plan import _connect_refused
+from onceward.operate.plan_lines import Line, Weight, compare_kept, compare_sources, decide
+from onceward.spark.batch.query import RunningBatch
+
+AS_BEFORE, CHANGES, REFUSED = Weight
+
+
+def at(offset: int, topic: str = "people") -> dict[str, dict[str, int]]:
+    return {topic: {"0": offset}}
+
+
+def record(batch_id: int, query: str = "q") -> LedgerRecord:
+    end = at(batch_id * 10 + 10)
+    return LedgerRecord(
+        PipelineId("p"), batch_id, BatchId(query, batch_id), (SourceRange(None, end),),
+        AttemptId(1, 1), {}, 0,
+    )  # fmt: skip
+
+
+def batch(number: int, start: int | None = None, *, stateful: bool = False) -> RunningBatch:
+    begin = number * 10 if start is None else start
+    source = SourceRange(at(begin), at(begin + 10))
+    return RunningBatch(BatchId("q", number), "run", "", (source,), (), stateful, None)
+
+
+@pytest.mark.parametrize(
+    ("running", "newest", "resume", "planned", "weight", "words"),
+    [
+        (batch(0), None, "checkpoint", -1, AS_BEFORE, "a new pipeline"),
+        (batch(3), record(2), "checkpoint", 2, AS_BEFORE, "batch 3 is next, behind batch 2"),
+        (batch(3), record(2), "checkpoint", 3, AS_BEFORE, "batch 3 runs again, with the offsets"),
+        (batch(2), record(2), "checkpoint", 2, AS_BEFORE, "is committed already"),
+        (batch(3), None, "checkpoint", 3, REFUSED, "LedgerBehind"),
+        (batch(3), None, "adopt", 3, CHANGES, "begins a new ledger"),
+        (batch(0, 30), record(2, "old"), "ledger", -1, CHANGES, "goes on, behind batch 2"),
+        (
+            batch(0, 30, stateful=True),
+            record(2, "old"),
+            "ledger",
+            -1,
+            REFUSED,
+            "CheckpointReplaced",
+        ),
+        (batch(0), record(2, "old"), "checkpoint", -1, REFUSED, "CheckpointReplaced"),
+        (batch(1), record(2), "checkpoint", 1, REFUSED, "CheckpointRewound"),
+        (batch(5), record(2), "checkpoint", 5, REFUSED, "BatchNotWritten"),
+    ],
+)
+def test_each_admission_has_its_words(
+    running: RunningBatch, newest: LedgerRecord | None, resume: str, planned: int, weight: Weight,
+    words: str,
+) -> None:  # fmt: skip
+    line = decide(running, newest, resume, CallHistory(), planned)
+    assert (line.weight, line.topic) == (weight, "start")
+    assert words in line.text
+
+
+def test_batches_that_may_be_left_out_are_a_change() -> None:
+    line = decide(batch(5), record(2), "checkpoint", CallHistory("allow"), 5)
+    assert (line.weight, "follows batches that are left out" in line.text) == (CHANGES, True)
+
+
+def lines(ends: list[Any], *now: SourceRange) -> list[Line]:
+    return list(compare_sources(ends, now))
+
+
+def test_topics_that_are_new_or_gone_are_changes() -> None:
+    now = SourceRange({**at(5), **at(0, "more")}, {**at(9), **at(2, "more")})
+    first, gone, new = lines([{**at(5), **at(7, "old")}], now)
+    assert first == Line(
+        AS_BEFORE, "sources",
+        "source 0: more, people; the first batch reads 6 offsets, from more-0 at 0, people-0 at 5",
+    )  # fmt: skip
+    assert gone == Line(CHANGES, "sources", "no longer read: old")
+    assert new == Line(CHANGES, "sources", "new topics: more")
+
+
+def test_what_has_expired_is_a_change() -> None:
+    zero, one = TopicPartition("people", 0), TopicPartition("people", 1)
+    assert list(compare_kept({zero: 10, one: 20}, {zero: 10, one: 5})) == []
+    (line,) = compare_kept({zero: 10, one: 20}, {zero: 1_010, one: 21})
+    assert line.weight is CHANGES
+    assert "1,001 offsets have expired" in line.text
+    assert "people-0 from 10 to 1010, people-1 from 20 to 21" in line.text
+
+
+def test_sources_that_are_not_kafkas_are_shown_as_they_are() -> None:
+    only, kafka = lines([], SourceRange(None, {"logOffset": 4}), SourceRange(None, at(9)))
+    assert only.text == 'source 0: {"logOffset": 4}'
+    assert "reads 0 offsets" in kafka.text
+
+
+def test_a_query_by_spark_connect_is_not_started_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs grpcio, so that Connect's writer is put where it would be."""
+
+    class ConnectWriter:
+        def start(self) -> str:
+            return "runs"
+
+        toTable = start  # noqa: N815 — PySpark's name
+
+    name = "pyspark.sql.connect.streaming.readwriter"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(DataStreamWriter=ConnectWriter))  # type: ignore[arg-type]
+    with _connect_refused(), pytest.raises(UnsupportedQuery):
+        ConnectWriter().start()
+    assert ConnectWriter().start() == "runs"

@@ -1,0 +1,378 @@
+"""Savepoints of checkpoints as Spark writes them, on a local disk: what is copied, what must be
+there, and when one is refused. No Spark; ``tests/spark/test_savepoints.py`` has the real thing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import onceward as ow
+from onceward.cli import app
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import (
+    CheckpointCorrupted,
+    CheckpointReplaced,
+    CheckpointRewound,
+    CheckpointUnreachable,
+    ConfigurationError,
+    LedgerBehind,
+)
+from onceward.ids import BatchId, PipelineId, SourceRange
+from onceward.operate import savepoint as savepoints
+from onceward.operate.checkpoint_files import Folder
+from support.errors import raises
+
+QUERY = "11111111-2222-3333-4444-555555555555"
+
+
+def end(batch_id: int) -> dict[str, dict[str, int]]:
+    return {"in": {"0": 10 * batch_id + 10}}
+
+
+def commit(ledger: ow.FolderLedger, pipeline: str, first: int, last: int) -> None:
+    chain = ledger.chain(PipelineId(pipeline))
+    newest = chain.take()
+    for number in range(first, last + 1):
+        source = SourceRange(end(number - 1), end(number))
+        record = LedgerRecord(
+            PipelineId(pipeline), number, BatchId(QUERY, number), (source,), chain.begin(newest),
+            {}, 1_700_000_000_000 + number,
+        )  # fmt: skip
+        chain.append(record)
+        newest = record
+    chain.close()
+
+
+def put(path: Path, text: str | bytes = "x") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    (path.parent / f".{path.name}.crc").write_bytes(b"crc of " + path.name.encode())
+
+
+def rocksdb_version(*shared: str) -> bytes:
+    """As ``RocksDBFileManager`` zips a version: its metadata names the files it shares."""
+    known = [{"localFileName": "1.sst", "dfsSstFileName": name, "sizeBytes": 3} for name in shared]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": known, "logFiles": []}))
+    return packed.getvalue()
+
+
+def checkpoint_at(folder: Path, newest: int) -> Path:
+    """A checkpoint whose batch ``newest`` is done, and the one after it is running."""
+    put(folder / "metadata", json.dumps({"id": QUERY}))
+    put(folder / "sources" / "0" / "0", "v1\n{}")
+    put(folder / "state" / "0" / "_metadata" / "metadata")
+    for batch in range(newest + 2):
+        put(folder / "offsets" / str(batch), f'v1\n{{"conf":{{}}}}\n{json.dumps(end(batch))}')
+        if batch <= newest:
+            put(folder / "commits" / str(batch))
+        put(folder / "state" / "0" / "0" / f"{batch + 1}.delta")
+        if batch % 2 == 0:
+            put(
+                folder / "state" / "1" / "0" / "left" / f"{batch + 1}.zip",
+                rocksdb_version(f"{batch}-a.sst"),
+            )
+        put(folder / "state" / "1" / "0" / "left" / f"{batch + 1}.changelog")
+        put(folder / "state" / "1" / "0" / "left" / "SSTs" / f"{batch}-a.sst")
+    put(folder / "state" / "0" / "0" / "3.snapshot")
+    put(folder / "onceward" / "p" / f"{newest + 1}.failed")
+    put(folder / "onceward" / "p" / f"{newest}.replay")
+    (folder / "offsets" / ".7.1234.tmp").write_text("half")
+    return folder
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> ow.FolderLedger:
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    commit(ledger, "p", 0, 4)
+    return ledger
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return checkpoint_at(tmp_path / "checkpoint", 4)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def take(tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path) -> savepoints.Savepoint:
+    return savepoints.create(str(checkpoint), str(tmp_path / "saved"), ledger, "p")
+
+
+def test_nothing_of_the_batch_that_is_running_is_in_it(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    made = take(tmp_path, ledger, checkpoint)
+    assert (made.batch_id, made.sequence, made.query_id) == (4, 4, QUERY)
+    copied = files(Path(made.path) / "checkpoint")
+    assert {"offsets/4", "commits/4", "offsets/.4.crc", "metadata", "sources/0/0"} <= copied
+    assert {"state/0/0/5.delta", "state/0/0/3.snapshot", "state/0/_metadata/metadata"} <= copied
+    assert {"state/1/0/left/5.zip", "state/1/0/left/SSTs/4-a.sst", "onceward/p/4.replay"} <= copied
+    assert not copied & {
+        "offsets/5", "offsets/.5.crc", "state/0/0/6.delta", "state/1/0/left/6.changelog",
+        "offsets/.7.1234.tmp", "onceward/p/5.failed",
+    }  # fmt: skip
+    assert savepoints.read(made.path) == made
+    assert savepoints.saved(str(tmp_path / "saved")) == [made]
+
+
+def test_old_files_may_go_while_it_is_taken_and_needed_ones_may_not() -> None:
+    names = [
+        "offsets/3", "offsets/2", "offsets/1", "commits/3", "commits/2", "commits/1", "metadata",
+        "sources/0/0", "state/0/0/1.delta", "state/0/0/2.delta", "state/0/0/2.snapshot",
+        "state/0/0/3.delta", "state/0/0/4.delta", "state/0/1/1.delta", "state/2/0/2_ab-1.zip",
+        "state/2/0/3_ab-2.changelog", "state/2/0/1_ab-0.zip", "state/2/0/SSTs/old.sst",
+    ]  # fmt: skip
+    copied, needed = savepoints.select(names, 3)
+    assert set(copied) == set(names)
+    assert set(names) - needed == {
+        "offsets/1", "commits/1", "state/0/0/1.delta", "state/2/0/1_ab-0.zip",
+        "state/2/0/SSTs/old.sst",
+    }  # fmt: skip
+
+
+class Purging(Folder):
+    """A checkpoint whose files go as Spark's purge takes them."""
+
+    going: tuple[str, ...] = ()
+    seen: list[str] = []  # noqa: RUF012 — reset by each test
+
+    def chunks(self, name: str) -> Any:
+        self.seen.append(name)
+        if name in self.going:
+            raise FileNotFoundError(name)
+        return super().chunks(name)
+
+
+@pytest.mark.parametrize("gone", ["offsets/0", "state/0/0/1.delta", "state/1/0/left/SSTs/0-a.sst"])
+def test_what_is_not_needed_is_left_out(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
+    gone: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Purging, "going", (gone,))
+    monkeypatch.setattr(savepoints, "Folder", Purging)
+    made = take(tmp_path, ledger, checkpoint)
+    assert gone not in made.files
+    assert gone not in files(Path(made.path) / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    "gone",
+    ["offsets/3", "state/0/0/4.delta", "state/1/0/left/5.zip", "state/1/0/left/SSTs/4-a.sst"],
+)
+def test_where_a_needed_file_is_gone_there_is_no_savepoint(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
+    gone: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Purging, "going", (gone,))
+    monkeypatch.setattr(Purging, "seen", [])
+    monkeypatch.setattr(savepoints, "Folder", Purging)
+    with raises(CheckpointUnreachable):
+        take(tmp_path, ledger, checkpoint)
+    assert Purging.seen.count(gone) == 5
+    assert files(tmp_path / "saved") == set()
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        ["state/0/0/5.delta"],
+        ["state/0/0/3.snapshot", "state/0/0/1.delta"],
+        ["state/0/0/3.snapshot", "state/0/0/4.delta"],
+        [f"state/1/0/left/{n}.zip" for n in (1, 3, 5)] + ["state/1/0/left/1.changelog"],
+        ["state/1/0/left/5.zip", "state/1/0/left/5.changelog"],
+    ],
+)
+def test_a_version_that_cannot_be_loaded_is_missed_though_nobody_lists_it(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, gone: list[str]
+) -> None:
+    """As Spark's cleanup may have it between the look at ``commits`` and the list of files."""
+    for name in gone:
+        (checkpoint / name).unlink()
+    with raises(CheckpointUnreachable):
+        take(tmp_path, ledger, checkpoint)
+
+
+def test_a_partition_without_any_file_is_missed(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 2}]
+    put(
+        checkpoint / "state" / "0" / "_metadata" / "metadata",
+        "v1\n"
+        + json.dumps({"operatorInfo": {"operatorName": "dedupe"}, "stateStoreInfo": stores}),
+    )
+    with raises(CheckpointUnreachable):
+        take(tmp_path, ledger, checkpoint)
+    for version in range(1, 6):
+        put(checkpoint / "state" / "0" / "1" / f"{version}.delta")
+    assert take(tmp_path, ledger, checkpoint).batch_id == 4
+    assert savepoints.find_gap(["state/0/1/1.delta"], 0) == "state/0/0"
+
+
+def test_a_file_that_a_version_shares_is_missed_though_nobody_lists_it(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    (checkpoint / "state/1/0/left/SSTs/4-a.sst").unlink()
+    with raises(CheckpointUnreachable):
+        take(tmp_path, ledger, checkpoint)
+
+
+def test_it_is_of_the_pipeline_that_the_ledger_has(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    to = str(tmp_path / "saved")
+    with raises(LedgerBehind, "q"):
+        savepoints.create(str(checkpoint), to, ledger, "q")
+    with raises(ConfigurationError):
+        savepoints.create(str(tmp_path / "nowhere"), to, ledger, "p")
+    put(checkpoint / "offsets" / "4", 'v1\n{}\n{"in":{"0":51}}')
+    with raises(CheckpointRewound):
+        savepoints.create(str(checkpoint), to, ledger, "p")
+    put(checkpoint / "metadata", json.dumps({"id": "another"}))
+    with raises(CheckpointReplaced, "another"):
+        savepoints.create(str(checkpoint), to, ledger, "p")
+    assert savepoints.saved(to) == []
+
+
+def test_behind_a_batch_that_the_function_skipped_it_notes_the_record_before(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    ledger = ow.FolderLedger(tmp_path / "short")
+    commit(ledger, "p", 0, 3)
+    made = take(tmp_path, ledger, checkpoint)
+    assert (made.batch_id, made.ledger_batch_id, made.sequence) == (4, 3, 3)
+    savepoints.restore(made, str(tmp_path / "new"), ledger)
+
+
+def test_a_record_that_became_readable_later_is_of_a_batch_that_it_has(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    ledger = ow.FolderLedger(tmp_path / "short")
+    commit(ledger, "p", 0, 3)
+    made = take(tmp_path, ledger, checkpoint)
+    commit(ledger, "p", 4, 4)
+    savepoints.restore(made, str(tmp_path / "new"), ledger)
+    commit(ledger, "p", 5, 5)
+    with raises(CheckpointRewound):
+        savepoints.restore(made, str(tmp_path / "other"), ledger)
+
+
+def test_no_savepoint_is_put_into_the_checkpoint(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    before = files(checkpoint)
+    for to in (checkpoint, checkpoint / "saved", f"file://{checkpoint}/saved"):
+        with raises(ConfigurationError, str(to)):
+            savepoints.create(str(checkpoint), str(to), ledger, "p")
+    assert files(checkpoint) == before
+    beside = savepoints.create(str(checkpoint), f"{checkpoint}-saved", ledger, "p")
+    assert beside.batch_id == 4
+
+
+def test_what_is_restored_is_the_checkpoint_again(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    made, new = take(tmp_path, ledger, checkpoint), tmp_path / "deep" / "new"
+    savepoints.restore(made, str(new), ledger)
+    assert files(new) == set(made.files)
+    assert (new / "metadata").read_bytes() == (checkpoint / "metadata").read_bytes()
+    assert [path.name for path in new.parent.iterdir()] == ["new"]
+    with raises(ConfigurationError):
+        savepoints.restore(made, str(new), ledger)
+
+
+def test_it_goes_back_behind_nothing_that_is_committed(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    made, new = take(tmp_path, ledger, checkpoint), tmp_path / "new"
+    commit(ledger, "p", 5, 5)
+    with raises(CheckpointRewound, "batch 5"):
+        savepoints.restore(made, str(new), ledger)
+    older = ow.FolderLedger(tmp_path / "older")
+    with raises(LedgerBehind, "nothing"):
+        savepoints.restore(made, str(new), older)
+    commit(older, "p", 0, 3)
+    with raises(LedgerBehind, "batch 3"):
+        savepoints.restore(made, str(new), older)
+    assert not new.exists()
+
+
+def test_a_fork_is_another_query_of_another_pipeline(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    made, new = take(tmp_path, ledger, checkpoint), tmp_path / "new"
+    commit(ledger, "p", 5, 9)
+    for known in ("p", "not a name"):
+        with raises(ConfigurationError):
+            savepoints.fork(made, str(new), ledger, known)
+    savepoints.fork(made, str(new), ledger, "q")
+    assert json.loads((new / "metadata").read_text())["id"] not in ("", QUERY)
+    assert files(new) == {
+        name for name in made.files if not name.startswith("onceward") and name != ".metadata.crc"
+    }
+    assert ledger.recent(PipelineId("q")) == []
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed", "half"])
+def test_a_damaged_savepoint_makes_no_checkpoint(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, damage: str
+) -> None:
+    made, new = take(tmp_path, ledger, checkpoint), tmp_path / "new"
+    damaged = Path(made.path) / "checkpoint" / "state" / "0" / "0" / "5.delta"
+    if damage == "lost":
+        damaged.unlink()
+    elif damage == "changed":
+        damaged.write_text("y")
+    else:
+        (Path(made.path) / savepoints.MANIFEST).write_text('{"format": 1')
+        with raises(CheckpointCorrupted):
+            savepoints.read(made.path)
+        assert savepoints.saved(str(tmp_path / "saved")) == []
+        return
+    for make in (
+        lambda: savepoints.restore(made, str(new), ledger),
+        lambda: savepoints.fork(made, str(new), ledger, "q"),
+    ):
+        with raises(CheckpointCorrupted, "5.delta"):
+            make()
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("new")] == []
+
+
+def test_a_path_that_no_file_system_has_is_named(tmp_path: Path) -> None:
+    with raises(ConfigurationError, "dbfs:/"):
+        Folder("dbfs:/z")
+
+
+def test_the_commands(tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path) -> None:
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["savepoint", *arguments], catch_exceptions=False)
+
+    where, to = ("--ledger-path", str(tmp_path / "ledger")), str(tmp_path / "saved")
+    done = run("create", "--pipeline-id", "p", "--checkpoint", str(checkpoint), "--to", to, *where)
+    path = done.stdout.strip()
+    assert "behind batch 4: " in done.stderr
+    left = Path(to) / f"p-3-{Path(path).name.rpartition('-')[2]}"
+    put(left / "checkpoint" / "metadata")
+    put(Path(to) / "something else" / "file")
+    listed = run("list", to)
+    assert path in listed.stdout
+    assert [line.split()[0] for line in listed.stderr.splitlines()] == [str(left)]
+    assert json.loads(run("list", to, "--json").stdout)[0]["path"] == path
+    restored = run("restore", path, "--checkpoint", str(tmp_path / "a"), *where)
+    assert "start pipeline p with this checkpointLocation" in restored.stdout
+    forked = run(
+        "fork", path, "--checkpoint", str(tmp_path / "b"), "--pipeline-id", "q", *where
+    )  # fmt: skip
+    assert 'resume="adopt"' in forked.stdout
+    assert {"a", "b"} <= {each.name for each in tmp_path.iterdir()}
