@@ -24,7 +24,7 @@ setup: jars ## environment, package and jars (every target below does it by itse
 demo: jars ## kill -9 a pipeline on a real broker again and again and count: nothing lost, nothing twice
 	$(BIN)/onceward demo $(ARGS)
 
-bench: jars ## encoder speed, and the sink beside Spark's own (ARGS="…" passes options on)
+bench: jars ## encoder speed, and the sink beside Spark's own (ARGS="--peers": beside Flink and Kafka Streams, too)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-latency: jars ## send to visible at 1,000 records/s beside Spark's own sink, and steps of a batch (4 min)

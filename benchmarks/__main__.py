@@ -73,6 +73,10 @@ def bench(
     batch_records: Annotated[
         int, typer.Option(min=1_000, help="Records of one micro-batch.")
     ] = 500_000,
+    value_bytes: Annotated[int, typer.Option(min=16, help="Bytes of a record's value.")] = 112,
+    compression: Annotated[
+        str, typer.Option(help="compression.type of what is written: none, lz4, zstd …")
+    ] = "none",
     small_batch_records: Annotated[
         int,
         typer.Option(
@@ -84,6 +88,20 @@ def bench(
     warm_up_records: Annotated[
         int, typer.Option(min=0, help="Records that each contender copies before anything counts.")
     ] = 2_000_000,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Flink, Kafka Streams and a loop in confluent-kafka, each exactly once, as "
+            "contenders, too (fetches their jars).",
+        ),
+    ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for throughput, latency or start as JSON and as a picture (SVG), too."
+        ),
+    ] = None,
     latency: Annotated[
         bool,
         typer.Option(
@@ -142,11 +160,11 @@ def bench(
         _observers(broker_version, rounds=rounds or _LATENCY_ROUNDS, seconds=seconds)
         return
     if part is Part.START:
-        _start(broker_version, before, rounds=rounds or _START_ROUNDS)
+        _start(broker_version, before, write, rounds=rounds or _START_ROUNDS)
         return
     partitions = _numbers(output_partitions)
     if latency:
-        timed = latency_contenders(before)
+        timed = latency_contenders(before, peers=peers)
         rounds = rounds or _LATENCY_ROUNDS
         _latency(
             LatencyPlan(
@@ -159,17 +177,26 @@ def bench(
                 broker_version,
             ),
             timed,
+            write,
         )
         return
-    copying = throughput_contenders(before)
+    copying = throughput_contenders(before, peers=peers)
     cut = shapes(partitions, records, batch_records, small_batch_records, small_batches)
     plan = SinkPlan(
-        cut, _names(copying), rounds or _THROUGHPUT_ROUNDS, warm_up_records, broker_version
+        cut,
+        _names(copying),
+        rounds or _THROUGHPUT_ROUNDS,
+        warm_up_records,
+        broker_version,
+        value_bytes,
+        compression,
     )
-    _throughput(part, plan, copying)
+    _throughput(part, plan, copying, write)
 
 
-def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> None:
+def _throughput(
+    part: Part, plan: SinkPlan, contenders: Sequence[Contender], write: Path | None
+) -> None:
     from benchmarks import display, encoder
     from benchmarks.figures import ShapeFigures, summarise
     from benchmarks.local_broker import local_broker
@@ -189,7 +216,11 @@ def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> 
             sinks = summarise(plan, run_sinks(plan, contenders, broker, display.say))
         for figures in sinks:
             display.sink_table(plan, figures)
-    display.json_line(encoder=encoded, plan=plan, sink=sinks)
+    display.json_line(write and write / "throughput.json", encoder=encoded, plan=plan, sink=sinks)
+    if write and sinks:
+        from benchmarks import plots
+
+        plots.throughput(write / "throughput.svg", sinks)
 
 
 def _database(server: Literal["PostgreSQL", "MySQL"], rows: int, rounds: int) -> None:
@@ -218,7 +249,7 @@ def _observers(broker_version: str, rounds: int, seconds: float) -> None:
     display.json_line(rounds=rounds, seconds=seconds, observers=turns)
 
 
-def _start(broker_version: str, before: Path | None, rounds: int) -> None:
+def _start(broker_version: str, before: Path | None, write: Path | None, rounds: int) -> None:
     from benchmarks import display
     from benchmarks.local_broker import local_broker
     from benchmarks.start import run_start, summarise_start
@@ -229,7 +260,11 @@ def _start(broker_version: str, before: Path | None, rounds: int) -> None:
         )
     figures = summarise_start(turns)
     display.start_table(figures, rounds)
-    display.json_line(rounds=rounds, start=figures, turns=turns)
+    display.json_line(write and write / "start.json", rounds=rounds, start=figures, turns=turns)
+    if write:
+        from benchmarks import plots
+
+        plots.starts(write / "start.svg", figures)
 
 
 def _avro(records: int, rounds: int) -> None:
@@ -259,7 +294,7 @@ def _snapshot(rows: int, rounds: int) -> None:
     display.json_line(rows=rows, rounds=rounds, snapshot=figures)
 
 
-def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:
+def _latency(plan: LatencyPlan, contenders: Sequence[Contender], write: Path | None) -> None:
     from benchmarks import display
     from benchmarks.latency import run_latency
     from benchmarks.latency_figures import summarise_latency
@@ -270,7 +305,11 @@ def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:
         turns = run_latency(plan, contenders, broker, display.say)
     figures = summarise_latency(plan, turns)
     display.latency_table(plan, figures)
-    display.json_line(plan=plan, latency=figures)
+    display.json_line(write and write / "latency.json", plan=plan, latency=figures)
+    if write:
+        from benchmarks import plots
+
+        plots.latency(write / "latency.svg", plan, figures)
     for turn in turns:
         turn.audit.require(f"of {turn.contender}, round {turn.round},")
 

@@ -143,9 +143,9 @@ class _Bench:
 
     def turn(self, contender: str) -> float:
         """CPU in µs a record."""
-        before = self._meter.read().spark
+        before = self._meter.read().pipeline
         self._frames[contender].write.format("noop").mode("overwrite").save()
-        return (self._meter.read().spark - before) * 1e6 / self._records
+        return (self._meter.read().pipeline - before) * 1e6 / self._records
 
     def _read(self, contender: str) -> DataFrame:
         if contender == SOURCE:

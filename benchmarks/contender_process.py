@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks import peers
 from benchmarks.contenders import Contender
 from onceward.errors import ConfigurationError, OncewardError
 
@@ -47,17 +48,11 @@ class ContenderProcess:
         self.jvm_pid = 0
         self._log = folder / "log"
         root = str(contender.package_root)
+        spark = [sys.executable, "-c", _LAUNCH, str(_JOB), contender.sink, contender.settings]
+        command = [*spark, str(folder)] if contender.is_spark else peers.command(contender, folder)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    _LAUNCH,
-                    str(_JOB),
-                    contender.sink,
-                    contender.settings,
-                    str(folder),
-                ],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -72,12 +67,14 @@ class ContenderProcess:
             )
 
     def wait_until_ready(self) -> None:
-        """Returns when its Spark is up.
+        """Returns when it is up, and its Spark if it has one.
 
         :raises ConfigurationError: it imports another Onceward than it should.
         """
         hello = self._answer()
         self.pid, self.jvm_pid = hello["pid"], hello["jvm_pid"]
+        if not self.contender.is_spark:
+            return
         wanted = self.contender.package_root / "onceward"
         if Path(hello["package"]) != wanted:
             raise ConfigurationError(

@@ -15,29 +15,52 @@ from pathlib import Path
 from typing import Literal
 
 import onceward
-from benchmarks.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED
+from benchmarks.plan import (
+    BEFORE,
+    FLINK,
+    LOOP,
+    ONCEWARD,
+    SOURCE,
+    SPARK_DEFAULTS,
+    SPARK_TUNED,
+    STREAMS,
+)
 from onceward.errors import ConfigurationError
 
-SinkKind = Literal["noop", "kafka", "onceward"]
+SinkKind = Literal["noop", "kafka", "onceward", "flink", "kafka-streams", "loop"]
 Settings = Literal["spark", "onceward"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One pipeline. ``package_root`` is the folder from which its process imports ``onceward``."""
+    """One pipeline. ``package_root`` is the folder from which its process imports ``onceward``.
+
+    :param interval_ms: of one that is not Spark, between commits or checkpoints.
+    """
 
     name: str
     sink: SinkKind
     settings: Settings
     package_root: Path
+    interval_ms: int = 0
+
+    @property
+    def is_spark(self) -> bool:
+        """Whether Spark runs it."""
+        return not self.interval_ms
 
 
-def throughput_contenders(before: Path | None) -> tuple[Contender, ...]:
-    """Who copies topics: the source alone, Spark's own sink twice, Onceward as it was (if asked
-    for) and as it is.
+def throughput_contenders(before: Path | None, *, peers: bool = False) -> tuple[Contender, ...]:
+    """Who copies topics: the source alone, Spark's own sink twice, other engines and Onceward as
+    it was (if asked for) and as it is.
+
+    Commits come as often as users of each have them: Flink's checkpoints every second, Kafka
+    Streams' and the loop's transactions every 100 ms, the default with exactly once.
     """
     here = own_package_root()
+    others = _peers({FLINK: 1_000, STREAMS: 100, LOOP: 100}) if peers else ()
     return (
+        *others,
         Contender(SOURCE, "noop", "onceward", here),
         Contender(SPARK_DEFAULTS, "kafka", "spark", here),
         Contender(SPARK_TUNED, "kafka", "onceward", here),
@@ -46,12 +69,14 @@ def throughput_contenders(before: Path | None) -> tuple[Contender, ...]:
     )
 
 
-def latency_contenders(before: Path | None) -> tuple[Contender, ...]:
+def latency_contenders(before: Path | None, *, peers: bool = False) -> tuple[Contender, ...]:
     """Who is timed from send to visible. At a thousand records/s a fetch is small whatever the
-    consumer's settings.
+    consumer's settings. Flink's checkpoints come as often as a batch of Spark's ends.
     """
     here = own_package_root()
+    others = _peers({FLINK: 200, STREAMS: 100, LOOP: 100}) if peers else ()
     return (
+        *others,
         Contender(SPARK_DEFAULTS, "kafka", "spark", here),
         *_before(before),
         Contender(ONCEWARD, "onceward", "onceward", here),
@@ -76,6 +101,15 @@ def package_root(checkout: Path) -> Path:
         f"--before {checkout}: no package onceward in it",
         next_step="pass the folder of another checkout, such as one made by `git worktree add "
         "FOLDER COMMIT`",
+    )
+
+
+def _peers(intervals_ms: dict[str, int]) -> tuple[Contender, ...]:
+    kinds: dict[str, SinkKind] = {FLINK: "flink", STREAMS: "kafka-streams", LOOP: "loop"}
+    here = own_package_root()
+    return tuple(
+        Contender(name, kinds[name], "spark", here, interval)
+        for name, interval in intervals_ms.items()
     )
 
 

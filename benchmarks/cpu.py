@@ -1,4 +1,4 @@
-"""CPU seconds of Spark and of a broker, counted from outside. Called by :mod:`rounds` and
+"""CPU seconds of a pipeline and of a broker, counted from outside. Called by :mod:`rounds` and
 :mod:`latency`.
 
 Spark is the Python process of a driver, its JVM, and the Python workers below that. PySpark's
@@ -27,7 +27,7 @@ class CpuSeconds:
     broker: float
 
     @property
-    def spark(self) -> float:
+    def pipeline(self) -> float:
         """Driver, JVM and Python workers together."""
         return self.driver + self.jvm + self.workers
 
@@ -42,15 +42,15 @@ class CpuSeconds:
 
 
 class CpuMeter:
-    """Reads the CPU time of one Spark in local mode and one broker.
+    """Reads the CPU time of one pipeline, Spark in local mode say, and one broker.
 
-    :param driver_pid: the driver's Python. :param jvm_pid: Spark's JVM. :param broker_pid: the
-        broker's JVM.
+    :param driver_pid: the driver's Python; 0: there is none. :param jvm_pid: Spark's JVM; 0: there
+        is none. :param broker_pid: the broker's JVM.
     """
 
     def __init__(self, driver_pid: int, jvm_pid: int, broker_pid: int) -> None:
-        self._driver = psutil.Process(driver_pid)
-        self._jvm = psutil.Process(jvm_pid)
+        self._driver = psutil.Process(driver_pid) if driver_pid else None
+        self._jvm = psutil.Process(jvm_pid) if jvm_pid else None
         self._broker = psutil.Process(broker_pid)
         self._workers: dict[
             psutil.Process, float
@@ -59,15 +59,15 @@ class CpuMeter:
     def read(self) -> CpuSeconds:
         """All of it as of now; resolution is the kernel's clock tick, 10 ms."""
         return CpuSeconds(
-            driver=_own(self._driver),
+            driver=_own(self._driver) if self._driver else 0.0,
             # With what it reaped: Hadoop starts a `chmod` for every file of a checkpoint.
-            jvm=with_reaped(self._jvm),
+            jvm=with_reaped(self._jvm) if self._jvm else 0.0,
             workers=self._read_workers(),
             broker=_own(self._broker),
         )
 
     def _read_workers(self) -> float:
-        for worker in self._jvm.children(recursive=True):
+        for worker in self._jvm.children(recursive=True) if self._jvm else ():
             self._workers[worker] = max(with_reaped(worker), self._workers.get(worker, 0.0))
         return sum(self._workers.values())
 

@@ -179,7 +179,7 @@ class _Bench:
 
         def timed(frame: DataFrame, batch_id: int) -> None:
             spark, server, began = (
-                self._meter.read().spark,
+                self._meter.read().pipeline,
                 _with_sessions(self._server),
                 time.monotonic(),
             )
@@ -189,7 +189,7 @@ class _Bench:
                 DatabaseTurn(
                     contender,
                     seconds,
-                    self._meter.read().spark - spark,
+                    self._meter.read().pipeline - spark,
                     _with_sessions(self._server) - server,
                 )
             )

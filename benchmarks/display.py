@@ -12,6 +12,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -178,16 +179,15 @@ def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:
     """The contenders in one shape, and what Onceward is to the others."""
     shape = figures.shape
     table = Table(
-        title=f"{shape.records:,} records of 112 bytes, {shape.batch_records:,} a batch, "
-        f"{SOURCE_PARTITIONS} "
-        f"partitions to {shape.output_partitions}, local[2]; medians of {plan.rounds} round(s); "
-        f"CPU in µs a record"
+        title=f"{shape.records:,} records of {plan.value_bytes} bytes, {shape.batch_records:,} a "
+        f"batch, {SOURCE_PARTITIONS} partitions to {shape.output_partitions}, compression "
+        f"{plan.compression}, local[2]; medians of {plan.rounds} round(s); CPU in µs a record"
     )
     table.add_column("contender", no_wrap=True)
     for title in (
         "M records/s",
-        "Spark",
-        "= driver",
+        "pipeline",
+        "= Python",
         "+ JVM",
         "+ workers",
         "broker",
@@ -201,10 +201,16 @@ def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:
             f"{row.records_per_s / 1e6:.3f}",
             *(
                 f"{us:.2f}"
-                for us in (row.spark_us, row.driver_us, row.jvm_us, row.workers_us, row.broker_us)
+                for us in (
+                    row.pipeline_us,
+                    row.driver_us,
+                    row.jvm_us,
+                    row.workers_us,
+                    row.broker_us,
+                )
             ),
             f"{row.total_us:.2f}",
-            f"{row.batch_ms:,.0f}",
+            "–" if math.isnan(row.batch_ms) else f"{row.batch_ms:,.0f}",
         )
     console = _console()
     console.print(table)
@@ -231,14 +237,14 @@ def latency_table(plan: LatencyPlan, figures: Mapping[str, LatencyFigures]) -> N
         "records",
         "lost",
         "duplicates",
-        "Spark cores",
+        "cores",
     ):
         table.add_column(title, justify="right")
     for name, row in figures.items():
         turns = ", ".join(f"{p50:.0f} / {p99:.0f}" for p50, p99 in row.turns)
         latencies = (f"{ms:.0f}" for ms in (row.p50_ms, row.p99_ms, row.max_ms))
         counts = (f"{count:,}" for count in (row.records, row.lost, row.repeated))
-        table.add_row(name, *latencies, turns, *counts, f"{row.spark_cores:.2f}")
+        table.add_row(name, *latencies, turns, *counts, f"{row.pipeline_cores:.2f}")
     console = _console()
     console.print(table)
     for name, row in figures.items():
@@ -273,11 +279,16 @@ def start_table(figures: Sequence[StartFigures], rounds: int) -> None:
     _console().print(table)
 
 
-def json_line(**parts: object) -> None:
-    """Everything as one line of JSON: the machine, and ``parts`` as they are called."""
-    typer.echo(
-        json.dumps(_rounded(_plain({"machine": _machine(), **parts})), separators=(",", ":"))
-    )
+def json_line(to: Path | None = None, **parts: object) -> None:
+    """Everything as one line of JSON: the machine, and ``parts`` as they are called.
+
+    :param to: a file that gets it, too.
+    """
+    told = _rounded(_plain({"machine": _machine(), **parts}))
+    typer.echo(json.dumps(told, separators=(",", ":")))
+    if to is not None:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _compared(ratios: Comparison) -> str:
@@ -285,7 +296,7 @@ def _compared(ratios: Comparison) -> str:
     return (
         f"{ratios.throughput_ratio:.2f} times the throughput at {ratios.cpu_ratio:.2f} times the "
         f"CPU "
-        f"(Spark {ratios.spark_cpu_ratio:.2f}, broker {ratios.broker_cpu_ratio:.2f}"
+        f"(pipeline {ratios.pipeline_cpu_ratio:.2f}, broker {ratios.broker_cpu_ratio:.2f}"
         + (f"; beyond reading the source {beyond:.2f})" if beyond is not None else ")")
     )
 

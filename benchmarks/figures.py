@@ -15,8 +15,8 @@ from benchmarks.plan import ONCEWARD, SOURCE, SPARK_TUNED, Shape, SinkPlan
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One query over the whole input. Times in seconds; CPU of Spark in three parts and of the
-    broker.
+    """One query over the whole input. Times in seconds; CPU of the pipeline in three parts and of
+    the broker. ``batch_s``: NaN of one that has no batches.
     """
 
     contender: str
@@ -35,14 +35,14 @@ class Run:
         return self.shape.records
 
     @property
-    def spark_cpu_s(self) -> float:
+    def pipeline_cpu_s(self) -> float:
         """Driver, JVM and Python workers."""
         return self.driver_cpu_s + self.jvm_cpu_s + self.workers_cpu_s
 
     @property
     def cpu_s(self) -> float:
         """Spark and broker together."""
-        return self.spark_cpu_s + self.broker_cpu_s
+        return self.pipeline_cpu_s + self.broker_cpu_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Figures:
     driver_us: float
     jvm_us: float
     workers_us: float
-    spark_us: float
+    pipeline_us: float
     broker_us: float
     total_us: float
     batch_ms: float
@@ -73,7 +73,7 @@ class Comparison:
 
     throughput_ratio: float
     cpu_ratio: float
-    spark_cpu_ratio: float
+    pipeline_cpu_ratio: float
     broker_cpu_ratio: float
     beyond_source_cpu_ratio: float | None
 
@@ -135,7 +135,7 @@ def _comparison(
     return Comparison(
         throughput_ratio=ratio(lambda run: run.records / run.wall_s),
         cpu_ratio=ratio(lambda run: run.cpu_s),
-        spark_cpu_ratio=ratio(lambda run: run.spark_cpu_s),
+        pipeline_cpu_ratio=ratio(lambda run: run.pipeline_cpu_s),
         broker_cpu_ratio=ratio(lambda run: run.broker_cpu_s),
         beyond_source_cpu_ratio=beyond,
     )
@@ -159,7 +159,7 @@ def _figures(runs: Sequence[Run]) -> Figures:
         driver_us=per_record_us(lambda run: run.driver_cpu_s),
         jvm_us=per_record_us(lambda run: run.jvm_cpu_s),
         workers_us=per_record_us(lambda run: run.workers_cpu_s),
-        spark_us=per_record_us(lambda run: run.spark_cpu_s),
+        pipeline_us=per_record_us(lambda run: run.pipeline_cpu_s),
         broker_us=per_record_us(lambda run: run.broker_cpu_s),
         total_us=per_record_us(lambda run: run.cpu_s),
         batch_ms=median(run.batch_s * 1e3 for run in runs),

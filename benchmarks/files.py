@@ -98,14 +98,14 @@ class _Bench:
             self._made.stream().option("maxFilesPerTrigger", a_batch).parquet(str(self._source))
         )
         writer = self._writing(stream.writeStream, contender, out)
-        before = self._meter.read().spark
+        before = self._meter.read().pipeline
         query = (
             writer.option("checkpointLocation", str(self._made.folder / f"checkpoint-{name}"))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
-        cpu = self._meter.read().spark - before
+        cpu = self._meter.read().pipeline - before
         first, *later = [
             p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]
         ]

@@ -164,6 +164,7 @@ class Job:
         source: str,
         batch_records: int,
         trigger: dict[str, Any],
+        compression: str = "none",
     ) -> StreamingQuery:
         rows = self._source(bootstrap_servers, source, batch_records).select("key", "value")
         writer = rows.writeStream.trigger(**trigger).option(
@@ -173,9 +174,14 @@ class Job:
             return writer.format("noop").start()
         if self._sink == "kafka":
             kafka = writer.format("kafka").option("kafka.bootstrap.servers", bootstrap_servers)
-            return kafka.option("topic", name).start()
+            return (
+                kafka.option("topic", name).option("kafka.compression.type", compression).start()
+            )
         sink = onceward.KafkaSink(
-            bootstrap_servers=bootstrap_servers, topic=name, pipeline_id=name
+            bootstrap_servers=bootstrap_servers,
+            topic=name,
+            pipeline_id=name,
+            options={"compression.type": compression},
         )
         # Or its connections would still be there in the rounds that follow.
         self._open.enter_context(contextlib.closing(sink))

@@ -40,7 +40,7 @@ def run_latency(
     :param contenders: those that ``plan`` names.
     :raises ContenderFailed: a contender's query failed, or nothing came through it.
     """
-    say(f"latency: starting {len(contenders)} Sparks …")
+    say(f"latency: starting {len(contenders)} contenders …")
     with (
         tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
         ContenderProcesses(contenders, Path(folder)) as processes,
@@ -112,7 +112,7 @@ class _Turns:
             batches=told["batches"],
             phases_ms=told["phases_ms"],
             steps_ms=told["steps_ms"],
-            spark_cores=used.spark / seconds,
+            pipeline_cores=used.pipeline / seconds,
             broker_cores=used.broker / seconds,
             sender_late_ms=late_s * 1e3,
         )

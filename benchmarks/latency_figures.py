@@ -26,7 +26,7 @@ class LatencyTurn:
         which it should have been.
     :param phases_ms: medians of Spark's parts of a batch. :param steps_ms: medians of Onceward's
         steps.
-    :param spark_cores, broker_cores: CPU seconds a second.
+    :param pipeline_cores, broker_cores: CPU seconds a second.
     """
 
     contender: str
@@ -36,7 +36,7 @@ class LatencyTurn:
     batches: int
     phases_ms: Mapping[str, float]
     steps_ms: Mapping[str, float]
-    spark_cores: float
+    pipeline_cores: float
     broker_cores: float
     sender_late_ms: float
 
@@ -60,7 +60,7 @@ class LatencyFigures:
     batches: int
     phases_ms: Mapping[str, float]
     steps_ms: Mapping[str, float]
-    spark_cores: float
+    pipeline_cores: float
     broker_cores: float
     sender_late_ms: float
 
@@ -100,7 +100,7 @@ def _figures(turns: Sequence[LatencyTurn]) -> LatencyFigures:
         batches=sum(turn.batches for turn in turns),
         phases_ms=_medians([turn.phases_ms for turn in turns]),
         steps_ms=_medians([turn.steps_ms for turn in turns]),
-        spark_cores=mean(turn.spark_cores for turn in turns),
+        pipeline_cores=mean(turn.pipeline_cores for turn in turns),
         broker_cores=mean(turn.broker_cores for turn in turns),
         sender_late_ms=max(turn.sender_late_ms for turn in turns),
     )

@@ -16,6 +16,9 @@ SPARK_DEFAULTS = "Spark's sink, its defaults"
 SPARK_TUNED = "Spark's sink, our settings"
 BEFORE = "onceward before"
 ONCEWARD = "onceward"
+FLINK = "Flink, exactly once"
+STREAMS = "Kafka Streams, exactly once"
+LOOP = "confluent-kafka, a loop"
 
 SOURCE_PARTITIONS = 4
 
@@ -53,6 +56,7 @@ class SinkPlan:
         alike.
     :param warm_up_records: at most as many are copied by each contender in each kind of batch
         before anything counts.
+    :param compression: ``compression.type`` of what is written; what is read is not compressed.
     """
 
     shapes: tuple[Shape, ...]
@@ -60,6 +64,8 @@ class SinkPlan:
     rounds: int
     warm_up_records: int
     broker_version: str
+    value_bytes: int = 112
+    compression: str = "none"
 
     def turns(self) -> Iterator[Turn]:
         """All of them in order. Each round begins with another contender, so that none always

@@ -7,6 +7,7 @@ measurements.
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 import uuid
@@ -36,23 +37,25 @@ def run_sinks(
     :raises OutputWrong: a contender lost or repeated a record.
     :raises ContenderFailed: a contender's query failed, or its process ended.
     """
-    say(f"sink: starting {len(contenders)} Sparks …")
+    say(f"sink: starting {len(contenders)} contenders …")
     with (
         tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
         ContenderProcesses(contenders, Path(folder)) as processes,
     ):
-        rounds = _Rounds(broker.bootstrap_servers, broker.pid, processes, say)
+        rounds = _Rounds(plan, broker.bootstrap_servers, broker.pid, processes, say)
         return [run for turn in plan.turns() if (run := rounds.run(turn)).round]
 
 
 class _Rounds:
     def __init__(
         self,
+        plan: SinkPlan,
         bootstrap_servers: str,
         broker_pid: int,
         processes: Mapping[str, ContenderProcess],
         say: Say,
     ) -> None:
+        self._plan = plan
         self._bootstrap_servers = bootstrap_servers
         self._processes = processes
         self._meters = {
@@ -81,6 +84,7 @@ class _Rounds:
             bootstrap_servers=self._bootstrap_servers,
             source=source,
             batch_records=shape.batch_records,
+            compression=self._plan.compression,
         )
         wall_s = time.perf_counter() - wall
         used = meter.read().since(cpu)
@@ -97,7 +101,8 @@ class _Rounds:
             jvm_cpu_s=used.jvm,
             workers_cpu_s=used.workers,
             broker_cpu_s=used.broker,
-            batch_s=median(answer["batch_s"]),
+            # Who is not Spark has none
+            batch_s=median(answer["batch_s"] or [math.nan]),
         )
         self._tell(run)
         return run
@@ -108,7 +113,7 @@ class _Rounds:
             name = f"bench-{self._run_id}-input-{records}"
             self._say(f"writing {records:,} records to topic {name} …")
             self._topics.create(name, SOURCE_PARTITIONS)
-            self._topics.fill(name, records)
+            self._topics.fill(name, records, value_bytes=self._plan.value_bytes)
             self._filled[records] = name
         return self._filled[records]
 

@@ -97,7 +97,9 @@ class Topics:
         )
         return sum(each.result(_ANSWER_SECONDS).offset for each in found.values())
 
-    def fill(self, name: str, records: int, *, first: int = 0) -> None:
+    def fill(
+        self, name: str, records: int, *, first: int = 0, value_bytes: int = VALUE_BYTES
+    ) -> None:
         """Write ``records`` records, numbered from ``first`` on.
 
         :raises BrokerUnreachable: not all were acknowledged.
@@ -114,7 +116,7 @@ class Topics:
                 "queue.buffering.max.kbytes": 1_000_000,
             }
         )
-        for keys, values in blocks(records, VALUE_BYTES, first=first):
+        for keys, values in blocks(records, value_bytes, first=first):
             for key, value in zip(keys, values, strict=True):
                 while True:
                     try:

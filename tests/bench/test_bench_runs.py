@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -22,7 +23,17 @@ from benchmarks.contenders import (
 from benchmarks.figures import summarise
 from benchmarks.latency import run_latency
 from benchmarks.local_broker import LocalBroker
-from benchmarks.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPlan, Shape, SinkPlan
+from benchmarks.plan import (
+    BEFORE,
+    FLINK,
+    LOOP,
+    ONCEWARD,
+    SPARK_DEFAULTS,
+    STREAMS,
+    LatencyPlan,
+    Shape,
+    SinkPlan,
+)
 from benchmarks.rounds import run_sinks
 from benchmarks.start import run_start
 from onceward.errors import ConfigurationError
@@ -65,6 +76,36 @@ def test_every_contender_copies(broker: LocalBroker, checkout: Path) -> None:
         {SPARK_DEFAULTS, BEFORE}
     ]
     assert any(f"{BEFORE}: 4,000 records" in line for line in said)
+
+
+@pytest.mark.timeout(900)
+def test_other_engines_copy_each_record_once(broker: LocalBroker) -> None:
+    contenders = [each for each in throughput_contenders(None, peers=True) if not each.is_spark]
+    names = tuple(contender.name for contender in contenders)
+    plan = SinkPlan((Shape(3, 2_000, RECORDS),), names, 1, 0, "4.3.1", 200, "lz4")
+
+    runs = run_sinks(plan, contenders, broker, lambda _: None)
+
+    assert [run.contender for run in runs] == [FLINK, STREAMS, LOOP]
+    assert [(run.jvm_cpu_s > 0, run.driver_cpu_s > 0) for run in runs] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    assert all(run.broker_cpu_s > 0 and math.isnan(run.batch_s) for run in runs)
+
+
+@pytest.mark.timeout(900)
+def test_other_engines_are_timed_from_send_to_visible(broker: LocalBroker) -> None:
+    contenders = [each for each in latency_contenders(None, peers=True) if not each.is_spark]
+    plan = LatencyPlan(tuple(each.name for each in contenders), 100, 3, 1, 1, 2, "4.3.1")
+
+    turns = run_latency(plan, contenders, broker, lambda _: None)
+
+    assert [turn.contender for turn in turns] == [FLINK, STREAMS, LOOP]
+    for turn in turns:
+        assert (turn.audit.lost, turn.audit.repeated, turn.audit.unknown) == (0, 0, 0)
+        assert min(turn.latencies_ms) > 0
 
 
 @pytest.mark.timeout(600)

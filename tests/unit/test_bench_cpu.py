@@ -40,7 +40,7 @@ def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
         used = meter.read().since(before)
 
         assert used.workers >= 0.25
-        assert used.spark >= used.workers
+        assert used.pipeline >= used.workers
     finally:
         os.killpg(jvm.pid, signal.SIGKILL)
         jvm.communicate()

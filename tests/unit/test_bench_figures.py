@@ -93,8 +93,8 @@ def test_cpu_is_told_per_record() -> None:
     assert (figures.driver_us, figures.jvm_us, figures.workers_us) == pytest.approx(
         (0.25, 1.0, 0.5)
     )
-    assert figures.spark_us == pytest.approx(1.75)
-    assert figures.total_us == pytest.approx(figures.spark_us + figures.broker_us)
+    assert figures.pipeline_us == pytest.approx(1.75)
+    assert figures.total_us == pytest.approx(figures.pipeline_us + figures.broker_us)
 
 
 def test_the_source_is_taken_off_equals_only() -> None:

@@ -31,7 +31,7 @@ def a_turn(
         batches=10,
         phases_ms={"triggerExecution": 100.0 * number},
         steps_ms=steps_ms or {},
-        spark_cores=0.5,
+        pipeline_cores=0.5,
         broker_cores=0.25,
         sender_late_ms=float(number),
     )
