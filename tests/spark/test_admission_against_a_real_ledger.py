@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from streaming_pipeline import Pipeline, copy, source_records
 
 from onceward import events
@@ -216,3 +216,30 @@ def test_a_stateful_query_on_a_new_checkpoint_is_refused_like_any_other(pipeline
     pipeline.run(counts, mode="update")
     pipeline.lose_checkpoint()
     assert type(pipeline.refused(counts, mode="update")) is CheckpointReplaced
+
+
+def _from_the_ledger(pipeline: Pipeline) -> dict[str, Any]:
+    """Options of a start behind a lost checkpoint."""
+    where = {"pipeline_id": pipeline.name, "ledger_topic": pipeline.ledger_topic}
+    pipeline.lose_checkpoint()
+    return {"frame": pipeline.frame(starting="ledger", **where), "resume": "ledger"}
+
+
+def test_state_is_found_in_a_plan_whose_text_spark_cuts_off(
+    pipeline: Pipeline, spark: SparkSession
+):
+    """Some set the limit because texts of large plans fill the driver's memory."""
+
+    def counts(rows: DataFrame) -> DataFrame:
+        return rows.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
+
+    spark.conf.set("spark.sql.maxPlanStringLength", "100")
+    try:
+        pipeline.feed(20)
+        pipeline.run(counts, mode="update")
+        pipeline.feed(20)
+        error = pipeline.refused(counts, mode="update", **_from_the_ledger(pipeline))
+    finally:
+        spark.conf.unset("spark.sql.maxPlanStringLength")
+    assert type(error) is CheckpointReplaced
+    assert "state" in error.message

@@ -39,7 +39,7 @@ from onceward.spark.session.settings import use_the_drivers_python
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 # How every stateful physical operator prints its StatefulOperatorStateInfo
-_STATEFUL = "state info ["
+_STATEFUL, _SHOWN_FIELDS = "state info [", 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +272,14 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
     context = session.sparkContext
     # Asked each time: a session that somebody made anew in the same context has a state of its own
     running = session._jsparkSession.sharedState().activeStreamingQueries()
-    return running.get(_java_class(context._gateway, "util.UUID").fromString(query_id))
+    return running.get(_java_method(context._gateway, "util.UUID.fromString")(query_id))
 
 
 @lru_cache(maxsize=8)
-def _java_class(gateway: Any, name: str) -> Any:
-    """Return ``java.{name}``: py4j asks the JVM for each part of a name at each use."""
+def _java_method(gateway: Any, name: str) -> Any:
+    """Return the static method ``java.{name}``: py4j asks the JVM for each part of a name at each
+    use.
+    """
     return reduce(getattr, name.split("."), gateway.jvm.java)
 
 
@@ -308,7 +310,7 @@ def _refuse_another_thread(context: Any, execution: Any) -> None:
 
 
 def _in_another_thread(context: Any, execution: Any) -> bool:
-    thread = _java_class(context._gateway, "lang.Thread").currentThread()
+    thread = _java_method(context._gateway, "lang.Thread.currentThread")()
     return not thread.equals(execution.queryExecutionThread())
 
 
@@ -334,7 +336,9 @@ def _state_names_computations(session: SparkSession) -> bool:
 @dataclass(frozen=True, slots=True)
 class _RunFacts:
     """What stays the same as long as a query runs: ``StreamExecution`` makes its plan, sources and
-    trigger once. Each fact costs calls into the JVM, half a millisecond each.
+    trigger once, and no rule of Spark's leaves a stateful operator out of one batch, also where
+    nothing has come (``PropagateEmptyRelation``: its state may have to be cleaned up). Each fact
+    costs calls into the JVM, half a millisecond each.
     """
 
     run_id: str
@@ -342,6 +346,7 @@ class _RunFacts:
     streams: tuple[Any, ...]
     kafka_indices: tuple[int, ...]
     kafka_sources: tuple[KafkaSource, ...]
+    stateful: bool
 
 
 _runs: OrderedDict[str, _RunFacts] = OrderedDict()
@@ -380,12 +385,29 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
         streams,
         kafka,
         tuple(KafkaSource(index, _servers(options)) for index, options in relations),
+        _keeps_state(execution.lastExecution().executedPlan()),
     )
     with _lock:
         _runs[run_id] = found
         while len(_runs) > _MOST_RUNS:
             _runs.popitem(last=False)
     return found
+
+
+def _keeps_state(plan: Any) -> bool:
+    """Return whether one of the plan's operators keeps state. Operator by operator: the text of a
+    whole plan is cut off at ``spark.sql.maxPlanStringLength``.
+
+    Without a look under ``AdaptiveSparkPlanExec``, which Spark uses for stateless queries only.
+    """
+    waiting = [plan]
+    while waiting:
+        operator = waiting.pop()
+        if _STATEFUL in str(operator.simpleString(_SHOWN_FIELDS)):
+            return True
+        children = operator.children()
+        waiting.extend(children.apply(index) for index in range(children.size()))
+    return False
 
 
 def _describe(run: _RunFacts, execution: Any, batch: BatchId) -> RunningBatch:
@@ -405,7 +427,7 @@ def _describe(run: _RunFacts, execution: Any, batch: BatchId) -> RunningBatch:
         name=run.name,
         sources=tuple(sources),
         kafka_sources=run.kafka_sources,
-        stateful=_STATEFUL in str(execution.lastExecution().executedPlan().toString()),
+        stateful=run.stateful,
         input_records=_input_records(sources) if is_kafka else None,
     )
 

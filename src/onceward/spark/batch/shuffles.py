@@ -159,9 +159,10 @@ def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
     while waiting:
         # A stage's direct shuffles in one call: walking its RDDs one by one costs a dozen for each
         # of them.
-        dependencies = (
-            scheduler.getShuffleDependenciesAndResourceProfiles(waiting.pop())._1().iterator()
-        )
+        direct = scheduler.getShuffleDependenciesAndResourceProfiles(waiting.pop())._1()
+        if direct.isEmpty():
+            continue
+        dependencies = direct.iterator()
         while dependencies.hasNext():
             dependency = dependencies.next()
             shuffle = int(dependency.shuffleId())
