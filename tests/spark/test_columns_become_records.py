@@ -76,6 +76,21 @@ def test_text_and_bytes_are_both_taken(pipeline: Pipeline):
     assert {m.value().decode() for m in messages} >= {f"wert-ß-{n}" for n in range(5)}
 
 
+@pytest.mark.parametrize("driver_records", [0, 10_000])
+def test_a_text_of_bytes_that_are_no_utf_8_keeps_them(pipeline: Pipeline, driver_records: int):
+    """Spark makes such texts (``CAST(binary AS STRING)``) and looks at none."""
+    pipeline.run(
+        lambda rows: rows.selectExpr(
+            "CAST(unhex(concat('00FF', lpad(hex(n), 4, '0'))) AS STRING) AS value"
+        ),
+        frame=numbered(pipeline),
+        driver_records=driver_records,
+    )
+    assert {m.value() for m in pipeline.visible()} == {
+        b"\x00\xff" + n.to_bytes(2, "big") for n in range(RECORDS)
+    }
+
+
 def test_headers_null_and_empty_and_repeated(any_pipeline: Pipeline):
     headers = """CASE n % 4
         WHEN 0 THEN CAST(NULL AS array<struct<key: string, value: binary>>)

@@ -16,7 +16,7 @@ from streaming_pipeline import Pipeline, copy
 from onceward.engine.ending import Ending
 from onceward.kafka.wire.client import KafkaClient
 
-MOST_CALLS_INTO_THE_JVM = 85
+MOST_CALLS_INTO_THE_JVM = 70
 REQUESTS = {
     "MetadataRequest": 2,  # ids of the source's topics, partitions of the output's
     "ProduceFrame": 2,  # the rows, the ledger's record

@@ -129,7 +129,8 @@ def prepare(
     order_by: Sequence[str] = (),
 ) -> RecordFrame:
     """Return ``frame`` with the columns of the table above, ``key`` and ``value`` as binary, and
-    those to sort by.
+    those to sort by. One that has just these is returned as it is: Spark takes milliseconds to
+    analyze another one, in every batch.
 
     :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
     :param lineage: the source columns become headers, behind those that a record has.
@@ -139,7 +140,10 @@ def prepare(
     """
     types = check(frame, topic, lineage=lineage, order_by=order_by)
     wanted = {
-        name: _EXPRESSIONS[name]
+        # Bytes of Arrow's binaries and of its texts are the same
+        name: name
+        if isinstance(types[name], BinaryType) or _is_plain_text(types[name])
+        else _EXPRESSIONS[name]
         for name in KNOWN
         if name in types and (name != "topic" or topic is None)
     }
@@ -152,8 +156,9 @@ def prepare(
     sorting = [
         f"`{name.replace('`', '``')}` AS {_SORTED}{number}" for number, name in enumerate(order_by)
     ]
+    columns = [*wanted.values(), *sorting]
     return RecordFrame(
-        frame.selectExpr(*wanted.values(), *sorting),
+        frame if sorted(columns) == sorted(types) else frame.selectExpr(*columns),
         topic,
         None if oversized is not None else topic,
     )
@@ -287,9 +292,7 @@ def check_order(order_by: Sequence[str], types: Mapping[str, DataType]) -> None:
                 details={"column": name},
             )
         kind = types[name]
-        if not isinstance(kind, _SORTABLE) and not (
-            type(kind) is StringType and kind.simpleString() == "string"
-        ):
+        if not isinstance(kind, _SORTABLE) and not _is_plain_text(kind):
             raise InvalidColumn(
                 f"column {name!r} of order_by= is {kind.simpleString()}, which is not sorted the "
                 "same everywhere",
@@ -297,6 +300,11 @@ def check_order(order_by: Sequence[str], types: Mapping[str, DataType]) -> None:
                 "dates or timestamps",
                 details={"column": name, "type": kind.simpleString()},
             )
+
+
+def _is_plain_text(kind: DataType) -> bool:
+    """Return whether it is a string without a collation or a length."""
+    return type(kind) is StringType and kind.simpleString() == "string"
 
 
 def _check_type(name: str, kind: DataType) -> None:
