@@ -70,8 +70,8 @@ class FanOut(ForeachBatchSink):
         self, sinks: Mapping[str, ForeachBatchSink], *, select: Mapping[str, Select] | None = None
     ) -> None:
         _must_be_sinks(sinks)
+        _must_be_functions(select or {}, sinks)
         self._select = dict(select or {})
-        _must_be_functions(self._select, sinks)
         self._decides = next((name for name, sink in sinks.items() if sink.is_atomic), None)
         # The one that decides comes last: its transaction is open no longer than it must.
         self._sinks = dict(sorted(sinks.items(), key=lambda named: named[0] == self._decides))
@@ -191,6 +191,11 @@ def _must_agree(
 def _must_be_functions(
     select: Mapping[str, object], sinks: Mapping[str, ForeachBatchSink]
 ) -> None:
+    if not isinstance(select, Mapping):
+        raise ConfigurationError(
+            f"select={select!r} is no dict",
+            next_step='pass functions by the names of sinks: {"orders": lambda frame: …}',
+        )
     for name, function in select.items():
         if name not in sinks:
             raise ConfigurationError(

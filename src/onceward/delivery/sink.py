@@ -183,10 +183,10 @@ class WriteAheadSink(TwoPhaseCommitSink):
 
 
 def _store(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text or "://" in text:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    if not text or "://" in text:
         raise ConfigurationError(
-            f"store={text!r} names no folder",
+            f"store={path!r} names no folder",
             next_step="pass the path of a folder that driver and executors see, on a disk that "
             "outlasts them",
         )

@@ -74,10 +74,10 @@ class FolderLedger(Ledger):
     path: str | os.PathLike[str]
 
     def __post_init__(self) -> None:
-        text = os.fspath(self.path)
+        text = os.fspath(self.path) if isinstance(self.path, str | os.PathLike) else ""
         if not text or "://" in text:
             raise ConfigurationError(
-                f"FolderLedger(path={text!r}) names no folder of a local disk",
+                f"FolderLedger(path={self.path!r}) names no folder of a local disk",
                 next_step="pass the path of a folder; for a ledger that several machines see, use "
                 "KafkaLedger",
             )

@@ -135,7 +135,13 @@ def column_names(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of columns: one, several, or none."""
     if partition_by is None:
         return ()
-    return (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    given = (partition_by,) if isinstance(partition_by, str) else partition_by
+    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
+        raise ConfigurationError(
+            f"partition_by={partition_by!r} does not name columns",
+            next_step="pass a column's name, or a list of different ones",
+        )
+    return tuple(given)
 
 
 def text_options(
@@ -147,6 +153,11 @@ def text_options(
     """
     own = {"path", "maxrecordsperfile", "__partition_columns", *COMMITTER_OPTIONS}
     given: dict[str, str] = {}
+    if not isinstance(options or {}, Mapping):
+        raise ConfigurationError(
+            f"options={options!r} is no dict",
+            next_step='pass Spark\'s options of the format by their names: {"compression": "zstd"}',
+        )
     for name, value in (options or {}).items():
         if str(name).lower() in own:
             raise ConfigurationError(

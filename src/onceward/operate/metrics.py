@@ -10,6 +10,7 @@ with them. ``prometheus_client`` (extra ``metrics``) is imported when a function
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,10 +35,7 @@ class Metrics:
     """
 
     def __init__(self, *, per_partition: bool = False, lag_interval_s: float = 15.0) -> None:
-        if lag_interval_s <= 0:
-            raise ConfigurationError(
-                f"lag_interval_s={lag_interval_s} is no time", next_step="pass seconds, 15 say"
-            )
+        _must_be_seconds("lag_interval_s", lag_interval_s)
         why = "metrics need prometheus_client"
         self._client = library(why, "metrics", "prometheus_client", "core", "exposition")
         self.state = MetricState(per_partition=per_partition)
@@ -202,8 +200,8 @@ def serve_metrics(
     :param lag_interval_s: how often brokers are asked for last stable offsets.
     :raises ConfigurationError: ``prometheus_client`` is missing (extra ``metrics``).
     """
-    if not 0 <= port <= 65_535:
-        raise ConfigurationError(f"port={port} is none", next_step="pass a port, 9464 say")
+    if not isinstance(port, int) or not 0 <= port <= 65_535:
+        raise ConfigurationError(f"port={port!r} is none", next_step="pass a port, 9464 say")
     metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
     metrics.serve(port, host)
     return metrics
@@ -226,6 +224,8 @@ def push_metrics(
     :param interval_s: between two pushes; one more comes with ``stop()``.
     :param timeout_s: how long a push may take. Nobody waits for it but ``stop()``.
     """
+    _must_be_seconds("interval_s", interval_s)
+    _must_be_seconds("timeout_s", timeout_s)
     metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
     metrics.push(gateway, job, instance or job, interval_s, timeout_s)
     return metrics
@@ -243,3 +243,9 @@ def register_metrics(
     chosen.register(metrics)
     metrics._ends.append(lambda: chosen.unregister(metrics))
     return metrics
+
+
+def _must_be_seconds(name: str, value: object) -> None:
+    """Refuse no time at all: what is repeated without a pause takes a core for itself."""
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigurationError(f"{name}={value!r} is no time", next_step="pass seconds, 15 say")

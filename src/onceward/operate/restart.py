@@ -115,7 +115,7 @@ class FixedDelay:
 
     def __post_init__(self) -> None:
         _require(
-            self.attempts is None or self.attempts >= 1,
+            self.attempts is None or _is_count(self.attempts),
             "attempts",
             self.attempts,
             "1 or more, or None",
@@ -171,12 +171,12 @@ class ExponentialDelay:
             self.multiplier,
             "1 or more",
         )
-        _require(0 <= self.jitter <= 1, "jitter", self.jitter, "from 0 to 1")
+        _require(_is_time(self.jitter) and self.jitter <= 1, "jitter", self.jitter, "from 0 to 1")
         _require(
             _is_time(self.reset_after_s), "reset_after_s", self.reset_after_s, "0 or more seconds"
         )
         _require(
-            self.attempts is None or self.attempts >= 1,
+            self.attempts is None or _is_count(self.attempts),
             "attempts",
             self.attempts,
             "1 or more, or None",
@@ -211,7 +211,7 @@ class FailureRate:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(self.max_failures >= 1, "max_failures", self.max_failures, "1 or more")
+        _require(_is_count(self.max_failures), "max_failures", self.max_failures, "1 or more")
         _require(
             _is_time(self.interval_s) and self.interval_s > 0,
             "interval_s",
@@ -227,8 +227,13 @@ class FailureRate:
         return None if recent > self.max_failures else self.delay_s
 
 
-def _is_time(value: float) -> bool:
-    return math.isfinite(value) and value >= 0
+def _is_time(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0  # type: ignore[operator, arg-type]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:

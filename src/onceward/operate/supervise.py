@@ -44,7 +44,7 @@ from onceward.operate.restart import (
     may_pass,
     without_progress,
 )
-from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, within
+from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, must_be_a_query, within
 from onceward.spark.batch.checkpoint_files import newest_committed, newest_committed_at
 from onceward.spark.batch.query import jvm_is_gone
 
@@ -278,6 +278,7 @@ class _Run:
                 "own",
                 next_step="let it return what DataStreamWriter.start() gives",
             )
+        must_be_a_query(query, "supervise")
         self.query = query
         before = self.committed if self.committed is not None else self._newest_batch(query)
         checked_at = self._began

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1
 _STOP_SECONDS = 30.0
 _ASK_SECONDS = 10.0
+_A_QUERY = "pass what DataStreamWriter.start() returned"
 
 T = TypeVar("T")
 
@@ -49,9 +50,9 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
         own.
     """
     if not queries:
-        raise ConfigurationError(
-            "ow.wait() waits for nothing", next_step="pass what DataStreamWriter.start() returned"
-        )
+        raise ConfigurationError("ow.wait() waits for nothing", next_step=_A_QUERY)
+    for query in queries:
+        must_be_a_query(query, "ow.wait()")
     deadline = surroundings.monotonic() + (math.inf if timeout_s is None else timeout_s)
     ends = [QueryEnd(query) for query in queries]
     try:
@@ -69,6 +70,15 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
         for end in ends:
             end.leave()
     return True
+
+
+def must_be_a_query(given: object, by: str) -> None:
+    """Refuse what is no streaming query: a writer that was not started, or a list of queries."""
+    if not hasattr(given, "awaitTermination"):
+        raise ConfigurationError(
+            f"{by} was given {type(given).__name__} instead of a streaming query",
+            next_step=_A_QUERY,
+        )
 
 
 class QueryEnd:

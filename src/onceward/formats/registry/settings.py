@@ -138,6 +138,11 @@ def parse_address(url: Any) -> RegistryAddress:
 
 def _split_options(options: Mapping[str, Any]) -> _OptionParts:
     parts = _OptionParts({}, {})
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(
+            f"options={options!r} of the schema registry is no dict",
+            next_step=f'pass options={{"{_USER_INFO}": "user:password"}}, or leave it out',
+        )
     for name, value in options.items():
         short = str(name).removeprefix(_PREFIX)
         if short not in OPTIONS:

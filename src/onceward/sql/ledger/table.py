@@ -115,7 +115,8 @@ class DatabaseLedger(Ledger):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "database", _database_at(self.url))
-        if not _TABLE.fullmatch(self.table) or self.database.is_reserved(self.table):
+        is_name = isinstance(self.table, str) and _TABLE.fullmatch(self.table)
+        if not is_name or self.database.is_reserved(self.table):
             raise ConfigurationError(
                 f"table={self.table!r} is not a usable name",
                 next_step="use lower case letters, digits and '_', and a schema and '.' before it "

@@ -1,0 +1,115 @@
+"""Whatever somebody passes for a setting: it is taken, or a typed error names it. Never a TypeError
+out of the middle of the package.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import onceward as ow
+from onceward.errors import ConfigurationError, OncewardError
+
+WRONG: list[Any] = [
+    3, -1, 0, 1.5, float("nan"), "x", "", b"x", None, True, [], [3], ["x"], {}, {"a": 3}, object(),
+    print,
+]  # fmt: skip
+LEDGER = ow.FolderLedger("/ledger")
+KAFKA = {"bootstrap_servers": "b:9092", "pipeline_id": "p", "topic": "out"}
+STORED = {"pipeline_id": "p", "store": "/store", "ledger": LEDGER}
+CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "KafkaSink": (ow.KafkaSink, KAFKA),
+    "DatabaseSink": (
+        ow.DatabaseSink,
+        {"url": "postgresql://u@h/db", "pipeline_id": "p", "table": "t"},
+    ),
+    "FileSink": (ow.FileSink, {"path": "/files", "pipeline_id": "p"}),
+    "DeltaSink": (ow.DeltaSink, {"path": "/delta", "pipeline_id": "p", "ledger": LEDGER}),
+    "IcebergSink": (ow.IcebergSink, {"table": "a.b", "pipeline_id": "p", "ledger": LEDGER}),
+    "WriteAheadSink": (ow.WriteAheadSink, {"deliver": print, **STORED}),
+    "UpsertSink": (ow.UpsertSink, {"url": "redis://h", "prefix": "a:", "key": "id", **STORED}),
+    "FanOut": (
+        ow.FanOut,
+        {
+            "sinks": {
+                "kafka": ow.KafkaSink(**KAFKA),
+                "files": ow.FileSink(
+                    path="/files", pipeline_id="p", ledger=ow.KafkaLedger("b:9092")
+                ),
+            }
+        },
+    ),
+    "SchemaRegistry": (ow.SchemaRegistry, {"url": "http://r:8081"}),
+    "FolderLedger": (ow.FolderLedger, {"path": "/ledger"}),
+    "KafkaLedger": (ow.KafkaLedger, {"bootstrap_servers": "b:9092"}),
+    "DatabaseLedger": (ow.DatabaseLedger, {"url": "postgresql://u@h/db"}),
+    "checkpointing": (ow.checkpointing, {}),
+    "FixedDelay": (ow.restart.FixedDelay, {}),
+    "ExponentialDelay": (ow.restart.ExponentialDelay, {}),
+    "FailureRate": (ow.restart.FailureRate, {}),
+}
+
+
+def _amiss(call: Callable[[], Any]) -> str:
+    """Return what is wrong with the answer of a call: nothing when it takes what it is given."""
+    try:
+        call()
+    except OncewardError as error:
+        return "" if error.next_step else f"no next step: {error!r}"
+    except Exception as error:  # noqa: BLE001 — whatever else it is
+        return repr(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_parameter_takes_or_names_what_it_is_given(name: str):
+    call, given = CALLS[name]
+    call(**given)
+    amiss = [
+        f"{parameter}={value!r}: {found}"
+        for parameter in inspect.signature(call).parameters
+        for value in WRONG
+        if (found := _amiss(functools.partial(call, **{**given, parameter: value})))
+    ]
+    assert amiss == []
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "x", float("nan"), float("inf"), None])
+def test_what_is_repeated_has_a_pause(seconds: Any):
+    """Without one ``push_metrics`` pushed without end, on a core of its own."""
+    for call in (
+        lambda: ow.push_metrics("gateway:9091", interval_s=seconds),
+        lambda: ow.push_metrics("gateway:9091", timeout_s=seconds),
+        lambda: ow.serve_metrics(0, lag_interval_s=seconds),
+        lambda: ow.register_metrics(lag_interval_s=seconds),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            call()
+        assert refused.value.next_step == "pass seconds, 15 say"
+
+
+def test_a_port_that_is_none():
+    for port in (-1, 65_536, "9464", None):
+        with pytest.raises(ConfigurationError) as refused:
+            ow.serve_metrics(port)  # type: ignore[arg-type]
+        assert "9464" in refused.value.next_step
+
+
+class Writer:
+    """A ``DataStreamWriter`` that nobody has started."""
+
+
+def test_a_writer_that_was_not_started_is_no_query():
+    for call in (
+        lambda: ow.wait(Writer()),  # type: ignore[arg-type]
+        lambda: ow.wait([]),  # type: ignore[arg-type]
+        lambda: ow.supervise(Writer, ow.restart.NoRestart()),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            call()
+        assert "DataStreamWriter.start()" in refused.value.next_step
+        assert "instead of a streaming query" in refused.value.message
