@@ -156,7 +156,8 @@ def text_options(
     if not isinstance(options or {}, Mapping):
         raise ConfigurationError(
             f"options={options!r} is no dict",
-            next_step='pass Spark\'s options of the format by their names: {"compression": "zstd"}',
+            next_step="pass Spark's options of the format by their names: "
+            '{"compression": "zstd"}',
         )
     for name, value in (options or {}).items():
         if str(name).lower() in own:
