@@ -4,6 +4,8 @@ it is visible.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -28,12 +30,52 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward_testing.free_ports import free_ports
+from support.wrong_values import WRONG, what_is_amiss
 
 N = "CAST(regexp_extract(CAST(value AS STRING), '[0-9]+$', 0) AS INT) AS n"
 
 
 def numbers(rows: DataFrame) -> DataFrame:
     return rows.selectExpr(N)
+
+
+@pytest.mark.parametrize("name", ["avro", "json", "debezium", "mysql_changes", "kafka_source"])
+def test_each_parameter_of_a_reader_takes_or_names_what_it_is_given(pipeline: Pipeline, name: str):
+    """Never a TypeError out of the middle of the package (but for the session)."""
+    frame = pipeline.frame()
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
+    reading: dict[str, Any] = {"spark": pipeline.spark}
+    calls: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+        "avro": (
+            onceward.avro.decode,
+            {
+                "frame": frame,
+                "registry": onceward.SchemaRegistry("http://127.0.0.1:1", timeout_s=0.01),
+                "reader_schema": schema,
+            },
+        ),
+        "json": (onceward.json.decode, {"frame": frame, "schema": "a INT"}),
+        "debezium": (onceward.debezium.decode, {"frame": frame, "schema": "a INT"}),
+        "mysql_changes": (
+            onceward.mysql_changes,
+            {"url": "mysql://u:p@127.0.0.1:1/db", "tables": "db.t", **reading},
+        ),
+        "kafka_source": (
+            onceward.kafka_source,
+            {"bootstrap_servers": pipeline.bootstrap, "topic": pipeline.source, **reading},
+        ),
+    }
+    call, given = calls[name]
+    assert what_is_amiss(functools.partial(call, **given)) == ""
+    # Where nobody answers, each of these waits for its time
+    left_out = {"spark", "unknown_id_wait_s", "bootstrap_servers"}
+    amiss = [
+        f"{parameter}={value!r}: {found}"
+        for parameter in sorted(set(inspect.signature(call).parameters) - left_out)
+        for value in WRONG
+        if (found := what_is_amiss(functools.partial(call, **{**given, parameter: value})))
+    ]
+    assert amiss == []
 
 
 def refused_and_invisible(pipeline: Pipeline, *expressions: str, **options: Any) -> OncewardError:

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from onceward.errors import ConfigurationError, OncewardError
+from onceward.errors import ConfigurationError
+from support.wrong_values import WRONG, what_is_amiss
 
-WRONG: list[Any] = [
-    3, -1, 0, 1.5, float("nan"), "x", "", b"x", None, True, [], [3], ["x"], {}, {"a": 3}, object(),
-    print,
-]  # fmt: skip
 LEDGER = ow.FolderLedger("/ledger")
 KAFKA = {"bootstrap_servers": "b:9092", "pipeline_id": "p", "topic": "out"}
 STORED = {"pipeline_id": "p", "store": "/store", "ledger": LEDGER}
@@ -54,17 +51,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-def _amiss(call: Callable[[], Any]) -> str:
-    """Return what is wrong with the answer of a call: nothing when it takes what it is given."""
-    try:
-        call()
-    except OncewardError as error:
-        return "" if error.next_step else f"no next step: {error!r}"
-    except Exception as error:  # noqa: BLE001 — whatever else it is
-        return repr(error)
-    return ""
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_each_parameter_takes_or_names_what_it_is_given(name: str):
     call, given = CALLS[name]
@@ -73,7 +59,7 @@ def test_each_parameter_takes_or_names_what_it_is_given(name: str):
         f"{parameter}={value!r}: {found}"
         for parameter in inspect.signature(call).parameters
         for value in WRONG
-        if (found := _amiss(functools.partial(call, **{**given, parameter: value})))
+        if (found := what_is_amiss(functools.partial(call, **{**given, parameter: value})))
     ]
     assert amiss == []
 

@@ -46,6 +46,15 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def refuse_other_than_a_frame(given: object) -> None:
+    """Check that ``decode(…)`` was given a DataFrame."""
+    if not isinstance(given, DataFrame):
+        raise ConfigurationError(
+            f"decode(…) was given {type(given).__name__} instead of a DataFrame",
+            next_step="pass the frame that has the records, that of kafka_source(…) for one",
+        )
+
+
 def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
     """Check the arguments of ``decode(frame, column=…, on_error=…)``.
 
@@ -54,11 +63,12 @@ def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
     :raises ConfigurationError: ``on_error`` is no word that is known.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
+    refuse_other_than_a_frame(frame)
     kinds = {field.name: field.dataType for field in frame.schema.fields}
-    if not isinstance(kinds.get(column), BinaryType):
+    if not isinstance(column, str) or not isinstance(kinds.get(column), BinaryType):
         what = (
             f"is {kinds[column].simpleString()}"
-            if column in kinds
+            if isinstance(column, str) and column in kinds
             else f"is none of {', '.join(kinds)}"
         )
         raise InvalidColumn(

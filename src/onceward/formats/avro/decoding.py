@@ -122,7 +122,7 @@ def _check(
 ) -> None:
     refuse_frame(frame, column, on_error)
     for name, seconds in (("refresh_s", refresh_s), ("unknown_id_wait_s", unknown_id_wait_s)):
-        if not 0 <= seconds < float("inf"):
+        if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
             raise ConfigurationError(
                 f"{name}={seconds!r}", next_step=f"set {name} to 0 or more seconds"
             )

@@ -22,7 +22,7 @@ from onceward.formats.avro.memory import Registry
 from onceward.formats.debezium.types import TableTypes
 from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
-from onceward.formats.validation import quoted
+from onceward.formats.validation import quoted, refuse_other_than_a_frame
 
 SOURCE = StructType(
     [
@@ -175,6 +175,7 @@ def _flat(read: DataFrame, column: str, place: str, tombstones: str) -> DataFram
 
 
 def _check(frame: DataFrame, column: str, schema: object, registry: object) -> None:
+    refuse_other_than_a_frame(frame)
     if (schema is None) == (registry is None):
         both = "neither schema= nor registry=" if schema is None else "both schema= and registry="
         raise ContradictoryOptions(

@@ -321,8 +321,13 @@ def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
 
 def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
     """Return options for Spark itself, without those that this function decides."""
+    if not isinstance(spark_options, Mapping):
+        raise ConfigurationError(
+            f"spark_options={spark_options!r} is no dict",
+            next_step='pass Spark\'s options by their names: {"failOnDataLoss": "false"}',
+        )
     texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
+        str(name): str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in spark_options.items()
     }
     for name, value in texts.items():

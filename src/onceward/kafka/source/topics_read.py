@@ -46,7 +46,7 @@ class TopicsRead(ABC):
 class NamedTopics(TopicsRead):
     """``subscribe``."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Collection[str]) -> None:
         self._names = [topic_name(name) for name in names]
         if not self._names:
             raise ConfigurationError(
@@ -117,6 +117,10 @@ def topics_read(
             "topic_pattern='orders-.*'",
         )
     names = [topic] if isinstance(topic, str) else topic
+    if not isinstance(names, list | tuple | set | frozenset):
+        raise ConfigurationError(
+            f"topic={topic!r} is no name", next_step="pass the topic's name, or a list of names"
+        )
     for name in names:
         if isinstance(name, str) and "," in name:
             several = [part.strip() for part in name.split(",") if part.strip()]

@@ -9,7 +9,7 @@ binlogs, or ignore it, and so does :meth:`ChangesSettings.for_server`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -180,7 +180,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _parse_patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
-    patterns = [tables] if isinstance(tables, str) else list(tables)
+    patterns = _each(tables)
     for one in patterns:
         if not isinstance(one, str) or not re.fullmatch(r"[^.]+\.[^.]+", one):
             raise _invalid(
@@ -195,6 +195,12 @@ def _parse_patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
     if not patterns:
         raise _invalid("tables", tables, 'name one at least: "shop.orders"')
     return tuple(cast("tuple[str, str]", tuple(one.split("."))) for one in patterns)
+
+
+def _each(given: object) -> list[Any]:
+    """Return what was given as a list: one name, or several."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return list(cast("Iterable[Any]", given)) if several else [given]
 
 
 def _parse_starting(starting: Any) -> Any:
@@ -236,7 +242,7 @@ def _milliseconds(time: Any) -> int:
 
 
 def _parse_pass_over(names: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    each = [names] if isinstance(names, str) else list(names)
+    each = _each(names)
     for one in each:
         is_valid = isinstance(one, str) and any(
             kind.fullmatch(one) for kind in (_PLACE, _GTID, _CASCADE)

@@ -84,7 +84,7 @@ def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = T
         resolver printed, and ``details["missing"]`` lists the coordinates that no repository has.
     """
     for coordinate in coordinates:
-        if len(parts := coordinate.split(":")) != 3 or not all(parts):
+        if len(parts := str(coordinate).split(":")) != 3 or not all(parts):
             raise ConfigurationError(
                 f"{coordinate!r} is no Maven coordinate",
                 next_step="write it as group:artifact:version",

@@ -419,7 +419,7 @@ def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 3306
-    except (AttributeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         # not raised in here: the one error would remember the other, which quotes the password
         parts = None
     if parts is None:
