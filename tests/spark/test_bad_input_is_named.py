@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, copy
 
@@ -119,6 +120,21 @@ def test_columns_missing_or_of_the_wrong_type(
     assert type(error) is InvalidColumn
     assert f"'{column}'" in error.message
     assert wanted in f"{error.message} {error.next_step}"
+
+
+def test_a_timestamp_without_a_zone_is_cast_as_the_error_says(pipeline: Pipeline):
+    """Where ``spark.sql.timestampType`` makes every TIMESTAMP one without a zone."""
+    rows = ["'v' AS value", "CAST('2024-01-31 10:00:00' AS TIMESTAMP) AS timestamp"]
+    pipeline.spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        error = refused_and_invisible(pipeline, *rows)
+        assert type(error) is InvalidColumn
+        kind = error.next_step.rpartition(" as ")[2]
+        cast = F.col("timestamp").cast(kind)
+        pipeline.run(lambda frame: numbers(frame).selectExpr(*rows).withColumn("timestamp", cast))
+    finally:
+        pipeline.spark.conf.unset("spark.sql.timestampType")
+    assert len(pipeline.visible()) == 10
 
 
 def test_neither_a_topic_nor_a_topic_column(pipeline: Pipeline):

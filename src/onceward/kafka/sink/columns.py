@@ -333,7 +333,9 @@ def _check_type(name: str, kind: DataType) -> None:
     if name in wanted and not good[name]:
         raise InvalidColumn(
             f"column '{name}' is {kind.simpleString()}, not {wanted[name]}",
-            next_step=f"cast it: .withColumn('{name}', …) as {wanted[name]}",
+            # spark.sql.timestampType decides what "timestamp" alone is
+            next_step=f"cast it: .withColumn('{name}', …) as "
+            f"{'timestamp_ltz' if name == 'timestamp' else wanted[name]}",
             details={"column": name, "type": kind.simpleString()},
         )
 
