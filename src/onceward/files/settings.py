@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -135,13 +135,14 @@ def column_names(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of columns: one, several, or none."""
     if partition_by is None:
         return ()
-    given = (partition_by,) if isinstance(partition_by, str) else partition_by
-    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
+    one = isinstance(partition_by, str) or not isinstance(partition_by, Iterable)
+    found: tuple[Any, ...] = (partition_by,) if one else tuple(partition_by)
+    if not all(isinstance(each, str) for each in found):
         raise ConfigurationError(
             f"partition_by={partition_by!r} does not name columns",
             next_step="pass a column's name, or a list of different ones",
         )
-    return tuple(given)
+    return found
 
 
 def text_options(

@@ -65,11 +65,10 @@ def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
     """
     refuse_other_than_a_frame(frame)
     kinds = {field.name: field.dataType for field in frame.schema.fields}
-    if not isinstance(column, str) or not isinstance(kinds.get(column), BinaryType):
+    kind = kinds.get(column) if isinstance(column, str) else None
+    if not isinstance(kind, BinaryType):
         what = (
-            f"is {kinds[column].simpleString()}"
-            if isinstance(column, str) and column in kinds
-            else f"is none of {', '.join(kinds)}"
+            f"is {kind.simpleString()}" if kind is not None else f"is none of {', '.join(kinds)}"
         )
         raise InvalidColumn(
             f"column={column!r} {what}, and records to decode are binary",

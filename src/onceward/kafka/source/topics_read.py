@@ -117,7 +117,7 @@ def topics_read(
             "topic_pattern='orders-.*'",
         )
     names = [topic] if isinstance(topic, str) else topic
-    if not isinstance(names, list | tuple | set | frozenset):
+    if not isinstance(names, Collection):
         raise ConfigurationError(
             f"topic={topic!r} is no name", next_step="pass the topic's name, or a list of names"
         )
