@@ -25,6 +25,7 @@ from benchmarks.contenders import Contender
 from onceward.errors import ConfigurationError, OncewardError
 
 _JOB = Path(__file__).with_name("job.py")
+_SERVING = Path(__file__).with_name("serving.py")
 # By its path and not as a module: its process imports nothing of this repository but the Onceward
 # that it is told.
 _LAUNCH = "import runpy, sys; path = sys.argv.pop(1); runpy.run_path(path, run_name='__main__')"
@@ -48,8 +49,11 @@ class ContenderProcess:
         self.jvm_pid = 0
         self._log = folder / "log"
         root = str(contender.package_root)
-        spark = [sys.executable, "-c", _LAUNCH, str(_JOB), contender.sink, contender.settings]
-        command = [*spark, str(folder)] if contender.is_spark else peers.command(contender, folder)
+        served = [sys.executable, "-c", _LAUNCH, str(_SERVING)]
+        if contender.is_spark:
+            command = [*served, str(_JOB), contender.sink, contender.settings, str(folder)]
+        else:
+            command = peers.command(contender, folder, served)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,

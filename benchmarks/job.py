@@ -1,21 +1,15 @@
-"""A contender's own process: one Spark session that copies topics as it is told. A script, run by
-its path.
+"""A contender: one Spark session that copies topics as it is told. Run by its path, in a process
+of its own (:mod:`serving`).
 
 Started by :mod:`contender_process` with the Onceward that is to be measured first on
 ``PYTHONPATH``, which may be an older one. So this file imports what every version has, the public
 names and ``onceward.events``, and nothing beside it.
-
-Orders come as lines of JSON on stdin, ``{"do": "copy", …}``, and each is answered by one on
-stdout: its result, or ``{"error": text}``. The first line says who is there. It ends when stdin
-does, so it outlives its owner by no more than the order at hand.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -72,11 +66,11 @@ class Job:
     :param folder: for checkpoints and Spark's files.
     """
 
-    def __init__(self, sink: str, settings: str, folder: Path) -> None:
+    def __init__(self, sink: str, settings: str, folder: str) -> None:
         self._sink = sink
         self._settings = settings
-        self._folder = folder
-        self._spark = _session(settings, folder)
+        self._folder = Path(folder)
+        self._spark = _session(settings, self._folder)
         self._steps = Steps()
         listen = getattr(events, "probe", None) or events.subscribe  # type: ignore[attr-defined]  # before there was one
         listen(self._steps)
@@ -247,27 +241,3 @@ def _awaited(query: StreamingQuery) -> None:
         if (error := onceward.error_of(query)) is not None:
             raise error from None
         raise
-
-
-def main(sink: str, settings: str, folder: str) -> None:
-    """Serve orders until there are no more."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # the JVM and the workers inherit it, and may not talk in between
-    job = Job(sink, settings, Path(folder))
-    orders = {
-        method.__name__: method
-        for method in (job.copy, job.collect_garbage, job.start, job.mark, job.stop)
-    }
-    answers.write(json.dumps(job.hello()) + "\n")
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = orders[order.pop("do")](**order)
-        except Exception as error:  # noqa: BLE001 — the owner raises it, whatever it is
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-    job.close()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,14 +1,11 @@
-"""A contender's own process: the loop of consume, produce and commit that a user of librdkafka
-writes for exactly once, in Python. A script, run by its path; takes the orders of
-:mod:`job`.
+"""A contender: the loop of consume, produce and commit that a user of librdkafka writes for
+exactly once, in Python. Run by its path, in a process of its own (:mod:`serving`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
 import threading
 import time
 from typing import Any
@@ -20,14 +17,21 @@ _READ_AT_ONCE = 10_000
 _LOOK_SECONDS = 0.02
 
 
-class Loop:
-    """One process, one thread, one transaction every ``interval_s``."""
+class Job:
+    """One process, one thread, one transaction every ``interval_ms``."""
 
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
+    def __init__(self, interval_ms: str, _folder: str) -> None:
+        self._interval_s = float(interval_ms) / 1e3
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
+
+    def hello(self) -> dict[str, Any]:
+        """Whom the owner talks to."""
+        return {"pid": os.getpid(), "jvm_pid": 0}
+
+    def close(self) -> None:
+        """Nothing is left open."""
 
     def copy(self, **order: Any) -> dict[str, Any]:
         """Copy what a topic holds now; returns when all is committed."""
@@ -125,25 +129,3 @@ def _produce(producer: Producer, topic: str, value: Any, key: Any) -> None:
         with contextlib.suppress(BufferError):
             return producer.produce(topic, value, key)
         producer.poll(0.05)
-
-
-def main(interval_ms: str, _folder: str) -> None:
-    """Serve orders until there are no more."""
-    loop = Loop(float(interval_ms) / 1e3)
-    orders = {
-        method.__name__: method
-        for method in (loop.copy, loop.collect_garbage, loop.start, loop.mark, loop.stop)
-    }
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    answers.write(json.dumps({"pid": os.getpid(), "jvm_pid": 0}) + "\n")
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = orders[order.pop("do")](**order)
-        except Exception as error:  # noqa: BLE001 — the owner raises it, whatever it is
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

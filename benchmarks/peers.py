@@ -1,5 +1,5 @@
 """Contenders that are not Spark: Flink, Kafka Streams and a loop in librdkafka, each exactly once
-in a process that takes the orders of :mod:`job`. Called by :mod:`contender_process`.
+in a process that takes orders (:mod:`serving`). Called by :mod:`contender_process`.
 
 Those in Java are compiled from ``benchmarks/java`` with jars that Spark's resolver fetches.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from benchmarks.contenders import Contender
@@ -46,16 +45,17 @@ _JVM = (
 )
 
 
-def command(contender: Contender, folder: Path) -> list[str]:
+def command(contender: Contender, folder: Path, served: list[str]) -> list[str]:
     """Return the command of a contender's process.
 
     :param folder: for what it keeps while it runs.
+    :param served: the command that serves the orders of one in Python (:mod:`serving`).
     :raises ConfigurationError: there is no ``javac``.
     :raises ResourceError: a jar cannot be fetched.
     """
     own = [str(contender.interval_ms), str(folder)]
     if contender.sink == "loop":
-        return [sys.executable, str(_LOOP), *own]
+        return [*served, str(_LOOP), *own]
     class_path = [str(jar) for jar in resolve(*_JARS[contender.sink])]
     classes = _compiled(_MAIN[contender.sink], class_path)
     return [

@@ -9,9 +9,9 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * A contender in Java: copies topics as it is told, as {@code job.py} does for Spark's.
+ * A contender in Java: copies topics as it is told.
  *
- * <p>Orders come as lines of JSON on stdin, and each is answered by one on stdout. Key and value are
+ * <p>Orders and answers are those of {@code serving.py}. Key and value are
  * handed on as bytes: nothing is parsed. The JVM lives through all rounds, so that each contender is
  * measured warm.
  */
