@@ -159,6 +159,7 @@ class LocalS3(LocalServer):
             "s3": "true",
             "s3.port": self.port,
             "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
             "s3.config": self.folder / "s3.json",
             "metricsPort": self._ports["metrics"],
             **{
