@@ -129,10 +129,6 @@ class JobProcess(GuardedProcess):
             if "CoarseGrainedExecutorBackend" in _command_line(process)
         ]
 
-    def python_workers(self) -> list[psutil.Process]:
-        """Return the Python worker daemons and the workers that they forked."""
-        return [process for process in self.members() if "worker_daemon" in _command_line(process)]
-
     def log_tail(self, characters: int = 3_000) -> str:
         """Return the end of what it wrote to its log, without the JVM's stack frames."""
         lines = self.log.read_text(errors="replace").splitlines()

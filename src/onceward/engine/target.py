@@ -200,14 +200,6 @@ class Target(ABC):
         record.
         """
 
-    def must_be_ours(self) -> LedgerRecord | None:
-        """Return the newest ledger record, after a step that only the chain's owner may take.
-        Between attempts.
-
-        :raises Fenced: somebody newer has the chain.
-        """
-        return self.settle()
-
     @abstractmethod
     def close(self) -> None:
         """Give back connections and threads. Never raises, never aborts anything."""

@@ -83,9 +83,6 @@ class KafkaTarget(AtomicTarget):
     def settle(self) -> LedgerRecord | None:
         return self.run.chain.settle(confirm=self.is_relied_on)
 
-    def must_be_ours(self) -> LedgerRecord | None:
-        return self.run.chain.settle(confirm=True)
-
     def close(self) -> None:
         self.run.close()
 

@@ -234,18 +234,10 @@ def truncation_block(
     return RowBlock(map, "truncate", nothing, one, one, SourceEvents([event], [gtid], [sequence]))
 
 
-def block_changes(block: RowBlock, values: ValueForm) -> pa.Table:
-    """Return a block as :data:`CHANGES`.
-
-    :raises ChangeUnreadable: a value has no place in that form.
-    """
-    return _changes_with_order(block, values)[0]
-
-
 def merge_changes(blocks: Iterable[RowBlock], values: ValueForm) -> pa.Table:
     """Return the changes of several blocks, in the binlog's order.
 
-    :raises ChangeUnreadable: as :func:`block_changes`.
+    :raises ChangeUnreadable: a value has no place in that form.
     """
     result = [_changes_with_order(block, values) for block in blocks]
     if len(result) < 2:
