@@ -62,6 +62,9 @@ settings.register_profile("quick", max_examples=40, **BUSY)
 settings.register_profile("thorough", max_examples=100, **BUSY)  # what make test-all asks for
 settings.load_profile("quick")
 
+# A JVM of a test is gone before the second compiler has paid for itself.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 IMPATIENT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 

@@ -10,12 +10,13 @@ each tier has one `make` target:
   session. Of a file on Spark only the first test is here, and of a suite of many cases the first
   two, and their first case: write what tells most at the top. And a minute of the simulation
   (``lengthy("main")``).
-* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of
-  their own, of each test the first case: put that first which tells most. And what needs nothing
-  but time (``lengthy("ci")``).
+* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and jobs in processes of their own, of
+  each test the first case: put that first which tells most. And what needs nothing but time
+  (``lengthy("ci")``).
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the
-  shared one, or minutes, or finds again what others find (``lengthy("chaos")``); and of a suite
-  that is run once more, over another server, ledger or layout, all but the first tests.
+  shared one, or minutes, or finds again what others find (``lengthy("chaos")``); whole pipelines
+  in ``tests/chaos``, but for a killed driver; and of a suite that is run once more, over another
+  server, ledger or layout, all but the first tests.
 
 What a test stands on is read off its fixtures, its parameters, and the code that it and its
 fixtures reach in this folder. Nothing is started for it.
@@ -90,7 +91,9 @@ class Facts:
     JVM.
     """
     slow: bool = False
-    """Marked as one that takes minutes. How long a test takes cannot be read off it."""
+    """Marked as one that takes minutes, which cannot be read off it; or of a folder of such
+    (:data:`OWN_DRIVERS`), unless it shows a killed driver.
+    """
     lengthy: str = ""
     """Marked as one of those that need no server, but together take a core for a minute or more:
     the tier that has room for them.
@@ -162,19 +165,21 @@ def facts_of(item: pytest.Function) -> Facts:
         or bool({SHARED_BROKER, *SHARED_DATABASES} & shared)
     )
     spark = SHARED_SPARK in shared or (broker and folder in ("spark", *OWN_DRIVERS))
+    killed = any(fault.startswith("driver-killed") for fault in faults)
+    marked = item.get_closest_marker("slow") is not None
     return Facts(
         broker=broker,
         spark=spark,
         old_broker=any(_is_old_version(value) for value in _parameters(item).values()),
         own_cluster=own_cluster,
-        slow=item.get_closest_marker("slow") is not None,
+        slow=marked or (folder in OWN_DRIVERS and not killed),
         lengthy=_marked_tier(item),
         once_more=item.get_closest_marker("once_more") is not None,
         first_case=not any(_case_numbers(item)),
         early=_place_in_file(item) < _EARLY.get(folder, 1),
         suite=folder in _SUITES,
         own_driver=spark and SHARED_SPARK not in shared,
-        driver_killed=any(fault.startswith("driver-killed") for fault in faults),
+        driver_killed=killed,
     )
 
 

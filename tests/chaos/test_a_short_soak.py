@@ -20,7 +20,7 @@ from soak.state import SoakFolder, State
 TESTS = Path(__file__).parents[1]
 PATIENCE_SECONDS = 600
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_400)]
+pytestmark = pytest.mark.timeout(2_400)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from onceward.ids import pipeline_id
 BATCHES = 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["commit:finished:2:kill", "send:finished:2:kill", "publish:started:3:kill"]
 )

@@ -30,7 +30,6 @@ def test_the_coordinator_is_killed_while_batches_run_and_comes_back(
         audit(pipeline)
 
 
-@pytest.mark.slow
 @pytest.mark.fault("broker-restart")
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
 def test_every_node_is_killed_in_turn_while_batches_run(

@@ -106,7 +106,6 @@ class Job:
         return self.position is not None and self.position["snapshot"] is None
 
 
-@pytest.mark.slow  # eight lives of a job
 @pytest.mark.timeout(900 + int(PATIENCE) * 4)
 @pytest.mark.fault("changes-driver-killed")
 def test_killed_in_every_phase(

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.mark.parametrize(
     ("cluster", "master"),
-    [*ORDINARY, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE)],
+    [*ORDINARY, *MORE],
 )
 def test_the_etl_writes_each_number_once(
     request: pytest.FixtureRequest,
@@ -51,7 +51,6 @@ def test_the_etl_writes_each_number_once(
     assert len(life.steps("commit")) == found.batches
 
 
-@pytest.mark.slow
 def test_kafkas_own_tools_show_no_lag_and_one_transactional_id(
     kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(1_200)
 @pytest.mark.fault("executor-killed")
 @pytest.mark.parametrize(
     ("cluster", "query"),
-    [("kafka", "fanout"), pytest.param("kafka39", "counts", marks=pytest.mark.slow)],
+    [("kafka", "fanout"), ("kafka39", "counts")],
 )
 def test_an_executor_killed_while_it_sends_costs_one_attempt(
     request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str, query: str
@@ -56,7 +56,6 @@ def test_an_executor_killed_while_it_sends_costs_one_attempt(
     must_have_run_twice(pipeline, life)
 
 
-@pytest.mark.slow
 @pytest.mark.fault("executor-out-of-memory")
 def test_an_executor_that_runs_out_of_memory_while_it_sends_costs_one_attempt(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
@@ -68,7 +67,6 @@ def test_an_executor_that_runs_out_of_memory_while_it_sends_costs_one_attempt(
     one_task_is_hurt_and_the_others_are_stopped(pipeline, "code 52")
 
 
-@pytest.mark.slow
 @pytest.mark.fault("task-raises")
 def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
@@ -80,7 +78,6 @@ def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
     one_task_is_hurt_and_the_others_are_stopped(pipeline, "this record hurts, once")
 
 
-@pytest.mark.slow
 @pytest.mark.fault("executor-frozen")
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
 def test_what_an_executor_still_sends_after_it_was_frozen_is_refused(

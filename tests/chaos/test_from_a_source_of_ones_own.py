@@ -35,7 +35,6 @@ class Log:
         self.lines += fresh
 
 
-@pytest.mark.slow  # five lives of a job
 @pytest.mark.timeout(900)
 @pytest.mark.fault("source-driver-killed")
 def test_killed_again_and_again(tmp_path: Path):

@@ -64,7 +64,6 @@ def test_killed_around_the_transaction(
     assert newest.sequence == BATCHES - 1
 
 
-@pytest.mark.slow
 @pytest.mark.fault("prepared-driver-killed")
 @pytest.mark.parametrize(
     "fault", ["publish:started:2:kill", "send:finished:2:kill", "publish:finished:2:kill"]

@@ -56,7 +56,6 @@ def lake_job(request: pytest.FixtureRequest, tmp_path: Path) -> LakeJob:
     return LakeJob(tmp_path, request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.fault("lake-driver-killed")
 def test_killed_behind_the_tables_commit(lake_job: LakeJob):
     """The table has the second batch, and the ledger does not know; then before the third is
@@ -70,7 +69,6 @@ def test_killed_behind_the_tables_commit(lake_job: LakeJob):
     lake_job.assert_all_is_there_after_another_life()
 
 
-@pytest.mark.slow
 @pytest.mark.fault("lake-driver-killed")
 @pytest.mark.parametrize(
     ("fault", "visible"),

@@ -91,7 +91,6 @@ def file_job(
     return FileJob(tmp_path, kafka, topic(1), request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.fault("files-driver-killed")
 def test_killed_between_two_renames_twice(file_job: FileJob):
     """In the second batch, and once more while the next start makes good for it; then before the
@@ -111,7 +110,6 @@ def test_killed_between_two_renames_twice(file_job: FileJob):
     file_job.assert_all_is_there()
 
 
-@pytest.mark.slow  # the contract has each step, without a JVM to kill
 @pytest.mark.fault("files-driver-killed")
 @pytest.mark.parametrize(
     "fault",

@@ -191,7 +191,6 @@ def test_a_job_that_is_killed_in_every_way_comes_back_exact(
     fired(found.aborted_records, "nothing was aborted, what was killed?")
 
 
-@pytest.mark.slow
 @pytest.mark.fault("run-taken-over")
 def test_a_job_that_was_taken_over_is_not_started_again(
     kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
@@ -212,7 +211,6 @@ def test_a_job_that_was_taken_over_is_not_started_again(
     assert audit(pipeline).aborted_records == 2_000
 
 
-@pytest.mark.slow
 def test_a_job_with_state_that_is_hurt_at_random_moments_comes_back_exact(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):

@@ -17,7 +17,6 @@ BATCHES = 3
 ROWS = 500
 
 
-@pytest.mark.slow
 @pytest.mark.fault("upsert-driver-killed")
 @pytest.mark.parametrize("fault", ["deliver:finished:7:kill", "commit:finished:2:kill"])
 def test_killed_around_decision_and_writes(tmp_path: Path, local_redis: LocalRedis, fault: str):

@@ -23,7 +23,7 @@ from onceward_testing.verdict import exactly_once
 
 TWO_EXECUTORS = "local-cluster[2,1,1200]"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = pytest.mark.timeout(1_200)
 
 
 @pytest.mark.fault("stage-retried-unrepeatable")

@@ -15,7 +15,7 @@ from onceward_testing import LocalKafka
 from onceward_testing.topic_reader import end_offsets, read_topic
 from onceward_testing.verdict import exactly_once
 
-pytestmark = [pytest.mark.timeout(1_200), pytest.mark.slow, pytest.mark.fault("sparks-own-sink")]
+pytestmark = [pytest.mark.timeout(1_200), pytest.mark.fault("sparks-own-sink")]
 
 
 def killed_while_it_sends(pipeline: Pipeline) -> None:

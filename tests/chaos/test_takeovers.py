@@ -17,9 +17,7 @@ from onceward_testing import LocalKafka
 
 pytestmark = pytest.mark.timeout(1_200)
 
-EACH_VERSION = pytest.mark.parametrize(
-    "cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)]
-)
+EACH_VERSION = pytest.mark.parametrize("cluster", ["kafka", "kafka39"])
 
 
 @pytest.mark.fault("same-id-twice")
@@ -69,7 +67,6 @@ def test_drivers_that_were_stopped_and_come_back_as_zombies_stop_fenced(
     )
 
 
-@pytest.mark.slow
 @pytest.mark.fault("ids-mixed-up")
 def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
     kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
@@ -89,7 +86,6 @@ def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
 
 
 @pytest.mark.fault("two-on-one-checkpoint")
-@pytest.mark.slow
 def test_two_copies_that_race_for_one_checkpoint_neither_lose_nor_repeat_anything(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):

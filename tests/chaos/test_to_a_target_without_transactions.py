@@ -55,7 +55,6 @@ def test_killed_around_decision_and_deliveries(tmp_path: Path, fault: str, repea
     assert newest.outputs["write_ahead"].data["delivered"] == CHUNKS
 
 
-@pytest.mark.slow
 @pytest.mark.fault("write-ahead-older-copy")
 def test_an_older_copy_that_stood_still_in_a_delivery_delivers_one_chunk_at_most(tmp_path: Path):
     """A newer one does the rest meanwhile, over the same checkpoint."""

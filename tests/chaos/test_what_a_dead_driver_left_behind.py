@@ -18,7 +18,6 @@ INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED = 47, 48, 90
 pytestmark = pytest.mark.timeout(1_200)
 
 
-@pytest.mark.slow
 @pytest.mark.fault("end-txn-late", "driver-killed-before-end-txn")
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
 def test_the_commit_of_a_dead_driver_is_refused(

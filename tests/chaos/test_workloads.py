@@ -14,7 +14,7 @@ from pipeline_runs import Pipeline
 from fault_table import fired
 from onceward_testing import LocalKafka
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize("query", ["fanout", "windows", "transfers"])

@@ -403,6 +403,7 @@ def test_the_write_ahead_page_runs(reader: Reader):
     assert sorted(row["name"] for _, rows in kept for row in rows) == sorted(reader.fed)
 
 
+@pytest.mark.slow
 def test_the_upsert_page_runs(
     reader: Reader, local_redis: LocalRedis, opensearch: LocalOpenSearch
 ):
@@ -460,6 +461,7 @@ def test_the_avro_page_runs(reader: Reader, registry: LocalRegistry):
     assert reader.names["records"].schema["value"].dataType.simpleString() == "binary"
 
 
+@pytest.mark.slow
 def test_the_debezium_page_runs(
     reader: Reader, binlog_mysql: LocalMySQL, postgres: LocalPostgres, registry: LocalRegistry
 ):

@@ -16,7 +16,7 @@ import pytest
 from simulation.campaign import Block, run_block
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = 12
+BLOCKS = 6
 SEEDS = 60
 
 _DIGESTS = """
