@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench bench-latency bench-start test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check figures servers dist clean distclean
+.PHONY: help setup jars lock demo bench bench-latency bench-start bench-scale bench-state bench-nexmark test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check figures servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,15 @@ bench-latency: jars ## send to visible at 1,000 records/s beside Spark's own sin
 
 bench-start: jars ## seconds to the first commit of a start, and after kill -9, beside Spark's own sink (8 min)
 	$(BIN)/python -m benchmarks --part start $(ARGS)
+
+bench-scale: jars ## a batch in up to 1,000 tasks and output partitions beside Spark's own sink, a worker's memory (15 min)
+	$(BIN)/python -m benchmarks --part scale $(ARGS)
+
+bench-state: jars ## windows, a join and sessions beside Spark's own sink (ARGS="--keys 10000000": as many windows) (10 min)
+	$(BIN)/python -m benchmarks --part state $(ARGS)
+
+bench-nexmark: jars ## six queries of Nexmark beside Flink's SQL and Spark's own sink (needs cargo and javac) (20 min)
+	$(BIN)/python -m benchmarks --part nexmark $(ARGS)
 
 # Each test has one tier, fast, main, ci or chaos, which tests/tiers.py computes from what it stands on. Two workers have a
 # broker and a Spark session each; whoever is through takes tests over from the other.

@@ -13,8 +13,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from benchmarks.contenders import Contender, latency_contenders, throughput_contenders
-from benchmarks.plan import LatencyPlan, SinkPlan, shapes
+from benchmarks.contenders import (
+    Contender,
+    latency_contenders,
+    nexmark_contenders,
+    sink_contenders,
+    throughput_contenders,
+)
+from benchmarks.plan import ONCEWARD, LatencyPlan, SinkPlan, shapes
 from onceward.cli.groups import TypedErrors
 from onceward.errors import ConfigurationError
 
@@ -27,6 +33,7 @@ _CHANGES = 200_000
 _TABLE = 5_000_000
 _DECODING_ROUNDS = 5
 _START_ROUNDS = 5
+_KEYS = 1_000_000
 
 
 class Part(str, Enum):
@@ -43,6 +50,9 @@ class Part(str, Enum):
     SNAPSHOT = "snapshot"
     OBSERVERS = "observers"
     START = "start"
+    SCALE = "scale"
+    STATE = "state"
+    NEXMARK = "nexmark"
 
 
 def bench(
@@ -109,6 +119,7 @@ def bench(
         ),
     ] = False,
     rate: Annotated[int, typer.Option(min=1, help="Latency: records/s.")] = 1_000,
+    keys: Annotated[int, typer.Option(min=1_000, help="State: keys that are counted.")] = _KEYS,
     seconds: Annotated[
         float,
         typer.Option(
@@ -123,8 +134,9 @@ def bench(
     are asked for, DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink,
     avro.decode beside from_avro, and what reads a MySQL's binlog and its tables beside
     mysql-replication and a plain client; what ten pipelines cost that are watched by metrics, a
-    scraper and the dashboard; and how long it takes to the first commit of a start, and to the next
-    one after kill -9.
+    scraper and the dashboard; how long it takes to the first commit of a start, and to the next
+    one after kill -9; a batch in up to 1,000 tasks and output partitions; what is added to
+    queries that keep state; and Nexmark, beside Flink's SQL.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that
     is not quiet. With the defaults each contender's JVM may grow to 2 GB; they work in turn.
@@ -161,6 +173,16 @@ def bench(
         return
     if part is Part.START:
         _start(broker_version, before, write, rounds=rounds or _START_ROUNDS)
+        return
+    if part is Part.SCALE:
+        _scale(broker_version, write, rounds=rounds or _THROUGHPUT_ROUNDS)
+        return
+    if part is Part.STATE:
+        _state(broker_version, write, keys=keys, rounds=rounds or _THROUGHPUT_ROUNDS)
+        return
+    if part is Part.NEXMARK:
+        events = records if records != _RECORDS else _ROWS
+        _nexmark(broker_version, write, events, rounds=rounds or _THROUGHPUT_ROUNDS)
         return
     partitions = _numbers(output_partitions)
     if latency:
@@ -265,6 +287,65 @@ def _start(broker_version: str, before: Path | None, write: Path | None, rounds:
         from benchmarks import plots
 
         plots.starts(write / "start.svg", figures)
+
+
+def _scale(broker_version: str, write: Path | None, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.local_broker import local_broker
+    from benchmarks.scale import run_scale, summarise_scale
+
+    with local_broker(broker_version) as broker:
+        turns = run_scale(sink_contenders(), broker, rounds, display.say)
+    figures = summarise_scale(turns)
+    display.scale_table(figures, rounds)
+    display.json_line(write and write / "scale.json", rounds=rounds, scale=figures)
+    if write:
+        from benchmarks import plots
+
+        plots.beside_spark(
+            write / "scale.svg",
+            "Seconds of a batch",
+            {str(row.cut): (row.spark_batch_s, row.batch_s) for row in figures},
+        )
+
+
+def _state(broker_version: str, write: Path | None, keys: int, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.local_broker import local_broker
+    from benchmarks.state import run_state, stateful_queries, summarise_state
+
+    with local_broker(broker_version) as broker:
+        turns = run_state(sink_contenders(), broker, stateful_queries(keys), rounds, display.say)
+    figures = summarise_state(turns)
+    display.state_table(figures, rounds)
+    display.json_line(write and write / "state.json", rounds=rounds, state=figures)
+    if write:
+        from benchmarks import plots
+
+        plots.beside_spark(
+            write / "state.svg",
+            "Seconds of a query",
+            {str(row.query): (row.spark_s, row.onceward_s) for row in figures},
+        )
+
+
+def _nexmark(broker_version: str, write: Path | None, number: int, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.local_broker import local_broker
+    from benchmarks.nexmark import made_events, run_nexmark, summarise_nexmark
+
+    events = made_events(number, display.say)
+    with local_broker(broker_version) as broker:
+        turns = run_nexmark(nexmark_contenders(), broker, events, rounds, display.say)
+    figures = summarise_nexmark(turns, ONCEWARD)
+    display.nexmark_table(figures, number, rounds)
+    display.json_line(
+        write and write / "nexmark.json", events=number, rounds=rounds, nexmark=figures
+    )
+    if write:
+        from benchmarks import plots
+
+        plots.nexmark(write / "nexmark.svg", figures)
 
 
 def _avro(records: int, rounds: int) -> None:

@@ -27,7 +27,7 @@ from benchmarks.plan import (
 )
 from onceward.errors import ConfigurationError
 
-SinkKind = Literal["noop", "kafka", "onceward", "flink", "kafka-streams", "loop"]
+SinkKind = Literal["noop", "kafka", "onceward", "flink", "flink-sql", "kafka-streams", "loop"]
 Settings = Literal["spark", "onceward"]
 
 
@@ -81,6 +81,21 @@ def latency_contenders(before: Path | None, *, peers: bool = False) -> tuple[Con
         *_before(before),
         Contender(ONCEWARD, "onceward", "onceward", here),
     )
+
+
+def sink_contenders() -> tuple[Contender, Contender]:
+    """Return the two that differ in nothing but the sink."""
+    here = own_package_root()
+    return (
+        Contender(SPARK_TUNED, "kafka", "onceward", here),
+        Contender(ONCEWARD, "onceward", "onceward", here),
+    )
+
+
+def nexmark_contenders() -> tuple[Contender, ...]:
+    """Return Flink's SQL, exactly once, and the two of :func:`sink_contenders`."""
+    flink = Contender(FLINK, "flink-sql", "spark", own_package_root(), interval_ms=1_000)
+    return (flink, *sink_contenders())
 
 
 def own_package_root() -> Path:

@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.encoder import EncoderFigures
 from benchmarks.figures import Comparison, ShapeFigures
 from benchmarks.latency_figures import LatencyFigures
-from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, LatencyPlan, SinkPlan
+from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, SPARK_TUNED, LatencyPlan, SinkPlan
 from onceward import events
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from benchmarks.binlog import BinlogFigures
     from benchmarks.database import DatabaseFigures
     from benchmarks.files import FileFigures
+    from benchmarks.nexmark import NexmarkFigures
+    from benchmarks.scale import ScaleFigures
     from benchmarks.snapshot import SnapshotFigures
     from benchmarks.start import StartFigures
+    from benchmarks.state import StateFigures
 
 _PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
 
@@ -277,6 +280,76 @@ def start_table(figures: Sequence[StartFigures], rounds: int) -> None:
             f"{row.again_ratio:.2f}",
         )
     _console().print(table)
+
+
+def scale_table(figures: Sequence[ScaleFigures], rounds: int) -> None:
+    """A batch by tasks and partitions, beside Spark's own sink under the same settings."""
+    table = Table(
+        title=f"A batch by tasks and output partitions, beside {SPARK_TUNED}; medians of {rounds} "
+        f"round(s), local[2]"
+    )
+    table.add_column("cut", no_wrap=True)
+    for title in ("records", "Spark s", "ours s", "ratio", "CPU ratio", *_TOLD_STEPS, "worker MB"):
+        table.add_column(title, justify="right")
+    for row in figures:
+        table.add_row(
+            str(row.cut),
+            f"{row.cut.batch_records:,}",
+            f"{row.spark_batch_s:.2f}",
+            f"{row.batch_s:.2f}",
+            f"{row.batch_ratio:.2f}",
+            f"{row.cpu_ratio:.2f}",
+            *(f"{row.steps_ms.get(step, math.nan):,.0f}" for step in _TOLD_STEPS),
+            f"{row.worker_mb:,.0f}",
+        )
+    console = _console()
+    console.print(table)
+    console.print("Steps in ms; memory: the most that any worker has had until then.\n")
+
+
+def state_table(figures: Sequence[StateFigures], rounds: int) -> None:
+    """Queries with state, beside Spark's own sink under the same settings."""
+    table = Table(
+        title=f"Queries with state on RocksDB, beside {SPARK_TUNED}; medians of {rounds} "
+        f"round(s), local[2]"
+    )
+    table.add_column("query", no_wrap=True)
+    for title in ("Spark s", "ours s", "ratio", "of a batch", "CPU ratio"):
+        table.add_column(title, justify="right")
+    for row in figures:
+        seconds, ratios = (
+            (row.spark_s, row.onceward_s),
+            (row.time_ratio, row.batch_ratio, row.cpu_ratio),
+        )
+        table.add_row(
+            str(row.query),
+            *(f"{value:.1f}" for value in seconds),
+            *(f"{value:.2f}" for value in ratios),
+        )
+    console = _console()
+    console.print(table)
+    console.print("Every count was read back and added up to the records that were read.\n")
+
+
+def nexmark_table(figures: Sequence[NexmarkFigures], events: int, rounds: int) -> None:
+    """Cores times seconds of each query, as Nexmark counts, and Onceward's to others'."""
+    names = list(figures[0].cores_times_s)
+    table = Table(
+        title=f"Nexmark, {events:,} events: cores × seconds (seconds); medians of {rounds} "
+        f"round(s), two cores"
+    )
+    table.add_column("query")
+    for title in (*names, *(f"{ONCEWARD} to {name}" for name in figures[0].onceward_to)):
+        table.add_column(title, justify="right")
+    for row in figures:
+        table.add_row(
+            row.query,
+            *(f"{row.cores_times_s[name]:.1f} ({row.wall_s[name]:.1f})" for name in names),
+            *(f"{ratio:.2f}" for ratio in row.onceward_to.values()),
+        )
+    console = _console()
+    console.print(table)
+    console.print("Every answer was read back and is SQLite's, row by row.\n")
 
 
 def json_line(to: Path | None = None, **parts: object) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import runpy
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -77,6 +78,7 @@ class Job:
         self._open = contextlib.ExitStack()
         self._query: StreamingQuery | None = None
         self._marked = -1
+        self._loaded: dict[str, dict[str, Any]] = {}
 
     def hello(self) -> dict[str, Any]:
         """Whom the owner talks to."""
@@ -89,8 +91,9 @@ class Job:
 
     def copy(self, **order: Any) -> dict[str, Any]:
         """Copy all of a topic; returns the seconds of each batch, from its trigger to Spark's
-        commit log.
+        commit log, and the medians of our sink's steps.
         """
+        self._steps.forget()
         with self._open:
             query = self._started(**order, trigger={"availableNow": True})
             _awaited(query)
@@ -99,7 +102,7 @@ class Job:
                 for b in query.recentProgress
                 if b.numInputRows
             ]
-        return {"batch_s": batches}
+        return {"batch_s": batches, "steps_ms": self._steps.medians_ms()}
 
     def collect_garbage(self) -> dict[str, Any]:
         """What is left of a query shall cost neither the next one nor, as memory, the other
@@ -159,11 +162,17 @@ class Job:
         batch_records: int,
         trigger: dict[str, Any],
         compression: str = "none",
+        through: str = "",
+        arguments: dict[str, Any] | None = None,
     ) -> StreamingQuery:
-        rows = self._source(bootstrap_servers, source, batch_records).select("key", "value")
-        writer = rows.writeStream.trigger(**trigger).option(
-            "checkpointLocation", str(self._folder / name)
-        )
+        """:param through: a file beside this one, whose query the records go through; see
+        :mod:`stateful`. Empty: none.
+        """
+        rows, mode = self._source(bootstrap_servers, source, batch_records), "append"
+        if through:
+            rows, mode = self._through(through, rows, **arguments or {})
+        writer = rows.select("key", "value").writeStream.outputMode(mode).trigger(**trigger)
+        writer = writer.option("checkpointLocation", str(self._folder / name))
         if self._sink == "noop":
             return writer.format("noop").start()
         if self._sink == "kafka":
@@ -180,6 +189,15 @@ class Job:
         # Or its connections would still be there in the rounds that follow.
         self._open.enter_context(contextlib.closing(sink))
         return writer.foreachBatch(sink).start()
+
+    def _through(self, file: str, rows: DataFrame, **arguments: Any) -> tuple[DataFrame, str]:
+        """Return the rows of a query, and its output mode."""
+        if file not in self._loaded:
+            self._loaded[file] = runpy.run_path(str(Path(__file__).with_name(file)))
+        for name, value in self._loaded[file]["SETTINGS"].items():
+            self._spark.conf.set(name, value)
+        made: tuple[DataFrame, str] = self._loaded[file]["through"](rows, **arguments)
+        return made
 
     def _source(self, bootstrap_servers: str, topic: str, batch_records: int) -> DataFrame:
         if self._settings == "onceward":

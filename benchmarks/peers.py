@@ -30,9 +30,21 @@ _JARS = {
         "org.apache.flink:flink-connector-kafka:5.0.0-2.2",
         *_COMMON,
     ),
+    "flink-sql": (
+        # Brings its own Scala, which Spark's resolver leaves out
+        f"org.apache.flink:flink-table-planner-loader:{FLINK_VERSION}",
+        f"org.apache.flink:flink-table-runtime:{FLINK_VERSION}",
+        f"org.apache.flink:flink-table-api-java-bridge:{FLINK_VERSION}",
+        f"org.apache.flink:flink-json:{FLINK_VERSION}",
+        f"org.apache.flink:flink-streaming-java:{FLINK_VERSION}",
+        f"org.apache.flink:flink-clients:{FLINK_VERSION}",
+        f"org.apache.flink:flink-connector-base:{FLINK_VERSION}",
+        "org.apache.flink:flink-connector-kafka:5.0.0-2.2",
+        *_COMMON,
+    ),
     "kafka-streams": (f"org.apache.kafka:kafka-streams:{STREAMS_VERSION}", *_COMMON),
 }
-_MAIN = {"flink": "FlinkPeer", "kafka-streams": "StreamsPeer"}
+_MAIN = {"flink": "FlinkPeer", "flink-sql": "FlinkSqlPeer", "kafka-streams": "StreamsPeer"}
 _JVM = (
     "-Xms2g",
     "-Xmx2g",

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.figures import ShapeFigures
 from benchmarks.latency_figures import LatencyFigures
-from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, LatencyPlan
+from benchmarks.nexmark import NexmarkFigures
+from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, SPARK_TUNED, LatencyPlan
 from benchmarks.start import StartFigures
 
 _OURS, _OTHERS, _LIGHT = "#0b6e99", "#8a8f98", 0.45
@@ -71,6 +72,34 @@ def starts(path: Path, figures: Sequence[StartFigures]) -> None:
         again.set_title("kill -9 to next commit, seconds", fontsize=9, loc="left")
         _bars(first, {row.contender: ((row.first_s,), f"{row.first_s:.1f} s") for row in figures})
         _bars(again, {row.contender: ((row.again_s,), f"{row.again_s:.1f} s") for row in figures})
+
+
+def beside_spark(path: Path, title: str, rows: Mapping[str, tuple[float, float]]) -> None:
+    """Seconds of Spark's own sink and of Onceward, a plot for each of ``rows``."""
+    with _figure(path, len(rows), 2 * len(rows)) as axes:
+        for plot, (name, (spark, ours)) in zip(axes, rows.items(), strict=True):
+            plot.set_title(f"{title}: {name}", fontsize=9, loc="left")
+            _bars(
+                plot,
+                {
+                    SPARK_TUNED: ((spark,), f"{spark:.2f} s"),
+                    ONCEWARD: ((ours,), f"{ours:.2f} s, {ours / spark:.2f} times"),
+                },
+            )
+
+
+def nexmark(path: Path, queries: Sequence[NexmarkFigures]) -> None:
+    """Cores times seconds of each contender, a plot for each query."""
+    with _figure(path, len(queries), sum(len(row.wall_s) for row in queries)) as axes:
+        for plot, row in zip(axes, queries, strict=True):
+            plot.set_title(f"Nexmark {row.query}: cores × seconds", fontsize=9, loc="left")
+            _bars(
+                plot,
+                {
+                    name: ((used,), f"{used:.1f}, {row.wall_s[name]:.1f} s")
+                    for name, used in row.cores_times_s.items()
+                },
+            )
 
 
 def _bars(plot: Axes, rows: Mapping[str, tuple[Sequence[float], str]]) -> None:

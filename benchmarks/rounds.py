@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.contender_process import ContenderProcess, ContenderProcesses
+from benchmarks.contender_process import ContenderProcesses
 from benchmarks.contenders import Contender
-from benchmarks.cpu import CpuMeter
 from benchmarks.figures import Run
 from benchmarks.local_broker import LocalBroker
-from benchmarks.plan import SOURCE_PARTITIONS, SinkPlan, Turn
-from benchmarks.topics import Topics
-
-_SETTLE_SECONDS = 1.0
+from benchmarks.measuring import Measuring
+from benchmarks.plan import SOURCE, SinkPlan, Turn
 
 Say = Callable[[str], None]
 
@@ -42,56 +37,29 @@ def run_sinks(
         tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
         ContenderProcesses(contenders, Path(folder)) as processes,
     ):
-        rounds = _Rounds(plan, broker.bootstrap_servers, broker.pid, processes, say)
+        rounds = _Rounds(plan, Measuring(processes, broker, say), say)
         return [run for turn in plan.turns() if (run := rounds.run(turn)).round]
 
 
 class _Rounds:
-    def __init__(
-        self,
-        plan: SinkPlan,
-        bootstrap_servers: str,
-        broker_pid: int,
-        processes: Mapping[str, ContenderProcess],
-        say: Say,
-    ) -> None:
+    def __init__(self, plan: SinkPlan, measuring: Measuring, say: Say) -> None:
         self._plan = plan
-        self._bootstrap_servers = bootstrap_servers
-        self._processes = processes
-        self._meters = {
-            name: CpuMeter(process.pid, process.jvm_pid, broker_pid)
-            for name, process in processes.items()
-        }
+        self._measuring = measuring
         self._say = say
-        self._topics = Topics(bootstrap_servers)
-        self._filled: dict[int, str] = {}
-        self._run_id = uuid.uuid4().hex[:8]
-        self._turns = 0
 
     def run(self, turn: Turn) -> Run:
-        shape = turn.shape
-        process, meter = self._processes[turn.contender], self._meters[turn.contender]
-        source = self._source(shape.records)
-        self._turns += 1
-        # checkpoint, pipeline and output topic are called so
-        name = f"bench-{self._run_id}-{self._turns}"
-        self._topics.create(name, shape.output_partitions)
-        time.sleep(_SETTLE_SECONDS)
-        cpu, wall = meter.read(), time.perf_counter()
-        answer = process.tell(
-            "copy",
-            name=name,
-            bootstrap_servers=self._bootstrap_servers,
-            source=source,
-            batch_records=shape.batch_records,
-            compression=self._plan.compression,
-        )
-        wall_s = time.perf_counter() - wall
-        used = meter.read().since(cpu)
-        process.tell("collect_garbage")
-        if process.contender.sink != "noop":
-            self._topics.audit(name, shape.output_partitions, shape.records).require(name)
-        self._topics.delete(name)
+        shape, topics = turn.shape, self._measuring.topics
+        source = self._measuring.source(shape.records, self._plan.value_bytes)
+        with self._measuring.output(shape.output_partitions) as name:
+            answer, wall_s, used = self._measuring.copy(
+                turn.contender,
+                name=name,
+                source=source,
+                batch_records=shape.batch_records,
+                compression=self._plan.compression,
+            )
+            if turn.contender != SOURCE:
+                topics.audit(name, shape.output_partitions, shape.records).require(name)
         run = Run(
             contender=turn.contender,
             shape=shape,
@@ -106,16 +74,6 @@ class _Rounds:
         )
         self._tell(run)
         return run
-
-    def _source(self, records: int) -> str:
-        """The topic with so many records."""
-        if records not in self._filled:
-            name = f"bench-{self._run_id}-input-{records}"
-            self._say(f"writing {records:,} records to topic {name} …")
-            self._topics.create(name, SOURCE_PARTITIONS)
-            self._topics.fill(name, records, value_bytes=self._plan.value_bytes)
-            self._filled[records] = name
-        return self._filled[records]
 
     def _tell(self, run: Run) -> None:
         shape = run.shape

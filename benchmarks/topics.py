@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,7 +104,15 @@ class Topics:
 
         :raises BrokerUnreachable: not all were acknowledged.
         """
-        producer = Producer(
+        producer = self._producer()
+        for keys, values in blocks(records, value_bytes, first=first):
+            for key, value in zip(keys, values, strict=True):
+                _produce(producer, name, value, key)
+            producer.poll(0)
+        self._flush(producer, name)
+
+    def _producer(self) -> Producer:
+        return Producer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
                 "enable.idempotence": True,
@@ -116,19 +124,28 @@ class Topics:
                 "queue.buffering.max.kbytes": 1_000_000,
             }
         )
-        for keys, values in blocks(records, value_bytes, first=first):
-            for key, value in zip(keys, values, strict=True):
-                while True:
-                    try:
-                        producer.produce(name, value, key)
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
-            producer.poll(0)
+
+    def _flush(self, producer: Producer, name: str) -> None:
         if left := producer.flush(_FLUSH_SECONDS):
             raise BrokerUnreachable(
                 f"{left} records of topic {name} unacknowledged", next_step="look at the broker"
             )
+
+    def fill_in_turn(self, name: str, values: Sequence[bytes], partitions: int) -> None:
+        """Write ``values`` without keys, to one partition after the other.
+
+        :raises BrokerUnreachable: not all were acknowledged.
+        """
+        producer = self._producer()
+        for number, value in enumerate(values):
+            _produce(producer, name, value, None, number % partitions)
+        self._flush(producer, name)
+
+    def values(self, name: str, partitions: int) -> Iterator[bytes]:
+        """Return what a reader with ``read_committed`` finds in a topic that nobody writes any
+        more.
+        """
+        return (value for some in self._values(name, partitions) for value in some)
 
     def audit(self, name: str, partitions: int, records: int) -> Audit:
         """Read ``name`` with ``read_committed`` from end to end, where records 0 to ``records`` -
@@ -142,6 +159,22 @@ class Topics:
             unknown += len(numbers) - len(known)
             np.add.at(seen, known, 1)
         return Audit(records, int((seen == 0).sum()), int(np.maximum(seen - 1, 0).sum()), unknown)
+
+    def audit_counts(self, name: str, partitions: int, records: int) -> None:
+        """Read the counts that :mod:`stateful` makes of ``records`` records: the highest of each
+        number add up to them.
+
+        :raises OutputWrong: otherwise.
+        """
+        highest = np.zeros(records, np.int64)
+        for values in self._values(name, partitions):
+            pairs = np.frombuffer(b"".join(values), ">i8").reshape(-1, 2)
+            np.maximum.at(highest, pairs[:, 0], pairs[:, 1])
+        if (found := int(highest.sum())) != records:
+            raise OutputWrong(
+                f"the counts in topic {name} add up to {found} records instead of {records}",
+                next_step="do not believe this run's figures, and report it",
+            )
 
     def _values(self, name: str, partitions: int) -> Iterator[list[bytes]]:
         """All values of a topic that nobody writes any more, a portion at a time."""
@@ -162,7 +195,7 @@ class Topics:
                     )
                 unfinished -= {message.partition() for message in messages if _at_end(message)}
                 yield [
-                    message.value() or bytes(NUMBER_BYTES)
+                    message.value() or bytes(2 * NUMBER_BYTES)
                     for message in messages
                     if message.error() is None
                 ]
@@ -179,6 +212,15 @@ class Topics:
                 "queued.max.messages.kbytes": 200_000,
             }
         )
+
+
+def _produce(
+    producer: Producer, topic: str, value: bytes, key: bytes | None, partition: int = -1
+) -> None:
+    while True:
+        with contextlib.suppress(BufferError):
+            return producer.produce(topic, value, key, partition)
+        producer.poll(0.1)
 
 
 def _at_end(message: Message) -> bool:

@@ -4,6 +4,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -17,8 +18,12 @@ import java.util.Map;
  */
 abstract class Peer {
 
-    /** Where to read, where to write; transactional ids and group are called as the output is. */
-    record Copy(String bootstrapServers, String source, String output, String compression) {}
+    /**
+     * Where to read, where to write; transactional ids and group are called as the output is. The
+     * statements are for one that speaks SQL.
+     */
+    record Copy(
+            String bootstrapServers, String source, String output, String compression, List<String> statements) {}
 
     /** Copies what the source holds now; returns once all of it is committed. */
     abstract void copy(Copy order) throws Exception;
@@ -66,10 +71,13 @@ abstract class Peer {
     }
 
     private static Copy parsed(JsonNode order) {
+        List<String> statements = new ArrayList<>();
+        order.path("statements").forEach(statement -> statements.add(statement.asText()));
         return new Copy(
                 order.get("bootstrap_servers").asText(),
                 order.get("source").asText(),
                 order.get("name").asText(),
-                order.path("compression").asText("none"));
+                order.path("compression").asText("none"),
+                statements);
     }
 }

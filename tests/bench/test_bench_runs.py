@@ -17,28 +17,33 @@ from benchmarks.contender_process import ContenderFailed, ContenderProcesses
 from benchmarks.contenders import (
     Contender,
     latency_contenders,
+    nexmark_contenders,
     own_package_root,
+    sink_contenders,
     throughput_contenders,
 )
 from benchmarks.figures import summarise
 from benchmarks.latency import run_latency
 from benchmarks.local_broker import LocalBroker
+from benchmarks.nexmark import made_events, run_nexmark, summarise_nexmark
+from benchmarks.nexmark_queries import QUERIES
 from benchmarks.plan import (
     BEFORE,
     FLINK,
     LOOP,
     ONCEWARD,
     SPARK_DEFAULTS,
+    SPARK_TUNED,
     STREAMS,
     LatencyPlan,
     Shape,
     SinkPlan,
 )
 from benchmarks.rounds import run_sinks
+from benchmarks.scale import Cut, run_scale, summarise_scale
 from benchmarks.start import run_start
+from benchmarks.state import run_state, stateful_queries, summarise_state
 from onceward.errors import ConfigurationError
-
-pytestmark = pytest.mark.slow  # each contender is a Spark of its own
 
 RECORDS = 4_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,3 +211,40 @@ def test_a_start_and_one_after_a_kill_are_timed(broker: LocalBroker) -> None:
         for of in turns.values()
         for turn in of
     )
+
+
+@pytest.mark.timeout(900)
+def test_batches_are_cut_into_tasks_and_partitions(broker: LocalBroker) -> None:
+    cuts = Cut(4, 1, 2_000, 2), Cut(20, 30, 2_000, 2)
+
+    turns = run_scale(sink_contenders(), broker, 1, lambda _: None, cuts)
+
+    assert {name: len(of) for name, of in turns.items()} == {SPARK_TUNED: 2, ONCEWARD: 2}
+    figures = summarise_scale(turns)
+    assert [row.cut for row in figures] == [*cuts]
+    assert all(row.batch_s > 0 and {"plan", "commit"} <= set(row.steps_ms) for row in figures)
+
+
+@pytest.mark.timeout(900)
+def test_queries_that_keep_state_count_each_record_once(broker: LocalBroker) -> None:
+    queries = stateful_queries(4_000)
+
+    turns = run_state(sink_contenders(), broker, queries, 1, lambda _: None)
+
+    assert {name: len(of) for name, of in turns.items()} == {SPARK_TUNED: 3, ONCEWARD: 3}
+    assert [row.query.kind for row in summarise_state(turns)] == ["windows", "join", "sessions"]
+
+
+@pytest.mark.timeout(900)
+def test_nexmark_is_answered_as_sqlite_answers_it(broker: LocalBroker) -> None:
+    if shutil.which("cargo") is None:
+        pytest.skip("needs cargo, which compiles the generator of Nexmark's events")
+    contenders = nexmark_contenders()
+    events = made_events(20_000, lambda _: None)
+
+    turns = run_nexmark(contenders, broker, events, 1, lambda _: None)
+
+    assert {name: len(of) for name, of in turns.items()} == {
+        contender.name: len(QUERIES) for contender in contenders
+    }
+    assert [row.query for row in summarise_nexmark(turns, ONCEWARD)] == [*QUERIES]

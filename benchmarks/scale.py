@@ -1,0 +1,145 @@
+"""What a batch costs as it is cut into more tasks and output partitions, beside Spark's own sink
+under the same settings, and the memory of a worker for a large one. Called by :mod:`__main__`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.contender_process import ContenderProcesses
+from benchmarks.contenders import Contender
+from benchmarks.local_broker import LocalBroker
+from benchmarks.measuring import Measuring
+from benchmarks.plan import ONCEWARD, SPARK_TUNED, rotated
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``batches`` of ``batch_records`` each, read from ``tasks`` partitions by a task
+    each.
+    """
+
+    tasks: int
+    output_partitions: int
+    batch_records: int = 100_000
+    batches: int = 3
+
+    def __str__(self) -> str:
+        return f"{self.tasks:,} tasks × {self.output_partitions:,} partitions"
+
+
+CUTS = (
+    Cut(4, 1),
+    Cut(4, 16),
+    Cut(4, 100),
+    Cut(4, 1_000),
+    Cut(100, 4),
+    Cut(1_000, 4),
+    Cut(1_000, 1_000),
+)
+LARGE = Cut(4, 4, 5_000_000, 1)
+"""The batch that a worker's memory is looked at for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTurn:
+    """One query. ``batch_s``: the median of its batches; ``steps_ms``: medians of our sink's
+    steps; ``worker_mb``: the most that a Python worker of the contender has had so far.
+    """
+
+    cut: Cut
+    batch_s: float
+    cpu_s: float
+    steps_ms: Mapping[str, float]
+    worker_mb: float
+
+    def __str__(self) -> str:
+        return f"{self.batch_s:.2f} s a batch, {self.cpu_s:.1f} s of CPU in all"
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleFigures:
+    """One cut: medians over rounds, and Onceward's to Spark's."""
+
+    cut: Cut
+    spark_batch_s: float
+    batch_s: float
+    batch_ratio: float
+    cpu_ratio: float
+    steps_ms: Mapping[str, float]
+    worker_mb: float
+
+
+def run_scale(
+    contenders: Sequence[Contender],
+    broker: LocalBroker,
+    rounds: int,
+    say: Callable[[str], None],
+    cuts: Sequence[Cut] = (*CUTS, LARGE),
+) -> dict[str, list[ScaleTurn]]:
+    """Return the turns of each contender, after one of the first cut that does not count.
+
+    :raises OutputWrong: a contender lost or repeated a record.
+    :raises ContenderFailed: a query failed.
+    """
+    names = [contender.name for contender in contenders]
+    turns: dict[str, list[ScaleTurn]] = {name: [] for name in names}
+    with (
+        tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
+        ContenderProcesses(contenders, Path(folder)) as processes,
+    ):
+        measuring = Measuring(processes, broker, say)
+        for name in names:
+            say(f"warm-up: {name}: {_turn(measuring, name, cuts[0])}")
+        for cut in cuts:
+            for number in range(rounds):
+                for name in rotated(names, number):
+                    turns[name].append(_turn(measuring, name, cut))
+                    say(f"{cut}, round {number + 1}: {name}: {turns[name][-1]}")
+    return turns
+
+
+def summarise_scale(turns: Mapping[str, Sequence[ScaleTurn]]) -> list[ScaleFigures]:
+    """Return medians by cut, and ratios round by round before the median. Pure."""
+    figures = []
+    for cut in dict.fromkeys(turn.cut for turn in turns[ONCEWARD]):
+        ours, sparks = (
+            [turn for turn in turns[name] if turn.cut == cut] for name in (ONCEWARD, SPARK_TUNED)
+        )
+        pairs = list(zip(ours, sparks, strict=True))
+        figures.append(
+            ScaleFigures(
+                cut,
+                median(turn.batch_s for turn in sparks),
+                median(turn.batch_s for turn in ours),
+                median(our.batch_s / spark.batch_s for our, spark in pairs),
+                median(our.cpu_s / spark.cpu_s for our, spark in pairs),
+                {step: median(turn.steps_ms[step] for turn in ours) for step in ours[0].steps_ms},
+                max(turn.worker_mb for turn in ours),
+            )
+        )
+    return figures
+
+
+def _turn(measuring: Measuring, contender: str, cut: Cut) -> ScaleTurn:
+    records = cut.batch_records * cut.batches
+    source = measuring.source(records, partitions=cut.tasks)
+    with measuring.output(cut.output_partitions) as name:
+        answer, _, used = measuring.copy(
+            contender,
+            name=name,
+            source=source,
+            batch_records=cut.batch_records,
+        )
+        measuring.topics.audit(name, cut.output_partitions, records).require(name)
+    return ScaleTurn(
+        cut,
+        median(answer["batch_s"]),
+        used.pipeline + used.broker,
+        answer["steps_ms"],
+        measuring.worker_peak_mb(contender),
+    )
