@@ -54,18 +54,22 @@ class Measuring:
         self._say = say
         self._run_id = uuid.uuid4().hex[:8]
         self._turns = 0
-        self._filled: dict[tuple[int, int, int], str] = {}
+        self._filled: dict[tuple[int, int, int, float], str] = {}
 
     def source(
-        self, records: int, value_bytes: int = VALUE_BYTES, partitions: int = SOURCE_PARTITIONS
+        self,
+        records: int,
+        value_bytes: int = VALUE_BYTES,
+        partitions: int = SOURCE_PARTITIONS,
+        hot_share: float = 0.0,
     ) -> str:
-        """Return the topic with so many records, which is made once."""
-        shape = records, value_bytes, partitions
+        """Return the topic with so many records, which is made once; see :meth:`Topics.fill`."""
+        shape = records, value_bytes, partitions, hot_share
         if shape not in self._filled:
             name = f"bench-{self._run_id}-input-{len(self._filled)}"
             self._say(f"writing {records:,} records to topic {name} …")
             self.topics.create(name, partitions)
-            self.topics.fill(name, records, value_bytes=value_bytes)
+            self.topics.fill(name, records, value_bytes=value_bytes, hot_share=hot_share)
             self._filled[shape] = name
         return self._filled[shape]
 

@@ -18,7 +18,8 @@ from onceward.kafka.records.columns import RecordColumns
 
 NUMBER_BYTES = 8
 _DISTINCT_KEYS = 100_000
-_BLOCK = 50_000
+_HOT = b"hot"
+_BLOCK, _BLOCK_BYTES = 50_000, 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,19 @@ def sample(count: int, value_bytes: int, seed: int = 1) -> Sample:
 
 
 def blocks(
-    count: int, value_bytes: int, seed: int = 1, *, first: int = 0
+    count: int, value_bytes: int, seed: int = 1, *, first: int = 0, hot_share: float = 0.0
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """``count`` records, numbered from ``first`` on, as keys and values, a block at a time."""
+    """``count`` records, numbered from ``first`` on, as keys and values, a block at a time;
+    ``hot_share`` of them have one key.
+    """
     rng = np.random.default_rng(seed)
-    for start in range(0, count, _BLOCK):
-        yield _block(first + start, min(_BLOCK, count - start), value_bytes, rng)
+    block = max(1, min(_BLOCK, _BLOCK_BYTES // value_bytes))
+    for start in range(0, count, block):
+        keys, values = _block(first + start, min(block, count - start), value_bytes, rng)
+        if hot_share:
+            hot = (rng.random(len(keys)) < hot_share).tolist()
+            keys = [_HOT if is_hot else key for is_hot, key in zip(hot, keys, strict=True)]
+        yield keys, values
 
 
 def numbers_of(values: Sequence[bytes]) -> npt.NDArray[np.int64]:

@@ -15,21 +15,29 @@ from benchmarks.contenders import Contender
 from benchmarks.local_broker import LocalBroker
 from benchmarks.measuring import Measuring
 from benchmarks.plan import ONCEWARD, SPARK_TUNED, rotated
+from benchmarks.topics import VALUE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``batches`` of ``batch_records`` each, read from ``tasks`` partitions by a task
-    each.
+    """``batches`` of ``batch_records`` each, read from ``tasks`` partitions by a task each.
+
+    :param hot_share: of the records, that have one and the same key.
     """
 
     tasks: int
     output_partitions: int
     batch_records: int = 100_000
     batches: int = 3
+    value_bytes: int = VALUE_BYTES
+    hot_share: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.tasks:,} tasks × {self.output_partitions:,} partitions"
+        return (
+            f"{self.tasks:,} tasks × {self.output_partitions:,} partitions"
+            + (f", {self.value_bytes:,} B" if self.value_bytes != VALUE_BYTES else "")
+            + (f", {self.hot_share:.0%} one key" if self.hot_share else "")
+        )
 
 
 CUTS = (
@@ -40,6 +48,9 @@ CUTS = (
     Cut(100, 4),
     Cut(1_000, 4),
     Cut(1_000, 1_000),
+    Cut(4, 16, 400_000, value_bytes=16),
+    Cut(4, 16, 200, value_bytes=900_000),
+    Cut(4, 16, hot_share=0.9),
 )
 LARGE = Cut(4, 4, 5_000_000, 1)
 """The batch that a worker's memory is looked at for."""
@@ -127,7 +138,7 @@ def summarise_scale(turns: Mapping[str, Sequence[ScaleTurn]]) -> list[ScaleFigur
 
 def _turn(measuring: Measuring, contender: str, cut: Cut) -> ScaleTurn:
     records = cut.batch_records * cut.batches
-    source = measuring.source(records, partitions=cut.tasks)
+    source = measuring.source(records, cut.value_bytes, cut.tasks, cut.hot_share)
     with measuring.output(cut.output_partitions) as name:
         answer, _, used = measuring.copy(
             contender,

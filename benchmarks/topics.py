@@ -98,14 +98,21 @@ class Topics:
         return sum(each.result(_ANSWER_SECONDS).offset for each in found.values())
 
     def fill(
-        self, name: str, records: int, *, first: int = 0, value_bytes: int = VALUE_BYTES
+        self,
+        name: str,
+        records: int,
+        *,
+        first: int = 0,
+        value_bytes: int = VALUE_BYTES,
+        hot_share: float = 0.0,
     ) -> None:
-        """Write ``records`` records, numbered from ``first`` on.
+        """Write ``records`` records, numbered from ``first`` on, of which ``hot_share`` have one
+        key.
 
         :raises BrokerUnreachable: not all were acknowledged.
         """
         producer = self._producer()
-        for keys, values in blocks(records, value_bytes, first=first):
+        for keys, values in blocks(records, value_bytes, first=first, hot_share=hot_share):
             for key, value in zip(keys, values, strict=True):
                 _produce(producer, name, value, key)
             producer.poll(0)

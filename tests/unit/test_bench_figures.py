@@ -257,3 +257,12 @@ def test_starts_are_compared_with_the_first_contender() -> None:
 def test_records_may_go_on_where_others_ended() -> None:
     ((_, values),) = blocks(3, 16, first=1_000)
     assert list(numbers_of(values)) == [1_000, 1_001, 1_002]
+
+
+def test_blocks_are_small_where_values_are_large_and_keys_may_be_skewed() -> None:
+    large = [len(values) for _, values in blocks(120, 1_000_000)]
+    keys = [key for some, _ in blocks(60_000, 16, hot_share=0.9) for key in some]
+
+    assert (sum(large), max(large)) == (120, 50)
+    assert 0.89 < keys.count(b"hot") / len(keys) < 0.91
+    assert [key for some, _ in blocks(60_000, 16) for key in some].count(b"hot") == 0
