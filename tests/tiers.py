@@ -10,13 +10,13 @@ each tier has one `make` target:
   session. Of a file on Spark only the first test is here, and of a suite of many cases the first
   two, and their first case: write what tells most at the top. And a minute of the simulation
   (``lengthy("main")``).
-* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and jobs in processes of their own, of
-  each test the first case: put that first which tells most. And what needs nothing but time
-  (``lengthy("ci")``).
+* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and jobs in processes of their own; of
+  each test on Spark the first case, so put that first which tells most, but of suites all. And
+  what needs nothing but time (``lengthy("ci")``).
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the
   shared one, or minutes, or finds again what others find (``lengthy("chaos")``); whole pipelines
-  in ``tests/chaos``, but for a killed driver; and of a suite that is run once more, over another
-  server, ledger or layout, all but the first tests.
+  in ``tests/chaos``, but for a killed driver; the other cases of tests on Spark; and of a suite
+  that is run once more, over another server, ledger or layout, all but the first tests.
 
 What a test stands on is read off its fixtures, its parameters, and the code that it and its
 fixtures reach in this folder. Nothing is started for it.
@@ -64,10 +64,10 @@ SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = (
 )
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
-_SUITES = ("contract", "database")
-"""Folders of suites with many cases, which on a server cost half a second each."""
+_SUITES = ("contract", "database", "docs")
+"""Folders of suites with many cases, each of which is another thing: a step, a type, a page."""
 
-_EARLY = dict.fromkeys(_SUITES, 2)
+_EARLY = {"contract": 2, "database": 2}
 """How many tests of a file on Spark, or of a suite, are the newcomer's, by folder; of others
 one.
 """
@@ -141,9 +141,9 @@ def tier_of(facts: Facts) -> str:
         return facts.lengthy or "fast"
     if facts.once_more:
         return "ci" if facts.first_case and facts.early else "chaos"
+    if facts.spark and not facts.suite and not facts.first_case:
+        return "chaos"
     if facts.own_driver:
-        if not facts.first_case:
-            return "chaos"
         return "main" if facts.driver_killed else "ci"
     return (
         "main" if not (facts.spark or facts.suite) or (facts.first_case and facts.early) else "ci"

@@ -7,6 +7,7 @@ Read from the sources, so that a step is found before anybody meets it.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import shlex
@@ -36,8 +37,15 @@ LOGGED = re.compile(r"(?:Next: |\()onceward ([a-z-]+ [^)\n]+)")
 ALERTS = SOURCES / "onceward" / "operate" / "files" / "onceward-alerts.yml"
 
 
+@functools.cache
+def strings() -> list[tuple[str, str, bool]]:
+    """Of each text: where it stands, the text, and whether it is a next step's own. Not at
+    import: each worker would read all sources to collect a test that another one runs.
+    """
+    return list(_strings())
+
+
 def _strings() -> Iterator[tuple[str, str, bool]]:
-    """Yield where it stands, the text, and whether it is a next step's own."""
     for path in sorted(SOURCES.rglob("*.py")):
         tree = ast.parse(path.read_text())
         steps = {
@@ -68,15 +76,15 @@ def _strings() -> Iterator[tuple[str, str, bool]]:
             yield f"{path.relative_to(SOURCES)}:{node.lineno}", text, id(node) in steps
 
 
-STRINGS = list(_strings())
-COMMANDS = [
-    (where, command)
-    for where, text, _ in [*STRINGS, (ALERTS.name, ALERTS.read_text(), False)]
-    for command in [
-        *re.findall(r"(?<!`)`onceward ([a-z]+(?:-[a-z]+)* [^`]+)`(?!`)", text),
-        *LOGGED.findall(text),
+def _commands() -> list[tuple[str, str]]:
+    return [
+        (where, command)
+        for where, text, _ in [*strings(), (ALERTS.name, ALERTS.read_text(), False)]
+        for command in [
+            *re.findall(r"(?<!`)`onceward ([a-z]+(?:-[a-z]+)* [^`]+)`(?!`)", text),
+            *LOGGED.findall(text),
+        ]
     ]
-]
 
 
 def _parse(words: list[str]) -> None:
@@ -93,26 +101,26 @@ def _parse(words: list[str]) -> None:
 
 
 def test_there_are_many():
-    assert len([step for _, _, step in STRINGS if step]) > 600
-    assert len(COMMANDS) > 15
+    assert len([step for _, _, step in strings() if step]) > 600
+    assert len(_commands()) > 15
 
 
-@pytest.mark.parametrize(("where", "command"), COMMANDS)
-def test_a_command_is_taken_as_it_is_printed(
-    where: str, command: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_each_command_is_taken_as_it_is_printed(monkeypatch: pytest.MonkeyPatch):
     """Once the shell names the brokers, for those that leave them out."""
     monkeypatch.setenv("ONCEWARD_BOOTSTRAP_SERVERS", "broker:9092")
-    words = shlex.split(re.sub(r"<[^>]*>|\{\{[^}]*\}\}|%s|…", HOLE, command))
-    try:
-        _parse(words)
-    except Exception as refused:  # noqa: BLE001 — Typer has a Click of its own, unnamed
-        pytest.fail(f"{where}: `onceward {command}` is refused: {refused}")
+    refused = []
+    for where, command in _commands():
+        words = shlex.split(re.sub(r"<[^>]*>|\{\{[^}]*\}\}|%s|…", HOLE, command))
+        try:
+            _parse(words)
+        except Exception as error:  # noqa: BLE001 — Typer has a Click of its own, unnamed
+            refused.append(f"{where}: `onceward {command}` is refused: {error}")
+    assert refused == []
 
 
 def test_each_name_of_ours_is_there():
     missing = []
-    for where, text, _ in STRINGS:
+    for where, text, _ in strings():
         for name in re.findall(r"\bow\.([A-Za-z_]+(?:\.[A-Za-z_]+)*)", text):
             found: object = ow
             for part in name.split("."):
@@ -143,7 +151,7 @@ def test_each_setting_is_one_of_a_public_function():
     known = _settings() | OF_OTHERS
     missing = [
         f"{where}: {name}="
-        for where, text, step in STRINGS
+        for where, text, step in strings()
         if step
         for name in re.findall(r"(?<![\w.-])([A-Za-z_]+)=", text)
         if name not in known
