@@ -32,6 +32,8 @@ _ANSWER_SECONDS = 30.0
 # all of which librdkafka waits where fewer records than asked for come: at the end of every read
 _POLL_SECONDS = 0.02
 _FLUSH_SECONDS = 120.0
+_CREATE_SECONDS = 180.0
+_LOOK_SECONDS = 0.2
 _READ_AT_ONCE = 20_000
 
 
@@ -78,11 +80,26 @@ class Topics:
         )  # it outlives the broker
 
     def create(self, name: str, partitions: int) -> None:
-        """Make an empty topic."""
+        """Make an empty topic, and wait until each partition has a leader that answers: a broker
+        makes a thousand of them one by one.
+
+        :raises BrokerUnreachable: one has none after minutes.
+        """
         # Deleted segments go at once: a benchmark must not fill the disk for the minute that is
         # the default.
         topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "0"})
         self._admin.create_topics([topic])[name].result(_ANSWER_SECONDS)
+        until = time.monotonic() + _CREATE_SECONDS
+        while True:
+            with contextlib.suppress(KafkaException):
+                self.visible(name, partitions)
+                return
+            if time.monotonic() > until:
+                raise BrokerUnreachable(
+                    f"topic {name} has partitions without a leader after {_CREATE_SECONDS:.0f} s",
+                    next_step="look at the broker",
+                )
+            time.sleep(_LOOK_SECONDS)
 
     def delete(self, name: str) -> None:
         """Remove a topic and its data."""
