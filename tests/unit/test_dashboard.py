@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from onceward import events
 from onceward.dashboard import pages, server, watch
 from onceward.dashboard.messages import Fate, Message, PartitionExcerpt
 from onceward.dashboard.server import dashboard_app, must_be_safe
@@ -27,6 +28,7 @@ from onceward.dashboard.watch import (
     RecordQuery,
     Snapshot,
     Watcher,
+    last_failures,
     measure,
 )
 from onceward.engine.ledger.record import Writer
@@ -36,9 +38,12 @@ from onceward.errors import (
     Fenced,
     LedgerUnreadable,
     SendFailed,
+    TopicMissing,
 )
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.letter import Letter
+from onceward.operate.metric_state import LastFailure
+from onceward.operate.metrics import serve_metrics
 from onceward.operate.status import (
     LedgerEntry,
     LedgerView,
@@ -73,8 +78,9 @@ def view(
         OpenTransaction(pipeline, 9, 2, f"Ongoing{evil}", 4.0, 60_000, 2), (f"t{evil}",),
     )  # fmt: skip
     measured = Measured(
-        {f"send{evil}": (2.0, 1.0)}, {f"r{evil}": 1.0}, {f"E{evil}": 1.0}, {f"E{evil}": 2.0}
-    )
+        {f"send{evil}": (2.0, 1.0)}, {f"r{evil}": 1.0}, {f"E{evil}": 1.0}, {f"E{evil}": 2.0},
+        (LastFailure(pipeline, NOW_MS, 7, f"E{evil}", f"why{evil}", f"do{evil}"),),
+    )  # fmt: skip
     return PipelineView(status, entries, measured)
 
 
@@ -338,6 +344,18 @@ process_cpu_seconds_total 3.0
     assert found["q"].failures == {"SendFailed": 2.0}
 
 
+WORDS = '"pipeline": "p", "error": "E", "message": "m", "next_step": "n"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", '[{"pipeline": "p"}]', "[", f'[{{{WORDS}, "at_ms": 1, "batch_id": "7"}}]'],
+)
+def test_what_is_no_list_of_failures_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 — of JSON, and of ours
+        last_failures(text)
+
+
 METRICS = b'onceward_failures_total{error="SendFailed",pipeline="q"} 2.0\n'
 
 
@@ -358,9 +376,13 @@ def test_an_endpoint_takes_no_more_than_its_time(
         address = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
 
         def serve() -> None:
-            connection, _ = server.accept()
+            while True:
+                connection, _ = server.accept()
+                if not connection.recv(4096).startswith(b"GET /failures"):
+                    break
+                with connection:
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             with connection, suppress(OSError):
-                connection.recv(4096)
                 connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n".encode())
                 for piece in pieces:
                     connection.sendall(piece)
@@ -398,6 +420,43 @@ def test_a_failure_is_told_with_its_cause_and_what_follows() -> None:
         assert escape((error.__doc__ or "").split("\n")[0].split(". ")[0]) in text
         assert escape(error.recovery.value) in text
     assert "of Spark, or of the job&#x27;s own code" in text
+    assert "failures=True" in text
+
+
+def test_a_driver_tells_the_dashboard_of_its_failures() -> None:
+    """Over the wire, with the next step of the error; one of no batch, and a batch's once."""
+    made = serve_metrics(0, failures=True)
+    ids = {"pipeline": "p", "query_id": "q"}
+    lost, away = (kind("gone <b>", next_step="look there") for kind in (SendFailed, TopicMissing))
+    try:
+        events.announce(events.FAIL, {**ids, "batch_id": 7}, lost)
+        events.announce(events.RESTART, ids, lost)
+        events.announce(events.RESTART, ids, away)
+        watcher = Watcher([Ledger(None)], 60.0, [f"http://127.0.0.1:{made.port}/metrics"])
+        ends = time.monotonic() + 10
+        measured = None
+        while measured is None or len(measured.restarts) < 2:
+            assert time.monotonic() < ends
+            watcher.look()
+            measured = watcher.snapshot.pipelines["p"].measured
+    finally:
+        made.stop()
+    found = [(each.batch_id, each.error) for each in measured.last_failures]
+    assert found == [(7, "SendFailed"), (None, "TopicMissing")]
+    text = pages.pipeline(replace(view(), measured=measured), "failures", NOW_MS)
+    assert "gone &lt;b&gt;" in text
+    assert text.count("look there") == 2
+    assert not watcher.snapshot.trouble
+
+
+def test_a_driver_that_tells_of_no_failures_is_asked_in_vain() -> None:
+    made = serve_metrics(0)
+    try:
+        watcher = Watcher([Ledger(None)], 60.0, [f"http://127.0.0.1:{made.port}/metrics"])
+        watcher.look()
+    finally:
+        made.stop()
+    assert not watcher.snapshot.trouble
 
 
 def test_a_report_needs_nothing_else() -> None:

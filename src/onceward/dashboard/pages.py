@@ -216,7 +216,29 @@ def _failures(view: PipelineView) -> str:
         for meaning, recovery in [_explained(name)]
     ]
     heads = ("Error", "Cause", "Failures", "Restarts", "Batch it is at", "What follows")
-    return _table("Failures of this driver", heads, rows) if rows else "<p>Nothing has failed.</p>"
+    if not rows:
+        return "<p>Nothing has failed.</p>"
+    return _table("Failures of this driver", heads, rows) + _last_failures(measured)
+
+
+def _last_failures(measured: Measured) -> str:
+    rows = [
+        [
+            text(moment(each.at_ms)),
+            _number(each.batch_id),
+            text(each.error),
+            text(each.message),
+            text(each.next_step),
+        ]
+        for each in reversed(measured.last_failures)
+    ]
+    if not rows:
+        return (
+            "<p>Messages and next steps are in the driver's log, and here where it serves its "
+            "metrics with failures=True.</p>"
+        )
+    heads = ("When", "Batch", "Error", "Message", "Next step")
+    return _table("The last ones, newest first", heads, rows)
 
 
 def _explained(name: str) -> tuple[str, str]:
@@ -225,7 +247,7 @@ def _explained(name: str) -> tuple[str, str]:
     if not (isinstance(found, type) and issubclass(found, errors.OncewardError)):
         return "of Spark, or of the job's own code", "the driver's log has it whole"
     meaning = (found.__doc__ or "").partition("\n\n")[0]
-    return " ".join(meaning.split()), f"{found.recovery.value}; the driver's log has its next step"
+    return " ".join(meaning.split()), found.recovery.value
 
 
 def _ledger(view: PipelineView) -> str:

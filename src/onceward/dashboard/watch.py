@@ -6,20 +6,26 @@ late, and the page says how old it is; it makes no page wait.
 
 from __future__ import annotations
 
+import http
 import http.client
+import json
 import logging
+import operator
 import threading
+import urllib.error
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urljoin
 
 from onceward import surroundings
 from onceward.dashboard.messages import PartitionExcerpt, read_excerpt
 from onceward.errors import LedgerUnreadable, OncewardError
 from onceward.ids import TopicPartition
 from onceward.libraries import library
+from onceward.operate.metric_state import LastFailure
 from onceward.operate.status import LedgerEntry, LedgerView, PipelineStatus
 
 log = logging.getLogger(__name__)
@@ -29,18 +35,20 @@ _MOST_BYTES = 4 << 20
 _SCRAPE_SECONDS = 2.0
 _KEPT = 20
 _PREFIX = "onceward_"
+_FAILURES = "failures"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a pipeline's own metrics say: step → (how often, seconds in all), aborts by reason,
-    failures and restarts by error.
+    failures and restarts by error; the last failures, oldest first, if its driver tells of them.
     """
 
     steps: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     aborts: Mapping[str, float] = field(default_factory=dict)
     failures: Mapping[str, float] = field(default_factory=dict)
     restarts: Mapping[str, float] = field(default_factory=dict)
+    last_failures: tuple[LastFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +216,11 @@ class Watcher:
         found: dict[str, Measured] = {}
         for url in self._metrics:
             try:
-                found |= measure(_get(url))
+                failures = _failures(url)
+                found |= {
+                    pipeline: replace(measured, last_failures=failures.get(pipeline, ()))
+                    for pipeline, measured in measure(_get(url)).items()
+                }
             except (OSError, ValueError, http.client.HTTPException) as error:  # noqa: PERF203
                 trouble.append(f"{url} has no metrics now: {type(error).__name__}: {error}")
         return found
@@ -225,6 +237,15 @@ def _read_by(view: LedgerView, question: RecordQuery) -> PartitionExcerpt | str:
     except Exception as error:
         log.exception("%s could not be read", question.where)
         return f"{type(error).__name__}: {error}"
+
+
+def _failures(metrics: str) -> dict[str, tuple[LastFailure, ...]]:
+    try:
+        return last_failures(_get(urljoin(metrics, _FAILURES)))
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.NOT_FOUND:
+            return {}
+        raise
 
 
 def _get(url: str) -> str:
@@ -274,6 +295,26 @@ def measure(text: str) -> dict[str, Measured]:
         )
         for pipeline, of in numbers.items()
     }
+
+
+def last_failures(text: str) -> dict[str, tuple[LastFailure, ...]]:
+    """Return by pipeline the failures that ``serve_metrics(failures=True)`` tells of. Pure.
+
+    :raises ValueError: it is something else.
+    """
+    # A server of the user's may answer everything with its metrics
+    if not text.startswith("["):
+        return {}
+    found: dict[str, tuple[LastFailure, ...]] = {}
+    try:
+        for row in json.loads(text):
+            failure = LastFailure(**row)
+            # As pages show them
+            operator.index(failure.at_ms), operator.index(failure.batch_id or 0)
+            found[failure.pipeline] = (*found.get(failure.pipeline, ()), failure)
+    except TypeError as error:
+        raise ValueError(f"{_FAILURES} is no list of failures: {error!r}") from error
+    return found
 
 
 def _above_zero(numbers: Mapping[str, float]) -> dict[str, float]:

@@ -6,12 +6,14 @@ Used by :mod:`onceward.operate.metrics`, which listens and serves. Times are tho
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from onceward import events
+from onceward.engine.calls.advice import paragraph
 from onceward.libraries import release
 
 
@@ -71,6 +73,7 @@ FAMILIES = tuple(Family(*row) for row in (
 PREFIX = "onceward_"
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 _IDLE_SECONDS, _STALE_SECONDS = 60.0, 120.0
+_FAILURES_KEPT = 50
 
 _AT_ONCE = (
     ("records",),
@@ -82,6 +85,20 @@ _AT_ONCE = (
 
 Sample = tuple[str, tuple[str, ...], float]
 """Name of a family, values of its labels with the pipeline first, value."""
+
+
+class LastFailure(NamedTuple):
+    """A batch that failed for good, or a query that is started again: what no number can say.
+
+    ``at_ms`` since 1970; ``batch_id`` None: no batch was under way; ``error``: its class.
+    """
+
+    pipeline: str
+    at_ms: int
+    batch_id: int | None
+    error: str
+    message: str
+    next_step: str
 
 
 @dataclass
@@ -121,6 +138,7 @@ class MetricState:
         self._queries: dict[str, str] = {}
         self.positions: dict[str, Sequence[tuple[frozenset[str], Any]]] = {}
         """Where the last batch of each pipeline ended in its Kafka sources."""
+        self._failures: deque[LastFailure] = deque(maxlen=_FAILURES_KEPT)
 
     def hear(self, event: events.Event, now: float, wall_clock: float = 0.0) -> None:
         """Count an event of a batch; others (of a replay of dead letters) name no pipeline."""
@@ -132,11 +150,8 @@ class MetricState:
             numbers = self._pipelines.setdefault(pipeline, _Numbers(now))
             if query_id:
                 self._queries[query_id], numbers.query_id = pipeline, query_id
-            if event.step == events.RESTART:
-                numbers.add("restarts", type(event.error).__name__)
-            elif event.step == events.FAIL:
-                numbers.add("failures", type(event.error).__name__)
-                numbers.is_owner &= type(event.error).__name__ != "Fenced"
+            if event.step in (events.FAIL, events.RESTART):
+                self._note_failure(pipeline, numbers, event)
             elif event.phase == "started":
                 _hear_start(numbers, event, now)
             else:
@@ -144,6 +159,27 @@ class MetricState:
                 _hear_end(numbers, event, now, wall_clock)
             if event.phase == "finished" and "sources" in event.values:
                 self.positions[pipeline] = event.values["sources"]
+
+    def _note_failure(self, pipeline: str, numbers: _Numbers, event: events.Event) -> None:
+        error, batch_id = type(event.error).__name__, event.ids.get("batch_id")
+        message, _, next_step = paragraph(event.error or Exception()).partition(" Next: ")
+        at_ms = event.at_ns // 1_000_000
+        failure = LastFailure(pipeline, at_ms, batch_id, error, message, next_step)
+        if event.step == events.FAIL:
+            numbers.add("failures", error)
+            numbers.is_owner &= error != "Fenced"
+        else:
+            numbers.add("restarts", error)
+            before = [each for each in self._failures if each.pipeline == pipeline]
+            # A query is started again for a batch that failed, of which we have heard
+            if before and before[-1].batch_id is not None and before[-1].message == message:
+                return
+        self._failures.append(failure)
+
+    def failures(self) -> list[LastFailure]:
+        """Return the last failures of all pipelines, the oldest first."""
+        with self._lock:
+            return list(self._failures)
 
     def hear_progress(self, query_id: str, progress: Mapping[str, Any]) -> None:
         """Take watermark, delay and state of a trigger; ``progress`` as Spark's JSON has it."""

@@ -9,6 +9,7 @@ with them. ``prometheus_client`` (extra ``metrics``) is imported when a function
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
@@ -25,6 +26,8 @@ from onceward.spark.batch.progress import ProgressWatch
 log = logging.getLogger(__name__)
 
 WATCHED = (*(step for step in events.STEPS if step != events.LEASE), events.FAIL, events.RESTART)
+FAILURES = "/failures"
+"""Where an endpoint serves the last failures, beside ``/metrics``."""
 _HTTP_SECONDS = 10.0
 _BIND_AGAIN_SECONDS = 10.0
 
@@ -100,23 +103,39 @@ class Metrics:
             for family in FAMILIES
         }
 
-    def serve(self, port: int, host: str) -> None:
-        """Serve ``/metrics``; where the port is taken, try again in the background."""
-        registry = self._client.CollectorRegistry()
-        registry.register(self)
+    def serve(self, port: int, host: str, *, failures: bool) -> None:
+        """Serve ``/metrics``, and ``/failures`` if asked for; where the port is taken, try again
+        in the background.
+        """
+        app = self._app(failures=failures)
         stopped = threading.Event()
         self._ends.append(stopped.set)
-        if not self._bind(registry, port, host):
+        if not self._bind(app, port, host):
             log.error("%s:%d is taken: no metrics there until it is free", host, port)
 
             def try_again() -> None:
                 while not stopped.wait(_BIND_AGAIN_SECONDS):
-                    if self._bind(registry, port, host):
+                    if self._bind(app, port, host):
                         return
 
             threading.Thread(target=try_again, name="onceward-metrics", daemon=True).start()
 
-    def _bind(self, registry: Any, port: int, host: str) -> bool:
+    def _app(self, *, failures: bool) -> Any:
+        registry = self._client.CollectorRegistry()
+        registry.register(self)
+        metrics = self._client.exposition.make_wsgi_app(registry)
+
+        def serve(environ: dict[str, Any], start_response: Any) -> Any:
+            if environ.get("PATH_INFO") != FAILURES:
+                return metrics(environ, start_response)
+            status = "200 OK" if failures else "404 Not Found"
+            start_response(status, [("Content-Type", "application/json")])
+            found = self.state.failures() if failures else []
+            return [json.dumps([each._asdict() for each in found]).encode()]
+
+        return serve
+
+    def _bind(self, app: Any, port: int, host: str) -> bool:
         exposition = self._client.exposition
 
         handler: Any = exposition._SilentHandler
@@ -132,7 +151,6 @@ class Metrics:
                 """Log at DEBUG: a scraper that goes away is its own business."""
                 log.debug("a scrape by %s failed", client_address, exc_info=True)
 
-        app = exposition.make_wsgi_app(registry)
         try:
             server = exposition.make_server(
                 host, port, app, ScrapeServer, handler_class=ScrapeHandler
@@ -190,6 +208,7 @@ def serve_metrics(
     *,
     per_partition: bool = False,
     lag_interval_s: float = 15.0,
+    failures: bool = False,
 ) -> Metrics:
     """Serve the metrics of this process's pipelines at ``http://host:port/metrics``.
 
@@ -198,12 +217,15 @@ def serve_metrics(
     :param host: ``"0.0.0.0"`` for scrapers on other machines. There is no login.
     :param per_partition: also a series of lag for each topic and partition.
     :param lag_interval_s: how often brokers are asked for last stable offsets.
+    :param failures: also serve the last 50 failures at ``/failures``, as JSON: a dashboard that is
+        given this address shows their messages and next steps. They are those of the log, and may
+        name values of rows.
     :raises ConfigurationError: ``prometheus_client`` is missing (extra ``metrics``).
     """
     if not isinstance(port, int) or not 0 <= port <= 65_535:
         raise ConfigurationError(f"port={port!r} is none", next_step="pass a port, 9464 say")
     metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
-    metrics.serve(port, host)
+    metrics.serve(port, host, failures=failures)
     return metrics
 
 
