@@ -6,8 +6,9 @@ one line of JSON to stdout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -219,7 +220,7 @@ def bench(
 def _throughput(
     part: Part, plan: SinkPlan, contenders: Sequence[Contender], write: Path | None
 ) -> None:
-    from benchmarks import display, encoder
+    from benchmarks import display, encoder, plots
     from benchmarks.figures import ShapeFigures, summarise
     from benchmarks.local_broker import local_broker
     from benchmarks.rounds import run_sinks
@@ -238,11 +239,8 @@ def _throughput(
             sinks = summarise(plan, run_sinks(plan, contenders, broker, display.say))
         for figures in sinks:
             display.sink_table(plan, figures)
-    display.json_line(write and write / "throughput.json", encoder=encoded, plan=plan, sink=sinks)
-    if write and sinks:
-        from benchmarks import plots
-
-        plots.throughput(write / "throughput.svg", sinks)
+    draw = partial(plots.throughput, shapes=sinks) if sinks else None
+    _keep(write, "throughput", draw, encoder=encoded, plan=plan, sink=sinks)
 
 
 def _database(server: Literal["PostgreSQL", "MySQL"], rows: int, rounds: int) -> None:
@@ -272,7 +270,7 @@ def _observers(broker_version: str, rounds: int, seconds: float) -> None:
 
 
 def _start(broker_version: str, before: Path | None, write: Path | None, rounds: int) -> None:
-    from benchmarks import display
+    from benchmarks import display, plots
     from benchmarks.local_broker import local_broker
     from benchmarks.start import run_start, summarise_start
 
@@ -282,15 +280,12 @@ def _start(broker_version: str, before: Path | None, write: Path | None, rounds:
         )
     figures = summarise_start(turns)
     display.start_table(figures, rounds)
-    display.json_line(write and write / "start.json", rounds=rounds, start=figures, turns=turns)
-    if write:
-        from benchmarks import plots
-
-        plots.starts(write / "start.svg", figures)
+    draw = partial(plots.starts, figures=figures)
+    _keep(write, "start", draw, rounds=rounds, start=figures, turns=turns)
 
 
 def _scale(broker_version: str, write: Path | None, rounds: int) -> None:
-    from benchmarks import display
+    from benchmarks import display, plots
     from benchmarks.local_broker import local_broker
     from benchmarks.scale import run_scale, summarise_scale
 
@@ -298,19 +293,13 @@ def _scale(broker_version: str, write: Path | None, rounds: int) -> None:
         turns = run_scale(sink_contenders(), broker, rounds, display.say)
     figures = summarise_scale(turns)
     display.scale_table(figures, rounds)
-    display.json_line(write and write / "scale.json", rounds=rounds, scale=figures)
-    if write:
-        from benchmarks import plots
-
-        plots.beside_spark(
-            write / "scale.svg",
-            "Seconds of a batch",
-            {str(row.cut): (row.spark_batch_s, row.batch_s) for row in figures},
-        )
+    rows = {str(row.cut): (row.spark_batch_s, row.batch_s) for row in figures}
+    draw = partial(plots.beside_spark, title="Seconds of a batch", rows=rows)
+    _keep(write, "scale", draw, rounds=rounds, scale=figures)
 
 
 def _state(broker_version: str, write: Path | None, keys: int, rounds: int) -> None:
-    from benchmarks import display
+    from benchmarks import display, plots
     from benchmarks.local_broker import local_broker
     from benchmarks.state import run_state, stateful_queries, summarise_state
 
@@ -318,19 +307,13 @@ def _state(broker_version: str, write: Path | None, keys: int, rounds: int) -> N
         turns = run_state(sink_contenders(), broker, stateful_queries(keys), rounds, display.say)
     figures = summarise_state(turns)
     display.state_table(figures, rounds)
-    display.json_line(write and write / "state.json", rounds=rounds, state=figures)
-    if write:
-        from benchmarks import plots
-
-        plots.beside_spark(
-            write / "state.svg",
-            "Seconds of a query",
-            {str(row.query): (row.spark_s, row.onceward_s) for row in figures},
-        )
+    rows = {str(row.query): (row.spark_s, row.onceward_s) for row in figures}
+    draw = partial(plots.beside_spark, title="Seconds of a query", rows=rows)
+    _keep(write, "state", draw, rounds=rounds, state=figures)
 
 
 def _nexmark(broker_version: str, write: Path | None, number: int, rounds: int) -> None:
-    from benchmarks import display
+    from benchmarks import display, plots
     from benchmarks.local_broker import local_broker
     from benchmarks.nexmark import made_events, run_nexmark, summarise_nexmark
 
@@ -339,13 +322,8 @@ def _nexmark(broker_version: str, write: Path | None, number: int, rounds: int) 
         turns = run_nexmark(nexmark_contenders(), broker, events, rounds, display.say)
     figures = summarise_nexmark(turns, ONCEWARD)
     display.nexmark_table(figures, number, rounds)
-    display.json_line(
-        write and write / "nexmark.json", events=number, rounds=rounds, nexmark=figures
-    )
-    if write:
-        from benchmarks import plots
-
-        plots.nexmark(write / "nexmark.svg", figures)
+    draw = partial(plots.nexmark, queries=figures)
+    _keep(write, "nexmark", draw, events=number, rounds=rounds, nexmark=figures)
 
 
 def _avro(records: int, rounds: int) -> None:
@@ -376,7 +354,7 @@ def _snapshot(rows: int, rounds: int) -> None:
 
 
 def _latency(plan: LatencyPlan, contenders: Sequence[Contender], write: Path | None) -> None:
-    from benchmarks import display
+    from benchmarks import display, plots
     from benchmarks.latency import run_latency
     from benchmarks.latency_figures import summarise_latency
     from benchmarks.local_broker import local_broker
@@ -386,13 +364,23 @@ def _latency(plan: LatencyPlan, contenders: Sequence[Contender], write: Path | N
         turns = run_latency(plan, contenders, broker, display.say)
     figures = summarise_latency(plan, turns)
     display.latency_table(plan, figures)
-    display.json_line(write and write / "latency.json", plan=plan, latency=figures)
-    if write:
-        from benchmarks import plots
-
-        plots.latency(write / "latency.svg", plan, figures)
+    draw = partial(plots.latency, plan=plan, figures=figures)
+    _keep(write, "latency", draw, plan=plan, latency=figures)
     for turn in turns:
         turn.audit.require(f"of {turn.contender}, round {turn.round},")
+
+
+def _keep(
+    write: Path | None, name: str, draw: Callable[[Path], None] | None, **parts: object
+) -> None:
+    """Print ``parts`` as JSON; into the folder ``write``, too, with the picture that ``draw``
+    makes.
+    """
+    from benchmarks import display
+
+    display.json_line(write and write / f"{name}.json", **parts)
+    if write and draw:
+        draw(write / f"{name}.svg")
 
 
 def _names(contenders: Sequence[Contender]) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import psutil
@@ -24,7 +23,8 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 
 import onceward as ow
 from benchmarks.cpu import CpuMeter
-from benchmarks.orders import Orders, in_turns, java, orders
+from benchmarks.orders import Orders, java, orders
+from benchmarks.plan import in_turns
 from onceward.errors import SchemaUnknown
 from onceward.formats.registry.answers import RegisteredSchema, Version
 
@@ -104,13 +104,9 @@ def run_avro(records: int, rounds: int, say: Callable[[str], None]) -> list[Avro
             ("20 short texts, one id", _NOTES, _NOTES_COLUMNS, 1),
         ):
             bench = _Bench(made, _schema(shape, fields), columns, ids, records)
-            turns = in_turns(CONTENDERS, rounds, bench.turn, partial(_say, say, shape))
+            turns = in_turns(CONTENDERS, rounds, bench.turn, say, shape)
             found += _figures(shape, {name: statistics.median(turns[name]) for name in CONTENDERS})
     return found
-
-
-def _say(say: Callable[[str], None], shape: str, text: str) -> None:
-    say(f"{shape}: {text}")
 
 
 def _schema(shape: str, fields: dict[str, Any]) -> str:

@@ -16,13 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
 
-from benchmarks.orders import in_turns
+from benchmarks.plan import in_turns
 from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.source.dump import Dump
 from onceward_testing import LocalMySQL
@@ -64,17 +63,13 @@ def run_binlog(changes: int, rounds: int, say: Callable[[str], None]) -> list[Bi
             ("transactions of one row", changes // 5, _inserts("single", changes // 5, 1)),
         ):
             written = _written(server, shape, count, statements)
-            turns = in_turns(CONTENDERS, rounds, written.turn, partial(_say, say, shape))
+            turns = in_turns(CONTENDERS, rounds, written.turn, say, shape)
             medians = {name: statistics.median(turns[name]) for name in CONTENDERS}
             found += [
                 BinlogFigures(shape, n, count, us, us / medians[WITNESS])
                 for n, us in medians.items()
             ]
     return found
-
-
-def _say(say: Callable[[str], None], shape: str, text: str) -> None:
-    say(f"{shape}: {text}")
 
 
 @dataclass(frozen=True)

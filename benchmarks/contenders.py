@@ -59,13 +59,14 @@ def throughput_contenders(before: Path | None, *, peers: bool = False) -> tuple[
     """
     here = own_package_root()
     others = _peers({FLINK: 1_000, STREAMS: 100, LOOP: 100}) if peers else ()
+    tuned, ours = sink_contenders()
     return (
         *others,
         Contender(SOURCE, "noop", "onceward", here),
         Contender(SPARK_DEFAULTS, "kafka", "spark", here),
-        Contender(SPARK_TUNED, "kafka", "onceward", here),
+        tuned,
         *_before(before),
-        Contender(ONCEWARD, "onceward", "onceward", here),
+        ours,
     )
 
 

@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame
 
 import onceward as ow
 from benchmarks.cpu import CpuMeter, with_reaped
-from benchmarks.orders import Orders, in_turns, java, orders
+from benchmarks.orders import Orders, java, orders
+from benchmarks.plan import in_turns
 from onceward_testing import LocalMySQL, LocalPostgres
 
 SPARK_DEFAULTS, ONCEWARD, PREPARED = "Spark's JDBC writer", "onceward", "onceward, xa"

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.plan import ONCEWARD, SOURCE, SPARK_TUNED, Shape, SinkPlan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +125,7 @@ def _comparison(
     ours: Sequence[Run], theirs: Sequence[Run], source: Sequence[Run] | None
 ) -> Comparison:
     def ratio(value: Callable[[Run], float]) -> float:
-        return median(
-            _ratio(value(our), value(their)) for our, their in zip(ours, theirs, strict=True)
-        )
+        return median_ratio(ours, theirs, value)
 
     beyond = None
     if source is not None:
@@ -138,6 +139,13 @@ def _comparison(
         pipeline_cpu_ratio=ratio(lambda run: run.pipeline_cpu_s),
         broker_cpu_ratio=ratio(lambda run: run.broker_cpu_s),
         beyond_source_cpu_ratio=beyond,
+    )
+
+
+def median_ratio(ours: Sequence[T], theirs: Sequence[T], value: Callable[[T], float]) -> float:
+    """Return the median of each round's ratio of ``value``; below 1: ours is less."""
+    return median(
+        _ratio(value(our), value(their)) for our, their in zip(ours, theirs, strict=True)
     )
 
 

@@ -24,7 +24,8 @@ import pyarrow.dataset as dataset
 
 import onceward as ow
 from benchmarks.cpu import CpuMeter
-from benchmarks.orders import Orders, in_turns, java, orders
+from benchmarks.orders import Orders, java, orders
+from benchmarks.plan import in_turns
 from onceward.errors import ResourceError
 from onceward.files.settings import Layout
 

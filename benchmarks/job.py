@@ -78,7 +78,6 @@ class Job:
         self._open = contextlib.ExitStack()
         self._query: StreamingQuery | None = None
         self._marked = -1
-        self._loaded: dict[str, dict[str, Any]] = {}
 
     def hello(self) -> dict[str, Any]:
         """Whom the owner talks to."""
@@ -192,11 +191,10 @@ class Job:
 
     def _through(self, file: str, rows: DataFrame, **arguments: Any) -> tuple[DataFrame, str]:
         """Return the rows of a query, and its output mode."""
-        if file not in self._loaded:
-            self._loaded[file] = runpy.run_path(str(Path(__file__).with_name(file)))
-        for name, value in self._loaded[file]["SETTINGS"].items():
+        query = runpy.run_path(str(Path(__file__).with_name(file)))
+        for name, value in query["SETTINGS"].items():
             self._spark.conf.set(name, value)
-        made: tuple[DataFrame, str] = self._loaded[file]["through"](rows, **arguments)
+        made: tuple[DataFrame, str] = query["through"](rows, **arguments)
         return made
 
     def _source(self, bootstrap_servers: str, topic: str, batch_records: int) -> DataFrame:

@@ -1,20 +1,22 @@
-"""One order to a contender at a time, and what it cost. Called by :mod:`rounds`, :mod:`scale` and
-:mod:`state`.
+"""One order to a contender at a time, and what it cost. Called by :mod:`rounds`, :mod:`scale`,
+:mod:`state` and :mod:`nexmark`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.contender_process import ContenderProcess
+from benchmarks.contender_process import ContenderProcess, ContenderProcesses
+from benchmarks.contenders import Contender
 from benchmarks.cpu import CpuMeter, CpuSeconds
 from benchmarks.local_broker import LocalBroker
 from benchmarks.plan import SOURCE_PARTITIONS
@@ -30,6 +32,22 @@ class Measured(NamedTuple):
     answer: dict[str, Any]
     wall_s: float
     cpu: CpuSeconds
+
+
+@contextlib.contextmanager
+def measured(
+    contenders: Sequence[Contender], broker: LocalBroker, say: Callable[[str], None]
+) -> Iterator[Measuring]:
+    """Start ``contenders``, which end with the block.
+
+    :raises ContenderFailed: one did not come up.
+    """
+    say(f"starting {len(contenders)} contenders …")
+    with (
+        tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
+        ContenderProcesses(contenders, Path(folder)) as processes,
+    ):
+        yield Measuring(processes, broker, say)
 
 
 class Measuring:

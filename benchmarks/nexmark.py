@@ -13,18 +13,18 @@ import json
 import shutil
 import sqlite3
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.contender_process import ContenderProcesses
 from benchmarks.contenders import Contender
+from benchmarks.figures import median_ratio
 from benchmarks.local_broker import LocalBroker
-from benchmarks.measuring import Measuring
+from benchmarks.measuring import Measuring, measured
 from benchmarks.nexmark_queries import (
     QUERIES,
     SOURCE_SCHEMA,
@@ -32,7 +32,7 @@ from benchmarks.nexmark_queries import (
     NexmarkQuery,
     flink_statements,
 )
-from benchmarks.plan import SOURCE_PARTITIONS, rotated
+from benchmarks.plan import SOURCE_PARTITIONS, in_turns
 from benchmarks.topics import OutputWrong
 from onceward.errors import ConfigurationError, ResourceError
 
@@ -51,7 +51,6 @@ _COLUMNS = {
 class NexmarkTurn:
     """One query of one contender: seconds, and CPU seconds of its processes and of the broker."""
 
-    query: str
     wall_s: float
     pipeline_s: float
     broker_s: float
@@ -158,32 +157,25 @@ def run_nexmark(
     rounds: int,
     say: Callable[[str], None],
     queries: Sequence[str] = tuple(QUERIES),
-) -> dict[str, list[NexmarkTurn]]:
-    """Return the turns of each contender; of each query one before them does not count.
+) -> dict[str, dict[str, list[NexmarkTurn]]]:
+    """Return the turns of each contender by query; of each query one before them does not count.
 
     :raises OutputWrong: an answer is not SQLite's.
     :raises ContenderFailed: a query failed.
     """
     known = {contender.name: contender for contender in contenders}
-    turns: dict[str, list[NexmarkTurn]] = {name: [] for name in known}
-    with (
-        tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
-        ContenderProcesses(contenders, Path(folder)) as processes,
-    ):
-        measuring = Measuring(processes, broker, say)
+    with measured(contenders, broker, say) as measuring:
         measuring.topics.create(_TOPIC, SOURCE_PARTITIONS)
         measuring.topics.fill_in_turn(_TOPIC, events.lines, SOURCE_PARTITIONS)
-        for query in queries:
-            for number in range(rounds + 1):
-                for name in rotated(tuple(known), number):
-                    turn = _turn(measuring, known[name], query, events, broker.bootstrap_servers)
-                    say(f"{query}, {f'round {number}' if number else 'warm-up'}: {name}: {turn}")
-                    turns[name] += [turn] if number else []
-    return turns
+        turn = partial(_turn, measuring, known, events, broker.bootstrap_servers)
+        return {
+            query: in_turns([*known], rounds, partial(turn, query), say, query)
+            for query in queries
+        }
 
 
 def summarise_nexmark(
-    turns: Mapping[str, Sequence[NexmarkTurn]], ours: str
+    turns: Mapping[str, Mapping[str, Sequence[NexmarkTurn]]], ours: str
 ) -> list[NexmarkFigures]:
     """Return medians by query, and ratios round by round before the median. Pure."""
     return [
@@ -192,25 +184,24 @@ def summarise_nexmark(
             {name: median(turn.pipeline_s for turn in of[name]) for name in of},
             {name: median(turn.wall_s for turn in of[name]) for name in of},
             {
-                name: median(
-                    our.pipeline_s / their.pipeline_s
-                    for our, their in zip(of[ours], of[name], strict=True)
-                )
+                name: median_ratio(of[ours], of[name], lambda turn: turn.pipeline_s)
                 for name in of
                 if name != ours
             },
         )
-        for query in dict.fromkeys(turn.query for turn in turns[ours])
-        for of in [
-            {name: [turn for turn in mine if turn.query == query] for name, mine in turns.items()}
-        ]
+        for query, of in turns.items()
     ]
 
 
 def _turn(
-    measuring: Measuring, contender: Contender, name: str, events: Events, servers: str
+    measuring: Measuring,
+    known: Mapping[str, Contender],
+    events: Events,
+    servers: str,
+    query_name: str,
+    name: str,
 ) -> NexmarkTurn:
-    query = QUERIES[name]
+    query, contender = QUERIES[query_name], known[name]
     with measuring.output(_OUTPUT_PARTITIONS) as output:
         order: dict[str, Any] = {"name": output, "source": _TOPIC}
         if contender.is_spark:
@@ -225,10 +216,10 @@ def _turn(
             }
         else:
             order["statements"] = flink_statements(query, servers, _TOPIC, output)
-        _, wall_s, used = measuring.copy(contender.name, **order)
+        _, wall_s, used = measuring.copy(name, **order)
         results = measuring.topics.values(output, _OUTPUT_PARTITIONS)
-        events.must_be_answered(query, results, f"{name} of {contender.name}")
-    return NexmarkTurn(name, wall_s, used.pipeline, used.broker)
+        events.must_be_answered(query, results, f"{query_name} of {name}")
+    return NexmarkTurn(wall_s, used.pipeline, used.broker)
 
 
 def _later(lines: Sequence[bytes]) -> list[bytes]:

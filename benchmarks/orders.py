@@ -6,10 +6,10 @@ Spark, contender after contender, a round that does not count first. Called by :
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import psutil
 from pyspark.sql import SparkSession
@@ -55,9 +55,6 @@ class Orders(NamedTuple):
             )
 
 
-T = TypeVar("T")
-
-
 @contextmanager
 def orders(number: int, *packages: str) -> Iterator[Orders]:
     """The rows, in a Spark that has ``packages`` besides."""
@@ -74,19 +71,6 @@ def orders(number: int, *packages: str) -> Iterator[Orders]:
 def java() -> psutil.Process:
     """The JVM of this process's Spark."""
     return next(process for process in psutil.Process().children() if "java" in process.name())
-
-
-def in_turns(
-    contenders: Sequence[str], rounds: int, turn: Callable[[str], T], say: Callable[[str], None]
-) -> dict[str, list[T]]:
-    """Of each contender the turns that count."""
-    turns: dict[str, list[T]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
-        for name in contenders:
-            found = turn(name)
-            say(f"{f'round {number}' if number else 'warm-up'}: {name}: {found}")
-            turns[name] += [found] if number else []
-    return turns
 
 
 def _session(folder: Path, packages: Sequence[str]) -> SparkSession:

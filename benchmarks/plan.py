@@ -8,8 +8,9 @@ fill larger requests then, and what a transaction costs is shared by fewer recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 SOURCE = "source alone"
 SPARK_DEFAULTS = "Spark's sink, its defaults"
@@ -154,3 +155,28 @@ def rotated(names: Sequence[str], by: int) -> tuple[str, ...]:
     """``names`` from the ``by``-th on, then those before it."""
     at = by % len(names)
     return (*names[at:], *names[:at])
+
+
+T = TypeVar("T")
+
+
+def in_turns(
+    contenders: Sequence[str],
+    rounds: int,
+    turn: Callable[[str], T],
+    say: Callable[[str], None],
+    of: str = "",
+) -> dict[str, list[T]]:
+    """Return of each contender the turns that count; a round before them warms up. Each round
+    begins with another contender.
+
+    :param of: what is measured, for ``say``.
+    """
+    turns: dict[str, list[T]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name in rotated(contenders, number):
+            found = turn(name)
+            which = f"round {number}" if number else "warm-up"
+            say(f"{of + ', ' if of else ''}{which}: {name}: {found}")
+            turns[name] += [found] if number else []
+    return turns

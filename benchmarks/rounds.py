@@ -8,16 +8,13 @@ measurements.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 
-from benchmarks.contender_process import ContenderProcesses
 from benchmarks.contenders import Contender
 from benchmarks.figures import Run
 from benchmarks.local_broker import LocalBroker
-from benchmarks.measuring import Measuring
+from benchmarks.measuring import Measuring, measured
 from benchmarks.plan import SOURCE, SinkPlan, Turn
 
 Say = Callable[[str], None]
@@ -32,12 +29,8 @@ def run_sinks(
     :raises OutputWrong: a contender lost or repeated a record.
     :raises ContenderFailed: a contender's query failed, or its process ended.
     """
-    say(f"sink: starting {len(contenders)} contenders …")
-    with (
-        tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
-        ContenderProcesses(contenders, Path(folder)) as processes,
-    ):
-        rounds = _Rounds(plan, Measuring(processes, broker, say), say)
+    with measured(contenders, broker, say) as measuring:
+        rounds = _Rounds(plan, measuring, say)
         return [run for turn in plan.turns() if (run := rounds.run(turn)).round]
 
 

@@ -4,17 +4,16 @@ under the same settings, and the memory of a worker for a large one. Called by :
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from statistics import median
 
-from benchmarks.contender_process import ContenderProcesses
 from benchmarks.contenders import Contender
+from benchmarks.figures import median_ratio
 from benchmarks.local_broker import LocalBroker
-from benchmarks.measuring import Measuring
-from benchmarks.plan import ONCEWARD, SPARK_TUNED, rotated
+from benchmarks.measuring import Measuring, measured
+from benchmarks.plan import ONCEWARD, SPARK_TUNED, in_turns
 from benchmarks.topics import VALUE_BYTES
 
 
@@ -60,7 +59,6 @@ class ScaleTurn:
     steps; ``worker_mb``: the most that a Python worker of the contender has had so far.
     """
 
-    cut: Cut
     batch_s: float
     cpu_s: float
     steps_ms: Mapping[str, float]
@@ -89,64 +87,48 @@ def run_scale(
     rounds: int,
     say: Callable[[str], None],
     cuts: Sequence[Cut] = (*CUTS, LARGE),
-) -> dict[str, list[ScaleTurn]]:
-    """Return the turns of each contender, after one of the first cut that does not count.
+) -> dict[Cut, dict[str, list[ScaleTurn]]]:
+    """Return the turns of each contender by cut; of each cut one before them does not count.
 
     :raises OutputWrong: a contender lost or repeated a record.
     :raises ContenderFailed: a query failed.
     """
     names = [contender.name for contender in contenders]
-    turns: dict[str, list[ScaleTurn]] = {name: [] for name in names}
-    with (
-        tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
-        ContenderProcesses(contenders, Path(folder)) as processes,
-    ):
-        measuring = Measuring(processes, broker, say)
-        for name in names:
-            say(f"warm-up: {name}: {_turn(measuring, name, cuts[0])}")
-        for cut in cuts:
-            for number in range(rounds):
-                for name in rotated(names, number):
-                    turns[name].append(_turn(measuring, name, cut))
-                    say(f"{cut}, round {number + 1}: {name}: {turns[name][-1]}")
-    return turns
+    with measured(contenders, broker, say) as measuring:
+        return {
+            cut: in_turns(names, rounds, partial(_turn, measuring, cut), say, str(cut))
+            for cut in cuts
+        }
 
 
-def summarise_scale(turns: Mapping[str, Sequence[ScaleTurn]]) -> list[ScaleFigures]:
+def summarise_scale(
+    turns: Mapping[Cut, Mapping[str, Sequence[ScaleTurn]]],
+) -> list[ScaleFigures]:
     """Return medians by cut, and ratios round by round before the median. Pure."""
-    figures = []
-    for cut in dict.fromkeys(turn.cut for turn in turns[ONCEWARD]):
-        ours, sparks = (
-            [turn for turn in turns[name] if turn.cut == cut] for name in (ONCEWARD, SPARK_TUNED)
-        )
-        pairs = list(zip(ours, sparks, strict=True))
-        figures.append(
-            ScaleFigures(
-                cut,
-                median(turn.batch_s for turn in sparks),
-                median(turn.batch_s for turn in ours),
-                median(our.batch_s / spark.batch_s for our, spark in pairs),
-                median(our.cpu_s / spark.cpu_s for our, spark in pairs),
-                {step: median(turn.steps_ms[step] for turn in ours) for step in ours[0].steps_ms},
-                max(turn.worker_mb for turn in ours),
-            )
-        )
-    return figures
+    return [_figures(cut, of[ONCEWARD], of[SPARK_TUNED]) for cut, of in turns.items()]
 
 
-def _turn(measuring: Measuring, contender: str, cut: Cut) -> ScaleTurn:
+def _figures(cut: Cut, ours: Sequence[ScaleTurn], sparks: Sequence[ScaleTurn]) -> ScaleFigures:
+    return ScaleFigures(
+        cut,
+        median(turn.batch_s for turn in sparks),
+        median(turn.batch_s for turn in ours),
+        median_ratio(ours, sparks, lambda turn: turn.batch_s),
+        median_ratio(ours, sparks, lambda turn: turn.cpu_s),
+        {step: median(turn.steps_ms[step] for turn in ours) for step in ours[0].steps_ms},
+        max(turn.worker_mb for turn in ours),
+    )
+
+
+def _turn(measuring: Measuring, cut: Cut, contender: str) -> ScaleTurn:
     records = cut.batch_records * cut.batches
     source = measuring.source(records, cut.value_bytes, cut.tasks, cut.hot_share)
     with measuring.output(cut.output_partitions) as name:
         answer, _, used = measuring.copy(
-            contender,
-            name=name,
-            source=source,
-            batch_records=cut.batch_records,
+            contender, name=name, source=source, batch_records=cut.batch_records
         )
         measuring.topics.audit(name, cut.output_partitions, records).require(name)
     return ScaleTurn(
-        cut,
         median(answer["batch_s"]),
         used.pipeline + used.broker,
         answer["steps_ms"],

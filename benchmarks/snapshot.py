@@ -19,7 +19,7 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from benchmarks.binlog import said
-from benchmarks.orders import in_turns
+from benchmarks.plan import in_turns
 from onceward.mysql.source.settings import BATCH_BYTES, make_settings
 from onceward.mysql.source.source import MySQLChanges
 from onceward_testing import LocalMySQL

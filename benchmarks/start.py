@@ -20,8 +20,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.contender_process import ContenderFailed, ContenderProcess
 from benchmarks.contenders import Contender
-from benchmarks.orders import in_turns
-from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS
+from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, in_turns
 from benchmarks.topics import Topics
 
 _RECORDS = 1_000

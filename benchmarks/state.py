@@ -4,17 +4,16 @@ through Spark's own sink, under the same settings. Called by :mod:`__main__`.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from statistics import median
 
-from benchmarks.contender_process import ContenderProcesses
 from benchmarks.contenders import Contender
+from benchmarks.figures import median_ratio
 from benchmarks.local_broker import LocalBroker
-from benchmarks.measuring import Measuring
-from benchmarks.plan import ONCEWARD, SPARK_TUNED, rotated
+from benchmarks.measuring import Measuring, measured
+from benchmarks.plan import ONCEWARD, SPARK_TUNED, in_turns
 
 _PARTITIONS = 4
 
@@ -33,13 +32,15 @@ class Stateful:
 
 
 def stateful_queries(keys: int) -> tuple[Stateful, ...]:
-    """Return those that are measured: ``keys`` windows, each counted twice, a tenth as many
-    records in a join, and a hundredth in sessions, which Python sees one by one.
+    """Return those that are measured: ``keys`` windows, each counted twice; and a tenth as many
+    records in a join, and in sessions of few keys, which Python sees one by one.
+
+    :param keys: at least 1,000.
     """
     return (
         Stateful("windows", 2 * keys, keys),
-        Stateful("join", max(keys // 10, 1), max(keys // 10, 1)),
-        Stateful("sessions", max(keys // 10, 100), max(keys // 1_000, 1)),
+        Stateful("join", keys // 10, keys // 10),
+        Stateful("sessions", keys // 10, keys // 1_000),
     )
 
 
@@ -47,7 +48,6 @@ def stateful_queries(keys: int) -> tuple[Stateful, ...]:
 class StateTurn:
     """One query: seconds from its start to its end, and CPU of pipeline and broker."""
 
-    query: Stateful
     wall_s: float
     batch_s: float
     cpu_s: float
@@ -74,51 +74,41 @@ def run_state(
     queries: Sequence[Stateful],
     rounds: int,
     say: Callable[[str], None],
-) -> dict[str, list[StateTurn]]:
-    """Return the turns of each contender; of each query one before them does not count.
+) -> dict[Stateful, dict[str, list[StateTurn]]]:
+    """Return the turns of each contender by query; of each query one before them does not count.
 
     :raises OutputWrong: a contender's counts are not those of what was read.
     :raises ContenderFailed: a query failed.
     """
     names = [contender.name for contender in contenders]
-    turns: dict[str, list[StateTurn]] = {name: [] for name in names}
-    with (
-        tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
-        ContenderProcesses(contenders, Path(folder)) as processes,
-    ):
-        measuring = Measuring(processes, broker, say)
-        for query in queries:
-            for number in range(rounds + 1):
-                for name in rotated(names, number):
-                    turn = _turn(measuring, name, query)
-                    say(f"{query}, {f'round {number}' if number else 'warm-up'}: {name}: {turn}")
-                    turns[name] += [turn] if number else []
-    return turns
+    with measured(contenders, broker, say) as measuring:
+        return {
+            query: in_turns(names, rounds, partial(_turn, measuring, query), say, str(query))
+            for query in queries
+        }
 
 
-def summarise_state(turns: Mapping[str, Sequence[StateTurn]]) -> list[StateFigures]:
+def summarise_state(
+    turns: Mapping[Stateful, Mapping[str, Sequence[StateTurn]]],
+) -> list[StateFigures]:
     """Return medians by query, and ratios round by round before the median. Pure."""
-    figures = []
-    for query in dict.fromkeys(turn.query for turn in turns[ONCEWARD]):
-        ours, sparks = (
-            [turn for turn in turns[name] if turn.query == query]
-            for name in (ONCEWARD, SPARK_TUNED)
-        )
-        pairs = list(zip(ours, sparks, strict=True))
-        figures.append(
-            StateFigures(
-                query,
-                median(turn.wall_s for turn in sparks),
-                median(turn.wall_s for turn in ours),
-                median(our.wall_s / spark.wall_s for our, spark in pairs),
-                median(our.batch_s / spark.batch_s for our, spark in pairs),
-                median(our.cpu_s / spark.cpu_s for our, spark in pairs),
-            )
-        )
-    return figures
+    return [_figures(query, of[ONCEWARD], of[SPARK_TUNED]) for query, of in turns.items()]
 
 
-def _turn(measuring: Measuring, contender: str, query: Stateful) -> StateTurn:
+def _figures(
+    query: Stateful, ours: Sequence[StateTurn], sparks: Sequence[StateTurn]
+) -> StateFigures:
+    return StateFigures(
+        query,
+        median(turn.wall_s for turn in sparks),
+        median(turn.wall_s for turn in ours),
+        median_ratio(ours, sparks, lambda turn: turn.wall_s),
+        median_ratio(ours, sparks, lambda turn: turn.batch_s),
+        median_ratio(ours, sparks, lambda turn: turn.cpu_s),
+    )
+
+
+def _turn(measuring: Measuring, query: Stateful, contender: str) -> StateTurn:
     source, topics = measuring.source(query.records), measuring.topics
     with measuring.output(_PARTITIONS) as name:
         answer, wall_s, used = measuring.copy(
@@ -133,4 +123,4 @@ def _turn(measuring: Measuring, contender: str, query: Stateful) -> StateTurn:
             topics.audit(name, _PARTITIONS, query.records).require(name)
         else:
             topics.audit_counts(name, _PARTITIONS, query.records)
-    return StateTurn(query, wall_s, median(answer["batch_s"]), used.pipeline + used.broker)
+    return StateTurn(wall_s, median(answer["batch_s"]), used.pipeline + used.broker)

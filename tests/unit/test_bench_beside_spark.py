@@ -20,20 +20,26 @@ def test_ratios_are_made_round_by_round() -> None:
 
     (scaled,) = summarise_scale(
         {
-            SPARK_TUNED: [ScaleTurn(cut, seconds, 10, {}, 0) for seconds in spark],
-            ONCEWARD: [ScaleTurn(cut, seconds, 5, {"commit": 7}, seconds) for seconds in ours],
+            cut: {
+                SPARK_TUNED: [ScaleTurn(seconds, 10, {}, 0) for seconds in spark],
+                ONCEWARD: [ScaleTurn(seconds, 5, {"commit": 7}, seconds) for seconds in ours],
+            }
         }
     )
     (kept,) = summarise_state(
         {
-            SPARK_TUNED: [StateTurn(query, seconds, 1, 1) for seconds in spark],
-            ONCEWARD: [StateTurn(query, seconds, 2, 3) for seconds in ours],
+            query: {
+                SPARK_TUNED: [StateTurn(seconds, 1, 1) for seconds in spark],
+                ONCEWARD: [StateTurn(seconds, 2, 3) for seconds in ours],
+            }
         }
     )
     (answered,) = summarise_nexmark(
         {
-            FLINK: [NexmarkTurn("q0", seconds, seconds, 1) for seconds in spark],
-            ONCEWARD: [NexmarkTurn("q0", seconds, seconds, 1) for seconds in ours],
+            "q0": {
+                FLINK: [NexmarkTurn(seconds, seconds, 1) for seconds in spark],
+                ONCEWARD: [NexmarkTurn(seconds, seconds, 1) for seconds in ours],
+            }
         },
         ONCEWARD,
     )
