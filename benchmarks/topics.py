@@ -75,9 +75,7 @@ class Topics:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap_servers, "log_level": 0}
-        )  # it outlives the broker
+        self._admin = self._connect()
 
     def create(self, name: str, partitions: int) -> None:
         """Make an empty topic, and wait until each partition has a leader that answers: a broker
@@ -100,6 +98,12 @@ class Topics:
                     next_step="look at the broker",
                 )
             time.sleep(_LOOK_SECONDS)
+            # One that has once been told that there is no leader does not ask again
+            self._admin = self._connect()
+
+    def _connect(self) -> AdminClient:
+        # Without a log: it outlives the broker
+        return AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
 
     def delete(self, name: str) -> None:
         """Remove a topic and its data."""
