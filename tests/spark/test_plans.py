@@ -57,6 +57,31 @@ raise AssertionError("the job went on")
 """
 
 
+SEVERAL = """
+import sys
+import onceward as ow
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+servers, source, output, ledger, name, checkpoint, other = sys.argv[1:]
+
+def begin(topic, pipeline_id, folder):
+    frame = ow.kafka_source(spark, bootstrap_servers=servers, topic=topic, starting="earliest")
+    sink = ow.KafkaSink(
+        bootstrap_servers=servers, topic=output, pipeline_id=pipeline_id, ledger_topic=ledger
+    )
+    writer = frame.select("key", "value").writeStream.foreachBatch(sink)
+    return frame, writer.option("checkpointLocation", folder).start()
+
+frame, first = begin(source, name, checkpoint)
+table = frame.writeStream.option("checkpointLocation", checkpoint + "-table").toTable("copies")
+_, second = begin(other, name + "-other", checkpoint + "-other")
+while first.isActive and table.isActive and second.isActive:
+    pass
+raise AssertionError("the job went on")
+"""
+
+
 def counts(frame: DataFrame) -> DataFrame:
     return (
         frame.groupBy("key").count()
@@ -76,8 +101,10 @@ def contents(folder: Path) -> dict[str, str]:
 def plan(pipeline: Pipeline, tmp_path: Path) -> Callable[..., Any]:
     job = tmp_path / "job.py"
 
-    def run(change: str = "none", *, sources: str = "", waits: bool = True) -> Any:
-        job.write_text(JOB.replace("WAITS", str(waits)))
+    def run(
+        change: str = "none", *, sources: str = "", waits: bool = True, source: str = JOB
+    ) -> Any:
+        job.write_text(source.replace("WAITS", str(waits)))
         return CliRunner().invoke(app, [
             "plan", str(job), pipeline.bootstrap, sources or pipeline.source, pipeline.output,
             pipeline.ledger_topic, pipeline.name, str(pipeline.checkpoint), change,
@@ -165,3 +192,30 @@ def test_state_that_does_not_fit_is_found_where_there_is_nothing_to_read(
         done = plan(change)
         assert done.exit_code == 78, done.output
         assert words in done.output
+
+
+def test_each_query_of_a_job_has_a_plan_of_its_own(
+    pipeline: Pipeline, plan: Callable[..., Any]
+) -> None:
+    """Also one that writes by Spark alone, which is not looked at, and one whose topic is gone,
+    which is refused and does not keep the others from being looked at.
+    """
+    other = pipeline.topic(1, prefix="other")
+    pipeline.feed(20)
+    both = plan(other, source=SEVERAL)
+    assert both.exit_code == 0, both.output
+    parts = [
+        f"{pipeline.name} (",
+        f"a query ({pipeline.checkpoint}-table",
+        f"{pipeline.name}-other (",
+    ]
+    places = [both.output.index(part) for part in parts]
+    assert places == sorted(places), both.output
+    assert "start: a new pipeline: batch 0" in both.output[: places[1]]
+    assert "no sink of Onceward" in both.output[places[1] : places[2]]
+    assert "the first batch reads 0 offsets" in both.output[places[2] :]
+    assert not list(pipeline.checkpoint.parent.glob(f"{pipeline.checkpoint.name}*"))
+    gone = plan("gone", source=SEVERAL)
+    assert gone.exit_code == 78, gone.output
+    assert gone.output.count("refused") == 1, gone.output
+    assert "start: a new pipeline: batch 0" in gone.output
