@@ -4,10 +4,12 @@ librdkafka's.
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -97,6 +99,28 @@ def test_results_name_the_offsets_in_the_order_of_the_appends(
         visible[r.partition.partition, r.base_offset] == str(r.base_sequence).encode()
         for r in results
     )
+
+
+def test_nothing_is_kept_of_what_was_sent(writer: Writer, topic: str) -> None:
+    """Also until Python looks for circles of objects, which it does for their number and not for
+    their size: a worker had all of a batch in memory that it had sent.
+    """
+    place = TopicPartition(topic, 0)
+    writer.transaction.add_partitions([place])
+    appends = one_by_one(place, numbered(20))
+    sent = [weakref.ref(append.fragment.records) for append in appends]
+    gc.collect()
+    gc.disable()
+    try:
+        writer.producer().send(appends)
+        del appends
+        until = time.monotonic() + 10
+        # The thread of the connection may still be at the last one
+        while any(records() is not None for records in sent) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [records() for records in sent] == [None] * 20
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("fate", ["answer", "request"])

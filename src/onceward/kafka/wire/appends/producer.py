@@ -82,11 +82,12 @@ class _Lane:
 
 @dataclass(slots=True)
 class _InFlight:
-    """One request on its way, and which batch of which lane it carries."""
+    """One request on its way, and which batch of which lane it carries. Without its answer: a
+    future that leads back to itself keeps what was sent until Python looks for circles.
+    """
 
     node: int
     carried: list[tuple[_Lane, int]]
-    answer: Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,9 @@ class _Send:
         self._deadline = Deadline(self._settings.delivery_timeout_ms)
         self._results: list[Appended | None] = [None] * len(appends)
         self._lanes = _lanes(appends)
-        self._answered: queue.SimpleQueue[_InFlight] = surroundings.SimpleQueue()
+        self._answered: queue.SimpleQueue[tuple[_InFlight, Future[Any]]] = (
+            surroundings.SimpleQueue()
+        )
         self._in_flight: Counter[int] = Counter()
         self._stale_topics: set[str] = set()
 
@@ -196,8 +199,8 @@ class _Send:
             patience.ask()
             self._refresh_leaders()
             self._launch(open_lanes)
-            for request in self._wait():
-                self._settle(request)
+            for request, answer in self._wait():
+                self._settle(request, answer)
             open_lanes = [lane for lane in open_lanes if not lane.queue.done]
             if open_lanes and self._deadline.passed:
                 self._give_up(open_lanes)
@@ -248,15 +251,15 @@ class _Send:
         answer = self._client.send(
             frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms))
         )
-        request = _InFlight(node, taken, answer)
+        request = _InFlight(node, taken)
         self._in_flight[node] += 1
-        answer.add_done_callback(lambda _: self._answered.put(request))
+        answer.add_done_callback(lambda done: self._answered.put((request, done)))
 
     # --- back ------------------------------------------------------------------------------------
 
-    def _wait(self) -> list[_InFlight]:
-        """Wait for requests that are answered, for a moment; return them."""
-        answered: list[_InFlight] = []
+    def _wait(self) -> list[tuple[_InFlight, Future[Any]]]:
+        """Wait for requests that are answered, for a moment; return them with their answers."""
+        answered: list[tuple[_InFlight, Future[Any]]] = []
         try:
             answered.append(
                 self._answered.get(
@@ -275,10 +278,10 @@ class _Send:
         )
         return min(_POLL_S, max(0.001, due - surroundings.monotonic()))
 
-    def _settle(self, request: _InFlight) -> None:
+    def _settle(self, request: _InFlight, done: Future[Any]) -> None:
         self._in_flight[request.node] -= 1
         try:
-            answer = request.answer.result()
+            answer = done.result()
         except ConnectionLost as lost:
             for lane, position in request.carried:
                 self._again(lane, position, lost.message, refresh=True)
