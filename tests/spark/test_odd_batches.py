@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from streaming_pipeline import Pipeline, copy, source_records
 
 from onceward import events
@@ -204,3 +206,16 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch(any_pipeline: Pipeline
     assert not query.isActive
     any_pipeline.run()
     any_pipeline.assert_exactly_once()
+
+
+def test_large_records_come_to_a_worker_a_few_mebibytes_at_a_time(spark: SparkSession):
+    """By Spark's default it is 256 MiB, and a worker has that in memory three times."""
+
+    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"bytes": [batch.nbytes]})
+
+    rows = spark.range(0, 60, 1, 1).selectExpr("CAST(repeat('x', 1000000) AS BINARY) AS value")
+    found = [row["bytes"] for row in rows.mapInArrow(sizes, "bytes long").collect()]
+    assert sum(found) >= 60_000_000
+    assert max(found) < 10 << 20
