@@ -92,6 +92,21 @@ def test_a_key_is_in_order_over_many_tasks(wide: Pipeline, driver_records: int):
     assert {len(message.value()) > 10_000 for message in wide.visible()} == {size > 0}
 
 
+def test_a_batch_has_as_many_tasks_as_there_are_cores_for(wide: Pipeline, at_step: Any):
+    """And not Spark's 200, of which each takes its time for a few rows."""
+    tasks: list[int] = []
+    at_step("send", "finished", lambda event: tasks.append(event.values["tasks"]))
+    feed(wide)
+    wide.spark.conf.set("spark.sql.shuffle.partitions", "200")
+    try:
+        frame = wide.frame(max_offsets_per_trigger=None)
+        wide.run(rows, frame=frame, driver_records=0, order_by="position")
+    finally:
+        wide.spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert tasks == [4]
+    assert in_order(wide)
+
+
 def test_without_it_a_key_is_in_no_order(wide: Pipeline):
     """Or the others would show nothing."""
     feed(wide)

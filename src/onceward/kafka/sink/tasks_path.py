@@ -14,7 +14,7 @@ keep theirs, because all of a topic's come through one task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Row
@@ -38,6 +38,7 @@ from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 
 _LATER_MS = 5_000
+_ADAPTIVE, _SHUFFLE_PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
 
 
 class PlannedJob(NamedTuple):
@@ -173,6 +174,18 @@ def gather_and_sort(rows: DataFrame, within: OrderWithin) -> DataFrame:
     together = [
         name for name in ("topic", "key")[: 1 if within == "topic" else 2] if name in rows.columns
     ]
+    return _gathered(rows, together).sortWithinPartitions(*names).drop(*names)
+
+
+def _gathered(rows: DataFrame, together: Sequence[str]) -> DataFrame:
     # Without a key, and of one topic, there is nothing by which tasks could share.
-    gathered = rows.repartition(*together) if together else rows.repartition(1)
-    return gathered.sortWithinPartitions(*names).drop(*names)
+    if not together:
+        return rows.repartition(1)
+    session = rows.sparkSession
+    # Adaptive execution merges what is small; without it each batch has 200 tasks by default, and
+    # a task takes its time whatever it has. Twice the cores: where executors come with the tasks
+    # that wait for them, there are some to wait.
+    if session.conf.get(_ADAPTIVE) == "true":
+        return rows.repartition(*together)
+    most = int(session.conf.get(_SHUFFLE_PARTITIONS) or 1)
+    return rows.repartition(min(most, 2 * session.sparkContext.defaultParallelism), *together)
