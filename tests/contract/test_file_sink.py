@@ -10,6 +10,8 @@ from file_kits import FileKit, HereKit
 
 from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit
 
+pytestmark = pytest.mark.lengthy("ci")
+
 
 class TestBatchesOnSpark(TwoPhaseContract):
     @pytest.fixture

@@ -46,6 +46,8 @@ from onceward_testing.sink_contract import (
 )
 from support.errors import raises
 
+pytestmark = pytest.mark.lengthy("ci")
+
 LAYOUTS = ("batches", "flat", "manifest")
 MANIFESTS = "_symlink_format_manifest"
 

@@ -41,6 +41,8 @@ from onceward_testing.sink_contract import (
 )
 from support.tasks_here import ArrowFrame, TasksHere
 
+pytestmark = pytest.mark.lengthy("ci")
+
 
 class RedisKit(UpsertKit):
     """Hashes below a prefix of their own."""

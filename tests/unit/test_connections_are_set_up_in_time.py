@@ -38,6 +38,8 @@ from support.handmade_broker import (
     HandmadeBroker,
 )
 
+pytestmark = pytest.mark.lengthy("ci")
+
 PATIENCE_SECONDS = 30
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",

@@ -39,6 +39,8 @@ from onceward_testing.free_ports import free_ports
 from support.certificates import KEY_PASSWORD, make_certificates
 from support.hostile_http import Behaviour, HostileServer, answer, drip, hang_up, raw, silent
 
+pytestmark = pytest.mark.lengthy("ci")
+
 TEXT = '{"type": "record", "name": "Person", "fields": [{"name": "id", "type": "long"}]}'
 OTHER = '{"type": "record", "name": "Person", "fields": [{"name": "id", "type": "string"}]}'
 GOOD = answer(body={"schema": TEXT})
