@@ -490,7 +490,7 @@ def test_a_block_that_spark_itself_asks_for_is_refused_by_name(
 def test_that_spark_cannot_be_asked_ends_no_run(sink: Any) -> None:
     """Out of file descriptors, py4j opens no connection: that is no answer."""
     call(sink, "run-asked/q", 0)
-    (run,) = runs._open.values()
+    (run,) = (run for key, run in runs._open.items() if key.run_id == "run-asked/q")
     asked = threading.Event()
 
     def flaky() -> bool:
