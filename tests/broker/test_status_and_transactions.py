@@ -63,9 +63,14 @@ def undecided(driver: Driver) -> Iterator[None]:
 
 
 def until_visible(view: LedgerView, driver: Driver, batch: int) -> None:
-    """Markers are written after the answer to ``EndTxn``."""
+    """Markers are written after the answer to ``EndTxn``, the ledger's before others or after."""
     deadline = time.monotonic() + 60
-    while not (found := view.entries(driver.name, 1)) or found[0].batch_id != batch:
+    while (
+        not (found := view.entries(driver.name, 1))
+        or found[0].batch_id != batch
+        or (transaction := view.status(driver.name).transaction) is None
+        or transaction.state != "CompleteCommit"
+    ):
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
 
