@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from onceward import errors
 from onceward.dashboard.messages import Message, PartitionExcerpt
 from onceward.dashboard.watch import Measured, PipelineView, Snapshot
 from onceward.ids import TopicPartition, is_kafka_offset, partition_offsets
+from onceward.operate.exit_status import explain
 from onceward.operate.status import NEXT_STEPS, LedgerEntry, PipelineState, moment, span
 
 TABS = ("batches", "lag", "transactions", "failures", "ledger")
@@ -213,7 +213,7 @@ def _failures(view: PipelineView) -> str:
             text(recovery),
         ]
         for name in names
-        for meaning, recovery in [_explained(name)]
+        for meaning, recovery in [explain(name)]
     ]
     heads = ("Error", "Cause", "Failures", "Restarts", "Batch it is at", "What follows")
     if not rows:
@@ -226,9 +226,7 @@ def _last_failures(measured: Measured) -> str:
         [
             text(moment(each.at_ms)),
             _number(each.batch_id),
-            text(each.error),
-            text(each.message),
-            text(each.next_step),
+            *map(text, (each.error, each.message, each.next_step)),
         ]
         for each in reversed(measured.last_failures)
     ]
@@ -239,15 +237,6 @@ def _last_failures(measured: Measured) -> str:
         )
     heads = ("When", "Batch", "Error", "Message", "Next step")
     return _table("The last ones, newest first", heads, rows)
-
-
-def _explained(name: str) -> tuple[str, str]:
-    """Return what an error of that class means, and what may be done without a person."""
-    found = getattr(errors, name, None)
-    if not (isinstance(found, type) and issubclass(found, errors.OncewardError)):
-        return "of Spark, or of the job's own code", "the driver's log has it whole"
-    meaning = (found.__doc__ or "").partition("\n\n")[0]
-    return " ".join(meaning.split()), found.recovery.value
 
 
 def _ledger(view: PipelineView) -> str:
@@ -304,14 +293,8 @@ def _sources(entry: LedgerEntry) -> str:
     rows = []
     for number, source in enumerate(entry.sources):
         if not is_kafka_offset(source["end"]):
-            rows.append(
-                [
-                    str(number),
-                    text(json.dumps(source["start"])),
-                    text(json.dumps(source["end"])),
-                    "",
-                ]
-            )
+            ends = (text(json.dumps(source[end])) for end in ("start", "end"))
+            rows.append([str(number), *ends, ""])
             continue
         starts = partition_offsets(source["start"])
         for where, end in sorted(partition_offsets(source["end"]).items()):

@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Iterator
 
+from onceward import errors
 from onceward.errors import Fenced, OncewardError
 from onceward.operate.restart import may_pass
 
@@ -75,6 +76,15 @@ def describe(status: int) -> str:
     if status > _SHELL:
         return f"status {status}, ended by {_signal_name(status - _SHELL)}"
     return f"status {status}" + (f", {_WORDS[status]}" if status in _WORDS else "")
+
+
+def explain(error_class: str) -> tuple[str, str]:
+    """Return what an error of that class means, and what may be done without a person."""
+    found = getattr(errors, error_class, None)
+    if not (isinstance(found, type) and issubclass(found, OncewardError)):
+        return "of Spark, or of the job's own code", "the driver's log has it whole"
+    meaning = (found.__doc__ or "").partition("\n\n")[0]
+    return " ".join(meaning.split()), found.recovery.value
 
 
 def shell_status(status: int) -> int:
