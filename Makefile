@@ -33,7 +33,7 @@ bench-latency: jars ## send to visible at 1,000 records/s beside Spark's own sin
 bench-start: jars ## seconds to the first commit of a start, and after kill -9, beside Spark's own sink (8 min)
 	$(BIN)/python -m benchmarks --part start $(ARGS)
 
-bench-scale: jars ## a batch in up to 100 tasks and output partitions beside Spark's own sink, a worker's memory (15 min)
+bench-scale: jars ## a batch in up to 1,000 tasks and output partitions beside Spark's own sink, a worker's memory (30 min)
 	$(BIN)/python -m benchmarks --part scale $(ARGS)
 
 bench-state: jars ## windows, a join and sessions beside Spark's own sink (ARGS="--keys 10000000": as many windows) (10 min)

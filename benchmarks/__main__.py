@@ -136,7 +136,7 @@ def bench(
     avro.decode beside from_avro, and what reads a MySQL's binlog and its tables beside
     mysql-replication and a plain client; what ten pipelines cost that are watched by metrics, a
     scraper and the dashboard; how long it takes to the first commit of a start, and to the next
-    one after kill -9; a batch in up to 100 tasks and output partitions; what is added to
+    one after kill -9; a batch in up to 1,000 tasks and output partitions; what is added to
     queries that keep state; and Nexmark, beside Flink's SQL.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that

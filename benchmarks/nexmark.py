@@ -32,7 +32,7 @@ from benchmarks.nexmark_queries import (
     NexmarkQuery,
     flink_statements,
 )
-from benchmarks.plan import SOURCE_PARTITIONS, in_turns
+from benchmarks.plan import SOURCE_PARTITIONS, in_turns_each
 from benchmarks.topics import OutputWrong
 from onceward.errors import ConfigurationError, ResourceError
 
@@ -168,10 +168,7 @@ def run_nexmark(
         measuring.topics.create(_TOPIC, SOURCE_PARTITIONS)
         measuring.topics.fill_in_turn(_TOPIC, events.lines, SOURCE_PARTITIONS)
         turn = partial(_turn, measuring, known, events, broker.bootstrap_servers)
-        return {
-            query: in_turns([*known], rounds, partial(turn, query), say, query)
-            for query in queries
-        }
+        return in_turns_each(queries, [*known], rounds, turn, say)
 
 
 def summarise_nexmark(

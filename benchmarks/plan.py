@@ -8,8 +8,9 @@ fill larger requests then, and what a transaction costs is shared by fewer recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 SOURCE = "source alone"
@@ -157,7 +158,21 @@ def rotated(names: Sequence[str], by: int) -> tuple[str, ...]:
     return (*names[at:], *names[:at])
 
 
+C = TypeVar("C")
 T = TypeVar("T")
+
+
+def in_turns_each(
+    cases: Iterable[C],
+    contenders: Sequence[str],
+    rounds: int,
+    turn: Callable[[C, str], T],
+    say: Callable[[str], None],
+) -> dict[C, dict[str, list[T]]]:
+    """Return of each case the turns of each contender; see :func:`in_turns`."""
+    return {
+        case: in_turns(contenders, rounds, partial(turn, case), say, str(case)) for case in cases
+    }
 
 
 def in_turns(

@@ -13,7 +13,7 @@ from benchmarks.contenders import Contender
 from benchmarks.figures import median_ratio
 from benchmarks.local_broker import LocalBroker
 from benchmarks.measuring import Measuring, measured
-from benchmarks.plan import ONCEWARD, SPARK_TUNED, in_turns
+from benchmarks.plan import ONCEWARD, SPARK_TUNED, in_turns_each
 from benchmarks.topics import VALUE_BYTES
 
 
@@ -97,10 +97,7 @@ def run_scale(
     """
     names = [contender.name for contender in contenders]
     with measured(contenders, broker, say) as measuring:
-        return {
-            cut: in_turns(names, rounds, partial(_turn, measuring, cut), say, str(cut))
-            for cut in cuts
-        }
+        return in_turns_each(cuts, names, rounds, partial(_turn, measuring), say)
 
 
 def summarise_scale(

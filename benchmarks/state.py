@@ -13,7 +13,7 @@ from benchmarks.contenders import Contender
 from benchmarks.figures import median_ratio
 from benchmarks.local_broker import LocalBroker
 from benchmarks.measuring import Measuring, measured
-from benchmarks.plan import ONCEWARD, SPARK_TUNED, in_turns
+from benchmarks.plan import ONCEWARD, SPARK_TUNED, in_turns_each
 
 _PARTITIONS = 4
 
@@ -82,10 +82,7 @@ def run_state(
     """
     names = [contender.name for contender in contenders]
     with measured(contenders, broker, say) as measuring:
-        return {
-            query: in_turns(names, rounds, partial(_turn, measuring, query), say, str(query))
-            for query in queries
-        }
+        return in_turns_each(queries, names, rounds, partial(_turn, measuring), say)
 
 
 def summarise_state(

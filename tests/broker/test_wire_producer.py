@@ -102,7 +102,7 @@ def test_results_name_the_offsets_in_the_order_of_the_appends(
 
 
 def test_nothing_is_kept_of_what_was_sent(writer: Writer, topic: str) -> None:
-    """Also until Python looks for circles of objects, which it does for their number and not for
+    """Also before the garbage collector runs, which it does for the number of objects and not for
     their size: a worker had all of a batch in memory that it had sent.
     """
     place = TopicPartition(topic, 0)

@@ -10,6 +10,8 @@ import re
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -349,7 +351,13 @@ WORDS = '"pipeline": "p", "error": "E", "message": "m", "next_step": "n"'
 
 @pytest.mark.parametrize(
     "text",
-    ["[1]", '[{"pipeline": "p"}]', "[", f'[{{{WORDS}, "at_ms": 1, "batch_id": "7"}}]'],
+    [
+        "[1]",
+        '[{"pipeline": "p"}]',
+        "[",
+        f'[{{{WORDS}, "at_ms": 1, "batch_id": "7"}}]',
+        f'[{{{WORDS}, "at_ms": 1, "batch_id": ""}}]',
+    ],
 )
 def test_what_is_no_list_of_failures_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 — of JSON, and of ours
@@ -454,6 +462,8 @@ def test_a_driver_that_tells_of_no_failures_is_asked_in_vain() -> None:
     try:
         watcher = Watcher([Ledger(None)], 60.0, [f"http://127.0.0.1:{made.port}/metrics"])
         watcher.look()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{made.port}/failures", timeout=10)
     finally:
         made.stop()
     assert not watcher.snapshot.trouble

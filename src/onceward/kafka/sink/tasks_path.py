@@ -185,7 +185,7 @@ def _gathered(rows: DataFrame, together: Sequence[str]) -> DataFrame:
     # Adaptive execution merges what is small; without it each batch has 200 tasks by default, and
     # a task takes its time whatever it has. Twice the cores: where executors come with the tasks
     # that wait for them, there are some to wait.
-    if session.conf.get(_ADAPTIVE) == "true":
+    if str(session.conf.get(_ADAPTIVE)).lower() == "true":
         return rows.repartition(*together)
-    most = int(session.conf.get(_SHUFFLE_PARTITIONS) or 1)
+    most = int(str(session.conf.get(_SHUFFLE_PARTITIONS)))
     return rows.repartition(min(most, 2 * session.sparkContext.defaultParallelism), *together)

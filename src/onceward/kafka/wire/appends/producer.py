@@ -82,8 +82,8 @@ class _Lane:
 
 @dataclass(slots=True)
 class _InFlight:
-    """One request on its way, and which batch of which lane it carries. Without its answer: a
-    future that leads back to itself keeps what was sent until Python looks for circles.
+    """One request on its way, and which batch of which lane it carries. Without the future of its
+    answer: a reference cycle would hold what was sent until the garbage collector runs.
     """
 
     node: int
