@@ -38,7 +38,7 @@ def main(folder: Path, servers: str, topic: str, layout: str) -> None:
 
 
 def die_before(number: int) -> None:
-    move, kept, published = LocalFiles.move, LocalFiles.kept, list[str]()
+    move, put_if_absent, published = LocalFiles.move, LocalFiles.put_if_absent, list[str]()
 
     def publishes(target: str) -> None:
         if not target.startswith("_onceward"):
@@ -52,9 +52,9 @@ def die_before(number: int) -> None:
 
     def dying_before_a_list(files: LocalFiles, path: str, text: str) -> str:
         publishes(path)
-        return kept(files, path, text)
+        return put_if_absent(files, path, text)
 
-    LocalFiles.move, LocalFiles.kept = dying, dying_before_a_list
+    LocalFiles.move, LocalFiles.put_if_absent = dying, dying_before_a_list
 
 
 if __name__ == "__main__":

@@ -208,9 +208,9 @@ def test_a_store_that_is_down_is_waited_for_or_named(kit: S3Kit, spark: Any):
 def test_what_is_listed_kept_and_removed(kit: S3Kit):
     files = files_at(kit.path, renames=False)
     assert isinstance(files, S3Files)
-    assert [files.kept("full/one", text) for text in ("a", "größe")] == ["a", "a"]
-    files.kept("full/deep/part", "four")
-    files.kept("full/_hidden/part", "x")
+    assert [files.put_if_absent("full/one", text) for text in ("a", "größe")] == ["a", "a"]
+    files.put_if_absent("full/deep/part", "four")
+    files.put_if_absent("full/_hidden/part", "x")
     assert files.listed("full") == {"deep/part": 4, "one": 1}
     assert files.listed("nothing") is None
     assert files.names("full") == ["_hidden", "deep", "one"]

@@ -115,14 +115,14 @@ def test_what_is_listed_and_removed(files: HadoopFiles):
 
 def test_what_is_kept_once_is_never_replaced(files: HadoopFiles, monkeypatch: pytest.MonkeyPatch):
     """Also where somebody else keeps something just then, and neither has found anything there."""
-    assert [files.kept("full/one", text) for text in ("a", "größe")] == ["a", "a"]
+    assert [files.put_if_absent("full/one", text) for text in ("a", "größe")] == ["a", "a"]
     move = HadoopFiles.move
 
     def later(ours: HadoopFiles, source: str, target: str) -> bool:
         monkeypatch.setattr(HadoopFiles, "move", move)
-        assert files.kept("full/two", "the other's: größe") == "the other's: größe"
+        assert files.put_if_absent("full/two", "the other's: größe") == "the other's: größe"
         return move(ours, source, target)
 
     monkeypatch.setattr(HadoopFiles, "move", later)
-    assert files.kept("full/two", "ours") == "the other's: größe"
+    assert files.put_if_absent("full/two", "ours") == "the other's: größe"
     assert files.names("full") == [".part.crc", "_hidden", "deep", "one", "two"]

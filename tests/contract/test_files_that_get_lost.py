@@ -78,7 +78,7 @@ def breaking_moves(
     """Before publishing step ``number``, from 0, ``what`` happens: a rename, or a list; the steps
     so far.
     """
-    move, kept, moved = LocalFiles.move, LocalFiles.kept, list[str]()
+    move, put_if_absent, moved = LocalFiles.move, LocalFiles.put_if_absent, list[str]()
 
     def published(target: str) -> None:
         if not target.startswith("_onceward"):
@@ -92,7 +92,7 @@ def breaking_moves(
 
     def broken_list(files: LocalFiles, path: str, text: str) -> str:
         published(path)
-        return kept(files, path, text)
+        return put_if_absent(files, path, text)
 
     patch.setattr(LocalFiles, "move", broken)
     patch.setattr(LocalFiles, "kept", broken_list)
@@ -158,13 +158,13 @@ def test_a_file_system_that_fails_while_a_batch_is_published(
 
 
 def publishing_nothing(patch: pytest.MonkeyPatch) -> None:
-    move, kept = LocalFiles.move, LocalFiles.kept
+    move, put_if_absent = LocalFiles.move, LocalFiles.put_if_absent
 
     def broken(files: LocalFiles, source: str, target: str) -> bool:
         return move(files, source, target) if target.startswith("_onceward") else bool(fail())
 
     def broken_list(files: LocalFiles, path: str, text: str) -> str:
-        return kept(files, path, text) if path.startswith("_onceward") else str(fail())
+        return put_if_absent(files, path, text) if path.startswith("_onceward") else str(fail())
 
     patch.setattr(LocalFiles, "move", broken)
     patch.setattr(LocalFiles, "kept", broken_list)
@@ -194,14 +194,14 @@ def test_prepared_files_that_are_gone_stop_the_query_by_name(
         with pytest.raises(Died):
             run_batch(kit, 1, SECOND)
     gone, *left = prepared(kit)
-    kept = gone.read_bytes()
+    put_if_absent = gone.read_bytes()
     gone.unlink()
     for _ in range(2):
         with pytest.raises(PreparedDataLost, match="contract@"):
             run_batch(kit, 1, SECOND)
     assert kit.layout == "flat" or kit.visible() == Counter(FIRST), "half a batch was published"
     gone.parent.mkdir(exist_ok=True)
-    gone.write_bytes(kept)
+    gone.write_bytes(put_if_absent)
     run_batch(kit, 1, SECOND)
     assert_holds(kit, FIRST + SECOND, 1)
     assert left
@@ -413,11 +413,11 @@ def test_another_shape_below_the_same_path_is_refused_by_name(
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff"])
 def test_a_shape_that_is_damaged_is_named(kit: HereKit, damage: bytes):
     run_batch(kit, 0, FIRST)
-    kept = kit.folder / "out" / "_onceward" / "shape.json"
-    kept.write_bytes(damage)
+    put_if_absent = kit.folder / "out" / "_onceward" / "shape.json"
+    put_if_absent.write_bytes(damage)
     with pytest.raises(ConfigurationError, match=r"shape\.json is damaged") as damaged:
         run_batch(kit, 1, SECOND)
-    kept.write_text(json.dumps(damaged.value.details["asked"]))
+    put_if_absent.write_text(json.dumps(damaged.value.details["asked"]))
     run_batch(kit, 1, SECOND)
     assert_holds(kit, FIRST + SECOND, 1)
 

@@ -410,14 +410,14 @@ def test_what_a_load_only_warns_of_is_refused(
     my_place.sql("CREATE TABLE {s}.t (x bigint)")
     process = Process(my_place).open()  # type: ignore[arg-type]
     begun: Any = process.begin()
-    create = begun._kept.create_staging
+    create = begun._run.create_staging
 
     def changed(name: str, staged: Any) -> Any:
         opening = create(name, staged)
         my_place.sql(f"ALTER TABLE {{s}}.{name} MODIFY x {theirs}")
         return opening
 
-    monkeypatch.setattr(begun._kept, "create_staging", changed)
+    monkeypatch.setattr(begun._run, "create_staging", changed)
     frame = ArrowFrame(pa.table({"x": pa.array([value], pa.int64())}))
     with pytest.raises(RowRefused, match="something else than it was given"):
         begun.write(Write(frame, f"{my_place.schema}.t"), batch(0))  # type: ignore[arg-type]
@@ -430,7 +430,7 @@ def test_a_row_that_a_load_leaves_out_is_noticed(my_place: Place) -> None:
     """LOCAL skips a row whose key is there."""
     my_place.sql("CREATE TABLE {s}.t (x bigint)")
     process = Process(my_place).open()  # type: ignore[arg-type]
-    run = process.begin()._kept  # type: ignore[attr-defined]
+    run = process.begin()._run  # type: ignore[attr-defined]
     opening = run.create_staging("onceward_staging_here", {"x": "bigint"})
     for expected_error in (None, RowRefused):
         writer = opening(TaskAttempt(0, 0, 7))
@@ -451,7 +451,7 @@ def test_what_a_crash_left_is_dropped_by_the_next_start_and_nothing_else(my_plac
     dead.write(ArrowFrame(pa.table({"x": [1]})))
     (left,) = my_place.staging()
     opening = staging.OpenStagingWriter(
-        dead.attempt._dialect._said,  # type: ignore[attr-defined]
+        dead.attempt._dialect._parameters,  # type: ignore[attr-defined]
         f"`{my_place.schema}`.`{left}`",
     )
     other = "onceward_staging_0123456789abcdef_1_1_0"
@@ -470,7 +470,7 @@ def test_staging_of_a_decided_batch_goes_with_it_or_with_the_next_start(my_place
     my_place.sql("CREATE TABLE {s}.t (x bigint)")
     dead = Process(my_place).open()  # type: ignore[arg-type]
     dead.stage(ArrowFrame(pa.table({"x": [1]})))
-    dead.attempt._kept.chain.commit()  # type: ignore[attr-defined]
+    dead.attempt._run.chain.commit()  # type: ignore[attr-defined]
     assert len(my_place.staging()) == 1
     assert my_place.sql("SELECT x FROM {s}.t") == [(1,)]
     Process(my_place).open()  # type: ignore[arg-type]

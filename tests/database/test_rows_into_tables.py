@@ -272,7 +272,7 @@ def test_an_older_copy_makes_no_staging_table_any_more(anywhere: Place) -> None:
     zombie.begin()
     Process(anywhere).open()  # type: ignore[arg-type]
     with pytest.raises(Fenced):
-        zombie.attempt._kept.create_staging("onceward_staging_late", {"x": "bigint"})  # type: ignore[attr-defined]
+        zombie.attempt._run.create_staging("onceward_staging_late", {"x": "bigint"})  # type: ignore[attr-defined]
     assert anywhere.staging() == []
 
 
@@ -301,7 +301,7 @@ def test_an_older_copy_drops_nothing_of_its_heirs(
 
     def and_stand_still() -> None:
         heir.open().stage(ArrowFrame(pa.table({"x": [1]})))
-        heir.attempt._kept.chain.abort()  # type: ignore[attr-defined]
+        heir.attempt._run.chain.abort()  # type: ignore[attr-defined]
         drop()
 
     monkeypatch.setattr(zombie.run, "drop_what_is_left", and_stand_still)
@@ -314,7 +314,7 @@ def test_an_older_copy_drops_nothing_of_its_heirs(
 
 def late_task(dead: Process, table: str) -> None:
     """Of an executor that was stopped all the while."""
-    run = dead.attempt._kept  # type: ignore[attr-defined]
+    run = dead.attempt._run  # type: ignore[attr-defined]
     with run.chain.session() as connection:
         words = connection_words(connection)
     writer = staging.OpenStagingWriter(words, run.schema, table)(TaskAttempt(0, 0, 7))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.lake.delta import changed, rules, told
+from onceward.lake.delta import changed, column_texts, rules
 from onceward.spark.tables.delta_table import Shape
 
 MAPPED = "delta.columnMapping.physicalName"
@@ -60,7 +60,7 @@ A = field("a", "integer")
     ],
 )
 def test_what_files_care_about(then: Shape, now: Shape, fits: bool):
-    before = {"columns": told(then), "partition_by": list(then.partition_by)}
+    before = {"columns": column_texts(then), "partition_by": list(then.partition_by)}
     assert (changed(before, now) == "") is fits
 
 

@@ -264,7 +264,7 @@ class TestLocalFiles:
         """
         synced: list[list[str]] = []
         monkeypatch.setattr(file_system, "sync", lambda path: synced.append(files.names("empty")))
-        assert files.kept("empty/note", "text") == "text"
+        assert files.put_if_absent("empty/note", "text") == "text"
         assert synced[-1] == ["note"]
 
     @pytest.mark.parametrize("written", [True, False])
@@ -274,7 +274,7 @@ class TestLocalFiles:
         """A power failure would bring files back that no note tells of."""
         place, root = manifest.list_place("p@1.0", "batch", "p@0"), Path(str(files.local))
         (root / manifest.PREPARED).mkdir(parents=True)
-        files.kept(place.note, place.manifest)
+        files.put_if_absent(place.note, place.manifest)
         if written:
             (root / place.files).mkdir(parents=True)
         synced: list[tuple[str, bool, bool]] = []
@@ -306,7 +306,7 @@ class TestLocalFiles:
         assert (files.size("file"), files.size("nothing")) == (3, None)
 
     def test_what_is_kept_once_is_never_replaced(self, files: LocalFiles):
-        assert [files.kept("full/one", text) for text in ("a", "b")] == ["a", "a"]
+        assert [files.put_if_absent("full/one", text) for text in ("a", "b")] == ["a", "a"]
         assert files.names("full") == [".part.crc", "_hidden", "deep", "one"]
 
     def test_of_two_who_keep_something_one_wins(
@@ -317,11 +317,11 @@ class TestLocalFiles:
 
         def later(source: str, target: str) -> None:
             monkeypatch.setattr(os, "link", link)
-            assert files.kept("full/one", "the other's") == "the other's"
+            assert files.put_if_absent("full/one", "the other's") == "the other's"
             link(source, target)
 
         monkeypatch.setattr(os, "link", later)
-        assert files.kept("full/one", "ours") == "the other's"
+        assert files.put_if_absent("full/one", "ours") == "the other's"
 
     def test_what_is_removed(self, files: LocalFiles):
         for path in ("full", "file", "nothing", "full"):

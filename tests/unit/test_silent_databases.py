@@ -28,9 +28,9 @@ def silent() -> Iterator[int]:
 
 def test_a_mysql_that_says_nothing_is_no_server(silent: int) -> None:
     """(libpq has such a limit of its own.)"""
-    said = MySQL(f"mysql://u:p@127.0.0.1:{silent}/d?connect_timeout=1").said
+    parameters = MySQL(f"mysql://u:p@127.0.0.1:{silent}/d?connect_timeout=1").parameters
     with pytest.raises(SendFailed), named("connecting"):
-        connected(said, "test")
+        connected(parameters, "test")
 
 
 class Stopped(Exception):

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 
 import onceward as ow
 from onceward.delivery import row_files
-from onceward.delivery.chunks import Delivery, told
+from onceward.delivery.chunks import Delivery, output_data
 from onceward.delivery.row_files import RowFile, RowFileWriter
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.two_phase import Task
@@ -159,7 +159,7 @@ def test_chunks_are_the_same_wherever_a_start_goes_on(
         lost = data.draw(st.sets(st.sampled_from(names))) if names else set()
         record = LedgerRecord(PipelineId("p"), 30, BATCH, (), AttemptId(0, 0), {}, 0)
         delivery = Delivery(
-            record, {**told(ATTEMPT, chunk_rows, {}), "delivered": delivered}, names
+            record, {**output_data(ATTEMPT, chunk_rows, {}), "delivered": delivered}, names
         )
         needed = {file.name for file in delivery.needed}
         assert needed == {name for rows in wanted[delivered:] for _, name in rows}

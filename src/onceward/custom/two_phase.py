@@ -188,7 +188,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
             name: value for name, value in vars(self).items() if name not in self._of_the_engine
         }
 
-    def _told(self) -> object:
+    def _construction(self) -> object:
         """Return what the subclass was built with: equal for two that write the same to the same
         place."""
         return self.__getstate__()
@@ -209,11 +209,11 @@ class _BuiltAlike:
         if not isinstance(other, _BuiltAlike):
             return NotImplemented
         ours, theirs = self._sink, other._sink
-        return type(ours) is type(theirs) and self._said() == other._said()
+        return type(ours) is type(theirs) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
         return hash(type(self._sink))
 
-    def _said(self) -> tuple[object, ...]:
+    def _identity(self) -> tuple[object, ...]:
         sink = self._sink
-        return sink._policy, sink._commit_timeout_s, sink._told()
+        return sink._policy, sink._commit_timeout_s, sink._construction()

@@ -159,8 +159,8 @@ class _Site:
         """Return whether the visitor knows the token, or none is needed."""
         if not self._token:
             return True
-        scheme, _, told = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _same(told, self._token):
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _same(token, self._token):
             return True
         return _same(request.cookies.get(_COOKIE, ""), self._session)
 
@@ -171,8 +171,8 @@ class _Site:
                 body += chunk
                 if len(body) > _MOST_LOGIN_BYTES:
                     return PlainTextResponse("that is no token", 413)
-            told = _form_value(body, "token")
-            if self._token and _same(told, self._token):
+            token = _form_value(body, "token")
+            if self._token and _same(token, self._token):
                 answer = RedirectResponse("/", 303)
                 answer.set_cookie(_COOKIE, self._session, httponly=True, samesite="strict")
                 return answer
@@ -249,11 +249,11 @@ class _Site:
         """
         self._streams += 1
         try:
-            told, quiet = -1, 0
+            sent, quiet = -1, 0
             while not self._is_ending():
                 number = self._watcher.snapshot.number
-                if number != told:
-                    told, quiet = number, 0
+                if number != sent:
+                    sent, quiet = number, 0
                     yield f"data: {number}\n\n"
                 elif (quiet := quiet + 1) % _HEARTBEAT_LOOKS == 0:
                     yield ": still here\n\n"
@@ -277,8 +277,8 @@ class _Site:
         return HTMLResponse(make(title, body, self._watcher.snapshot, _now_ms()), status)
 
 
-def _same(told: str, known: str) -> bool:
-    return hmac.compare_digest(told.encode(), known.encode())
+def _same(token: str, known: str) -> bool:
+    return hmac.compare_digest(token.encode(), known.encode())
 
 
 def _form_value(body: bytes, name: str) -> str:

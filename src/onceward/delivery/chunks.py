@@ -64,20 +64,24 @@ class Gap(NamedTuple):
 class Delivery:
     """The chunks of one decided batch.
 
-    :param told: what the ledger record says of it, as :func:`told` made it.
+    :param output: what the ledger record says of it, as :func:`output` made it.
     :param branch: the sink's name in a fan-out, in which others deliver rows of the same attempt.
     """
 
     def __init__(
-        self, record: LedgerRecord, told: Mapping[str, Any], names: Iterable[Any], branch: str = ""
+        self,
+        record: LedgerRecord,
+        output: Mapping[str, Any],
+        names: Iterable[Any],
+        branch: str = "",
     ) -> None:
         self._record = record
         self._branch = branch
-        self._attempt = AttemptId(*told["attempt"])
-        self._chunk_rows = int(told["chunk_rows"])
-        self.settings: Mapping[str, Any] = told["settings"]
+        self._attempt = AttemptId(*output["attempt"])
+        self._chunk_rows = int(output["chunk_rows"])
+        self.settings: Mapping[str, Any] = output["settings"]
         """Of the sink when the batch was decided: those that say what its rows are to become."""
-        self.delivered = int(told["delivered"])
+        self.delivered = int(output["delivered"])
         """So many chunks, as far as the ledger knows."""
         by_frame = groupby(
             sorted(map(RowFile.of, names), key=lambda file: file.frame), lambda file: file.frame
@@ -134,7 +138,9 @@ class Delivery:
         return -(-sum(file.rows for file in files) // self._chunk_rows)
 
 
-def told(attempt: AttemptId, chunk_rows: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+def output_data(
+    attempt: AttemptId, chunk_rows: int, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return for the ledger record, beside the files, what a chunk's key and rows depend on, and
     what the rows are to become.
 

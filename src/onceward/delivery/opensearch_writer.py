@@ -174,8 +174,8 @@ class OpenSearchWriter(UpsertWriter):
 
     def _lines(self, upsert: Upsert) -> bytes:
         version = version_number(upsert, self.by_column)
-        said = {"_id": upsert.key, "version": version, "version_type": "external_gte"}
-        text = as_json({"delete" if upsert.row is None else "index": said}) + "\n"
+        header = {"_id": upsert.key, "version": version, "version_type": "external_gte"}
+        text = as_json({"delete" if upsert.row is None else "index": header}) + "\n"
         if upsert.row is not None:
             text += (
                 as_json({name: value for name, value in upsert.row.items() if value is not None})
@@ -203,7 +203,7 @@ class OpenSearchWriter(UpsertWriter):
             if error is None and (status < 300 or (status == 404 and upsert.row is None)):
                 # 404: there was nothing to delete, and the version is kept all the same
                 continue
-            kind, reason = _said(error)
+            kind, reason = _error_of_answer(error)
             if kind == _CONFLICT:
                 if not self._is_news(upsert, reason):
                     wrong.append(refused(upsert.key, _NEWER.format(reason), RESTORE))
@@ -246,9 +246,9 @@ class OpenSearchWriter(UpsertWriter):
         names = sorted({*behind, *found})
         aliases = [one.get("aliases", {}).get(self.index, {}) for one in behind.values()]
         is_rolled = any("is_write_index" in alias for alias in aliases) or any(
-            self.index == said
+            self.index == value
             for one in found.values()
-            for said in one.get("settings", {}).values()
+            for value in one.get("settings", {}).values()
         )
         if len(names) > 1 or is_rolled or (names and not behind and names != [self.index]):
             raise ConfigurationError(
@@ -274,17 +274,17 @@ class OpenSearchWriter(UpsertWriter):
             log.debug(
                 "made the index %s, which keeps versions of deletes for %d s", self.index, seconds
             )
-        for name, said in found.items():
-            kept = {**said.get("defaults", {}), **said.get("settings", {})}.get(
+        for name, settings in found.items():
+            retention = {**settings.get("defaults", {}), **settings.get("settings", {})}.get(
                 "index.gc_deletes", "60s"
             )
-            if parse_seconds(kept) < seconds:
+            if parse_seconds(retention) < seconds:
                 self._asked("PUT", f"/{quote(name, safe='')}/_settings", wanted)
                 log.debug(
                     "index %s keeps versions of deletes for %d s now; it was %s",
                     name,
                     seconds,
-                    kept,
+                    retention,
                 )
 
     def _asked(
@@ -311,18 +311,24 @@ class OpenSearchWriter(UpsertWriter):
         )
         where = f"{method} {path.partition('?')[0]}"
         try:
-            said = json.loads(answer.data)
+            document = json.loads(answer.data)
         except ValueError:
-            said = answer.data[:200].decode(errors="replace")
+            document = answer.data[:200].decode(errors="replace")
         if answer.status < 300:
-            if not isinstance(said, dict):
-                raise NotTaken(f"{where} is not answered as OpenSearch does: {said}")
-            return said
+            if not isinstance(document, dict):
+                raise NotTaken(f"{where} is not answered as OpenSearch does: {document}")
+            return document
         if answer.status == 404 and missing is not None:
             return missing
-        kind, reason = _said(said.get("error") if isinstance(said, dict) else said)
+        kind, reason = _error_of_answer(
+            document.get("error") if isinstance(document, dict) else document
+        )
         raise self._refused(
-            where, answer.status, kind, reason, its_own=isinstance(said, dict) and "error" in said
+            where,
+            answer.status,
+            kind,
+            reason,
+            its_own=isinstance(document, dict) and "error" in document,
         )
 
     def _refused(
@@ -440,7 +446,7 @@ def _may_pass(status: int, kind: str) -> bool:
     return status >= 500 or status in _NOT_NOW or kind == _BLOCKED
 
 
-def _said(error: Any) -> tuple[str, str]:
+def _error_of_answer(error: Any) -> tuple[str, str]:
     """Return the kind of an error and its reason, with the reason behind it, which has the
     field.
     """

@@ -113,14 +113,14 @@ class RedisWriter(UpsertWriter):
         for upsert in upserts:
             key = self.prefix + upsert.key
             deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
-            said = [
+            arguments = [
                 upsert.version,
                 upsert.attempt,
                 upsert.counted_by,
                 deleted,
                 *fields(upsert.row),
             ]
-            pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *said)
+            pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *arguments)
         try:
             answers = pipe.execute()
         except client_library().exceptions.NoScriptError:

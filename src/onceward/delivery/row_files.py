@@ -188,7 +188,7 @@ class RowFileWriter(TaskWriter):
         self._file: _Summing | None = None
         self._stream: Any = None
         self._rows = 0
-        self._kept = False
+        self._is_pre_committed = False
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows as one block of Arrow's stream format."""
@@ -223,7 +223,7 @@ class RowFileWriter(TaskWriter):
             self._path = self._path.rename(self._folder / name)
             # So that the name outlasts a power failure
             sync(self._folder)
-        self._kept = True
+        self._is_pre_committed = True
         return name
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class RowFileWriter(TaskWriter):
         if self._file is None:
             return
         self._file.file.close()
-        if not self._kept:
+        if not self._is_pre_committed:
             # The next start of the query lists it, and drops it
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)

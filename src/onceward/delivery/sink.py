@@ -178,7 +178,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         hold connections."""
         return {"folder": self.folder}
 
-    def _told(self) -> object:
+    def _construction(self) -> object:
         return self.folder, self.chunk_rows, self.deliver
 
 

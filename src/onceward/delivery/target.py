@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from onceward import events, surroundings
-from onceward.delivery.chunks import Chunk, Delivery, told
+from onceward.delivery.chunks import Chunk, Delivery, output_data
 from onceward.delivery.row_files import Looked, RowFile, not_shared, reached
 from onceward.durable import make, sync
 from onceward.engine.ledger.chain import Chain, takeover_error
@@ -132,8 +132,8 @@ def _write(note: Path, text: str) -> None:
 
 
 KIND = "write_ahead"
-"""Of a ledger record's output: as of ``two_phase``, and what :func:`onceward.delivery.chunks.told`
-says.
+"""Of a ledger record's output: as of ``two_phase``, and what
+:func:`onceward.delivery.chunks.output_data` says.
 """
 
 OWNED_SECONDS = 1.0
@@ -258,12 +258,13 @@ class WriteAheadTarget(TwoPhaseTarget):
         if then == now:
             return
         others = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-        said, here = (
-            ", ".join(f"{name}={told.get(name)!r}" for name in others) for told in (then, now)
+        before, here = (
+            ", ".join(f"{name}={settings.get(name)!r}" for name in others)
+            for settings in (then, now)
         )
         raise ConfigurationError(
             f"{record.batch} of pipeline {record.pipeline} is decided and not delivered yet, and "
-            f"its rows were stored to be written with {said}; this sink has {here}",
+            f"its rows were stored to be written with {before}; this sink has {here}",
             next_step="start the query once more with the settings of then, until its batch is "
             "delivered; then change them",
             details={
@@ -394,7 +395,7 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                 )
         data = {
             **output.data,
-            **told(self.id, self.chunk_rows, self.settings),
+            **output_data(self.id, self.chunk_rows, self.settings),
             "store": str(self.folder),
         }
         return prepared._replace(outputs={KIND: replace(output, data=data)})

@@ -53,8 +53,8 @@ def _within(value: Any) -> Any:
         or (isinstance(value, float) and math.isfinite(value))
     ):
         return value
-    said = text(value)
-    return base64.b64encode(said).decode() if isinstance(said, bytes) else said
+    key = text(value)
+    return base64.b64encode(key).decode() if isinstance(key, bytes) else key
 
 
 class UpsertWriter(ABC):

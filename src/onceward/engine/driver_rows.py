@@ -134,10 +134,10 @@ def bounded(frame: DataFrame, bound: Bound, size: str) -> DataFrame:
     one without its content."""
     oversized = f"({size}) > {bound.record_bytes}"
     names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
-    kept = [f"IF({oversized}, NULL, {name}) AS {name}" for name in names]
+    columns = [f"IF({oversized}, NULL, {name}) AS {name}" for name in names]
     # A filter, no LIMIT: Spark runs that one in several jobs, one after the other.
     return frame.where(f"({_ROW_IN_TASK}) <= {bound.rows}").selectExpr(
-        *kept, f"{oversized} AS {_OVERSIZED}"
+        *columns, f"{oversized} AS {_OVERSIZED}"
     )
 
 

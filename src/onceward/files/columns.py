@@ -71,7 +71,7 @@ def _attempt_is_taken(schema: StructType, settings: FileSinkSettings) -> Invalid
 
 
 def _files_are_empty(schema: StructType, settings: FileSinkSettings) -> InvalidColumn | None:
-    if kept(schema.names, settings.partition_by):
+    if columns_in_files(schema.names, settings.partition_by):
         return None
     return InvalidColumn(
         "the frame has no columns but those of partition_by, which become folders",
@@ -80,7 +80,7 @@ def _files_are_empty(schema: StructType, settings: FileSinkSettings) -> InvalidC
 
 
 def _is_no_text(schema: StructType, settings: FileSinkSettings) -> InvalidColumn | None:
-    names = kept(schema.names, settings.partition_by)
+    names = columns_in_files(schema.names, settings.partition_by)
     kinds = [type(schema[name].dataType) for name in names]
     if settings.format != "text" or kinds == [StringType]:
         return None
@@ -91,7 +91,7 @@ def _is_no_text(schema: StructType, settings: FileSinkSettings) -> InvalidColumn
 
 
 def _is_no_csv(schema: StructType, settings: FileSinkSettings) -> InvalidColumn | None:
-    for name in kept(schema.names, settings.partition_by):
+    for name in columns_in_files(schema.names, settings.partition_by):
         if settings.format == "csv" and isinstance(schema[name].dataType, BinaryType):
             return InvalidColumn(
                 f"column {name} is of type binary, of which a CSV file would have the bytes' "
@@ -117,7 +117,7 @@ def _lower(schema: StructType) -> set[str]:
     return {name.lower() for name in schema.names}
 
 
-def kept(names: Sequence[str], partition_by: Sequence[str]) -> list[str]:
+def columns_in_files(names: Sequence[str], partition_by: Sequence[str]) -> list[str]:
     """Return the columns that are in the files, in their order: the others become folders."""
     folders = {column.lower() for column in partition_by}
     return [name for name in names if name.lower() not in folders]

@@ -125,7 +125,7 @@ def publish_what_is_left(files: Files, batch: Committable) -> None:
 def _write(files: Files, batch: Committable, names: Mapping[str, int]) -> None:
     listing = _listing(files, batch, names)
     files.make(MANIFESTS)
-    if files.kept(batch.to, listing) != listing:
+    if files.put_if_absent(batch.to, listing) != listing:
         raise ConfigurationError(
             f"{files.uri(batch.to)} is there, and does not list the files of the batch that is "
             "decided: somebody else has written it",
@@ -146,14 +146,14 @@ def drop(files: Files, attempt: str) -> None:
         # whoever wrote the note died over it
         if finished(name) == attempt:
             files.remove(f"{PREPARED}/{name}")
-    said = files.text(note)
+    target = files.text(note)
     # nothing was written, or a list has it
-    if said is None:
+    if target is None:
         return
-    if said.startswith(f"{MANIFESTS}/") and attempt in _listed(files, said):
+    if target.startswith(f"{MANIFESTS}/") and attempt in _listed(files, target):
         log.error(
             "%s names files of attempt %s, which is to be dropped: they stay",
-            files.uri(said),
+            files.uri(target),
             attempt,
         )
     else:

@@ -131,7 +131,7 @@ class Publisher:
             if self._settings.renames:
                 return self.files.uri(f"{PREPARED}/{attempt}")
             place = self._place(attempt, sequence)
-            self.files.kept(place.note, place.manifest)
+            self.files.put_if_absent(place.note, place.manifest)
             return self.files.uri(place.files)
 
     def _place(self, attempt: str, sequence: int) -> manifest.Place:
@@ -197,11 +197,11 @@ class Publisher:
             if name.startswith(("_temporary", "__magic")):
                 self.files.remove(f"{ready}/{name}")
         found = self.files.listed(ready) or {}
-        said = sum(job.files for job in jobs), sum(job.bytes for job in jobs)
+        written = sum(job.files for job in jobs), sum(job.bytes for job in jobs)
         there = len(found), sum(found.values())
-        if there != said:
+        if there != written:
             raise ReportMismatch(
-                f"tasks have written {said[0]} files of {said[1]} bytes, and {there[0]} of "
+                f"tasks have written {written[0]} files of {written[1]} bytes, and {there[0]} of "
                 f"{there[1]} bytes are in {self.files.uri(ready)}",
                 next_step="nothing, the batch runs again; if it repeats, see that the path is one "
                 "that driver and executors share, and that nobody else writes or deletes below "

@@ -81,9 +81,9 @@ def read_files(
 
 
 def _shape(files: Files) -> dict[str, Any]:
-    said = files.text(SHAPE)
+    text = files.text(SHAPE)
     try:
-        shape = json.loads(said) if said is not None else None
+        shape = json.loads(text) if text is not None else None
         if isinstance(shape, dict) and {"format", "layout"} <= shape.keys():
             return shape
     except ValueError:

@@ -79,18 +79,18 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
     :raises OSError: the file system does not do its part.
     """
     ours = reader_shape(settings)
-    kept = _read(files, SHAPE, ours)
-    if kept == ours:
+    existing = _read(files, SHAPE, ours)
+    if existing == ours:
         return
-    names = [name for name in {**ours, **kept} if kept.get(name) != ours.get(name)]
+    names = [name for name in {**ours, **existing} if existing.get(name) != ours.get(name)]
     raise ConfigurationError(
-        f"the files below {files.root} are written with {_said(kept, names)}, and this sink has "
-        f"{_said(ours, names)}: readers of the path would pass over files of one of them, or read "
-        "them wrongly",
+        f"the files below {files.root} are written with {_settings_text(existing, names)}, and "
+        f"this sink has {_settings_text(ours, names)}: readers of the path would pass over files "
+        "of one of them, or read them wrongly",
         next_step="give the sink what the path has, or another path (the pipeline_id and the "
         "ledger may stay); or, where nothing below the path is wanted any more, empty it, write "
         f"{_text(ours)} into {files.uri(SHAPE)}, and delete {COLUMNS}, if that is there",
-        details={"kept": kept, "asked": ours},
+        details={"kept": existing, "asked": ours},
     )
 
 
@@ -101,11 +101,11 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
     :raises OSError: the file system does not do its part.
     """
     ours = list(columns)
-    kept = _read(files, COLUMNS, ours)
-    if kept != ours:
+    existing = _read(files, COLUMNS, ours)
+    if existing != ours:
         raise InvalidColumn(
             f"the frame has the columns {', '.join(ours)}, and the CSV files below {files.root} "
-            f"have {', '.join(map(str, kept))}: readers go by their order",
+            f"have {', '.join(map(str, existing))}: readers go by their order",
             next_step="select these in this order, or write the frame to another path; or, where "
             f"there are no such files yet, delete {files.uri(COLUMNS)}",
         )
@@ -113,26 +113,26 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
 
 def _read(files: Files, path: str, ours: Any) -> Any:
     """Return what is kept at ``path``: ``ours``, or what somebody else has put there before."""
-    text = files.kept(path, _text(ours) + "\n")
+    text = files.put_if_absent(path, _text(ours) + "\n")
     try:
-        kept = json.loads(text)
+        existing = json.loads(text)
     except ValueError:
-        kept = None
-    if not isinstance(kept, type(ours)):
+        existing = None
+    if not isinstance(existing, type(ours)):
         raise ConfigurationError(
             f"{files.uri(path)} is damaged: {text[:100]!r}",
             next_step=f"restore it, or write {_text(ours)} into it",
             details={"asked": ours},
         )
-    return kept
+    return existing
 
 
-def _text(kept: Any) -> str:
+def _text(value: Any) -> str:
     """Format it as one line, so that it can be written by hand."""
-    return json.dumps(kept)
+    return json.dumps(value)
 
 
-def _said(shape: Mapping[str, Any], names: Sequence[str]) -> str:
+def _settings_text(shape: Mapping[str, Any], names: Sequence[str]) -> str:
     return ", ".join(
         f"{name}={shape[name]!r}" if name in shape else f"no {name}" for name in names
     )

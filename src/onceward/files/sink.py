@@ -144,7 +144,7 @@ class FileSink(ForeachBatchSink):
         must_know(frame.sparkSession, self.settings.format)
         must_keep_times(frame, self.settings.format, self.settings.options)
         columns.check(frame.schema, self.settings)
-        in_files = columns.kept(frame.columns, self.settings.partition_by)
+        in_files = columns.columns_in_files(frame.columns, self.settings.partition_by)
         return Write(guarded(frame, self.settings.format, self.settings.options, in_files))
 
     def __repr__(self) -> str:

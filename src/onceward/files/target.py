@@ -22,7 +22,7 @@ from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
 from onceward.engine.target import Write, event_ids
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import ConfigurationError, ReportMismatch
-from onceward.files.columns import kept
+from onceward.files.columns import columns_in_files
 from onceward.files.publishing import Publisher
 from onceward.files.settings import FileSinkSettings
 from onceward.ids import AttemptId, chain_mark, chain_prefix
@@ -50,7 +50,7 @@ class Rolling(NamedTuple):
     file_bytes: int | None = None
     row_bytes: float | None = None
 
-    def told(self, frame: DataFrame) -> FileFormat:
+    def format_for(self, frame: DataFrame) -> FileFormat:
         """Return the format for ``frame``."""
         if self.file_bytes is None:
             return self.how
@@ -99,11 +99,13 @@ class FileAttempt(SparkJobsAttempt):
         ids = {**event_ids(self._policy.pipeline, running), **self.ids}
         with events.step(events.SEND, **ids) as values:
             if self._how.name == "csv":
-                self._publisher.must_have(kept(write.frame.columns, self._how.partition_by))
+                self._publisher.must_have(
+                    columns_in_files(write.frame.columns, self._how.partition_by)
+                )
             written = file_writer.write(
                 write.frame,
                 self._publisher.opened(self._name, self._sequence),
-                self._rolling.told(write.frame),
+                self._rolling.format_for(write.frame),
                 self._computation,
                 self._limit.passed,
             )

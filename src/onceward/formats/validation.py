@@ -117,8 +117,8 @@ def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:
 
 def error_text(tag: str, kind: str, *more: Column) -> Column:
     """Return the text of which :mod:`onceward.spark.batch.failures` makes an error."""
-    said = F.struct(F.lit(kind).alias("raised"), F.lit(tag).alias("tag"), *more)
-    return F.concat(F.lit(RAISED), F.to_json(said))
+    fields = F.struct(F.lit(kind).alias("raised"), F.lit(tag).alias("tag"), *more)
+    return F.concat(F.lit(RAISED), F.to_json(fields))
 
 
 def poison(

@@ -47,7 +47,7 @@ _DIGITS = {"byte": (10, 0), "short": (10, 0), "integer": (10, 0), "long": (20, 0
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
-def told(shape: Shape) -> dict[str, str]:
+def column_texts(shape: Shape) -> dict[str, str]:
     """Return each column's type and its place in the files, as text."""
     return {
         name: json.dumps(
@@ -60,7 +60,7 @@ def told(shape: Shape) -> dict[str, str]:
 def changed(then: Mapping[str, Any], shape: Shape) -> str:
     """Return what is not as it was, as far as files care, if anything.
 
-    :param then: with ``"columns"``, as :func:`told`, and ``"partition_by"``.
+    :param then: with ``"columns"``, as :func:`column_texts`, and ``"partition_by"``.
     """
     columns = {name: json.loads(column) for name, column in then["columns"].items()}
     were = {
@@ -194,7 +194,7 @@ class Delta(LakeTable):
         table = {
             "table": self._table.path,
             "id": shape.table_id,
-            "columns": told(shape),
+            "columns": column_texts(shape),
             "partition_by": list(shape.partition_by),
             "rules": sorted(rules(shape)),
         }

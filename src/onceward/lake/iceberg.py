@@ -170,9 +170,9 @@ def _staged_in(then: Mapping[str, Any]) -> str:
     )
 
 
-def _batch(said: str) -> tuple[str, int]:
+def _batch(text: str) -> tuple[str, int]:
     """Return the ledger and the number of the batch that was published last."""
-    chain, _, number = said.rpartition("@")
+    chain, _, number = text.rpartition("@")
     return chain, int(number)
 
 

@@ -162,13 +162,13 @@ class _Writers:
         """Have the query looked at, and start none."""
         if self._is_planning:
             return self._start(writer, *arguments, **named)
-        told = self.definition(writer)
-        told.mode = named.pop("outputMode", None) or told.mode
-        told.name = named.pop("queryName", None) or told.name
-        told.note_all(**{key: value for key, value in named.items() if value is not None})
+        definition = self.definition(writer)
+        definition.mode = named.pop("outputMode", None) or definition.mode
+        definition.name = named.pop("queryName", None) or definition.name
+        definition.note_all(**{key: value for key, value in named.items() if value is not None})
         self._is_planning = True
         try:
-            self._found(told)
+            self._found(definition)
         finally:
             self._is_planning = False
         return _NotStarted()
@@ -210,9 +210,9 @@ def _queries_intercepted(found: Callable[[_Definition], None]) -> Iterator[None]
     notes: dict[str, Callable[..., None]] = {
         "option": _Definition.note,
         "options": _Definition.note_all,
-        "outputMode": lambda told, outputMode: setattr(told, "mode", outputMode),  # noqa: N803
-        "queryName": lambda told, queryName: setattr(told, "name", queryName),  # noqa: N803
-        "foreachBatch": lambda told, func: setattr(told, "function", func),
+        "outputMode": lambda query, outputMode: setattr(query, "mode", outputMode),  # noqa: N803
+        "queryName": lambda query, queryName: setattr(query, "name", queryName),  # noqa: N803
+        "foreachBatch": lambda query, func: setattr(query, "function", func),
     }
     noted = {method: writers.noting(method, note) for method, note in notes.items()}
     with (
@@ -225,10 +225,10 @@ def _queries_intercepted(found: Callable[[_Definition], None]) -> Iterator[None]
         yield
 
 
-def _plan(told: _Definition) -> QueryPlan:
-    sinks = _sinks(told.function)
-    name = told.name or ", ".join(sorted({str(sink._policy.pipeline) for sink in sinks}))
-    checkpoint = _checkpoint(told)
+def _plan(definition: _Definition) -> QueryPlan:
+    sinks = _sinks(definition.function)
+    name = definition.name or ", ".join(sorted({str(sink._policy.pipeline) for sink in sinks}))
+    checkpoint = _checkpoint(definition)
     if not sinks:
         text = "it writes by no sink of Onceward that can be found; it is not looked at"
         return QueryPlan(name or "a query", checkpoint, (Line(Weight.AS_BEFORE, "start", text),))
@@ -240,7 +240,7 @@ def _plan(told: _Definition) -> QueryPlan:
     ) as folder:
         before = _copy_logs(checkpoint, folder)
         look = _Look(sinks)
-        error = look.at(told, folder, before)
+        error = look.at(definition, folder, before)
     lines = [*look.lines, *before.lines(look)]
     if error:
         lines.insert(0, Line(Weight.REFUSED, "start", error))
@@ -248,7 +248,9 @@ def _plan(told: _Definition) -> QueryPlan:
         first = before.committed + 1
         text = f"batch {first} is next, once there is something to read"
         lines.insert(0, Line(Weight.AS_BEFORE, "start", text))
-    columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in told.frame.schema.fields)
+    columns = ", ".join(
+        f"{f.name} {f.dataType.simpleString()}" for f in definition.frame.schema.fields
+    )
     lines.append(Line(Weight.AS_BEFORE, "output", columns))
     return QueryPlan(name, checkpoint, tuple(lines))
 
@@ -265,12 +267,12 @@ def _sinks(function: Any) -> list[ForeachBatchSink]:
     return [each for each in named if isinstance(each, ForeachBatchSink)]
 
 
-def _checkpoint(told: _Definition) -> str:
-    given = told.options.get("checkpointlocation")
+def _checkpoint(definition: _Definition) -> str:
+    given = definition.options.get("checkpointlocation")
     if given:
         return given
-    root = told.frame.sparkSession.conf.get("spark.sql.streaming.checkpointLocation", None)
-    return f"{root}/{told.name}" if root and told.name else ""
+    root = definition.frame.sparkSession.conf.get("spark.sql.streaming.checkpointLocation", None)
+    return f"{root}/{definition.name}" if root and definition.name else ""
 
 
 @dataclass(frozen=True)
@@ -310,11 +312,11 @@ class _Look:
         """The batch that a start would begin with; None while there is nothing to read."""
         self.shuffle_partitions = 0
 
-    def at(self, told: _Definition, folder: str, before: _Before) -> str:
+    def at(self, definition: _Definition, folder: str, before: _Before) -> str:
         """Return what refuses the query; empty if nothing does."""
-        conf = told.frame.sparkSession.conf
+        conf = definition.frame.sparkSession.conf
         self.shuffle_partitions = int(conf.get("spark.sql.shuffle.partitions") or 0)
-        error = self._run(told, folder, before, self._sinks)
+        error = self._run(definition, folder, before, self._sinks)
         self.first = self.planned
         if error or self.first is not None or before.committed < 0:
             return error
@@ -323,10 +325,14 @@ class _Look:
         offsets = Path(folder, "offsets")
         logged = (offsets / f"{before.committed}").read_bytes()
         (offsets / f"{before.committed + 1}").write_bytes(logged)
-        return self._run(told, folder, before, ())
+        return self._run(definition, folder, before, ())
 
     def _run(
-        self, told: _Definition, folder: str, before: _Before, sinks: Sequence[ForeachBatchSink]
+        self,
+        definition: _Definition,
+        folder: str,
+        before: _Before,
+        sinks: Sequence[ForeachBatchSink],
     ) -> str:
         failed: list[str] = []
 
@@ -334,7 +340,7 @@ class _Look:
             try:
                 self.planned = running_batch(frame, batch_id)
                 if sinks:
-                    self.lines += _kept(self.planned)
+                    self.lines += _retained(self.planned)
                 for sink in sinks:
                     self.lines.append(_judge(sink, self.planned, before.planned))
             except OncewardError as error:
@@ -342,9 +348,9 @@ class _Look:
             raise _Planned
 
         try:
-            with quiet(told.frame.sparkSession):
+            with quiet(definition.frame.sparkSession):
                 query = (
-                    told.frame.writeStream.outputMode(told.mode)
+                    definition.frame.writeStream.outputMode(definition.mode)
                     .option("checkpointLocation", f"file://{folder}")
                     .trigger(availableNow=True)
                     .foreachBatch(look)
@@ -368,7 +374,7 @@ class _Look:
         return f"{type(ours).__name__}: {ours}" if ours else f"Spark: {cut(str(thrown))} {_NEXT}"
 
 
-def _kept(running: RunningBatch) -> list[Line]:
+def _retained(running: RunningBatch) -> list[Line]:
     """Return whether brokers still have what the batch begins with."""
     found: list[Line] = []
     for source in running.kafka_sources:

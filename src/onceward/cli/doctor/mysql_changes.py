@@ -109,31 +109,31 @@ def _missing(
 
 def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
     """Yield what a query would start with all the same, each with the setting that it is about."""
-    said = server.variables(
+    variables = server.variables(
         "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days",
         "max_binlog_total_size", "gtid_strict_mode",
         "binlog_expire_logs_auto_purge", *_COMPRESSED,
     )  # fmt: skip
-    yield "binlog_expire_logs_seconds", _kept(said)
-    if said.get("binlog_checksum") == "NONE":
+    yield "binlog_expire_logs_seconds", _retention(variables)
+    if variables.get("binlog_checksum") == "NONE":
         what = (
             "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer be "
             "read"
         )
         yield "binlog_checksum", CheckResult("warn", what, "set it to CRC32")
-    if said.get("gtid_strict_mode") == "OFF":
+    if variables.get("gtid_strict_mode") == "OFF":
         what = (
             "gtid_strict_mode: OFF; numbers may come out of order, and a query that meets such "
             "behind a failover is refused"
         )
         yield "gtid_strict_mode", CheckResult("warn", what, "set it to ON")
     for name in _COMPRESSED:
-        if said.get(name) == "ON":
+        if variables.get(name) == "ON":
             yield name, CheckResult("ok", f"{name}: ON; compressed binlogs are read, too")
-    if said.get("max_binlog_total_size", "0") != "0":
+    if variables.get("max_binlog_total_size", "0") != "0":
         what = (
-            f"max_binlog_total_size: {said['max_binlog_total_size']}; binlogs go by their size, "
-            "read or not"
+            f"max_binlog_total_size: {variables['max_binlog_total_size']}; binlogs go by their "
+            "size, read or not"
         )
         yield (
             "",
@@ -141,12 +141,12 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
         )
 
 
-def _kept(said: dict[str, str]) -> CheckResult:
+def _retention(variables: dict[str, str]) -> CheckResult:
     """Report how long a query may be away. Both settings hold where there are two, and MySQL looks
     at one of them only."""
-    days = float(said.get("expire_logs_days", "0"))
-    seconds = float(said.get("binlog_expire_logs_seconds", "0")) or days * _DAY
-    if not seconds or said.get("binlog_expire_logs_auto_purge") == "OFF":
+    days = float(variables.get("expire_logs_days", "0"))
+    seconds = float(variables.get("binlog_expire_logs_seconds", "0")) or days * _DAY
+    if not seconds or variables.get("binlog_expire_logs_auto_purge") == "OFF":
         return CheckResult("ok", "binlogs are kept until somebody removes them")
     if seconds < _DAY:
         return CheckResult(

@@ -102,5 +102,5 @@ def _granted(missing: Missing, dialect: str, account: str) -> Iterator[str]:
         yield f"GRANT SELECT ON {grant_target(database, table)} TO {login};"
 
 
-def _text(said: str) -> str:
-    return "'" + said.replace("\\", "\\\\").replace("'", "''") + "'"
+def _text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

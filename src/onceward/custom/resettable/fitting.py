@@ -143,10 +143,10 @@ def _copied(table: pa.Table) -> pa.Table:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Convert a schema as Spark's Python data sources do. Since Spark 4.2 timestamps need a time
     zone, which the JVM ignores."""
-    said: dict[str, Any] = (
+    options: dict[str, Any] = (
         {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     )
-    return to_arrow_schema(schema, **said)
+    return to_arrow_schema(schema, **options)
 
 
 def _keeps_values(source: pa.DataType, target: pa.DataType) -> bool:

@@ -190,7 +190,7 @@ class Ranges:
         wanted, position = end.rows or 0, end.begins
         parts: list[pa.Table] = [self._fitting.arrow.empty_table()]
         total, calls = 0, 0
-        kept, until = position, 1
+        checkpoint, until = position, 1
         while not (total == wanted and same(position, end.position)):
             # As many rows as the range had, not as a batch may have: rows may have come since, and
             # one read up to the batch's limit would run past the end of the range.
@@ -209,11 +209,11 @@ class Ranges:
                 )
             # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4,
             # 8 … calls (Brent).
-            if same(after, kept):
+            if same(after, checkpoint):
                 raise _goes_in_a_circle(position, after)
             calls += 1
             if calls == until:
-                kept, until = after, 2 * until
+                checkpoint, until = after, 2 * until
             if rows.num_rows:
                 parts.append(rows)
             position = after

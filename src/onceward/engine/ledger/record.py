@@ -207,9 +207,9 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         attempt=AttemptId(int(owner), int(number)),
         outputs={
             str(name): Output(
-                str(told["kind"]), int(told["version"]), int(told["records"]), told["data"]
+                str(output["kind"]), int(output["version"]), int(output["records"]), output["data"]
             )
-            for name, told in document["outputs"].items()
+            for name, output in document["outputs"].items()
         },
         committed_at_ms=int(document["committed_at_ms"]),
         state=RecordState(document["state"]),
@@ -223,17 +223,17 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
     )
 
 
-def _steps(told: object) -> dict[str, int]:
-    known = told if isinstance(told, dict) else {}
+def _steps(value: object) -> dict[str, int]:
+    known = value if isinstance(value, dict) else {}
     return {str(name): took for name, took in known.items() if _whole(took) is not None}
 
 
-def _whole(told: object) -> int | None:
-    return told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else None
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _writer(told: object) -> Writer | None:
-    match told:
+def _writer(value: object) -> Writer | None:
+    match value:
         case [str(version), str(host), int(process_id)]:
             return Writer(version, host, process_id)
     return None

@@ -107,8 +107,8 @@ def select_table(frame: DataFrame, table: str, tag: str, function: str) -> DataF
 
 
 def _fits(table: str, pattern: str) -> bool:
-    said = ".*".join(map(re.escape, pattern.lower().split("*")))
-    return re.fullmatch(said, table.lower(), re.DOTALL) is not None
+    expression = ".*".join(map(re.escape, pattern.lower().split("*")))
+    return re.fullmatch(expression, table.lower(), re.DOTALL) is not None
 
 
 def _case_error(tag: str, table: str, function: str) -> Column:

@@ -50,14 +50,16 @@ class Images:
         """
         beside = f"{name}_read"
         how = {**STRICTLY, "columnNameOfCorruptRecord": self._bad}
-        said = F.col(quoted(f"{name}_text"))
+        value = F.col(quoted(f"{name}_text"))
         read = with_one(
-            changes.withColumn(f"{name}_text", text), F.from_json(said, self._read_as, how), beside
+            changes.withColumn(f"{name}_text", text),
+            F.from_json(value, self._read_as, how),
+            beside,
         )
         row = F.col(quoted(beside))
         fields = F.struct(*TEXT.convert_fields(row, self._schema))
-        checked = F.when(said.isNull(), F.lit(None)).when(self._fits(row, said), fields)
-        stops = F.raise_error(stop(self._tag, "schema", self._why(row, said), _NEXT_STEP))
+        checked = F.when(value.isNull(), F.lit(None)).when(self._fits(row, value), fields)
+        stops = F.raise_error(stop(self._tag, "schema", self._why(row, value), _NEXT_STEP))
         return with_one(read, checked.otherwise(stops), name).drop(beside, f"{name}_text")
 
     # below
@@ -95,7 +97,7 @@ class Images:
             F.array_except(keys, self._names()),
             F.array_except(self._required(), keys),
         )
-        said = (
+        reason = (
             F.when(keys.isNull(), F.lit("the row is no object of JSON"))
             .when(
                 F.size(surplus) > 0,
@@ -113,11 +115,11 @@ class Images:
             unread = read.isNull() & value.isNotNull() & ~F.is_variant_null(value)
             bad = unread if condition is None else unread | ~F.coalesce(condition, F.lit(False))
             wanted = f"column {field.name} is not {field.dataType.simpleString()}"
-            said = said.when(
+            reason = reason.when(
                 F.coalesce(bad, F.lit(False)),
                 F.lit(wanted if field.nullable else f"{wanted} NOT NULL"),
             )
-        return said.otherwise(F.lit("the row is not what schema= says"))
+        return reason.otherwise(F.lit("the row is not what schema= says"))
 
 
 _NEXT_STEP = (

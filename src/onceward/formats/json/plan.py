@@ -159,10 +159,10 @@ class JsonPlan:
         ):
             text = F.regexp_replace(text, pattern, instead)
         read = F.to_json(F.from_json(text, only_variants(self._schema), STRICTLY))
-        said = F.regexp_replace(F.regexp_replace(read, _ESCAPE, ""), _KEY, "")
+        values = F.regexp_replace(F.regexp_replace(read, _ESCAPE, ""), _KEY, "")
         return [
             ~self._text.rlike(_A_HUGE_NUMBER)
-            | ~F.coalesce(F.contains(said, F.lit("Infinity")), F.lit(False))
+            | ~F.coalesce(F.contains(values, F.lit("Infinity")), F.lit(False))
         ]
 
     def _fields(self) -> list[tuple[str, Column]]:
@@ -195,7 +195,7 @@ class JsonPlan:
         listed = F.from_json(
             F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", STRICTLY
         )
-        said = (
+        reason = (
             F.when(~F.is_valid_utf8(self._text), F.lit("it is not UTF-8"))
             .when(
                 ~self._has_whole_characters(),
@@ -220,7 +220,7 @@ class JsonPlan:
                 f"field {name!r} is not what the schema says: missing, of another type, out of "
                 "range, or a key twice"
             )
-            said = said.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
+            reason = reason.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
         for finite in self._finite():
-            said = said.when(~finite, F.lit("a number in it is too large"))
-        return said.otherwise(F.lit("it is not what the schema says"))
+            reason = reason.when(~finite, F.lit("a number in it is too large"))
+        return reason.otherwise(F.lit("it is not what the schema says"))

@@ -145,13 +145,14 @@ def parse_replayed(newest: LedgerRecord | None, topic: str, topic_id: str) -> Re
         return Replayed()
     try:
         (source,) = newest.sources
-        told, count = source.identity, int(source.end[_REPLAYED])
-        if told[_TOPIC] != topic:
-            raise ValueError(f"it speaks of topic {told[_TOPIC]!r}")
-        if told[_TOPIC_ID] != topic_id:
+        identity, count = source.identity, int(source.end[_REPLAYED])
+        if identity[_TOPIC] != topic:
+            raise ValueError(f"it speaks of topic {identity[_TOPIC]!r}")
+        if identity[_TOPIC_ID] != topic_id:
             return Replayed(count=count)
         offsets = {
-            int(partition): OffsetSet.from_text(text) for partition, text in told[_OFFSETS].items()
+            int(partition): OffsetSet.from_text(text)
+            for partition, text in identity[_OFFSETS].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerUnreadable(
@@ -204,12 +205,12 @@ def next_record(
 def _offsets(after: Replayed, topic: str) -> Mapping[str, str]:
     # All stretches, each time: the ledger topic is compacted to the newest record, and a filter
     # leaves gaps that no single position can express.
-    told = {
+    texts = {
         str(partition): offsets.to_text()
         for partition, offsets in sorted(after.offsets.items())
         if offsets
     }
-    size = sum(map(len, told.values()))
+    size = sum(map(len, texts.values()))
     if size > MOST_BYTES:
         stretches = sum(len(offsets) for offsets in after.offsets.values())
         raise RecordTooLarge(
@@ -220,4 +221,4 @@ def _offsets(after: Replayed, topic: str) -> Mapping[str, str]:
             "--limit, or --to another topic), which joins the stretches",
             details={"topic": topic, "stretches": stretches},
         )
-    return told
+    return texts

@@ -42,7 +42,7 @@ class LedgerTopicReader:
         self._client = client
         self._topic = topic
         self._topic_id, self._asked_at = "", -math.inf
-        self._kept = _KEPT
+        self._limit = _KEPT
         self._places: dict[int, _Place] = {}
         self._lock = threading.Lock()
 
@@ -69,8 +69,8 @@ class LedgerTopicReader:
         """
         key = pipeline.encode()
         with self._lock:
-            if limit > self._kept:
-                self._kept = limit
+            if limit > self._limit:
+                self._limit = limit
                 self._places.clear()
             try:
                 home = key_partition(key, self._partitions(_METADATA_AGE_SECONDS))
@@ -103,7 +103,7 @@ class LedgerTopicReader:
             place = self._places.get(number)
             if place is None or place.log.position > ends[partition]:
                 reader = PartitionReader(self._client, partition)
-                place = self._places[number] = _Place(reader, self._kept)
+                place = self._places[number] = _Place(reader, self._limit)
             try:
                 place.read_to(ends[partition])
             except BaseException:
@@ -115,9 +115,9 @@ class LedgerTopicReader:
 class _Place:
     """One partition as far as it has been read. Records are bytes until somebody wants them."""
 
-    def __init__(self, log: PartitionReader, kept: int) -> None:
+    def __init__(self, log: PartitionReader, limit: int) -> None:
         self.log = log
-        self.values: defaultdict[bytes, deque[bytes]] = defaultdict(lambda: deque(maxlen=kept))
+        self.values: defaultdict[bytes, deque[bytes]] = defaultdict(lambda: deque(maxlen=limit))
         self.living: set[bytes] = set()
         self._open: defaultdict[int, list[tuple[Record, bool]]] = defaultdict(list)
 

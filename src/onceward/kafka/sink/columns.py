@@ -193,13 +193,13 @@ def _route_oversized(
         has_key="key" in types,
         headers="headers" if "headers" in types else None,
     )
-    told = with_headers(
+    with_error = with_headers(
         own_headers,
         output_headers(
             aside.limit_bytes, topic, aside.pipeline, has_timestamp="timestamp" in types
         ),
     )
-    headers = f"CASE WHEN {large} THEN {told} ELSE {own_headers} END"
+    headers = f"CASE WHEN {large} THEN {with_error} ELSE {own_headers} END"
     wanted["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
     wanted["headers"] = f"{headers} AS headers"
     # An old one, and the topic's retention would take the record at once

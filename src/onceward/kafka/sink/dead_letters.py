@@ -131,12 +131,12 @@ def output_headers(
         f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, counted "
         "before compression"
     )
-    told = {
+    headers = {
         ERROR_CLASS: _text(TOO_LARGE),
         ERROR_MESSAGE: _text(message),
         PIPELINE: _text(pipeline),
     }
-    return told | (
+    return headers | (
         {TIMESTAMP: "CAST(CAST(unix_millis(timestamp) AS STRING) AS BINARY)"}
         if has_timestamp
         else {}

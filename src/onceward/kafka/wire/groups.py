@@ -93,7 +93,7 @@ def sees_all_groups(client: KafkaClient) -> bool:
                 ),
                 left_ms,
             ),
-            lambda told: [Answered(told.error_code, words=told.error_message)],
+            lambda answer: [Answered(answer.error_code, words=answer.error_message)],
             Deadline(client.settings.request_timeout_ms),
         )
     except (AccessDenied, UnsupportedBroker):
@@ -119,7 +119,9 @@ def group_members(client: KafkaClient, group: ListedGroup) -> list[Member]:
             client.coordinator(name, "group", timeout_ms=left_ms),
             left_ms,
         ),
-        lambda told: [g.error_code for g in told.groups if g.error_code != _GROUP_ID_NOT_FOUND],
+        lambda answer: [
+            g.error_code for g in answer.groups if g.error_code != _GROUP_ID_NOT_FOUND
+        ],
         Deadline(client.settings.request_timeout_ms),
         refresh=lambda: client.forget_coordinator(name, "group"),
         resources={Kind.GROUP: name},
@@ -137,5 +139,5 @@ def _assigned(assignment: bytes) -> frozenset[str]:
     """Return topics of ``ConsumerProtocolAssignment``; of none while the group is rebalancing."""
     if not assignment:
         return frozenset()
-    told = ConsumerProtocolAssignment.decode(assignment)
-    return frozenset(topic.topic for topic in told.assigned_partitions)
+    decoded = ConsumerProtocolAssignment.decode(assignment)
+    return frozenset(topic.topic for topic in decoded.assigned_partitions)

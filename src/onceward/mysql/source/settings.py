@@ -19,7 +19,7 @@ from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.mysql.binlog.errors import Skippable
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.source.position import binlog_number
-from onceward.sql.ledger.mysql import said_in
+from onceward.sql.ledger.mysql import connect_parameters
 
 Starting = Literal["initial", "earliest", "latest"] | Mapping[str, Any]
 
@@ -140,7 +140,7 @@ def make_settings(
 
     :raises ConfigurationError: one of them is invalid.
     """
-    connect_args = said_in(
+    connect_args = connect_parameters(
         url, "mysql_changes(url=…) is no address of a MySQL or MariaDB server", database=False
     )
     if (

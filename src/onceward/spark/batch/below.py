@@ -125,7 +125,7 @@ def _without_watermarks(plan: Any, jvm: Any) -> Any:
     children = _children(plan)
     if not children:
         return plan
-    kept = jvm.java.util.ArrayList()
+    children = jvm.java.util.ArrayList()
     for child in children:
-        kept.add(_without_watermarks(child, jvm))
-    return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(kept))
+        children.add(_without_watermarks(child, jvm))
+    return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(children))

@@ -95,16 +95,16 @@ def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
         return None
     ours, before = found
     try:
-        said, _ = json.JSONDecoder().raw_decode(ours.message, len(before))
+        fields, _ = json.JSONDecoder().raw_decode(ours.message, len(before))
     except ValueError:
         # the text was cut off
         return None
-    kind = said.get("raised")
+    kind = fields.get("raised")
     if kind == "unseen":
-        return _unseen(said)
+        return _unseen(fields)
     if kind == "unfit":
-        return _unfit(str(said.get("message")))
-    return _change(said) if kind == "change" else _poison(said)
+        return _unfit(str(fields.get("message")))
+    return _change(fields) if kind == "change" else _poison(fields)
 
 
 def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
@@ -150,37 +150,40 @@ def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
     return None
 
 
-def _unseen(said: dict[str, object]) -> OncewardError:
+def _unseen(fields: dict[str, object]) -> OncewardError:
     return NewSchemaId(
-        f"a record names schema id {said.get('id')}, which was not known when the query was "
+        f"a record names schema id {fields.get('id')}, which was not known when the query was "
         "defined",
         next_step="start the query again, defining it anew: that asks the schema registry for the "
         "id; ow.supervise(start) does it by itself, at once",
-        details={"tag": said.get("tag"), "ids": [said.get("id")]},
+        details={"tag": fields.get("tag"), "ids": [fields.get("id")]},
     )
 
 
-def _change(said: dict[str, object]) -> OncewardError:
+def _change(fields: dict[str, object]) -> OncewardError:
     return ChangeUnreadable(
-        str(said.get("message")),
-        next_step=str(said.get("next_step")),
-        details={name: said.get(name) for name in ("reason", "at", "gtid")},
+        str(fields.get("message")),
+        next_step=str(fields.get("next_step")),
+        details={name: fields.get(name) for name in ("reason", "at", "gtid")},
     )
 
 
-def _poison(said: dict[str, object]) -> OncewardError:
+def _poison(fields: dict[str, object]) -> OncewardError:
     where = (
-        f"the record at offset {said['offset']}" if said.get("offset") is not None else "a record"
+        f"the record at offset {fields['offset']}"
+        if fields.get("offset") is not None
+        else "a record"
     )
-    where += f" of partition {said['partition']}" if said.get("partition") is not None else ""
-    where += f" of topic {said['topic']}" if said.get("topic") is not None else ""
+    where += f" of partition {fields['partition']}" if fields.get("partition") is not None else ""
+    where += f" of topic {fields['topic']}" if fields.get("topic") is not None else ""
     return InvalidRecord(
-        f"{where} cannot be read ({said.get('class')}): {said.get('message')}",
+        f"{where} cannot be read ({fields.get('class')}): {fields.get('message')}",
         next_step='to set such records aside and go on, pass on_error="dead_letter" to decode(…) '
         "and dead_letter_topic= to KafkaSink; nothing of the batch was written, and the query may "
         "be started again on the same checkpoint",
         details={
-            name: said.get(name) for name in ("class", "topic", "partition", "offset", "id", "tag")
+            name: fields.get(name)
+            for name in ("class", "topic", "partition", "offset", "id", "tag")
         },
     )
 
@@ -201,9 +204,9 @@ def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
     return None
 
 
-def _unfit(said: str) -> OncewardError:
+def _unfit(message: str) -> OncewardError:
     return UnencodableValue(
-        f"a value cannot be written by its Avro schema: {said}",
+        f"a value cannot be written by its Avro schema: {message}",
         next_step="correct it in the query, before encode(…), or pass a schema= there that takes "
         "it (a union with null, say); nothing of the batch was written, and the query may be "
         "started again on the same checkpoint",
@@ -215,8 +218,8 @@ def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
     if lost is None:
         return None
     gone = has_kind(thrown, "OffsetOutOfRangeException")
-    said = lost.message.partition(" SQLSTATE: ")[0]
-    reason = said.partition(_WHAT_IS_LOST)[2] or said if gone is None else gone.message
+    message = lost.message.partition(" SQLSTATE: ")[0]
+    reason = message.partition(_WHAT_IS_LOST)[2] or message if gone is None else gone.message
     where = " ".join(reason.split())
     return SourceDataLost(
         f"records of this batch are gone from the source before they were read: {where}",
@@ -229,11 +232,11 @@ def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
-    said = next(filter(None, map(_what_workers_lack, thrown)), None)
-    if said is None:
+    message = next(filter(None, map(_what_workers_lack, thrown)), None)
+    if message is None:
         return None
     return WorkerPythonMismatch(
-        said,
+        message,
         next_step="before the session starts, set the environment variable PYSPARK_PYTHON (with "
         "spark-submit: --conf spark.pyspark.python=…) to a Python of the driver's version that "
         "has onceward installed on every machine with an executor; `onceward doctor` looks at the "

@@ -46,10 +46,10 @@ def whole_names(spark: SparkSession, pattern: str) -> str:
         Py4JJavaError,
     ) as error:
         # PatternSyntaxException, as PySpark translates it
-        said = str(error).splitlines()[0]
+        message = str(error).splitlines()[0]
         raise ConfigurationError(
             f"topic_pattern={pattern!r} is no pattern of java.util.regex that can be matched with "
-            f"whole names: {said}",
+            f"whole names: {message}",
             next_step="correct it; close each group and each \\Q with \\E, and leave out comments "
             "of (?x)",
         ) from error

@@ -109,8 +109,8 @@ def _unfinished(name: str) -> str:
 
 
 def finished(name: str) -> str:
-    """Return the final name of a file that :meth:`Files.kept` has not finished; empty for any
-    other.
+    """Return the final name of a file that :meth:`Files.put_if_absent` has not finished; empty for
+    any other.
     """
     found = _UNFINISHED.fullmatch(name)
     return found[1] if found else ""
@@ -151,7 +151,7 @@ class Files(ABC):
         """Create a folder with its parents, so that all of them outlast a power failure."""
 
     @abstractmethod
-    def kept(self, path: str, text: str) -> str:
+    def put_if_absent(self, path: str, text: str) -> str:
         """Write ``text`` to ``path`` unless there is a file, for good; return what the file says.
         Of several callers one wins; in S3 that is certain only if they do not come at the same
         moment, or write the same.
@@ -243,7 +243,7 @@ class LocalFiles(Files):
             return Path(self._at(path)).read_text("utf-8", errors="replace")
         return None
 
-    def kept(self, path: str, text: str) -> str:
+    def put_if_absent(self, path: str, text: str) -> str:
         if (there := self.text(path)) is not None:
             return there
         place = Path(self._at(path))
@@ -353,7 +353,7 @@ class HadoopFiles(Files):
     def make(self, folder: str) -> None:
         self._asked(lambda: self._system.mkdirs(self._at(folder)))
 
-    def kept(self, path: str, text: str) -> str:
+    def put_if_absent(self, path: str, text: str) -> str:
         if (there := self.text(path)) is not None:
             return there
         self._put(path, text)

@@ -147,12 +147,12 @@ def spark_connector(*packages: str, spark_version: str | None = None) -> Connect
     """
     version = spark_version or installed_spark()
     must_have_been_run(version)
-    kept = kept_as("connector", 4, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
-    if (jars := remembered(kept)) is not None:
-        answer = json.loads(kept.read_text())
+    cache_file = kept_as("connector", 4, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
+    if (jars := remembered(cache_file)) is not None:
+        answer = json.loads(cache_file.read_text())
         return Connector(tuple(jars), tuple(answer["coordinates"]), tuple(answer["notes"]))
     found = _Choice(version, packages).found()
-    remember(kept, found.jars, coordinates=found.coordinates, notes=found.notes)
+    remember(cache_file, found.jars, coordinates=found.coordinates, notes=found.notes)
     return found
 
 

@@ -298,11 +298,11 @@ def _not_resolvable(
     coordinates: tuple[str, ...], reason: str, chatter: IO[bytes]
 ) -> ResourceError:
     chatter.seek(0)
-    said = chatter.read().decode(errors="replace")
-    missing = list(dict.fromkeys(":".join(found) for found in _NOT_FOUND.findall(said)))
+    output = chatter.read().decode(errors="replace")
+    missing = list(dict.fromkeys(":".join(found) for found in _NOT_FOUND.findall(output)))
     return ResourceError(
         f"cannot resolve {', '.join(coordinates)}: {reason}\n--- the resolver's last words "
-        f"---\n{said[-_LOG_TAIL_CHARACTERS:]}",
+        f"---\n{output[-_LOG_TAIL_CHARACTERS:]}",
         next_step="check the coordinates and the way to a Maven repository; name a mirror in an "
         f"ivysettings.xml and set {IVY_SETTINGS_VARIABLE} to its path",
         details={"coordinates": list(coordinates), "missing": missing},

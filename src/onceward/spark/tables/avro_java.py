@@ -64,13 +64,13 @@ def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str 
         if str(answer.getType().toString()) == "COMPATIBLE":
             return None
         found = answer.getResult().getIncompatibilities()
-        said = [
+        differences = [
             f"{found.get(n).getLocation()}: {found.get(n).getMessage()}"
             for n in range(found.size())
         ]
     except Exception as error:  # noqa: BLE001 — as above
         return _words(error)
-    return "; ".join(said) or "their types do not match"
+    return "; ".join(differences) or "their types do not match"
 
 
 def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | None:
@@ -161,5 +161,5 @@ def _words(error: Exception) -> str:
     if isinstance(error, PySparkException):
         return " ".join(str(error).split())[:500]
     cause = getattr(error, "java_exception", None)
-    said = cause.getMessage() if cause is not None else str(error)
-    return " ".join(str(said).split())[:500]
+    message = cause.getMessage() if cause is not None else str(error)
+    return " ".join(str(message).split())[:500]

@@ -36,7 +36,7 @@ _ZONE = "spark.sql.session.timeZone"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def kept(
+def guarded(
     frame: DataFrame, partition_by: Sequence[str], session: SparkSession, table: str
 ) -> DataFrame:
     """Return ``frame``, whose job fails with :class:`~onceward.errors.RowRefused` at a value that
@@ -203,7 +203,7 @@ class DeltaTable:
         shape = self.begin().shape
         for name, column in shape.columns.items():
             if more := [
-                said for key, said in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
+                feature for key, feature in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
             ]:
                 raise ConfigurationError(
                     f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward "
@@ -231,7 +231,7 @@ class DeltaTable:
         wanted = self._must_fit(frame, shape)
         must_keep_microseconds(self._session, frame.schema)
         in_order = frame.select([f"`{name.replace('`', '``')}`" for name in wanted])
-        return kept(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
+        return guarded(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
 
     def _must_fit(self, frame: DataFrame, shape: Shape) -> list[str]:
         """Check that ``frame`` fits; return the table's columns."""
@@ -312,10 +312,15 @@ class DeltaTransaction:
     @cached_property
     def shape(self) -> Shape:
         """Of the table."""
-        told = json.loads(self._transaction.metadata().json())["metaData"]
-        columns = {column["name"]: column for column in json.loads(told["schemaString"])["fields"]}
+        metadata = json.loads(self._transaction.metadata().json())["metaData"]
+        columns = {
+            column["name"]: column for column in json.loads(metadata["schemaString"])["fields"]
+        }
         return Shape(
-            told["id"], columns, told["partitionColumns"], told.get("configuration") or {}
+            metadata["id"],
+            columns,
+            metadata["partitionColumns"],
+            metadata.get("configuration") or {},
         )
 
     def newest(self, writer: str) -> int:

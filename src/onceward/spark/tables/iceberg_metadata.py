@@ -16,14 +16,14 @@ _PUBLISHED_FROM = "source-snapshot-id"
 class Metadata:
     """One state of a table.
 
-    :param said: its metadata, as ``TableMetadataParser`` writes them.
+    :param text: its metadata, as ``TableMetadataParser`` writes them.
     """
 
-    def __init__(self, said: str) -> None:
-        self._said: dict[str, Any] = json.loads(said)
+    def __init__(self, text: str) -> None:
+        self._document: dict[str, Any] = json.loads(text)
         self._snapshots: dict[int, dict[str, Any]] = {
             int(snapshot["snapshot-id"]): snapshot
-            for snapshot in self._said.get("snapshots") or []
+            for snapshot in self._document.get("snapshots") or []
         }
 
     def staged(self, prefix: str) -> dict[str, int]:
@@ -34,18 +34,18 @@ class Metadata:
         again. Nor is what a branch or a tag has.
         """
         ever_current = {
-            int(entry["snapshot-id"]) for entry in self._said.get("snapshot-log") or []
+            int(entry["snapshot-id"]) for entry in self._document.get("snapshot-log") or []
         }
-        on_refs = {int(ref["snapshot-id"]) for ref in (self._said.get("refs") or {}).values()}
+        on_refs = {int(ref["snapshot-id"]) for ref in (self._document.get("refs") or {}).values()}
         # The log is cut off when somebody expires snapshots. What others were built on was
         # current, or on a branch.
         built_on = {snapshot.get("parent-snapshot-id") for snapshot in self._snapshots.values()}
-        published_as = {self._told(one).get(_PUBLISHED_AS) for one in self._snapshots}
-        published_from = {self._told(one).get(_PUBLISHED_FROM) for one in self._snapshots}
+        published_as = {self._summary(one).get(_PUBLISHED_AS) for one in self._snapshots}
+        published_from = {self._summary(one).get(_PUBLISHED_FROM) for one in self._snapshots}
         return {
             written_as: one
             for one in self._snapshots.keys() - ever_current - on_refs - built_on
-            if (written_as := self._told(one).get(_STAGED_AS, "")).startswith(prefix)
+            if (written_as := self._summary(one).get(_STAGED_AS, "")).startswith(prefix)
             and written_as
             and written_as not in published_as
             and str(one) not in published_from
@@ -55,9 +55,9 @@ class Metadata:
         """Return those of ``snapshots`` that the table lacks: neither themselves nor what was
         published of them are in it.
         """
-        main = list(self._ancestors(self._said.get("current-snapshot-id")))
-        published_as = {self._told(one).get(_PUBLISHED_AS) for one in main}
-        published_from = {self._told(one).get(_PUBLISHED_FROM) for one in main}
+        main = list(self._ancestors(self._document.get("current-snapshot-id")))
+        published_as = {self._summary(one).get(_PUBLISHED_AS) for one in main}
+        published_from = {self._summary(one).get(_PUBLISHED_FROM) for one in main}
         return [
             one
             for one in snapshots
@@ -65,7 +65,7 @@ class Metadata:
             and str(one) not in published_from
             and (
                 one not in self._snapshots
-                or self._told(one).get(_STAGED_AS, "") not in published_as
+                or self._summary(one).get(_STAGED_AS, "") not in published_as
             )
         ]
 
@@ -75,6 +75,6 @@ class Metadata:
             yield snapshot
             snapshot = self._snapshots[snapshot].get("parent-snapshot-id")
 
-    def _told(self, snapshot: int) -> dict[str, str]:
-        told: dict[str, str] = self._snapshots[snapshot].get("summary") or {}
-        return told
+    def _summary(self, snapshot: int) -> dict[str, str]:
+        summary: dict[str, str] = self._snapshots[snapshot].get("summary") or {}
+        return summary

@@ -60,8 +60,8 @@ def _fields(of: Any) -> Iterator[tuple[str, str]]:
         yield str(number), _REQUIRED + name if is_required else name
         # What is inside of something optional is missing together with it.
         yield from (
-            (one, said if is_required else said.removeprefix(_REQUIRED))
-            for one, said in _fields(kind)
+            (one, kind_text if is_required else kind_text.removeprefix(_REQUIRED))
+            for one, kind_text in _fields(kind)
         )
 
 
@@ -253,9 +253,9 @@ class IcebergTable:
         ):
             planned.writeTo(self.name).options(**_OPTIONS).append()
         if (snapshot := self._newest_as(name)) is not None:
-            told = dict(snapshot.summary())
-            if "added-data-files" not in told or "added-records" in told:
-                return int(snapshot.snapshotId()), int(told.get("added-records", 0))
+            summary = dict(snapshot.summary())
+            if "added-data-files" not in summary or "added-records" in summary:
+                return int(snapshot.snapshotId()), int(summary.get("added-records", 0))
         raise ReportMismatch(
             f"Iceberg has written to {self.name}, and no staged snapshot with the id {name} says "
             "how many rows",
@@ -278,9 +278,9 @@ class IcebergTable:
 
     def metadata(self) -> Metadata:
         """Read the table's snapshots as they are now. All of them: much, if the table has many."""
-        return self._told(self._table.operations().refresh())
+        return self._parsed(self._table.operations().refresh())
 
-    def _told(self, metadata: Any) -> Metadata:
+    def _parsed(self, metadata: Any) -> Metadata:
         return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
 
     def staged(self, prefix: str) -> dict[str, int]:
@@ -321,7 +321,7 @@ class IcebergTable:
         operations = self._table.operations()
         for tries_left in reversed(range(_TRIES)):
             base = operations.refresh()
-            staged = set(self._told(base).staged("").values())
+            staged = set(self._parsed(base).staged("").values())
             dropped = [base.snapshot(one) for one in snapshots if one in staged]
             if not dropped:
                 return

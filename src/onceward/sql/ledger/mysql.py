@@ -39,6 +39,7 @@ from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, 
 
 # of MySQL, of MariaDB
 _LEAST = {False: (8, 0), True: (10, 6)}
+_TIMEOUTS = ("connect_timeout", "read_timeout", "write_timeout")
 _CONNECT_SECONDS = 30
 _HOLD_SECONDS = 60
 _SILENT = ("SET", "CREATE", "DROP", "SHOW")
@@ -129,22 +130,22 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def __init__(self, url: str) -> None:
         _driver()
-        self.said = said_in(
+        self.parameters = connect_parameters(
             url, "DatabaseLedger(url=…) is no address of a MySQL or MariaDB database"
         )
         """What PyMySQL needs to connect. It may hold a password."""
-        self.host = self.said["host"]
+        self.host = self.parameters["host"]
 
     @property
     def where(self) -> Hashable:
-        return (self.kind, *(self.said[name] for name in ("host", "port", "database")))
+        return (self.kind, *(self.parameters[name] for name in ("host", "port", "database")))
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         return (_driver().MySQLError, Warned, Ended, Overdue)
 
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
-        session = connected(self.said, name)
+        session = connected(self.parameters, name)
         idle = "idle_transaction_timeout" if session.is_mariadb else "wait_timeout"
         wait = max(1, statement_ms // 1000)
         session.execute(
@@ -226,7 +227,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def _parts(self, table: str) -> tuple[str, str]:
         schema, _, name = table.rpartition(".")
-        return schema or str(self.said["database"]), name
+        return schema or str(self.parameters["database"]), name
 
 
 _SERVERS = 1000
@@ -276,12 +277,12 @@ class MySQLSession:
         if cursor.warning_count and not statement.lstrip().startswith(_SILENT):
             warned = self.connection.cursor()
             warned.execute("SHOW WARNINGS")
-            said = [(int(code), str(text)) for _, code, text in warned] or [
+            warnings = [(int(code), str(text)) for _, code, text in warned] or [
                 (0, "a warning that is gone")
             ]
-            said = [one for one in said if one[0] not in _OF_WORDS]
-            if said:
-                raise Warned(*said[0])
+            warnings = [one for one in warnings if one[0] not in _OF_WORDS]
+            if warnings:
+                raise Warned(*warnings[0])
         return cursor
 
     def commit(self) -> None:
@@ -310,16 +311,16 @@ class MySQLSession:
             self.connection.close()
 
 
-def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> MySQLSession:
+def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True) -> MySQLSession:
     """Open a session with all pinned settings.
 
     :param patient: its statements are waited for by its ``patience``, and whoever is to be asked
         meanwhile is; else by PyMySQL alone, for whoever reads a stream of it.
     """
     driver = _driver()
-    timeout = said.get("connect_timeout", _CONNECT_SECONDS)
+    timeout = parameters.get("connect_timeout", _CONNECT_SECONDS)
     connection = driver.connect(
-        **{"read_timeout": timeout, "write_timeout": timeout, **said, "connect_timeout": timeout},
+        **{**dict.fromkeys(_TIMEOUTS, timeout), **parameters},
         charset="utf8mb4", program_name=name, defer_connect=True,
         # else a row that is set to what it was does not count
         client_flag=driver.constants.CLIENT.FOUND_ROWS,
@@ -328,10 +329,10 @@ def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> My
     # But where we say so: may_load()
     connection._local_infile = False
     try:
-        sock = socket.create_connection((said["host"], said["port"]), timeout)
+        sock = socket.create_connection((parameters["host"], parameters["port"]), timeout)
     except OSError as error:
         raise driver.OperationalError(
-            2003, f"cannot connect to {said['host']}:{said['port']}: {error}"
+            2003, f"cannot connect to {parameters['host']}:{parameters['port']}: {error}"
         ) from error
     _notice_silence(sock)
     connection.connect(sock)
@@ -402,7 +403,7 @@ def _notice_silence(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
+def connect_parameters(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
     """Parse ``mysql://user:password@host:port/database`` into the arguments of PyMySQL's
     ``connect``. They may hold a password.
 

@@ -49,12 +49,12 @@ class Patience:
         self._limit = STATEMENT_SECONDS
         self._what = "a statement"
         self._since = surroundings.monotonic()
-        self._said = 0.0
+        self._warned_at = 0.0
 
     def begin(self) -> None:
         """Start the clock: a statement is sent."""
         self._since = surroundings.monotonic()
-        self._said = 0.0
+        self._warned_at = 0.0
 
     def look(self) -> None:
         """Check the deadline: nothing has arrived for a moment.
@@ -69,8 +69,8 @@ class Patience:
         # standby.
         if waited > self._limit:
             raise Overdue(f"{self._place} has not answered {self._what} for {self._limit:g} s")
-        if waited - self._said > _SAID_EVERY_SECONDS:
-            self._said = waited
+        if waited - self._warned_at > _SAID_EVERY_SECONDS:
+            self._warned_at = waited
             log.warning("%s has not answered %s for %.0f s", self._place, self._what, waited)
 
     @contextmanager

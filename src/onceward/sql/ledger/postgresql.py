@@ -106,14 +106,14 @@ CREATE TABLE IF NOT EXISTS {batches} (
                 next_step="pass postgresql://user@host:port/database; in a password write % as "
                 "%25, and other special characters in the same way",
             )
-        self._said = {**_DEFAULTS, **found, "client_encoding": "UTF8"}
-        self.host = self._said.get("host") or "the database"
+        self._options = {**_DEFAULTS, **found, "client_encoding": "UTF8"}
+        self.host = self._options.get("host") or "the database"
 
     @property
     def where(self) -> Hashable:
         return (
             self.kind,
-            *(self._said.get(name) for name in ("host", "port", "dbname", "options")),
+            *(self._options.get(name) for name in ("host", "port", "dbname", "options")),
         )
 
     @property
@@ -121,9 +121,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return (_driver().Error, Overdue)
 
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
-        said = {"application_name": name[:63], **self._said}
+        options = {"application_name": name[:63], **self._options}
         connection = _patient(_driver().Connection).connect(
-            **said, prepare_threshold=None, autocommit=True
+            **options, prepare_threshold=None, autocommit=True
         )
         begin = [
             "BEGIN ISOLATION LEVEL READ COMMITTED",

@@ -272,19 +272,19 @@ class TableChain(Chain):
         :param refusal: the error for one of the server's, with which it refuses the COMMIT.
         """
         self._refusal = refusal
-        said = (record.sequence, record.state.value, encode(record).decode())
+        row = (record.sequence, record.state.value, encode(record).decode())
         # an older copy shall not wait for the lock of its heir's decision only to be refused
         self._ours()
         try:
             with self._talking() as connection:
                 before(connection)
                 self._durably(connection)
-                parameters = (*said, self._pipeline, self._owner, *self._known)
+                parameters = (*row, self._pipeline, self._owner, *self._known)
                 if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
                     raise self._overtaken()
-                connection.execute(self._sql(self._database.keep), (self._pipeline, *said))
-                kept = (self._pipeline, record.sequence - BATCHES_KEPT, record.sequence)
-                connection.execute(self._sql(_KEEP_NO_OTHER), kept)
+                connection.execute(self._sql(self._database.keep), (self._pipeline, *row))
+                keys = (self._pipeline, record.sequence - BATCHES_KEPT, record.sequence)
+                connection.execute(self._sql(_KEEP_NO_OTHER), keys)
                 work(connection)
         except BaseException:
             self.abort()
@@ -430,11 +430,11 @@ class TableChain(Chain):
 
     def _read_row(self, statement: str, parameters: tuple[object, ...]) -> Any:
         """Read one row. A connection that broke since the last batch is replaced once."""
-        kept = self._connection is not None
+        had_connection = self._connection is not None
         try:
             return self._read(statement, parameters)
         except LedgerUnreachable:
-            if not kept:
+            if not had_connection:
                 raise
         return self._read(statement, parameters)
 

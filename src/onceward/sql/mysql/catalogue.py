@@ -68,7 +68,7 @@ def table_named(connection: Session, name: str, ledger: str) -> Table:
     :raises ConfigurationError: it is one that cannot be written to exactly once.
     """
     relation = _relation(connection, name, ledger)
-    columns = [_column(*told) for told in connection.execute(_COLUMNS, relation)]
+    columns = [_column(*row) for row in connection.execute(_COLUMNS, relation)]
     unique: dict[str, set[str]] = {}
     in_part = set()
     for index, column, part in connection.execute(_UNIQUE, relation):

@@ -35,7 +35,7 @@ class MySQLDialect(Dialect):
     wide = (types.TEXT, "longblob")
 
     def __init__(self, database: MySQL) -> None:
-        self._said: Mapping[str, Any] = database.said
+        self._parameters: Mapping[str, Any] = database.parameters
 
     def must_serve(self, connection: Session) -> None:
         ((allowed,),) = connection.execute("SELECT @@local_infile")
@@ -58,7 +58,7 @@ class MySQLDialect(Dialect):
     def open_staging(
         self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
     ) -> OpenWriter:
-        return OpenStagingWriter(self._said, quoted_pair(statements, schema, name))
+        return OpenStagingWriter(self._parameters, quoted_pair(statements, schema, name))
 
     def open_transactions(
         self,
@@ -68,7 +68,7 @@ class MySQLDialect(Dialect):
         table: Table,
         written: Sequence[Written],
     ) -> Beginner:
-        return prepared.landing(self._said, beside, table, written)
+        return prepared.landing(self._parameters, beside, table, written)
 
     def bring(
         self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table

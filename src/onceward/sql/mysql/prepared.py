@@ -67,12 +67,12 @@ def xid(name: str) -> str:
 class Landing:
     """Where the rows of a frame go. Pickled into the job's closure.
 
-    :param said: what PyMySQL needs to connect; it may hold a password.
+    :param parameters: what PyMySQL needs to connect; it may hold a password.
     :param texts: the columns that take texts as such, and no bytes: of documents, and of other
         character sets.
     """
 
-    said: Mapping[str, Any] = field(repr=False)
+    parameters: Mapping[str, Any] = field(repr=False)
     table: Table
     written: tuple[Written, ...]
     texts: frozenset[str]
@@ -104,7 +104,7 @@ class TransactionWriter(PieceWriter):
 
     def _begun(self) -> MySQLSession:
         landing = self._landing
-        session = self._session = connected(landing.said, "onceward")
+        session = self._session = connected(landing.parameters, "onceward")
         session.execute(_SESSION)
         session.execute(f"XA START {xid(self._name)}")
         found = catalogue.locked(session, landing.table.name, landing.ledger)
@@ -232,11 +232,11 @@ def _ended(session: Session, how: str, name: str) -> bool:
 
 
 def landing(
-    said: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]
+    parameters: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]
 ) -> Landing:
     """Return what tasks need to write and prepare.
 
-    :param said: what PyMySQL needs to connect.
+    :param parameters: what PyMySQL needs to connect.
     """
     kinds = {column.name: column.type for column in table.columns}
     texts = frozenset(
@@ -247,4 +247,4 @@ def landing(
     looked_at = tuple(
         replace(column, most_bytes=None) if column.charset else column for column in written
     )
-    return Landing(said, table, looked_at, texts, beside.ledger, beside.markers, beside.mark)
+    return Landing(parameters, table, looked_at, texts, beside.ledger, beside.markers, beside.mark)

@@ -75,60 +75,61 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
     :param what: was being done, for the message.
     :param warned: the statement succeeded, and that was a warning.
     """
-    said = f"{what}: ({number}) {' '.join(text.split())}"
+    message = f"{what}: ({number}) {' '.join(text.split())}"
     if warned:
         return RowRefused(
-            f"{said}; the server would have stored something else than it was given",
+            f"{message}; the server would have stored something else than it was given",
             next_step=_MEND_ROWS,
         )
     if number in _TOO_LARGE or (number in _WITH_SIZES and _SIZES.search(text)):
         return RowRefused(
-            f"{said}; the batch is one transaction, and larger than the server lets one be",
+            f"{message}; the batch is one transaction, and larger than the server lets one be",
             next_step="raise that limit on the server (max_binlog_cache_size, "
             "group_replication_transaction_size_limit or wsrep_max_ws_size) and start the query "
             "again; max_offsets_per_trigger keeps the batches after this one smaller",
         )
     if number in _ROWS:
-        return RowRefused(said, next_step=_MEND_ROWS)
+        return RowRefused(message, next_step=_MEND_ROWS)
     if number in _TABLES:
         return RowRefused(
-            said,
+            message,
             next_step="change the table or its trigger, and start the query again; nothing of the "
             "batch was written",
         )
-    setting = _refused_setting(number, text, said)
+    setting = _refused_setting(number, text, message)
     if setting is not None:
         return setting
     if number in _LOCKED:
-        said = f"{said}; somebody holds a lock that this waited for"
+        message = f"{message}; somebody holds a lock that this waited for"
         return SendFailed(
-            said, next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock"
+            message, next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock"
         )
     then = _NEXT.get(number, "see that the database answers")
-    return SendFailed(said, next_step=f"the batch runs again; if it repeats, {then}")
+    return SendFailed(message, next_step=f"the batch runs again; if it repeats, {then}")
 
 
-def _refused_setting(number: int, text: str, said: str) -> OncewardError | None:
+def _refused_setting(number: int, text: str, message: str) -> OncewardError | None:
     """Return the error if a grant, a table or a setting of the server is in the way."""
     if number in _DENIED:
         return AccessDenied(
-            said, next_step="grant it to the login of the sink's url; then start the query again"
+            message,
+            next_step="grant it to the login of the sink's url; then start the query again",
         )
     if number in _MISSING:
         # A newer copy has dropped it, or the session that it was in is gone
         if _OURS.search(text):
-            return SendFailed(said, next_step="nothing; the batch runs again")
+            return SendFailed(message, next_step="nothing; the batch runs again")
         return TableMissing(
-            said,
+            message,
             next_step="see whether the table was dropped or changed while the query was running",
         )
     if number in _NO_LOADING:
         return ConfigurationError(
-            said, next_step="SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL"
+            message, next_step="SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL"
         )
     if number == _BY_STATEMENT:
         return ConfigurationError(
-            said,
+            message,
             next_step="set binlog_format = ROW, which READ COMMITTED wants; then start the query "
             "again",
         )

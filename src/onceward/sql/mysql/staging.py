@@ -195,11 +195,11 @@ def _readable(data: bytes) -> Iterator[str]:
 class OpenStagingWriter:
     """Opens the writer in each task attempt. Pickled into the job's closure.
 
-    :param said: what PyMySQL needs to connect; it may hold a password.
+    :param parameters: what PyMySQL needs to connect; it may hold a password.
     :param table: in SQL, for statements with parameters.
     """
 
-    said: Mapping[str, Any] = field(repr=False)
+    parameters: Mapping[str, Any] = field(repr=False)
     table: str
 
     def __call__(self, task: TaskAttempt) -> TaskWriter:
@@ -216,16 +216,16 @@ class StagingWriter(PieceWriter):
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches(rows)
-        said = json.dumps(dict(self._spec.said), sort_keys=True)
+        key = json.dumps(dict(self._spec.parameters), sort_keys=True)
         with named("connecting to the database from a task"):
-            session = sessions.get(said, lambda: connected(self._spec.said, "onceward"))
+            session = sessions.get(key, lambda: connected(self._spec.parameters, "onceward"))
         try:
             with named("loading rows into the staging table"):
                 load(session, self._spec.table, table, self._task, self._loaded)
                 session.commit()
         except BaseException:
             # It may be in the middle of a load, with a lock on the table
-            sessions.forget(said)
+            sessions.forget(key)
             raise
         self._loaded += table.num_rows
 

@@ -85,7 +85,7 @@ def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
 
 def most_bytes(rows: Rows, limited: Sequence[Written]) -> Rows:
     """Select the bytes of the longest value of each of these columns, as the table stores it."""
-    asked = ", ".join(f"MAX(OCTET_LENGTH({_kept(column)}))" for column in limited)
+    asked = ", ".join(f"MAX(OCTET_LENGTH({_stored_value(column)}))" for column in limited)
     return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
@@ -237,19 +237,19 @@ def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
         op = _bytes(quoted(merge.op_column))
         odd = f"({op} IS NULL OR {op} NOT IN ({_words((*DELETES, *WRITES))}))"
         deletes = f"COALESCE({op} IN ({_words(DELETES)}), 0)"
-    said = [f"{deletes} AS {_DELETED}", f"{odd} AS onceward_odd", f"{late} AS onceward_late"]
+    flags = [f"{deletes} AS {_DELETED}", f"{odd} AS onceward_odd", f"{late} AS onceward_late"]
     return (
-        f"SELECT {', '.join([*values, *named, *said])}, {place} AS onceward_place FROM "
+        f"SELECT {', '.join([*values, *named, *flags])}, {place} AS onceward_place FROM "
         f"({rows.sql}) AS staged"
     )
 
 
 def _compared(column: Written) -> str:
-    kept = _kept(column)
-    return kept if column.collation is None else f"{kept} COLLATE {column.collation}"
+    value = _stored_value(column)
+    return value if column.collation is None else f"{value} COLLATE {column.collation}"
 
 
-def _kept(column: Written) -> str:
+def _stored_value(column: Written) -> str:
     return (
         f"CONVERT({quoted(column.name)} USING {column.charset})"
         if column.charset

@@ -89,14 +89,14 @@ def table_named(connection: Session, name: str, ledger: str) -> Table:
     :raises ConfigurationError: it is one that cannot be written to exactly once.
     """
     relation = _relation(connection, name, ledger)
-    told = connection.execute(_COLUMNS, (relation.oid,))
+    rows = connection.execute(_COLUMNS, (relation.oid,))
     columns = [
         Column(
             column, kind, required=not_null and not default and not generated, not_null=not_null,
             generated=generated,
             enum=enum, own_equality=own_equality,
         )
-        for column, kind, not_null, default, generated, enum, own_equality in told
+        for column, kind, not_null, default, generated, enum, own_equality in rows
     ]  # fmt: skip
     unique = [frozenset(keys) for (keys,) in connection.execute(_UNIQUE, (relation.oid,))]
     return Table(

@@ -102,9 +102,9 @@ def connection_words(connection: Any) -> str:
     """
     from psycopg.conninfo import make_conninfo
 
-    told = {
+    options = {
         word.keyword.decode(): word.val.decode()
         for word in connection.connection.pgconn.info
         if word.val
     }
-    return make_conninfo(**{**told, "application_name": "onceward"})
+    return make_conninfo(**{**options, "application_name": "onceward"})

@@ -45,39 +45,40 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
     :param state: its SQLSTATE; None where there was no answer.
     :param what: was being done, for the message.
     """
-    said = f"{what}: {f'({state}) ' if state else ''}{' '.join(text.split())}"
+    message = f"{what}: {f'({state}) ' if state else ''}{' '.join(text.split())}"
     code = state or ""
     if code == _DENIED:
         return AccessDenied(
-            said, next_step="grant it to the login of the sink's url; then start the query again"
+            message,
+            next_step="grant it to the login of the sink's url; then start the query again",
         )
     if code in _MISSING:
         # A newer copy has dropped it, or a crash has taken it that nobody waited for
         if _OURS.search(text):
-            return SendFailed(said, next_step="nothing; the batch runs again")
+            return SendFailed(message, next_step="nothing; the batch runs again")
         return TableMissing(
-            said,
+            message,
             next_step="see whether the table was dropped or changed while the query was running",
         )
     if code.startswith(_ROWS):
         return RowRefused(
-            said,
+            message,
             next_step="mend or filter such rows in the query, or change the table, and start the "
             "query again; nothing of the batch was written",
         )
     if code.startswith(_TABLES):
         return RowRefused(
-            said,
+            message,
             next_step="change the table or its trigger, and start the query again; nothing of the "
             "batch was written",
         )
     if code == _LOCKED:
-        said = f"{said}; somebody holds a lock that this waited for"
+        message = f"{message}; somebody holds a lock that this waited for"
         return SendFailed(
-            said, next_step="the batch runs again; see pg_stat_activity for who holds the lock"
+            message, next_step="the batch runs again; see pg_stat_activity for who holds the lock"
         )
     then = _NEXT.get(code) or _NEXT.get(code[:2]) or "see that the database answers"
-    return SendFailed(said, next_step=f"the batch runs again; if it repeats, {then}")
+    return SendFailed(message, next_step=f"the batch runs again; if it repeats, {then}")
 
 
 @contextmanager

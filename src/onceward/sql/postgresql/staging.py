@@ -168,13 +168,13 @@ class StagingWriter(PieceWriter):
             raise
 
 
-def connect(said: str) -> Any:
+def connect(dsn: str) -> Any:
     """Open an ADBC connection within a deadline: libpq limits the connection, and not the queries
     with which ADBC begins.
     """
     return in_time(
         None,
-        lambda: _driver().connect(said, autocommit=True),
+        lambda: _driver().connect(dsn, autocommit=True),
         STATEMENT_SECONDS,
         "a new connection",
     )

@@ -149,16 +149,16 @@ _FORMAT = 1
 
 
 class DatabaseAttempt(Attempt):
-    """One batch as one transaction. ``kept`` outlives it, all else belongs to this attempt."""
+    """One batch as one transaction. ``run`` outlives it, all else belongs to this attempt."""
 
-    def __init__(self, kept: DatabaseRun, attempt_id: AttemptId) -> None:
+    def __init__(self, run: DatabaseRun, attempt_id: AttemptId) -> None:
         self.id = attempt_id
-        self._kept = kept
-        self._settings = kept.settings
-        self._dialect = kept.dialect
-        self._statements = kept.dialect.statements
-        self._limit = TimeLimit(kept.settings.policy)
-        self._computation = Computation(kept.shuffles)
+        self._run = run
+        self._settings = run.settings
+        self._dialect = run.dialect
+        self._statements = run.dialect.statements
+        self._limit = TimeLimit(run.settings.policy)
+        self._computation = Computation(run.shuffles)
         self._frames: list[Frame] = []
         self._staging: list[str] = []
         # of each frame, by table
@@ -172,7 +172,7 @@ class DatabaseAttempt(Attempt):
         with events.step(events.PLAN, **ids):
             staged = staged_columns(write.frame.schema, self._dialect.staged)
             if table is not None:
-                self._fit(staged, self._kept.table_named(table))
+                self._fit(staged, self._run.table_named(table))
         with events.step(events.SEND, **ids) as values:
             held = self._fetched(write.frame, staged, running)
             if held is not None:
@@ -189,7 +189,7 @@ class DatabaseAttempt(Attempt):
     ) -> pa.Table | None:
         # An array of arrays would lose its shape
         arrays = any(kind.endswith("[]") for kind in staged.values())
-        turn = self._kept.driver_turn
+        turn = self._run.driver_turn
         if arrays or not staged or not turn.takes(running):
             return None
         return driver_rows.fetch(
@@ -204,13 +204,13 @@ class DatabaseAttempt(Attempt):
     def _staged(
         self, frame: DataFrame, staged: Mapping[str, str], table: str | None
     ) -> list[TaskResult]:
-        name = self._kept.staging_name(self.id, len(self._frames))
+        name = self._run.staging_name(self.id, len(self._frames))
         self._staging.append(name)
-        opening = self._kept.create_staging(name, staged)
+        opening = self._run.create_staging(name, staged)
         results: list[TaskResult] = []
         task_job.run(frame, opening, self._computation, self._limit, results)
         self._frames.append(
-            StagedFrame(self._dialect, staged, table, self._kept.in_schema(name), results)
+            StagedFrame(self._dialect, staged, table, self._run.in_schema(name), results)
         )
         return results
 
@@ -218,7 +218,7 @@ class DatabaseAttempt(Attempt):
         self._computation.must_be_one()
         if self._frames:
             with (
-                self._kept.chain.session() as connection,
+                self._run.chain.session() as connection,
                 self._dialect.named("counting staged rows"),
             ):
                 if self._staging:
@@ -248,7 +248,7 @@ class DatabaseAttempt(Attempt):
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         with events.step(events.LEDGER, **self._ids(running)):
             try:
-                self._kept.chain.put(
+                self._run.chain.put(
                     record,
                     lambda connection: self._move(connection, running),
                     self._bring,
@@ -381,20 +381,20 @@ class DatabaseAttempt(Attempt):
 
     def commit(self) -> None:
         try:
-            self._kept.chain.commit()
+            self._run.chain.commit()
         finally:
             # After the COMMIT, outside of its transaction: DROP TABLE waits for every lock on the
             # table, and pg_dump holds the weakest one, so that a dump would hold up the decision.
             # What was moved was read before
-            self._kept.drop_later(self._staging)
-        self._kept.drop_staging()
+            self._run.drop_later(self._staging)
+        self._run.drop_staging()
 
     def abort(self) -> None:
-        self._kept.chain.abort()
+        self._run.chain.abort()
         staging, self._staging, self._frames, self._counts = self._staging, [], [], []
         if staging:
-            self._kept.drop_later(staging)
-            self._kept.drop_staging()
+            self._run.drop_later(staging)
+            self._run.drop_staging()
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
         return {**event_ids(self._settings.policy.pipeline, running), **self.ids}

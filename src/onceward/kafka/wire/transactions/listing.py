@@ -139,9 +139,9 @@ def open_producers(
             f"broker {leader}",
             request,
             leader,
-            lambda told: [
+            lambda answer: [
                 Answered(p.error_code, t.name, p.error_message)
-                for t in told.topics
+                for t in answer.topics
                 for p in t.partitions
             ],
         )
@@ -188,7 +188,9 @@ def abort_in_partition(client: KafkaClient, producer: OpenProducer) -> None:
         f"{where}, {producer.identity}",
         WriteTxnMarkersRequest(markers=[marker], min_version=1, max_version=1),
         client.known_leader(where),
-        lambda told: [p.error_code for m in told.markers for t in m.topics for p in t.partitions],
+        lambda answer: [
+            p.error_code for m in answer.markers for t in m.topics for p in t.partitions
+        ],
     )
     left = [p for p in open_producers(client, [where]) if p.identity == producer.identity]
     if left and left[0].start_offset == producer.start_offset:
