@@ -63,9 +63,9 @@ def carried(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return ``function`` with the checks that hold here, for another thread."""
     here = _asked.get()
 
-    def call(*args: _P.args, **named: _P.kwargs) -> _T:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         with asking(*here):
-            return function(*args, **named)
+            return function(*args, **kwargs)
 
     return call
 

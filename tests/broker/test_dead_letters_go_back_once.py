@@ -31,7 +31,7 @@ from onceward.errors import (
     TransactionTimedOut,
 )
 from onceward.kafka.dead_letters import ledger, replay
-from onceward.kafka.dead_letters.letter import Wanted
+from onceward.kafka.dead_letters.letter import LetterFilter
 from onceward.kafka.dead_letters.replay import Outcome, Replay
 from onceward.kafka.dead_letters.sending import Parcel, Sender
 from onceward.kafka.dead_letters.topic import DeadLetterTopic
@@ -96,10 +96,10 @@ def test_what_a_filter_leaves_is_for_a_later_replay(
     limited = desk.command("replay", "--class", "BadFraming", "--limit", "11")
     assert "11 letters fed back in" in limited.output, limited.output
     assert len(desk.fed_back()) == 11
-    outcome = desk.replay(wanted=Wanted(classes=["BadFraming"]))
+    outcome = desk.replay(letter_filter=LetterFilter(classes=["BadFraming"]))
     assert outcome.left_out == 20 + 15
     desk.assert_fed_back_once(by_class["BadFraming"])
-    desk.replay(wanted=Wanted(source_topics=[desk.source]))
+    desk.replay(letter_filter=LetterFilter(source_topics=[desk.source]))
     desk.assert_fed_back_once(by_class["BadFraming"] + by_class["DoesNotFit"])
     assert desk.fed_back(other) == []
     found = desk.listed()
@@ -478,7 +478,7 @@ def test_what_cannot_be_written_is_refused_by_name_and_nothing_is_half_done(
     with pytest.raises(
         RecordTooLarge, match=f"{desk.dead}-1@.* {small} takes records of 2000"
     ) as too_large:
-        desk.replay(wanted=Wanted(source_topics=[small]))
+        desk.replay(letter_filter=LetterFilter(source_topics=[small]))
     assert desk.fed_back(small) == []
 
     # What the error advises: that letter alone is left, and goes back compressed, as its producer
@@ -517,7 +517,7 @@ def test_what_is_too_scattered_for_a_ledger_record_is_refused_and_joins_again(
     chance = random.Random(3)
     values = new_desk.write(300, error=[chance.choice("AB") for _ in range(300)])
     with pytest.raises(RecordTooLarge, match="stretches"):
-        new_desk.replay(wanted=Wanted(classes=["A"]))
+        new_desk.replay(letter_filter=LetterFilter(classes=["A"]))
     assert new_desk.fed_back() == []
     new_desk.replay()
     new_desk.assert_fed_back_once(values)

@@ -23,8 +23,8 @@ from onceward.errors import (
     UnsupportedSchema,
 )
 from onceward.formats.avro.schemas import schema_id
+from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.thrown import thrown_by
 from support.avro_codec import read
 from support.memory_registry import MemoryRegistry
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 import onceward as ow
 from onceward.engine import decoding
 from onceward.errors import InvalidRecord, NewSchemaId, OncewardError
+from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.thrown import thrown_by
 from support.avro_codec import Malformed, read, varint, write
 from support.memory_registry import MemoryRegistry
 

@@ -25,8 +25,8 @@ from onceward.errors import (
     UnsupportedSchema,
 )
 from onceward.formats.debezium.decoding import SOURCE
+from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.thrown import thrown_by
 from support.memory_registry import MemoryRegistry
 
 CHANGES = """op string, db string, table string, key string, before string, after string, ts_ms bigint, position string,

@@ -18,8 +18,8 @@ from streaming_pipeline import Pipeline
 import onceward as ow
 from onceward.engine import decoding
 from onceward.errors import InvalidRecord, OncewardError
+from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.thrown import thrown_by
 from support.verify_process import verify_at
 
 SCHEMA = """id BIGINT NOT NULL, h SMALLINT, i INT, ok BOOLEAN, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP,

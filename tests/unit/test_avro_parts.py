@@ -43,8 +43,8 @@ from onceward.formats.avro.types import (
 )
 from onceward.formats.avro.valid_text import conjunction
 from onceward.formats.avro.wide_decimals import widen
+from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
-from onceward.spark.batch.thrown import Thrown
 from support.avro_codec import read, write
 from support.errors import raises
 from support.memory_registry import MemoryRegistry

@@ -22,7 +22,12 @@ from onceward.kafka.dead_letters.ledger import (
     next_record,
     parse_replayed,
 )
-from onceward.kafka.dead_letters.letter import Letter, Wanted, headers_to_feed_back, parse_letter
+from onceward.kafka.dead_letters.letter import (
+    Letter,
+    LetterFilter,
+    headers_to_feed_back,
+    parse_letter,
+)
 from onceward.kafka.dead_letters.replay import Replay
 from onceward.kafka.records.reader import ControlType, Record
 from onceward.kafka.sink import dead_letters as written
@@ -144,16 +149,16 @@ def test_a_record_without_the_header_of_an_error_is_no_letter():
 
 def test_filters():
     found, foreign = letter(*ABOUT), letter()
-    assert found in Wanted()
-    assert foreign in Wanted()
-    assert found in Wanted(["DoesNotFit", "X"], ["people"])
-    assert found not in Wanted(["X"])
-    assert found not in Wanted(["DoesNotFit"], ["other"])
-    assert foreign not in Wanted(["DoesNotFit"])
-    assert foreign not in Wanted([], ["people"])
+    assert found in LetterFilter()
+    assert foreign in LetterFilter()
+    assert found in LetterFilter(["DoesNotFit", "X"], ["people"])
+    assert found not in LetterFilter(["X"])
+    assert found not in LetterFilter(["DoesNotFit"], ["other"])
+    assert foreign not in LetterFilter(["DoesNotFit"])
+    assert foreign not in LetterFilter([], ["people"])
     _, partition, offset = found.leave_out.replace(":", " ").split()
-    assert found not in Wanted(left_out=[(int(partition), int(offset))])
-    assert found in Wanted(
+    assert found not in LetterFilter(left_out=[(int(partition), int(offset))])
+    assert found in LetterFilter(
         left_out=[(int(partition), int(offset) + 1), (int(partition) + 1, int(offset))]
     )
 

@@ -20,8 +20,8 @@ from onceward.errors import (
     WorkerPythonMismatch,
 )
 from onceward.spark.batch.carried import Carried, Carrier, carried_in
+from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
-from onceward.spark.batch.thrown import Thrown
 
 SPARK, PYTHON = "org.apache.spark.SparkException", "org.apache.spark.api.python.PythonException"
 ABORTED = (

@@ -8,7 +8,7 @@ import pytest
 
 from onceward.errors import OncewardError, RowRefused, SendFailed
 from onceward.spark.batch import write_errors
-from onceward.spark.batch.thrown import Thrown
+from onceward.spark.batch.causes import Thrown
 from support.errors import raises
 
 UNMAPPABLE = Thrown(

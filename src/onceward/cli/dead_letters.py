@@ -116,16 +116,16 @@ def show_letters(
     they are no text).
     """
     from onceward.kafka.dead_letters import text
-    from onceward.kafka.dead_letters.letter import Wanted
+    from onceward.kafka.dead_letters.letter import LetterFilter
     from onceward.kafka.dead_letters.topic import letters
 
     if offset is not None and partition is None:
         raise ConfigurationError("--offset is one of a partition", next_step="add --partition")
     found = 0
     with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
-        wanted = Wanted(classes or (), source_topic or ())
+        letter_filter = LetterFilter(classes or (), source_topic or ())
         for letter, replayed in letters(
-            client, topic, ledger_topic, wanted, partition, offset, limit
+            client, topic, ledger_topic, letter_filter, partition, offset, limit
         ):
             if as_json:
                 typer.echo(
@@ -170,12 +170,12 @@ def replay_letters(
     """Feed letters back to where they came from, each exactly once, whatever is killed or run
     twice meanwhile.
     """
-    from onceward.kafka.dead_letters.letter import Wanted
+    from onceward.kafka.dead_letters.letter import LetterFilter
     from onceward.kafka.dead_letters.replay import Outcome, Replay
 
     left_out = frozenset(map(_place, leave_out or ()))
     replay = Replay(
-        topic, ledger_topic, Wanted(classes or (), source_topic or (), left_out), to, limit
+        topic, ledger_topic, LetterFilter(classes or (), source_topic or (), left_out), to, limit
     )
     outcome = Outcome()
     with _connected(bootstrap_servers, command_config, topic, ledger_topic, to) as (

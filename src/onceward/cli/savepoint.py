@@ -70,9 +70,9 @@ def list_savepoints(
             del document["files"]
         typer.echo(json.dumps(documents, indent=2))
         return
-    shown = table("PIPELINE", "BATCH>", "SEQUENCE>", "TAKEN", "BYTES>", "SAVEPOINT")
+    rows = table("PIPELINE", "BATCH>", "SEQUENCE>", "TAKEN", "BYTES>", "SAVEPOINT")
     for each in found:
-        shown.add_row(
+        rows.add_row(
             each.pipeline_id,
             str(each.batch_id),
             str(each.sequence),
@@ -80,7 +80,7 @@ def list_savepoints(
             f"{each.bytes:,}",
             each.path,
         )
-    print_table(shown)
+    print_table(rows)
 
 
 @savepoint.command("restore")

@@ -53,9 +53,9 @@ def connect(
     from onceward.kafka.wire.client import KafkaClient
     from onceward.kafka.wire.options.settings import read_properties, settings_from_options
 
-    named = {} if command_config is None else read_properties(command_config)
+    properties = {} if command_config is None else read_properties(command_config)
     settings, producer = settings_from_options(
-        bootstrap_servers, {**(options or {}), **named}, client_id=client_id
+        bootstrap_servers, {**(options or {}), **properties}, client_id=client_id
     )
     return KafkaClient(settings), producer
 
@@ -127,9 +127,9 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
     added = {name: option for name, option in shared.items() if name not in own}
 
     @functools.wraps(command)
-    def call(**named: Any) -> None:
-        at = LedgerOptions(**{name: named.pop(name) for name in added})
-        command(at=at, **named)
+    def call(**parameters: Any) -> None:
+        at = LedgerOptions(**{name: parameters.pop(name) for name in added})
+        command(at=at, **parameters)
 
     options = [*own.values(), *added.values()]
     call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -149,11 +149,11 @@ def table(*columns: str) -> Any:
     return made
 
 
-def print_table(shown: Any) -> None:
+def print_table(renderable: Any) -> None:
     """Print a table; for a program that reads it, nothing is cut."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=500)
-    console.print(shown)
+    console.print(renderable)

@@ -129,11 +129,11 @@ def tail(
 ) -> None:
     """Print each new batch as a line of JSON, until Ctrl-C."""
     view = at.view()
-    seen = -1
+    newest = -1
     while True:
-        for entry in view.entries(pipeline_id, 100 if seen >= 0 else 1):
-            if entry.sequence > seen:
-                seen = entry.sequence
+        for entry in view.entries(pipeline_id, 100 if newest >= 0 else 1):
+            if entry.sequence > newest:
+                newest = entry.sequence
                 typer.echo(json.dumps(_json(entry)))
         time.sleep(interval)
 
@@ -159,10 +159,10 @@ def _watch(look: Any, interval: float) -> None:
     with Live(screen=False, auto_refresh=False) as live:
         while True:
             try:
-                shown: Any = _status_table(look())
+                view: Any = _status_table(look())
             except OncewardError as error:
-                shown = f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}"
-            live.update(shown, refresh=True)
+                view = f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}"
+            live.update(view, refresh=True)
             time.sleep(interval)
 
 
@@ -170,12 +170,12 @@ def _status_table(found: Iterable[PipelineStatus]) -> Any:
     from rich.text import Text
 
     colours = {"fenced": "red", "stuck": "red", "stopped": "red", "restarting": "yellow"}
-    shown = table(
+    rows = table(
         "PIPELINE", "STATE", "COMMITTED>", "BATCH>", "RECORDS>", "LAG>", "EPOCH>", "OPEN>", "OWNER"
     )
     for each in found:
         newest, transaction = each.newest, each.transaction
-        shown.add_row(
+        rows.add_row(
             each.pipeline_id,
             Text(each.state.value, colours.get(each.state.value, "")),
             "" if each.age_s is None else f"{span(each.age_s)} ago",
@@ -186,7 +186,7 @@ def _status_table(found: Iterable[PipelineStatus]) -> Any:
             span(transaction.age_s) if transaction and transaction.age_s is not None else "",
             (newest and newest.written_by) or "?",
         )
-    return shown
+    return rows
 
 
 def _explain(each: PipelineStatus) -> None:
@@ -200,24 +200,24 @@ def _explain(each: PipelineStatus) -> None:
 
 
 def _lag_table(found: Iterable[PartitionLag]) -> Any:
-    shown = table("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
+    rows = table("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
     for each in found:
-        shown.add_row(
+        rows.add_row(
             each.topic,
             str(each.partition),
             str(each.offset),
             str(each.last_stable_offset),
             f"{each.lag:,}",
         )
-    return shown
+    return rows
 
 
 def _entries_table(found: Iterable[LedgerEntry]) -> Any:
-    shown = table(
+    rows = table(
         "COMMITTED", "SEQUENCE>", "BATCH>", "READ>", "RECORDS>", "OPEN>", "ATTEMPT", "STATE"
     )
     for each in found:
-        shown.add_row(
+        rows.add_row(
             moment(each.committed_at_ms),
             str(each.sequence),
             str(each.batch_id),
@@ -227,7 +227,7 @@ def _entries_table(found: Iterable[LedgerEntry]) -> Any:
             f"{each.owner}-{each.epoch}",
             each.state,
         )
-    return shown
+    return rows
 
 
 def _json(value: Any) -> Any:

@@ -60,10 +60,10 @@ def list_all(
 
     with _connected(bootstrap_servers, command_config) as client:
         known = listing.list_transactions(client)
-        wanted = [name for name, _, state in known if ids or state == listing.ONGOING]
+        selected_ids = [name for name, _, state in known if ids or state == listing.ONGOING]
         described = [
             found
-            for name in wanted
+            for name in selected_ids
             if (found := listing.describe_transaction(client, name)) is not None
         ]
         holders = _holders(client, topic) if topic else []
@@ -232,12 +232,12 @@ def _holders(client: KafkaClient, topics: Sequence[str]) -> list[OpenProducer]:
 
 
 def _described(found: Sequence[DescribedTransaction]) -> object:
-    shown = table(
+    rows = table(
         "TRANSACTIONAL ID", "STATE", "OPEN>", "TIMEOUT>", "PARTITIONS>", "PRODUCER>", "EPOCH>",
         "COORDINATOR>",
     )  # fmt: skip
     for each in found:
-        shown.add_row(
+        rows.add_row(
             each.transactional_id,
             each.state,
             _age(each.started_at_ms),
@@ -247,14 +247,14 @@ def _described(found: Sequence[DescribedTransaction]) -> object:
             str(each.identity.epoch),
             str(each.coordinator),
         )
-    return shown
+    return rows
 
 
 def _held(found: Sequence[OpenProducer], coordinated: set[int]) -> object:
-    shown = table("PARTITION", "FROM OFFSET>", "LAST WRITE>", "PRODUCER>", "EPOCH>", "HANGS")
+    rows = table("PARTITION", "FROM OFFSET>", "LAST WRITE>", "PRODUCER>", "EPOCH>", "HANGS")
     for each in found:
         hangs = each.identity.producer_id not in coordinated
-        shown.add_row(
+        rows.add_row(
             str(each.partition),
             str(each.start_offset),
             f"{_age(each.last_write_ms)} ago",
@@ -262,7 +262,7 @@ def _held(found: Sequence[OpenProducer], coordinated: set[int]) -> object:
             str(each.identity.epoch),
             "yes" if hangs else "",
         )
-    return shown
+    return rows
 
 
 def _age(since_ms: int | None) -> str:

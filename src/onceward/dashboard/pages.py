@@ -381,10 +381,14 @@ def strip(entries: Sequence[LedgerEntry], *, height: int) -> str:
 
 def _pieces(entry: LedgerEntry) -> dict[str, float]:
     """Return how high a batch is, by step; its records where the ledger has no steps of it."""
-    known = {step: float(entry.steps_ms[step]) for step in _STEPS if step in entry.steps_ms}
+    seconds_by_step = {
+        step: float(entry.steps_ms[step]) for step in _STEPS if step in entry.steps_ms
+    }
     other = sum(took for step, took in entry.steps_ms.items() if step not in _STEPS)
     return (
-        {**known, "other": float(other)} if entry.steps_ms else {"records": float(entry.records)}
+        {**seconds_by_step, "other": float(other)}
+        if entry.steps_ms
+        else {"records": float(entry.records)}
     )
 
 

@@ -156,20 +156,20 @@ class Watcher:
     def _entries(self, view: LedgerView, name: str) -> list[LedgerEntry] | None:
         """Return its last batches; None where they cannot be read, of which the status speaks."""
         key = id(view), name
-        known = self._known.get(key, [])
+        entries = self._known.get(key, [])
         try:
             newest = view.entries(name, 1)
-            if newest and newest == known[-1:]:
-                return known
-            missing = newest[0].sequence - known[-1].sequence if newest and known else _BATCHES
+            if newest and newest == entries[-1:]:
+                return entries
+            missing = newest[0].sequence - entries[-1].sequence if newest and entries else _BATCHES
             # A batch may have two records: decided, and finished
             new = view.entries(name, min(_BATCHES, 2 * missing + 2) if missing >= 0 else _BATCHES)
         except LedgerUnreadable:
             return None
-        known = [each for each in known if new and each.sequence < new[0].sequence]
-        known = [*known, *new][-_BATCHES:]
-        self._known[key] = known
-        return known
+        entries = [each for each in entries if new and each.sequence < new[0].sequence]
+        entries = [*entries, *new][-_BATCHES:]
+        self._known[key] = entries
+        return entries
 
     def _watch(self) -> None:
         while not self._stopped:

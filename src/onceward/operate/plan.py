@@ -75,9 +75,9 @@ class _Definition:
         """Note an option; their names have no case."""
         self.options[key.lower()] = str(value)
 
-    def note_all(self, **named: Any) -> None:
+    def note_all(self, **kwargs: Any) -> None:
         """Note several options."""
-        for key, value in named.items():
+        for key, value in kwargs.items():
             self.note(key, value)
 
 
@@ -151,21 +151,21 @@ class _Writers:
         original = getattr(DataStreamWriter, name)
 
         @functools.wraps(original)
-        def call(writer: Any, *arguments: Any, **named: Any) -> Any:
+        def call(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
             if not self._is_planning:
-                note(self.definition(writer), *arguments, **named)
-            return original(writer, *arguments, **named)
+                note(self.definition(writer), *arguments, **kwargs)
+            return original(writer, *arguments, **kwargs)
 
         return call
 
-    def start(self, writer: Any, *arguments: Any, **named: Any) -> Any:
+    def start(self, writer: Any, *arguments: Any, **kwargs: Any) -> Any:
         """Have the query looked at, and start none."""
         if self._is_planning:
-            return self._start(writer, *arguments, **named)
+            return self._start(writer, *arguments, **kwargs)
         definition = self.definition(writer)
-        definition.mode = named.pop("outputMode", None) or definition.mode
-        definition.name = named.pop("queryName", None) or definition.name
-        definition.note_all(**{key: value for key, value in named.items() if value is not None})
+        definition.mode = kwargs.pop("outputMode", None) or definition.mode
+        definition.name = kwargs.pop("queryName", None) or definition.name
+        definition.note_all(**{key: value for key, value in kwargs.items() if value is not None})
         self._is_planning = True
         try:
             self._found(definition)
@@ -197,8 +197,8 @@ def _connect_refused() -> Iterator[None]:
 def _queries_intercepted(found: Callable[[_Definition], None]) -> Iterator[None]:
     writers = _Writers(found)
 
-    def start(writer: Any, *arguments: Any, **named: Any) -> Any:
-        return writers.start(writer, *arguments, **named)
+    def start(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
+        return writers.start(writer, *arguments, **kwargs)
 
     def waits(*_: Any, **__: Any) -> Any:
         raise _JobWaits
@@ -367,11 +367,13 @@ class _Look:
             return cut(str(error))
         if not ended:
             return f"its first batch is not planned within {_SECONDS} s: a source does not answer"
-        thrown = query.exception()
-        if failed or thrown is None or self.planned is not None:
+        exception = query.exception()
+        if failed or exception is None or self.planned is not None:
             return "; ".join(failed)
         ours = error_of(query)
-        return f"{type(ours).__name__}: {ours}" if ours else f"Spark: {cut(str(thrown))} {_NEXT}"
+        return (
+            f"{type(ours).__name__}: {ours}" if ours else f"Spark: {cut(str(exception))} {_NEXT}"
+        )
 
 
 def _retained(running: RunningBatch) -> list[Line]:

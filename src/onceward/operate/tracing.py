@@ -67,9 +67,9 @@ class BatchTraces:
             return
         if event.phase == "started":
             self._start(str(pipeline), event)
-        elif (known := self._open.get(str(pipeline))) is not None:
-            known.ended_ns = event.at_ns
-            self._end(known, event)
+        elif (batch_trace := self._open.get(str(pipeline))) is not None:
+            batch_trace.ended_ns = event.at_ns
+            self._end(batch_trace, event)
             if event.step == events.FAIL or (event.step == events.FINISH and event.error is None):
                 self._end_trace(str(pipeline), event.error, event.values)
 
@@ -79,31 +79,31 @@ class BatchTraces:
             self._end_trace(pipeline)
 
     def _start(self, pipeline: str, event: events.Event) -> None:
-        known = self._open.get(pipeline)
+        batch_trace = self._open.get(pipeline)
         # Of a batch that was stopped there is no last event: the next one begins with one of these
-        again = event.step == events.ADMIT and known is not None and known.is_admitted
-        if known is not None and (again or event.step == events.OPEN):
+        again = event.step == events.ADMIT and batch_trace is not None and batch_trace.is_admitted
+        if batch_trace is not None and (again or event.step == events.OPEN):
             self._end_trace(pipeline)
-            known = None
-        if known is None:
+            batch_trace = None
+        if batch_trace is None:
             root = self._tracer.start_span(
                 "batch", attributes=attributes(event.ids), start_time=event.at_ns
             )
-            known = self._open[pipeline] = _Trace(root, event.at_ns)
-        known.is_admitted |= event.step == events.ADMIT
-        above = known.running[-1][1] if known.running else known.root
+            batch_trace = self._open[pipeline] = _Trace(root, event.at_ns)
+        batch_trace.is_admitted |= event.step == events.ADMIT
+        above = batch_trace.running[-1][1] if batch_trace.running else batch_trace.root
         span = self._tracer.start_span(
             event.step,
             context=self._trace.set_span_in_context(above),
             attributes=attributes(event.ids),
             start_time=event.at_ns,
         )
-        known.running.append((event.step, span))
+        batch_trace.running.append((event.step, span))
 
-    def _end(self, known: _Trace, event: events.Event) -> None:
+    def _end(self, batch_trace: _Trace, event: events.Event) -> None:
         # What did not end itself was within
-        while any(step == event.step for step, _ in known.running):
-            step, span = known.running.pop()
+        while any(step == event.step for step, _ in batch_trace.running):
+            step, span = batch_trace.running.pop()
             if step == event.step:
                 self._finish(span, event.at_ns, event.error, event.values)
                 return
@@ -112,10 +112,10 @@ class BatchTraces:
     def _end_trace(
         self, pipeline: str, error: BaseException | None = None, values: Mapping[str, Any] = {}
     ) -> None:
-        known = self._open.pop(pipeline)
-        while known.running:
-            self._finish(known.running.pop()[1], known.ended_ns)
-        self._finish(known.root, known.ended_ns, error, values)
+        batch_trace = self._open.pop(pipeline)
+        while batch_trace.running:
+            self._finish(batch_trace.running.pop()[1], batch_trace.ended_ns)
+        self._finish(batch_trace.root, batch_trace.ended_ns, error, values)
 
     def _finish(
         self,

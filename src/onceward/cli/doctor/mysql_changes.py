@@ -58,7 +58,7 @@ def _looked_at(
             "ok", f"{product} {version} at {server.where}, server {server.identity}, as {account}"
         )
     ]
-    found += [_shown(one) for one in needed]
+    found += [_requirement_line(one) for one in needed]
     found += [finding for _, finding in warned]
     found += _tables(server, settings, needed)
     missing = _missing(
@@ -73,7 +73,7 @@ def _is_amiss(one: requirements.Requirement) -> bool:
     return not one.is_met or (one.name == "gtid_mode" and one.actual != "ON")
 
 
-def _shown(one: requirements.Requirement) -> CheckResult:
+def _requirement_line(one: requirements.Requirement) -> CheckResult:
     if not _is_amiss(one):
         return CheckResult("ok", f"{one.name}: {one.actual}")
     return CheckResult(

@@ -71,8 +71,8 @@ def _postgresql(url: str, tables: Sequence[str]) -> list[CheckResult]:
 
     def ask(session: Any) -> list[CheckResult]:
         names = ("fsync", "transaction_read_only", "max_prepared_transactions")
-        shown = ", ".join(f"current_setting('{name}')" for name in names)
-        row = session.execute(f"SELECT pg_backend_pid(), current_user, {shown}").fetchone()
+        settings = ", ".join(f"current_setting('{name}')" for name in names)
+        row = session.execute(f"SELECT pg_backend_pid(), current_user, {settings}").fetchone()
         # A pooler makes up the process number that a session begins with.
         is_pooled = session.connection.info.backend_pid != row[0]
         facts = dict(zip(names, map(str, row[2:]), strict=True))

@@ -78,13 +78,13 @@ def struct_check(kind: t.StructType) -> Check | None:
         return None
 
     def checked(value: Any) -> dict[str, Any]:
-        named = _named(value, list(checks))
-        return {name: _at(check, named[name], f".{name}") for name, check in checks.items()}
+        fields = _as_mapping(value, list(checks))
+        return {name: _at(check, fields[name], f".{name}") for name, check in checks.items()}
 
     return checked
 
 
-def _named(value: Any, names: list[str]) -> Mapping[str, Any]:
+def _as_mapping(value: Any, names: list[str]) -> Mapping[str, Any]:
     if isinstance(value, t.Row) and hasattr(value, "__fields__"):
         value = value.asDict()
     if isinstance(value, Mapping):
@@ -162,7 +162,7 @@ def _integer(bits: int) -> Check:
         if not _is_whole(value):
             raise Unfit(f"is {_kind(value)}, and no whole number")
         if not smallest <= int(value) <= largest:
-            raise Unfit(f"is {_shown(value)}, which has no room in {bits} bits")
+            raise Unfit(f"is {_excerpt(value)}, which has no room in {bits} bits")
         return int(value)
 
     return checked
@@ -178,7 +178,7 @@ def _float(value: Any) -> float:
         return value
     if _is_whole(value):
         if abs(int(value)) > 1 << 53:
-            raise Unfit(f"is {_shown(value)}, which a floating-point number cannot hold exactly")
+            raise Unfit(f"is {_excerpt(value)}, which a floating-point number cannot hold exactly")
         return float(int(value))
     raise Unfit(f"is {_kind(value)}, and no number")
 
@@ -240,10 +240,10 @@ def _null(value: Any) -> Any:
 
 def _kind(value: Any) -> str:
     """Describe a value for a refusal: its type, and how it begins."""
-    return f"{_shown(value)} ({type(value).__name__})"
+    return f"{_excerpt(value)} ({type(value).__name__})"
 
 
-def _shown(value: Any, limit: int = 40) -> str:
+def _excerpt(value: Any, limit: int = 40) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -262,16 +262,16 @@ class AvroPlan:
         assert isinstance(record, StructType)  # noqa: S101 — it has fields that are texts
         assert isinstance(self._kind, StructType)  # noqa: S101 — the same
         fields = [
-            self._as_text(value.getField(read.name), read, wanted).alias(read.name)
-            for read, wanted in zip(record.fields, self._kind.fields, strict=True)
+            self._as_text(value.getField(read.name), read, target).alias(read.name)
+            for read, target in zip(record.fields, self._kind.fields, strict=True)
         ]
         return F.when(value.isNotNull(), F.struct(*fields))
 
-    def _as_text(self, part: Column, read: StructField, wanted: StructField) -> Column:
+    def _as_text(self, part: Column, read: StructField, target: StructField) -> Column:
         return (
             part.cast("string")
             if read.name in self._texts
-            else narrow(part, read.dataType, wanted.dataType)
+            else narrow(part, read.dataType, target.dataType)
         )
 
     # what is said of records that are no good

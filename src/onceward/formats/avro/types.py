@@ -141,19 +141,19 @@ def _full(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _unreadable(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str | None:
+def _unreadable(found: Type, around: tuple[Type, ...], visited: set[Type]) -> str | None:
     if found in around:
         return f"it is recursive: {found.name} contains itself, and a column of Spark cannot"
-    if found in seen:
+    if found in visited:
         return None
-    seen.add(found)
+    visited.add(found)
     if found.kind == "array" and found.inside and _takes_no_bytes(found.inside[0], ()):
         return (
             "it has an array of items that take no bytes, so that a few bytes could stand for any "
             "number of them"
         )
     for inner in [*found.inside, *(one.type for one in found.fields)]:
-        if (why := _unreadable(inner, (*around, found), seen)) is not None:
+        if (why := _unreadable(inner, (*around, found), visited)) is not None:
             return why
     return None
 
@@ -167,11 +167,11 @@ def _takes_no_bytes(found: Type, around: tuple[Type, ...]) -> bool:
 
 
 def _difference(
-    writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]]
+    writer: Type, reader: Type, where: str, visited: set[tuple[Type, Type]]
 ) -> str | None:
-    if (writer, reader) in seen:
+    if (writer, reader) in visited:
         return None
-    seen.add((writer, reader))
+    visited.add((writer, reader))
     if writer.kind == "union" or reader.kind == "union":
         pairs = [
             (one, match, where)
@@ -199,7 +199,7 @@ def _difference(
     else:
         return _means_another(writer, reader, where)
     for theirs, ours, place in pairs:
-        if (why := _difference(theirs, ours, place, seen)) is not None:
+        if (why := _difference(theirs, ours, place, visited)) is not None:
             return why
     return None
 
@@ -235,10 +235,10 @@ def _writer_field(ours: AvroField, writer: Type) -> AvroField | None:
     return next((by_name[name] for name in ours.names if name in by_name), None)
 
 
-def _find_collision(found: Type, where: str, seen: set[Type]) -> str | None:
-    if found in seen:
+def _find_collision(found: Type, where: str, visited: set[Type]) -> str | None:
+    if found in visited:
         return None
-    seen.add(found)
+    visited.add(found)
     there: dict[str, str] = {}
     for one in found.fields:
         name = one.names[0]
@@ -253,7 +253,7 @@ def _find_collision(found: Type, where: str, seen: set[Type]) -> str | None:
         else [(i, where) for i in found.inside]
     )
     for kind, place in [*inner, *((one.type, f"{where}.{one.names[0]}") for one in found.fields)]:
-        if (why := _find_collision(kind, place, seen)) is not None:
+        if (why := _find_collision(kind, place, visited)) is not None:
             return why
     return None
 

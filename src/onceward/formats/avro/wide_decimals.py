@@ -68,55 +68,55 @@ def _most_digits(schema: dict[str, Any]) -> int:
     return min(_MOST_DIGITS, len(str(1 << (8 * min(size, _MOST_BYTES) - 1))) - 1)
 
 
-def narrow_enough(value: Column, read: DataType, wanted: DataType) -> Column | None:
+def narrow_enough(value: Column, read: DataType, target: DataType) -> Column | None:
     """Return a condition that is false where a decimal in ``value``, of type ``read``, does not
-    fit into ``wanted``.
+    fit into ``target``.
 
-    None: the types are the same. Fields of ``read`` behind those of ``wanted`` may be anything.
+    None: the types are the same. Fields of ``read`` behind those of ``target`` may be anything.
     """
-    conditions = list(_conditions(value, read, wanted))
+    conditions = list(_conditions(value, read, target))
     if len(conditions) > _FEW and not _has_maps(read):
         # What does not fit is null then, and so it stays. Spark compiles casts and comparisons of
         # structs to methods of their own; with a condition for each of many fields one method
         # would be interpreted: see narrowed().
-        return value.eqNullSafe(value.try_cast(_narrow(read, wanted)).try_cast(read))
+        return value.eqNullSafe(value.try_cast(_narrow(read, target)).try_cast(read))
     return conjunction(conditions)
 
 
-def _conditions(value: Column, read: DataType, wanted: DataType) -> Iterator[Column]:
-    if not differ(read, wanted):
+def _conditions(value: Column, read: DataType, target: DataType) -> Iterator[Column]:
+    if not differ(read, target):
         return
-    if isinstance(read, StructType) and isinstance(wanted, StructType):
-        for theirs, ours in zip(read.fields, wanted.fields, strict=False):
+    if isinstance(read, StructType) and isinstance(target, StructType):
+        for theirs, ours in zip(read.fields, target.fields, strict=False):
             yield from _conditions(value.getField(theirs.name), theirs.dataType, ours.dataType)
-    elif isinstance(read, ArrayType) and isinstance(wanted, ArrayType):
-        yield from _conditions_of_each(value, read.elementType, wanted.elementType)
-    elif isinstance(read, MapType) and isinstance(wanted, MapType):
-        yield from _conditions_of_each(F.map_values(value), read.valueType, wanted.valueType)
-    elif isinstance(wanted, DecimalType):
-        yield _or_true(F.abs(value) <= _most(wanted))
+    elif isinstance(read, ArrayType) and isinstance(target, ArrayType):
+        yield from _conditions_of_each(value, read.elementType, target.elementType)
+    elif isinstance(read, MapType) and isinstance(target, MapType):
+        yield from _conditions_of_each(F.map_values(value), read.valueType, target.valueType)
+    elif isinstance(target, DecimalType):
+        yield _or_true(F.abs(value) <= _most(target))
 
 
-def _conditions_of_each(array: Column, read: DataType, wanted: DataType) -> Iterator[Column]:
-    if not differ(read, wanted):
+def _conditions_of_each(array: Column, read: DataType, target: DataType) -> Iterator[Column]:
+    if not differ(read, target):
         return
-    if isinstance(wanted, DecimalType):
+    if isinstance(target, DecimalType):
         # Of all of them at once; forall() would be interpreted, element by element.
         yield _or_true(
-            (F.array_min(array) >= -_most(wanted)) & (F.array_max(array) <= _most(wanted))
+            (F.array_min(array) >= -_most(target)) & (F.array_max(array) <= _most(target))
         )
-    elif isinstance(read, StructType) and isinstance(wanted, StructType):
-        for theirs, ours in zip(read.fields, wanted.fields, strict=True):
+    elif isinstance(read, StructType) and isinstance(target, StructType):
+        for theirs, ours in zip(read.fields, target.fields, strict=True):
             yield from _conditions_of_each(
                 array.getField(theirs.name), theirs.dataType, ours.dataType
             )
     else:
-        each = partial(_all_conditions, read=read, wanted=wanted)
+        each = partial(_all_conditions, read=read, target=target)
         yield _or_true(F.forall(array, lambda element: each(element)))
 
 
-def _all_conditions(value: Column, read: DataType, wanted: DataType) -> Column:
-    together = conjunction(list(_conditions(value, read, wanted)))
+def _all_conditions(value: Column, read: DataType, target: DataType) -> Column:
+    together = conjunction(list(_conditions(value, read, target)))
     assert together is not None  # noqa: S101 — asked for types that differ
     return together
 
@@ -138,38 +138,38 @@ def _has_maps(kind: DataType) -> bool:
     )
 
 
-def _narrow(read: DataType, wanted: DataType) -> DataType:
-    """Return ``read`` with the decimals of ``wanted``."""
-    if isinstance(read, StructType) and isinstance(wanted, StructType):
-        both = zip(read.fields, wanted.fields, strict=False)
+def _narrow(read: DataType, target: DataType) -> DataType:
+    """Return ``read`` with the decimals of ``target``."""
+    if isinstance(read, StructType) and isinstance(target, StructType):
+        both = zip(read.fields, target.fields, strict=False)
         fields = [
             StructField(theirs.name, _narrow(theirs.dataType, ours.dataType))
             for theirs, ours in both
         ]
         return StructType([*fields, *read.fields[len(fields) :]])
-    if isinstance(read, ArrayType) and isinstance(wanted, ArrayType):
-        return ArrayType(_narrow(read.elementType, wanted.elementType))
-    return wanted if isinstance(read, DecimalType) else read
+    if isinstance(read, ArrayType) and isinstance(target, ArrayType):
+        return ArrayType(_narrow(read.elementType, target.elementType))
+    return target if isinstance(read, DecimalType) else read
 
 
-def narrow(value: Column, read: DataType, wanted: DataType) -> Column:
-    """Cast ``value``, of type ``read``, to ``wanted``, where it is :func:`narrow_enough`.
+def narrow(value: Column, read: DataType, target: DataType) -> Column:
+    """Cast ``value``, of type ``read``, to ``target``, where it is :func:`narrow_enough`.
 
     By one cast, which Spark compiles field by field; a struct put together of its fields would be
     one method, and one of more than 8,000 bytes is interpreted.
     """
-    return value.try_cast(wanted) if differ(read, wanted) else value
+    return value.try_cast(target) if differ(read, target) else value
 
 
-def differ(read: DataType, wanted: DataType) -> bool:
-    """Return whether a decimal in ``read`` is another one in ``wanted``."""
-    if isinstance(read, StructType) and isinstance(wanted, StructType):
+def differ(read: DataType, target: DataType) -> bool:
+    """Return whether a decimal in ``read`` is another one in ``target``."""
+    if isinstance(read, StructType) and isinstance(target, StructType):
         return any(
             differ(a.dataType, b.dataType)
-            for a, b in zip(read.fields, wanted.fields, strict=False)
+            for a, b in zip(read.fields, target.fields, strict=False)
         )
-    if isinstance(read, ArrayType) and isinstance(wanted, ArrayType):
-        return differ(read.elementType, wanted.elementType)
-    if isinstance(read, MapType) and isinstance(wanted, MapType):
-        return differ(read.valueType, wanted.valueType)
-    return isinstance(read, DecimalType) and read != wanted
+    if isinstance(read, ArrayType) and isinstance(target, ArrayType):
+        return differ(read.elementType, target.elementType)
+    if isinstance(read, MapType) and isinstance(target, MapType):
+        return differ(read.valueType, target.valueType)
+    return isinstance(read, DecimalType) and read != target

@@ -66,7 +66,7 @@ class _Gathering:
     ) -> None:
         self._id = schema.id
         self._version_of = version_of
-        self._seen: set[tuple[str, int]] = set()
+        self._visited: set[tuple[str, int]] = set()
         self._bytes = len(schema.text)
         self.types: dict[str, dict[str, Any]] = {}
 
@@ -82,10 +82,10 @@ class _Gathering:
                 raise _unfit(
                     self._id, f"has references that go in circles ({_spell((*way, reference))})"
                 )
-            if place in self._seen:
+            if place in self._visited:
                 continue
-            self._seen.add(place)
-            if len(self._seen) > MOST_SCHEMAS:
+            self._visited.add(place)
+            if len(self._visited) > MOST_SCHEMAS:
                 raise _unfit(self._id, f"refers to more than {MOST_SCHEMAS} schemas")
             found = self._version_of(*place).schema
             if found.schema_type != "AVRO":

@@ -158,7 +158,7 @@ def _text(value: bytes | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LetterFilter:
     """Which letters a command is about. Empty: all, also records that are no dead letters.
 
     :param left_out: single letters that it is not about, by partition and offset of the

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from onceward.errors import ConfigurationError, SourceNotNamed
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.ledger import Replayed, chain_name
-from onceward.kafka.dead_letters.letter import Letter, Wanted
+from onceward.kafka.dead_letters.letter import Letter, LetterFilter
 from onceward.kafka.dead_letters.sending import Parcel, Sender
 from onceward.kafka.dead_letters.topic import DeadLetterTopic
 from onceward.kafka.ledger.chain import KafkaChain
@@ -52,7 +52,7 @@ class Replay:
 
     topic: str
     ledger_topic: str
-    wanted: Wanted = field(default_factory=Wanted)
+    letter_filter: LetterFilter = field(default_factory=LetterFilter)
     to: str | None = None
     limit: int | None = None
 
@@ -133,7 +133,7 @@ class Replay:
             yield packing.parcel()
 
     def _goes_back(self, letter: Letter, outcome: Outcome) -> bool:
-        if letter not in self.wanted:
+        if letter not in self.letter_filter:
             outcome.left_out += 1
             return False
         if self.to is not None or self._is_addressed(letter):

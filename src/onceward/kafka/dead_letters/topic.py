@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from onceward.errors import PartitionMissing, SourceTopicReplaced
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.ledger import Replayed, chain_name, parse_replayed
-from onceward.kafka.dead_letters.letter import Letter, Wanted, parse_letter
+from onceward.kafka.dead_letters.letter import Letter, LetterFilter, parse_letter
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.committed import Skip, committed_records, decided_ends
@@ -100,7 +100,7 @@ def letters(
     client: KafkaClient,
     topic: str,
     ledger_topic: str,
-    wanted: Wanted,
+    letter_filter: LetterFilter,
     partition: int | None,
     offset: int | None,
     limit: int,
@@ -123,7 +123,7 @@ def letters(
     every = found.all_letters() if where is None else found.letters(where, offset)
     if offset is not None:
         every = itertools.takewhile(lambda letter: letter.offset == offset, every)
-    chosen = (letter for letter in every if letter in wanted)
+    chosen = (letter for letter in every if letter in letter_filter)
     return (
         (letter, letter.offset in replayed.of(letter.where))
         for letter in itertools.islice(chosen, limit)

@@ -89,8 +89,8 @@ def encode_fragments(
     """
     if len(columns) == 0:
         return []
-    wanted = _Wanted(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
-    return [fragment for _, fragment in _encoded(columns, [len(columns)], wanted)]
+    options = _Options(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
+    return [fragment for _, fragment in _encoded(columns, [len(columns)], options)]
 
 
 def encode_partitions(
@@ -139,8 +139,8 @@ def encode_runs(
     """
     fragments: list[list[Fragment]] = [[] for _ in ends]
     run = 0
-    wanted = _Wanted(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
-    for start, fragment in _encoded(columns, list(ends), wanted):
+    options = _Options(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
+    for start, fragment in _encoded(columns, list(ends), options):
         while start >= ends[run]:
             run += 1
         fragments[run].append(fragment)
@@ -184,7 +184,7 @@ def next_sequence(sequence: int, count: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Options:
     """Settings of every fragment."""
 
     codec: Codec
@@ -203,23 +203,23 @@ class _Wanted:
 
 
 def _encoded(
-    columns: RecordColumns, borders: list[int], wanted: _Wanted
+    columns: RecordColumns, borders: list[int], options: _Options
 ) -> Iterator[tuple[int, Fragment]]:
     """Return fragments with the row that each starts at; none crosses one of ``borders``, which
     end with the row count.
     """
     if not borders:
         return
-    rows = Rows.of(columns, wanted.now_ms)
+    rows = Rows.of(columns, options.now_ms)
     # Byte positions of the rows if all records lay one after the other.
     positions = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.size_bounds())])
-    cuts = _cuts(positions, borders, wanted.batch_bytes - HEADER_BYTES)
+    cuts = _cuts(positions, borders, options.batch_bytes - HEADER_BYTES)
     for block in _blocks(positions, cuts):
         size = int(positions[block[-1]] - positions[block[0]])
         # only a single record can be; Arrow could not hold it
         if size > _LARGEST_BATCH - HEADER_BYTES:
-            raise _too_large(size, wanted.record_bytes)
-        yield from _encode_block(rows, block, wanted)
+            raise _too_large(size, options.record_bytes)
+        yield from _encode_block(rows, block, options)
 
 
 def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
@@ -250,7 +250,9 @@ def _one_block(positions: Int64s, start: int, end: int) -> bool:
     return end - start <= _BLOCK_ROWS and bool(positions[end] - positions[start] <= _BLOCK_BYTES)
 
 
-def _encode_block(rows: Rows, cuts: list[int], wanted: _Wanted) -> Iterator[tuple[int, Fragment]]:
+def _encode_block(
+    rows: Rows, cuts: list[int], options: _Options
+) -> Iterator[tuple[int, Fragment]]:
     start, end = cuts[0], cuts[-1]
     counts = np.diff(cuts)
     deltas = one_after_the_other([ascending(count) for count in counts.tolist()])
@@ -265,14 +267,14 @@ def _encode_block(rows: Rows, cuts: list[int], wanted: _Wanted) -> Iterator[tupl
     for (a, b), (low, high) in zip(
         itertools.pairwise(cuts), itertools.pairwise(ends), strict=True
     ):
-        yield a, _fragment(rows, view[low:high], a, b, wanted)
+        yield a, _fragment(rows, view[low:high], a, b, options)
 
 
-def _fragment(rows: Rows, plain: memoryview, start: int, end: int, wanted: _Wanted) -> Fragment:
-    codec, records = _compressed(plain, wanted)
+def _fragment(rows: Rows, plain: memoryview, start: int, end: int, options: _Options) -> Fragment:
+    codec, records = _compressed(plain, options)
     # several are cut to size
-    if end - start == 1 and HEADER_BYTES + len(records) > wanted.record_bytes:
-        raise _too_large(HEADER_BYTES + len(records), wanted.record_bytes)
+    if end - start == 1 and HEADER_BYTES + len(records) > options.record_bytes:
+        raise _too_large(HEADER_BYTES + len(records), options.record_bytes)
     times = rows.timestamp_ms
     return Fragment(
         records=records,
@@ -284,11 +286,11 @@ def _fragment(rows: Rows, plain: memoryview, start: int, end: int, wanted: _Want
     )
 
 
-def _compressed(plain: memoryview, wanted: _Wanted) -> tuple[Codec, Any]:
-    if wanted.codec is not Codec.NONE:
-        compressed = compress(wanted.codec, plain, wanted.level)
+def _compressed(plain: memoryview, options: _Options) -> tuple[Codec, Any]:
+    if options.codec is not Codec.NONE:
+        compressed = compress(options.codec, plain, options.level)
         if len(compressed) < len(plain):
-            return wanted.codec, compressed
+            return options.codec, compressed
     return Codec.NONE, plain
 
 

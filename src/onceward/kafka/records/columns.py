@@ -157,18 +157,18 @@ def _binary(name: str, column: Any) -> Any:
     return _converted(name, column, pa.binary())
 
 
-def _converted(name: str, column: Any, wanted: Any) -> Any:
+def _converted(name: str, column: Any, arrow_type: Any) -> Any:
     if isinstance(column, pa.ChunkedArray):
         column = _one_chunk(name, column)
-    if column.type == wanted:
+    if column.type == arrow_type:
         return column
     try:
-        return column.cast(wanted)
+        return column.cast(arrow_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         too_large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
         raise InvalidColumn(
-            f"column {name!r} of type {column.type} cannot become {wanted}",
-            next_step=_SMALLER if too_large else f"give {name} the type {wanted}",
+            f"column {name!r} of type {column.type} cannot become {arrow_type}",
+            next_step=_SMALLER if too_large else f"give {name} the type {arrow_type}",
         ) from error
 
 

@@ -139,7 +139,7 @@ def prepare(
     :raises InvalidColumn: naming the column, what it is, and what it should be.
     """
     types = check(frame, topic, lineage=lineage, order_by=order_by)
-    wanted = {
+    expressions = {
         # Bytes of Arrow's binaries and of its texts are the same
         name: name
         if isinstance(types[name], BinaryType) or _is_plain_text(types[name])
@@ -149,14 +149,14 @@ def prepare(
     }
     own_headers = "headers" if "headers" in types else f"CAST(NULL AS {HEADERS})"
     if oversized is not None and topic is not None:
-        own_headers = _route_oversized(wanted, types, own_headers, topic, oversized)
+        own_headers = _route_oversized(expressions, types, own_headers, topic, oversized)
     if lineage:
-        wanted["headers"] = _with_lineage(own_headers)
+        expressions["headers"] = _with_lineage(own_headers)
     # As SQL text: column objects would cost a dozen calls into the JVM each, in every batch.
     sorting = [
         f"`{name.replace('`', '``')}` AS {_SORTED}{number}" for number, name in enumerate(order_by)
     ]
-    columns = [*wanted.values(), *sorting]
+    columns = [*expressions.values(), *sorting]
     return RecordFrame(
         frame if sorted(columns) == sorted(types) else frame.selectExpr(*columns),
         topic,
@@ -180,14 +180,14 @@ def row_bytes(names: Sequence[str]) -> str:
 
 
 def _route_oversized(
-    wanted: dict[str, str],
+    expressions: dict[str, str],
     types: Mapping[str, DataType],
     own_headers: str,
     topic: str,
     aside: DeadLetterRoute,
 ) -> str:
-    """Add to ``wanted`` that records which ``topic`` would not take go elsewhere; return SQL of
-    the headers."""
+    """Add to ``expressions`` that records which ``topic`` would not take go elsewhere; return SQL
+    of the headers."""
     large = too_large(
         aside.limit_bytes,
         has_key="key" in types,
@@ -200,16 +200,16 @@ def _route_oversized(
         ),
     )
     headers = f"CASE WHEN {large} THEN {with_error} ELSE {own_headers} END"
-    wanted["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
-    wanted["headers"] = f"{headers} AS headers"
+    expressions["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
+    expressions["headers"] = f"{headers} AS headers"
     # An old one, and the topic's retention would take the record at once
     if "timestamp" in types:
-        wanted["timestamp"] = (
+        expressions["timestamp"] = (
             f"unix_millis(CASE WHEN NOT ({large}) THEN timestamp END) AS {TIMESTAMP_MS}"
         )
     # it is meant for the topic
     if "partition" in types:
-        wanted["partition"] = (
+        expressions["partition"] = (
             f"CASE WHEN {large} THEN CAST(NULL AS INT) ELSE partition END AS partition"
         )
     return headers
@@ -308,7 +308,7 @@ def _is_plain_text(kind: DataType) -> bool:
 
 
 def _check_type(name: str, kind: DataType) -> None:
-    wanted = {
+    types_in_sql = {
         "value": "binary or string",
         "key": "binary or string",
         "topic": "string",
@@ -330,12 +330,12 @@ def _check_type(name: str, kind: DataType) -> None:
         source.PARTITION: isinstance(kind, (IntegerType, LongType)),
         source.OFFSET: isinstance(kind, (IntegerType, LongType)),
     }
-    if name in wanted and not good[name]:
+    if name in types_in_sql and not good[name]:
         raise InvalidColumn(
-            f"column '{name}' is {kind.simpleString()}, not {wanted[name]}",
+            f"column '{name}' is {kind.simpleString()}, not {types_in_sql[name]}",
             # spark.sql.timestampType decides what "timestamp" alone is
             next_step=f"cast it: .withColumn('{name}', …) as "
-            f"{'timestamp_ltz' if name == 'timestamp' else wanted[name]}",
+            f"{'timestamp_ltz' if name == 'timestamp' else types_in_sql[name]}",
             details={"column": name, "type": kind.simpleString()},
         )
 

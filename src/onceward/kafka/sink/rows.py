@@ -182,10 +182,10 @@ class HeldRows:
         self._next_null_key = (self._next_null_key + len(columns)) % count
         if "partition" not in batch.schema.names:
             return chosen
-        wanted = batch.column("partition")
-        explicit = wanted.fill_null(-1).to_numpy(zero_copy_only=False)
-        given = wanted.is_valid().to_numpy(zero_copy_only=False)
-        bad = given & ((explicit < 0) | (explicit >= count))
+        column = batch.column("partition")
+        explicit = column.fill_null(-1).to_numpy(zero_copy_only=False)
+        has_partition = column.is_valid().to_numpy(zero_copy_only=False)
+        bad = has_partition & ((explicit < 0) | (explicit >= count))
         if bad.any():
             raise PartitionMissing(
                 f"column 'partition' names partition {int(explicit[bad][0])} of topic {topic!r}, "
@@ -193,7 +193,7 @@ class HeldRows:
                 next_step="correct the column, or leave it null to let the key decide",
                 details={"topic": topic, "partition": int(explicit[bad][0])},
             )
-        return np.where(given, explicit, chosen).astype(np.int32, copy=False)
+        return np.where(has_partition, explicit, chosen).astype(np.int32, copy=False)
 
 
 def _groups(

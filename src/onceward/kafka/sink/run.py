@@ -297,8 +297,10 @@ def _least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:
 
 
 def _text(offsets: Mapping[TopicPartition, int], limit: int = 20) -> str:
-    shown = dict(sorted((str(partition), offset) for partition, offset in offsets.items())[:limit])
-    return json.dumps(shown) + (" …" if len(offsets) > limit else "")
+    excerpt = dict(
+        sorted((str(partition), offset) for partition, offset in offsets.items())[:limit]
+    )
+    return json.dumps(excerpt) + (" …" if len(offsets) > limit else "")
 
 
 def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple[str, str]:

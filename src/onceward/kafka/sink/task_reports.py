@@ -186,7 +186,7 @@ class _Places:
     def number(self, place: TopicPartition) -> int:
         return (self._numbers[place.topic] << 32) + place.partition
 
-    def named(self, number: int) -> TopicPartition:
+    def partition(self, number: int) -> TopicPartition:
         return TopicPartition(self._topics[number >> 32], number & 0xFFFFFFFF)
 
 
@@ -237,11 +237,11 @@ def _one_chain_each(
     begins = np.flatnonzero(np.append([True], place[1:] != place[:-1])[: len(place)])
     should = np.append([0], leased.next[order])[: len(place)]
     should[begins] = [
-        first_sequences.get(places.named(number), 0) for number in place[begins].tolist()
+        first_sequences.get(places.partition(number), 0) for number in place[begins].tolist()
     ]
     for wrong in np.flatnonzero(base != should)[:1].tolist():
         raise _mismatch(
-            f"{places.named(place[wrong])}: a lease began at sequence {base[wrong]}, not at "
+            f"{places.partition(place[wrong])}: a lease began at sequence {base[wrong]}, not at "
             f"{should[wrong]}"
         )
 
@@ -259,7 +259,7 @@ def _in_chains(
     count = segments["count"][by_task]
     for wrong in np.flatnonzero(count < 1)[:1].tolist():
         raise _mismatch(
-            f"{places.named(wrote.place[by_task[wrong]])}: a report of {count[wrong]} records"
+            f"{places.partition(wrote.place[by_task[wrong]])}: a report of {count[wrong]} records"
         )
     # Both lists are in the same order, by partition and task. Laid end to end, record by record,
     # each segment is to lie within a turn of its own partition and task, and all returned are to
@@ -269,7 +269,8 @@ def _in_chains(
     known = np.minimum(within, len(returned) - 1)
     if len(segments) and not len(returned):
         raise _mismatch(
-            f"records were written to {places.named(wrote.place[by_task[0]])} outside any lease"
+            f"records were written to {places.partition(wrote.place[by_task[0]])} outside any "
+            "lease"
         )
     at = returned[known] if len(returned) else known
     begun = (ends - count) - (lease_ends[known] - size[at])
@@ -283,7 +284,7 @@ def _in_chains(
     for wrong in np.flatnonzero(~fits)[:1].tolist():
         segment = segments[by_task[wrong]]
         raise _mismatch(
-            f"{places.named(wrote.place[by_task[wrong]])}: {segment['count']} records from "
+            f"{places.partition(wrote.place[by_task[wrong]])}: {segment['count']} records from "
             f"sequence {segment['base_sequence']} on, of task attempt "
             f"{wrote.attempt[by_task[wrong]]}, are not what it leased"
         )
@@ -306,7 +307,7 @@ def _refuse_uncovered(
     at = min(int(np.searchsorted(lease_ends, covered, side="right")), len(returned) - 1)
     missing = returned[at]
     raise _mismatch(
-        f"{places.named(leased.place[missing])}: no task reports all of a lease that was "
+        f"{places.partition(leased.place[missing])}: no task reports all of a lease that was "
         f"given back, from sequence {leased.base[missing]} on"
     )
 
@@ -322,15 +323,15 @@ def _summed(segments: Packed, place: npt.NDArray[np.int64], places: _Places) -> 
         :1
     ].tolist():
         raise _mismatch(
-            f"{places.named(place[wrong])}: offsets {first[wrong]} to {last[wrong]} cannot hold "
-            f"{segments['count'][wrong]} records after offset {before[wrong]}"
+            f"{places.partition(place[wrong])}: offsets {first[wrong]} to {last[wrong]} cannot "
+            f"hold {segments['count'][wrong]} records after offset {before[wrong]}"
         )
     starts = np.flatnonzero(begins)
     counts = np.add.reduceat(segments["count"], starts)
     ends = np.append(starts[1:], len(segments)) - 1
     crcs, lengths = combine_runs(segments["crcs"], segments["lengths"], np.cumsum(begins) - 1)
     return {
-        places.named(number): PartitionOutput(
+        places.partition(number): PartitionOutput(
             count, base, end, ContentChecksum(*map(Stretch, run_crcs, run_lengths))
         )
         for number, count, base, end, run_crcs, run_lengths in zip(

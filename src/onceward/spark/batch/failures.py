@@ -24,7 +24,7 @@ from onceward.errors import (
     WorkerPythonMismatch,
 )
 from onceward.spark.batch.carried import SECRET, carried_in
-from onceward.spark.batch.thrown import Thrown, has_condition, has_kind
+from onceward.spark.batch.causes import Thrown, has_condition, has_kind
 
 _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 # What Spark's Kafka source says behind its general words
@@ -65,30 +65,30 @@ the error's details.
 """
 
 
-def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
+def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
     """Return the typed error behind what the JVM has thrown, outermost first; None if it is not
     known here.
     """
-    carried = next(filter(None, (carried_in(one.message) for one in thrown)), None)
+    carried = next(filter(None, (carried_in(one.message) for one in causes)), None)
     return (
         carried
-        or _raised(thrown)
-        or _unfit_value(thrown)
-        or _lost_input(thrown)
-        or _unfit_python(thrown)
-        or _added_partitions(thrown)
-        or _damaged_checkpoint(thrown)
+        or _raised(causes)
+        or _unfit_value(causes)
+        or _lost_input(causes)
+        or _unfit_python(causes)
+        or _added_partitions(causes)
+        or _damaged_checkpoint(causes)
     )
 
 
-def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
+def _raised(causes: Sequence[Thrown]) -> OncewardError | None:
     """Return the error that a plan of this package raised: the mark is where Spark puts what was
     raised.
     """
     # With spark.sql.legacy.raiseErrorWithoutErrorClass=true without the condition.
     begins = (f"[{_RAISED_CONDITION}] {RAISED}", RAISED)
     found = next(
-        ((one, before) for one in thrown for before in begins if one.message.startswith(before)),
+        ((one, before) for one in causes for before in begins if one.message.startswith(before)),
         None,
     )
     if found is None:
@@ -107,11 +107,11 @@ def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
     return _change(fields) if kind == "change" else _poison(fields)
 
 
-def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
+def _added_partitions(causes: Sequence[Thrown]) -> OncewardError | None:
     """Return the error for partitions added after a batch was logged and not ended: a start with
     availableNow refuses that batch.
     """
-    other = next((one for one in thrown if _names_other_partitions(one)), None)
+    other = next((one for one in causes if _names_other_partitions(one)), None)
     if other is None:
         return None
     return PartitionsAdded(
@@ -133,8 +133,8 @@ def _names_other_partitions(one: Thrown) -> bool:
     )
 
 
-def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
-    for one in thrown:
+def _damaged_checkpoint(causes: Sequence[Thrown]) -> OncewardError | None:
+    for one in causes:
         in_spark = one.is_a("IllegalStateException") and one.thrown_in.startswith(
             _SPARKS_STREAMING
         )
@@ -188,17 +188,17 @@ def _poison(fields: dict[str, object]) -> OncewardError:
     )
 
 
-def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
-    null = next((one for one in thrown if one.thrown_in.endswith(_TRACED_IN)), None)
+def _unfit_value(causes: Sequence[Thrown]) -> OncewardError | None:
+    null = next((one for one in causes if one.thrown_in.endswith(_TRACED_IN)), None)
     if null is not None and (found := _NULL.search(null.message)) is not None:
         return _unfit(f"a value at {found[2]} is null, and its schema has a {found[1]} there")
     # Of Spark's AvroSerializer, since 4.2
-    null = has_condition(thrown, _NULL_FIELD)
+    null = has_condition(causes, _NULL_FIELD)
     if null is not None and (found := _NULL_IN_FIELD.search(null.message)) is not None:
         return _unfit(
             f"a value at {found[1]} is null, and its schema has a {found[2].strip(chr(34))} there"
         )
-    symbol = has_kind(thrown, "IncompatibleSchemaException")  # of Spark's AvroSerializer
+    symbol = has_kind(causes, "IncompatibleSchemaException")  # of Spark's AvroSerializer
     if symbol is not None and symbol.message.startswith(_NO_SYMBOL):
         return _unfit(" ".join(symbol.message.split()))
     return None
@@ -213,11 +213,11 @@ def _unfit(message: str) -> OncewardError:
     )
 
 
-def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
-    lost = has_condition(thrown, "KAFKA_DATA_LOSS")
+def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
+    lost = has_condition(causes, "KAFKA_DATA_LOSS")
     if lost is None:
         return None
-    gone = has_kind(thrown, "OffsetOutOfRangeException")
+    gone = has_kind(causes, "OffsetOutOfRangeException")
     message = lost.message.partition(" SQLSTATE: ")[0]
     reason = message.partition(_WHAT_IS_LOST)[2] or message if gone is None else gone.message
     where = " ".join(reason.split())
@@ -231,8 +231,8 @@ def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
     )
 
 
-def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
-    message = next(filter(None, map(_what_workers_lack, thrown)), None)
+def _unfit_python(causes: Sequence[Thrown]) -> OncewardError | None:
+    message = next(filter(None, map(_what_workers_lack, causes)), None)
     if message is None:
         return None
     return WorkerPythonMismatch(
@@ -244,19 +244,19 @@ def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
     )
 
 
-def _what_workers_lack(thrown: Thrown) -> str | None:
+def _what_workers_lack(causes: Thrown) -> str | None:
     """Return why a Python worker could not begin: before it has read a row, so that no row can be
     quoted.
     """
     text = ""
-    if thrown.is_a("IOException") and thrown.thrown_in == "java.lang.ProcessBuilder":
-        if (program := _NO_PROGRAM.search(thrown.message)) is not None:
+    if causes.is_a("IOException") and causes.thrown_in == "java.lang.ProcessBuilder":
+        if (program := _NO_PROGRAM.search(causes.message)) is not None:
             return f"Spark's workers cannot start Python: there is no {program[1]} where they run"
-    elif thrown.is_a("PythonException"):
-        text = _raised_before_any_row(thrown.message)
-    elif thrown.is_a("SparkException") and thrown.message.lstrip().startswith(_DAEMON_ENDED):
+    elif causes.is_a("PythonException"):
+        text = _raised_before_any_row(causes.message)
+    elif causes.is_a("SparkException") and causes.message.lstrip().startswith(_DAEMON_ENDED):
         # What the daemon wrote to its standard error
-        text = thrown.message
+        text = causes.message
     if _NO_ONCEWARD.search(text):
         return "the Python that Spark's workers run cannot import onceward"
     if text.startswith(_OTHER_PYTHON):

@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from onceward.errors import OncewardError
+from onceward.spark.batch.causes import has_condition, thrown_by
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.query import is_being_stopped
-from onceward.spark.batch.thrown import has_condition, thrown_by
 
 log = logging.getLogger(__name__)
 

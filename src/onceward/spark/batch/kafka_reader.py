@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConfigurationError, ConnectorMissing
 from onceward.secrecy import unlogged_calls
+from onceward.spark.batch.causes import has_kind, thrown_by
 from onceward.spark.batch.query import kafka_options_in
-from onceward.spark.batch.thrown import has_kind, thrown_by
 from onceward.spark.session.connector import connector_to_name
 
 
@@ -202,12 +202,12 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     try:
         return spark.readStream.format("kafka").options(**options).load()
     except (PySparkException, Py4JJavaError) as error:
-        thrown = thrown_by(error)
+        causes = thrown_by(error)
         if any(
-            one.is_a("AnalysisException") and one.message.startswith(_NOT_FOUND) for one in thrown
+            one.is_a("AnalysisException") and one.message.startswith(_NOT_FOUND) for one in causes
         ):
             what = "has no Kafka source"
-        elif (broken := has_kind(thrown, *_DOES_NOT_LINK)) is not None:
+        elif (broken := has_kind(causes, *_DOES_NOT_LINK)) is not None:
             what = f"has a Kafka source that does not fit it ({broken.kind.rpartition('.')[2]})"
         else:
             raise

@@ -139,7 +139,7 @@ def _persisted_behind(frame: DataFrame) -> Counter[int]:
         return found
     oldest = min(persisted)
     top = frame._jdf.queryExecution().toRdd()
-    seen, waiting = {int(top.id())}, [top]
+    visited, waiting = {int(top.id())}, [top]
     while waiting:
         dependencies = waiting.pop().dependencies()
         for index in range(dependencies.size()):
@@ -147,8 +147,8 @@ def _persisted_behind(frame: DataFrame) -> Counter[int]:
             number = int(parent.id())
             if number in persisted:
                 found[number] += 1
-            if number > oldest and number not in seen:
-                seen.add(number)
+            if number > oldest and number not in visited:
+                visited.add(number)
                 waiting.append(parent)
     return found
 

@@ -40,24 +40,24 @@ class Misfit(NamedTuple):
     """A column, or what is inside one."""
 
     column: str
-    given: DataType
-    wanted: DataType
+    source: DataType
+    target: DataType
 
     def __str__(self) -> str:
         return (
-            f"column {self.column} is {self.given.simpleString()} in the frame, and "
-            f"{self.wanted.simpleString()}"
+            f"column {self.column} is {self.source.simpleString()} in the frame, and "
+            f"{self.target.simpleString()}"
         )
 
 
-def misfit(given: StructType, wanted: StructType, inside: str = "") -> Misfit | None:
-    """Return the first column of ``given`` whose values do not all fit the column of that name in
-    ``wanted``; missing columns are not checked.
+def misfit(source: StructType, target: StructType, inside: str = "") -> Misfit | None:
+    """Return the first column of ``source`` whose values do not all fit the column of that name in
+    ``target``; missing columns are not checked.
     """
-    columns = {field.name.lower(): field for field in wanted} | {
-        field.name: field for field in wanted
+    columns = {field.name.lower(): field for field in target} | {
+        field.name: field for field in target
     }
-    for field in given:
+    for field in source:
         column = columns.get(field.name) or columns.get(field.name.lower())
         if column and (
             found := _select_types(field.dataType, column.dataType, inside + column.name)
@@ -66,28 +66,28 @@ def misfit(given: StructType, wanted: StructType, inside: str = "") -> Misfit | 
     return None
 
 
-def _select_types(given: DataType, wanted: DataType, name: str) -> Misfit | None:
-    if isinstance(given, StructType) and isinstance(wanted, StructType):
-        return misfit(given, wanted, f"{name}.")
-    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
-        return _select_types(given.elementType, wanted.elementType, f"{name}.element")
-    if isinstance(given, MapType) and isinstance(wanted, MapType):
-        of_keys = _select_types(given.keyType, wanted.keyType, f"{name}.key")
-        return of_keys or _select_types(given.valueType, wanted.valueType, f"{name}.value")
-    return None if _takes_all(wanted, given) else Misfit(name, given, wanted)
+def _select_types(source: DataType, target: DataType, name: str) -> Misfit | None:
+    if isinstance(source, StructType) and isinstance(target, StructType):
+        return misfit(source, target, f"{name}.")
+    if isinstance(source, ArrayType) and isinstance(target, ArrayType):
+        return _select_types(source.elementType, target.elementType, f"{name}.element")
+    if isinstance(source, MapType) and isinstance(target, MapType):
+        of_keys = _select_types(source.keyType, target.keyType, f"{name}.key")
+        return of_keys or _select_types(source.valueType, target.valueType, f"{name}.value")
+    return None if _takes_all(target, source) else Misfit(name, source, target)
 
 
-def _takes_all(wanted: DataType, given: DataType) -> bool:
-    if isinstance(wanted, DecimalType):
-        if isinstance(given, DecimalType):
-            digits, scale = given.precision - given.scale, given.scale
+def _takes_all(target: DataType, source: DataType) -> bool:
+    if isinstance(target, DecimalType):
+        if isinstance(source, DecimalType):
+            digits, scale = source.precision - source.scale, source.scale
         else:
-            digits, scale = _DIGITS.get(type(given), wanted.precision + 1), 0
-        return isinstance(given, NullType) or (
-            wanted.precision - wanted.scale >= digits and wanted.scale >= scale
+            digits, scale = _DIGITS.get(type(source), target.precision + 1), 0
+        return isinstance(source, NullType) or (
+            target.precision - target.scale >= digits and target.scale >= scale
         )
     return (
-        given == wanted
-        or isinstance(given, NullType)
-        or type(given) in _EXACT_IN.get(type(wanted), [])
+        source == target
+        or isinstance(source, NullType)
+        or type(source) in _EXACT_IN.get(type(target), [])
     )

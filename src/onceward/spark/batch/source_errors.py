@@ -19,9 +19,9 @@ from onceward.errors import (
     PartitionsAdded,
     TopicMissing,
 )
+from onceward.spark.batch.causes import has_kind, thrown_from
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.query import kafka_options
-from onceward.spark.batch.thrown import has_kind, thrown_from
 
 # KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or
 # condition of its own.
@@ -47,8 +47,8 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     ended = execution.exception()
     if ended.isEmpty():
         return None
-    thrown = thrown_from(ended.get())
-    if has_kind(thrown, "TopicAuthorizationException"):
+    causes = thrown_from(ended.get())
+    if has_kind(causes, "TopicAuthorizationException"):
         topics, servers = _read_by(execution)
         return AccessDenied(
             f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks "
@@ -57,7 +57,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "needs: `onceward doctor --acls` prints the lines",
             details={"resource": f"topic {topics}", "operation": "Read"},
         )
-    if has_kind(thrown, "UnknownTopicOrPartitionException"):
+    if has_kind(causes, "UnknownTopicOrPartitionException"):
         topics, servers = _read_by(execution)
         return TopicMissing(
             f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not "
@@ -68,7 +68,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             details={"topics": topics, "bootstrap_servers": servers},
         )
     if any(
-        one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in thrown
+        one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in causes
     ):
         topics, servers = _read_by(execution)
         return PartitionsAdded(
@@ -79,14 +79,14 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "supervise, call it inside the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
-    if has_kind(thrown, *_LOGIN_REFUSALS):
+    if has_kind(causes, *_LOGIN_REFUSALS):
         _, servers = _read_by(execution)
         return AuthenticationFailed(
-            f"Spark's Kafka source could not log in at {servers}: {thrown[-1]}",
+            f"Spark's Kafka source could not log in at {servers}: {causes[-1]}",
             next_step="check security.protocol and the sasl.* and ssl.* options against the "
             "broker's listener",
         )
-    return known_failure(thrown)
+    return known_failure(causes)
 
 
 def _read_by(execution: Any) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.batch.carried import carried_in
-from onceward.spark.batch.thrown import has_kind, thrown_by
+from onceward.spark.batch.causes import has_kind, thrown_by
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _WORKER_DIED = "java.io.EOFException"
@@ -42,12 +42,12 @@ def failures_told(how: str, place: str) -> Iterator[None]:
             next_step="select and cast columns in the query so that they fit",
         ) from error
     except Exception as error:
-        thrown = thrown_by(error)
-        refused = next(filter(None, (carried_in(one.message) for one in thrown)), None)
+        causes = thrown_by(error)
+        refused = next(filter(None, (carried_in(one.message) for one in causes)), None)
         if refused is not None:
             # the rest is a stack trace
             raise refused from None
-        if (broken := has_kind(thrown, *_BROKEN_RULE)) is not None:
+        if (broken := has_kind(causes, *_BROKEN_RULE)) is not None:
             raise RowRefused(
                 # not its values
                 f"{place} refuses a row: "
@@ -57,7 +57,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
             ) from None
         # A task that is tried again under the name that the first try has mangled says that the
         # file is there.
-        unwritable = has_kind(thrown, "InvalidPathException", "FileAlreadyExistsException")
+        unwritable = has_kind(causes, "InvalidPathException", "FileAlreadyExistsException")
         if unwritable is not None and not _names_are_utf8():
             raise RowRefused(
                 f"a value of a partition column cannot be written in a file's name below {place}: "
@@ -66,7 +66,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
                 "partition by another text: url_encode or hex in the query makes some of "
                 "everything",
             ) from None
-        cause = thrown[-1] if thrown else None
+        cause = causes[-1] if causes else None
         if cause is not None and cause.kind.startswith(_OUTSIDE) and cause.kind != _WORKER_DIED:
             raise SendFailed(
                 f"the job that writes to {place} has failed: {cause.kind}: {cause.message}",

@@ -26,8 +26,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
 from onceward.errors import ConfigurationError, InvalidColumn, TableMissing, TargetUnreachable
 from onceward.spark.batch.carried import unless
+from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.shuffles import planned_once
-from onceward.spark.batch.thrown import thrown_by
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.files.parquet_times import must_keep_microseconds
 from onceward.spark.session.connector import must_have
@@ -143,10 +143,10 @@ def table_location(session: SparkSession, name: str) -> str:
     try:
         return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
     except AnalysisException as error:
-        thrown = thrown_by(error)
-        if any(not one.is_a("AnalysisException", "NoSuchTableException") for one in thrown[1:]):
+        causes = thrown_by(error)
+        if any(not one.is_a("AnalysisException", "NoSuchTableException") for one in causes[1:]):
             raise TargetUnreachable(
-                f"the catalog does not say where {name} is: {'; '.join(map(str, thrown))}",
+                f"the catalog does not say where {name} is: {'; '.join(map(str, causes))}",
                 next_step="see that the metastore and the storage of its tables answer",
             ) from error
         raise TableMissing(

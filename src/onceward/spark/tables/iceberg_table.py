@@ -25,9 +25,9 @@ from onceward.errors import (
     TableMissing,
     TargetUnreachable,
 )
+from onceward.spark.batch.causes import has_kind, thrown_by
 from onceward.spark.batch.same_values import misfit
 from onceward.spark.batch.shuffles import planned_once
-from onceward.spark.batch.thrown import has_kind, thrown_by
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
 from onceward.spark.tables.iceberg_metadata import Metadata
@@ -164,11 +164,11 @@ class IcebergTable:
             self._table = spark3.loadIcebergTable(inner._jsparkSession, name)
             last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
         except Exception as error:
-            thrown = thrown_by(error)
-            if thrown and has_kind(thrown, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
+            causes = thrown_by(error)
+            if causes and has_kind(causes, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
                 raise TargetUnreachable(
                     f"the catalog of {name} does not say what table that is: "
-                    f"{'; '.join(map(str, thrown))}",
+                    f"{'; '.join(map(str, causes))}",
                     next_step="see that the catalog (spark.sql.catalog.…) and the storage of its "
                     "tables answer",
                 ) from error

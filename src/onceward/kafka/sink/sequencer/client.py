@@ -64,18 +64,18 @@ class SequencerClient:
             raise
 
     def lease_some(
-        self, wanted: Collection[TopicPartition], limit: int = NO_LIMIT
+        self, partitions: Collection[TopicPartition], limit: int = NO_LIMIT
     ) -> dict[TopicPartition, int]:
-        """Wait until at least one of ``wanted`` is free; return those leased with their base
+        """Wait until at least one of ``partitions`` is free; return those leased with their base
         sequences.
 
         :param limit: take the first so many that are free and leave the others to other tasks.
 
-        Does not wait, and may return nothing, when ``wanted`` is empty or while this task holds
-        other leases: two tasks that each hold what the other wants would wait for ever. Give back
-        first, then ask again.
+        Does not wait, and may return nothing, when ``partitions`` is empty or while this task
+        holds other leases: two tasks that each hold what the other wants would wait for ever. Give
+        back first, then ask again.
         """
-        some = islice(wanted, frames.MAX_PARTITIONS)
+        some = islice(partitions, frames.MAX_PARTITIONS)
         self._send(frames.frame(Op.LEASE, frames.encode_lease_request(some, limit)))
         return dict(frames.decode_partitions(self._expect(Op.GRANT)))
 
@@ -140,10 +140,10 @@ class SequencerClient:
     ) -> None:
         self.close()
 
-    def _expect(self, wanted: Op) -> bytes:
+    def _expect(self, expected: Op) -> bytes:
         while True:
             op, payload = self._next_frame()
-            if op is wanted:
+            if op is expected:
                 return payload
             self._handle(op, payload)
 

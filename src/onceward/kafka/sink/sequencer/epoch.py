@@ -278,11 +278,11 @@ class Epoch:
             connection.stop(refusal)
 
     def _lease(
-        self, connection: TaskConnection, wanted: Sequence[TopicPartition], limit: int
+        self, connection: TaskConnection, partitions: Sequence[TopicPartition], limit: int
     ) -> None:
         connection.unanswered = True
         with self._locked() as leases:
-            granted = leases.lease(connection.task, wanted, surroundings.monotonic(), limit)
+            granted = leases.lease(connection.task, partitions, surroundings.monotonic(), limit)
             waits = leases.is_waiting(connection.task)
         if not waits:
             self._answer(connection, granted)

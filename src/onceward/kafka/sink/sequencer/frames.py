@@ -185,9 +185,9 @@ def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
     return numbered
 
 
-def encode_lease_request(wanted: Iterable[TopicPartition], limit: int) -> bytes:
+def encode_lease_request(partitions: Iterable[TopicPartition], limit: int) -> bytes:
     """Encode the payload of LEASE: the limit stands at every partition."""
-    return encode_partitions((partition, limit) for partition in wanted)
+    return encode_partitions((partition, limit) for partition in partitions)
 
 
 def decode_lease_request(payload: bytes) -> tuple[list[TopicPartition], int]:

@@ -179,11 +179,11 @@ class EpochLeases:
     def lease(
         self,
         task: TaskAttempt,
-        wanted: Sequence[TopicPartition],
+        partitions: Sequence[TopicPartition],
         now: float,
         limit: int = NO_LIMIT,
     ) -> list[Granted]:
-        """Lease those of ``wanted`` that are free, the first ``limit`` of them.
+        """Lease those of ``partitions`` that are free, the first ``limit`` of them.
 
         When none is, ``task`` waits (:meth:`is_waiting`) and is served by :meth:`grant_waiting`,
         first come first served per partition.
@@ -203,16 +203,19 @@ class EpochLeases:
         # A partition that somebody waits for goes to them: who comes later would starve them for
         # ever.
         granted = self._grant(
-            task, (partition for partition in wanted if partition not in self._queues), now, limit
+            task,
+            (partition for partition in partitions if partition not in self._queues),
+            now,
+            limit,
         )
-        if not granted and wanted and task not in self._holding:
-            self._wait(task, wanted, limit)
+        if not granted and partitions and task not in self._holding:
+            self._wait(task, partitions, limit)
         return granted
 
-    def _wait(self, task: TaskAttempt, wanted: Sequence[TopicPartition], limit: int) -> None:
+    def _wait(self, task: TaskAttempt, partitions: Sequence[TopicPartition], limit: int) -> None:
         self._arrivals += 1
-        self._waiting[task] = _LeaseRequest(dict.fromkeys(wanted), limit, self._arrivals)
-        for partition in wanted:
+        self._waiting[task] = _LeaseRequest(dict.fromkeys(partitions), limit, self._arrivals)
+        for partition in partitions:
             self._queues.setdefault(partition, {})[task] = None
 
     def _stop_waiting(self, task: TaskAttempt) -> None:
@@ -251,10 +254,10 @@ class EpochLeases:
         return grants
 
     def _grant(
-        self, task: TaskAttempt, wanted: Iterable[TopicPartition], now: float, limit: int
+        self, task: TaskAttempt, partitions: Iterable[TopicPartition], now: float, limit: int
     ) -> list[Granted]:
         granted: list[Granted] = []
-        for partition in wanted:
+        for partition in partitions:
             if limit != NO_LIMIT and len(granted) == limit:
                 break
             if partition in self.held:

@@ -58,14 +58,14 @@ def thrown_from(throwable: Any) -> tuple[Thrown, ...]:
     return tuple(_chain(throwable))
 
 
-def has_kind(thrown: Sequence[Thrown], *names: str) -> Thrown | None:
+def has_kind(causes: Sequence[Thrown], *names: str) -> Thrown | None:
     """Return the first whose class has one of these names."""
-    return next((one for one in thrown if one.is_a(*names)), None)
+    return next((one for one in causes if one.is_a(*names)), None)
 
 
-def has_condition(thrown: Sequence[Thrown], condition: str) -> Thrown | None:
+def has_condition(causes: Sequence[Thrown], condition: str) -> Thrown | None:
     """Return the first with this error condition of Spark's, or one below it."""
-    return next((one for one in thrown if one.condition.partition(".")[0] == condition), None)
+    return next((one for one in causes if one.condition.partition(".")[0] == condition), None)
 
 
 def _java_exception(error: BaseException) -> Any:
@@ -84,12 +84,12 @@ def _chain(throwable: Any) -> Iterator[Thrown]:
         following = None
         # The JVM is gone, or lacks a class that py4j asks for: what is known will do
         with suppress(Exception):
-            yield _thrown(throwable)
+            yield _read_throwable(throwable)
             following = throwable.getCause()
         throwable = following
 
 
-def _thrown(throwable: Any) -> Thrown:
+def _read_throwable(throwable: Any) -> Thrown:
     kind, frames = str(throwable.getClass().getName()), throwable.getStackTrace()
     condition = ""
     if kind.startswith("org.apache.spark."):
