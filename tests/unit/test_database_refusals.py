@@ -190,3 +190,17 @@ def test_only_an_answer_of_postgresqls_is_a_refusal_of_the_commit(
     error: Exception, refused: bool
 ) -> None:
     assert PostgreSQL("postgresql://u@h/d").has_refused(error) is refused
+
+
+def test_a_delete_that_a_publication_does_not_allow_is_no_passing_state() -> None:
+    words = 'cannot delete from table "t" because it does not have a replica identity'
+    error = postgresql.refusal("55000", words, "writing to table t")
+    assert isinstance(error, RowRefused)
+    assert "REPLICA IDENTITY" in error.next_step
+
+
+def test_a_staging_table_of_too_many_texts_blames_no_row() -> None:
+    words = "Row size too large (> 8126). Changing some columns to TEXT or BLOB may help."
+    for what in ("creating the staging table x", "bringing rows from the driver"):
+        assert isinstance(mysql.refusal(1118, words, what), ConfigurationError)
+    assert isinstance(mysql.refusal(1118, words, "writing to table t"), RowRefused)

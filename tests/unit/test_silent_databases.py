@@ -14,7 +14,7 @@ from onceward.errors import SendFailed
 from onceward.sql.ledger import overdue
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.overdue import Overdue, Patience, seconds_for
-from onceward.sql.mysql.refusals import named
+from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.postgresql import staging
 from support.errors import raises
 
@@ -29,7 +29,7 @@ def silent() -> Iterator[int]:
 def test_a_mysql_that_says_nothing_is_no_server(silent: int) -> None:
     """(libpq has such a limit of its own.)"""
     parameters = MySQL(f"mysql://u:p@127.0.0.1:{silent}/d?connect_timeout=1").parameters
-    with pytest.raises(SendFailed), named("connecting"):
+    with pytest.raises(SendFailed), translate_errors("connecting"):
         connected(parameters, "test")
 
 

@@ -15,7 +15,7 @@ from onceward.errors import ConfigurationError, OncewardError, RowRefused
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sql.mysql import catalogue, prepared, statements, types
-from onceward.sql.mysql.refusals import named, typed_error
+from onceward.sql.mysql.refusals import is_conflict, translate_errors, typed_error
 from onceward.sql.mysql.staging import OpenStagingWriter, load
 from onceward.sql.sink.columns import Column, Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
@@ -52,8 +52,8 @@ class MySQLDialect(Dialect):
     def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
         return types.fitting(name, staged, column, table)
 
-    def named(self, what: str) -> AbstractContextManager[None]:
-        return named(what)
+    def translate_errors(self, what: str) -> AbstractContextManager[None]:
+        return translate_errors(what)
 
     def open_staging(
         self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
@@ -88,6 +88,9 @@ class MySQLDialect(Dialect):
         self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
     ) -> Rows:
         return statements.staged_rows(name, staged, [_OURS], only)
+
+    def is_conflict(self, error: BaseException | None) -> bool:
+        return is_conflict(error)
 
     def typed_error(self, error: Exception, what: str) -> OncewardError:
         return typed_error(error, what)

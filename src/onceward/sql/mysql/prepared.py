@@ -38,7 +38,7 @@ from onceward.ids import MARK_LENGTH
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import MySQLSession, connected
 from onceward.sql.mysql import catalogue
-from onceward.sql.mysql.refusals import named
+from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.mysql.staging import load_straight
 from onceward.sql.sink.columns import Table, Written, must_stay_as_they_are
 from onceward.sql.sink.dialect import Beside
@@ -98,7 +98,7 @@ class TransactionWriter(PieceWriter):
         landing = self._landing
         table = pa.Table.from_batches(rows)
         must_stay_as_they_are(table, landing.written, landing.table.name)
-        with named(f"writing to table {landing.table.name}"):
+        with translate_errors(f"writing to table {landing.table.name}"):
             session = self._session or self._begun()
             load_straight(session, landing.table.sql.replace("%", "%%"), table, landing.texts)
 
@@ -120,7 +120,7 @@ class TransactionWriter(PieceWriter):
         session = self._session
         if session is None:
             return None
-        with named("preparing the transaction of a task"):
+        with translate_errors("preparing the transaction of a task"):
             markers = self._landing.markers  # Quoted.
             session.execute(
                 f"INSERT INTO {markers} (pipeline, name) VALUES (%s, %s)",  # noqa: S608

@@ -37,11 +37,16 @@ _ROWS = (
     1441, 1451, 1452,
     1526, 1557, 1586, 1644, 1690, 1748, 3140, 3141, 3144, 3156, 3157, 3158, 3819, 3903, 4025, 4038,
 )  # fmt: skip
+_CONFLICTS = (1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 1761, 1762)
+"""Unique indexes and foreign keys: another row is in the way, or missing."""
 _TABLES = (
     1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785, 3098,
     3750,
 )  # fmt: skip
 """A trigger or the table's definition makes a statement that the server will never carry out."""
+_ROW_SIZE = 1118
+_STAGING = ("creating the staging table", "bringing rows from the driver", "loading rows into")
+"""How errors begin that a staging table is to blame for, and not the target."""
 _TOO_LARGE = (1197, 1705)
 _WITH_SIZES = (1105, 1180, 3100)
 _SIZES = re.compile(
@@ -87,6 +92,13 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
             next_step="raise that limit on the server (max_binlog_cache_size, "
             "group_replication_transaction_size_limit or wsrep_max_ws_size) and start the query "
             "again; max_offsets_per_trigger keeps the batches after this one smaller",
+        )
+    if number == _ROW_SIZE and what.startswith(_STAGING):
+        return ConfigurationError(
+            f"{message}: strings are staged as longtext, of which InnoDB has room for some 196 in "
+            "a table of 16 KiB pages",
+            next_step="write fewer columns of text at once, or with mode='append' pass xa=True, "
+            "which stages nothing; nothing of the batch was written",
         )
     if number in _ROWS:
         return RowRefused(message, next_step=_MEND_ROWS)
@@ -137,7 +149,7 @@ def _refused_setting(number: int, text: str, message: str) -> OncewardError | No
 
 
 @contextmanager
-def named(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Raise the server's errors inside the block as typed ones."""
     import pymysql
 
@@ -145,6 +157,13 @@ def named(what: str) -> Iterator[None]:
         yield
     except (pymysql.MySQLError, Warned, Ended, Overdue) as error:
         raise typed_error(error, what) from error
+
+
+def is_conflict(error: BaseException | None) -> bool:
+    """Return whether another row is in the way of a unique index or a foreign key, or missing."""
+    import pymysql
+
+    return isinstance(error, pymysql.MySQLError) and error.args[:1] in [(n,) for n in _CONFLICTS]
 
 
 def typed_error(error: Exception, what: str) -> OncewardError:

@@ -36,7 +36,7 @@ from onceward.errors import RowRefused, SendFailed
 from onceward.ids import TaskAttempt
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import MySQLSession, connected, may_load
-from onceward.sql.mysql.refusals import named
+from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.mysql.statements import ROW, quoted
 from onceward.sql.sink.pieces import PieceWriter, SessionCache
 from onceward.sql.sink.rows import TASK
@@ -217,10 +217,10 @@ class StagingWriter(PieceWriter):
     def _send(self, rows: list[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches(rows)
         key = json.dumps(dict(self._spec.parameters), sort_keys=True)
-        with named("connecting to the database from a task"):
+        with translate_errors("connecting to the database from a task"):
             session = sessions.get(key, lambda: connected(self._spec.parameters, "onceward"))
         try:
-            with named("loading rows into the staging table"):
+            with translate_errors("loading rows into the staging table"):
                 load(session, self._spec.table, table, self._task, self._loaded)
                 session.commit()
         except BaseException:

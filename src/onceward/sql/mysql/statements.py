@@ -68,6 +68,23 @@ def count(rows: Rows) -> Rows:
     return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged", rows.parameters)
 
 
+def steps(
+    rows: Rows, order_by: Sequence[str], first: int, last: int, only: tuple[str, str] | None
+) -> Rows:
+    """Select the rows of these steps, in the order of ``order_by``; ``only`` where a column has a
+    value.
+    """
+    order = ", ".join(quoted(name) for name in order_by)  # nulls come first
+    numbered = (
+        f"SELECT staged.*, RANK() OVER (ORDER BY {order}) AS {_STEP} FROM ({rows.sql}) AS staged"
+    )
+    sql = f"SELECT * FROM ({numbered}) AS numbered WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
+    if only is not None:
+        sql += f" AND {_bytes(quoted(only[0]))} = {_bytes('%s')}"
+        return Rows(sql, (*rows.parameters, only[1]))
+    return Rows(sql, rows.parameters)
+
+
 def by_table(rows: Rows, column: str) -> Rows:
     """Count the rows for each value of ``column``, which names tables."""
     name = quoted(column)
@@ -200,6 +217,7 @@ def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) 
 
 
 _DELETED = "onceward_deletes"
+_STEP = "onceward_step"
 
 
 def _key(number: int) -> str:

@@ -17,7 +17,7 @@ from onceward.errors import OncewardError
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import Overdue
 from onceward.sql.postgresql import catalogue, prepared, statements, types
-from onceward.sql.postgresql.refusals import named, typed_error
+from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_error
 from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
 from onceward.sql.sink.columns import Column, Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect
@@ -40,8 +40,8 @@ class PostgreSQLDialect(Dialect):
     def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
         return types.fitting(name, staged, column, table)
 
-    def named(self, what: str) -> AbstractContextManager[None]:
-        return named(what, psycopg.Error, Overdue)
+    def translate_errors(self, what: str) -> AbstractContextManager[None]:
+        return translate_errors(what, psycopg.Error, Overdue)
 
     def open_staging(
         self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
@@ -74,6 +74,9 @@ class PostgreSQLDialect(Dialect):
         }
         return statements.held_rows(staged, values)
 
+    def is_conflict(self, error: BaseException | None) -> bool:
+        return isinstance(error, psycopg.Error) and error.sqlstate in CONFLICTS
+
     def typed_error(self, error: Exception, what: str) -> OncewardError:
         return typed_error(error, what)
 
@@ -83,7 +86,7 @@ class PostgreSQLDialect(Dialect):
         connection.execute("SET CONSTRAINTS ALL DEFERRED")
 
     def end_move(self, connection: Session) -> None:
-        with self.named("checking what the tables defer to the COMMIT"):
+        with self.translate_errors("checking what the tables defer to the COMMIT"):
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def in_a_hurry(self, connection: Session) -> None:

@@ -41,7 +41,7 @@ from onceward.ids import MARK_LENGTH
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import seconds_for
 from onceward.sql.postgresql import staging, statements
-from onceward.sql.postgresql.refusals import named
+from onceward.sql.postgresql.refusals import translate_errors
 from onceward.sql.postgresql.staging import storable
 from onceward.sql.postgresql.types import parsed
 from onceward.sql.sink.columns import Table, Written, must_stay_as_they_are
@@ -104,7 +104,7 @@ class TransactionWriter(PieceWriter):
         landing = self._landing
         table = pa.Table.from_batches([storable(part) for part in rows])
         must_stay_as_they_are(table, landing.written, landing.table.name)
-        with named(f"writing to table {landing.table.name}", *staging.errors()):
+        with translate_errors(f"writing to table {landing.table.name}", *staging.errors()):
             if self._connection is None:
                 self._begin()
             if landing.straight is None:
@@ -148,7 +148,7 @@ class TransactionWriter(PieceWriter):
         super().pre_commit()
         if self._connection is None:
             return None
-        with named(f"writing to table {self._landing.table.name}", *staging.errors()):
+        with translate_errors(f"writing to table {self._landing.table.name}", *staging.errors()):
             if self._landing.straight is None:
                 self._cast()
             (number,) = staging.execute(self._connection, "SELECT txid_current()")
@@ -160,7 +160,7 @@ class TransactionWriter(PieceWriter):
                 f"{self._landing.markers} (pipeline, name) VALUES ('{self._pipeline}', "
                 f"'{self._name}')".replace("%%", "%"),
             )
-        with named("preparing the transaction of a task", *staging.errors()):
+        with translate_errors("preparing the transaction of a task", *staging.errors()):
             staging.run(self._connection, f"PREPARE TRANSACTION '{self._name}'")
         connection, self._connection = self._connection, None
         staging.sessions.give_back(self._landing.connection, connection)

@@ -19,9 +19,13 @@ _MISSING = ("42P01", "3F000", "42703")
 _OURS = re.compile(r"\bonceward_(?:staging|rows|prepared)")
 _DENIED = "42501"
 _LOCKED = "55P03"
+_NOT_IN_STATE = "55000"
+_NO_IDENTITY = re.compile("replica identity", re.IGNORECASE)
 _CLIENTS_DATA = "22000"
 _ROWS = ("21", "22", "23", "44")
 """Cardinality, data, integrity constraints, WITH CHECK OPTION."""
+CONFLICTS = ("23001", "23503", "23505", "23P01")
+"""Foreign keys, unique indexes, exclusion constraints: another row is in the way, or missing."""
 _TABLES = ("0A", "42", "54", "P0")
 """Not supported, syntax and rules of access, limits of the program, PL/pgSQL: a trigger or the
 table's definition.
@@ -72,6 +76,12 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
             next_step="change the table or its trigger, and start the query again; nothing of the "
             "batch was written",
         )
+    if code == _NOT_IN_STATE and _NO_IDENTITY.search(text):
+        return RowRefused(
+            message,
+            next_step="ALTER TABLE … REPLICA IDENTITY USING INDEX … (or FULL), which a published "
+            "table without a primary key needs for deletes; then start the query again",
+        )
     if code == _LOCKED:
         message = f"{message}; somebody holds a lock that this waited for"
         return SendFailed(
@@ -82,7 +92,7 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
 
 
 @contextmanager
-def named(what: str, *kinds: type[Exception]) -> Iterator[None]:
+def translate_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
     """Raise the server's errors inside the block as typed ones.
 
     :param kinds: of the client library's errors; with a ``sqlstate``.

@@ -40,7 +40,7 @@ from onceward.sql.ledger.overdue import (
     seconds_for,
 )
 from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
-from onceward.sql.postgresql.refusals import named
+from onceward.sql.postgresql.refusals import translate_errors
 from onceward.sql.sink.pieces import PieceWriter, SessionCache
 from onceward.sql.sink.rows import TASK
 
@@ -148,12 +148,12 @@ class StagingWriter(PieceWriter):
             TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows)
         )
         if self._connection is None:
-            with named("connecting to the database from a task", *errors()):
+            with translate_errors("connecting to the database from a task", *errors()):
                 self._connection = sessions.get(
                     self._spec.connection, lambda: connect(self._spec.connection)
                 )
         try:
-            with named("copying rows to the staging table", *errors()):
+            with translate_errors("copying rows to the staging table", *errors()):
                 # Whether a piece outlives a crash is found out when it is moved.
                 begin(
                     self._connection,

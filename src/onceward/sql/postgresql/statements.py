@@ -93,6 +93,20 @@ def count(rows: Rows) -> Rows:
     return Rows(f"SELECT count(*) FROM ({rows.sql}) AS rows", rows.parameters)
 
 
+def steps(
+    rows: Rows, order_by: Sequence[str], first: int, last: int, only: tuple[str, str] | None
+) -> Rows:
+    """Select the rows of these steps, in the order of ``order_by``; ``only`` where a column has a
+    value.
+    """
+    order = ", ".join(f"{quoted(name)} NULLS FIRST" for name in order_by)
+    numbered = f"SELECT *, rank() OVER (ORDER BY {order}) AS {_STEP} FROM ({rows.sql}) AS rows"
+    sql = f"SELECT * FROM ({numbered}) AS numbered WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
+    if only is not None:
+        return Rows(f"{sql} AND {quoted(only[0])} = %s", (*rows.parameters, only[1]))
+    return Rows(sql, rows.parameters)
+
+
 def by_table(rows: Rows, column: str) -> Rows:
     """Count the rows for each value of ``column``, which names tables."""
     named_in = quoted(column)
@@ -181,6 +195,7 @@ def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) 
 
 
 _DELETED = "onceward_deletes"
+_STEP = "onceward_step"
 
 
 def _same(merge: Merge) -> str:

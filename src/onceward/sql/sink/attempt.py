@@ -12,10 +12,12 @@ Tables that refer to each other are written in the order of their foreign keys (
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +37,7 @@ from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import seconds_for
 from onceward.sql.sink.columns import Table, Written, fit, must_show_all, staged_columns
 from onceward.sql.sink.dialect import Dialect
-from onceward.sql.sink.merging import Merging, Part, not_all
+from onceward.sql.sink.merging import Merging, Part, Steps, not_all
 from onceward.sql.sink.order import Reference, circle, parents_first
 from onceward.sql.sink.rows import Merge, Rows, python_values
 from onceward.sql.sink.run import DatabaseRun
@@ -67,6 +69,19 @@ class Frame(ABC):
     @abstractmethod
     def rows(self, table: str) -> Rows:
         """Select the rows for one table."""
+
+    def steps(self, table: str, order_by: Sequence[str], first: int, last: int) -> Rows:
+        """Select of the rows for one table those of some steps of the whole frame."""
+        return self._dialect.statements.steps(
+            self._all(), order_by, first, last, self._only(table)
+        )
+
+    @abstractmethod
+    def _all(self) -> Rows:
+        """Select the rows for all tables."""
+
+    def _only(self, table: str) -> tuple[str, str] | None:
+        return None if self.table is not None else (TABLE_COLUMN, table)
 
 
 class HeldFrame(Frame):
@@ -100,8 +115,10 @@ class HeldFrame(Frame):
         self._dialect.bring(connection, self._name, self.staged, self._rows)
 
     def rows(self, table: str) -> Rows:
-        only = None if self.table is not None else (TABLE_COLUMN, table)
-        return self._dialect.held_rows(self._name, self.staged, self._rows, only)
+        return self._dialect.held_rows(self._name, self.staged, self._rows, self._only(table))
+
+    def _all(self) -> Rows:
+        return self._dialect.held_rows(self._name, self.staged, self._rows, None)
 
 
 class StagedFrame(Frame):
@@ -130,17 +147,20 @@ class StagedFrame(Frame):
     def counts(self, connection: Session) -> Mapping[str | None, int]:
         if self.table is not None:
             return {self.table: self.number}
-        statements = self._dialect.statements
-        rows = statements.staged_rows(self._name, self.staged, self._tasks)
-        return {
-            table: int(n)
-            for table, n in connection.execute(*statements.by_table(rows, TABLE_COLUMN))
-        }
+        by_table = self._dialect.statements.by_table(self._all(), TABLE_COLUMN)
+        return {table: int(n) for table, n in connection.execute(*by_table)}
 
     def rows(self, table: str) -> Rows:
-        only = None if self.table is not None else (TABLE_COLUMN, table)
+        return self._staged_rows(self._only(table))
+
+    def _all(self) -> Rows:
+        return self._staged_rows(None)
+
+    def _staged_rows(self, only: tuple[str, str] | None) -> Rows:
         return self._dialect.statements.staged_rows(self._name, self.staged, self._tasks, only)
 
+
+log = logging.getLogger(__name__)
 
 KIND = "table"
 """Of a ledger record's outputs, by the names of the tables: ``{"mode": …}``."""
@@ -163,6 +183,7 @@ class DatabaseAttempt(Attempt):
         self._staging: list[str] = []
         # of each frame, by table
         self._counts: list[Mapping[str, int]] = []
+        self._in_order = False
 
     # each frame is computed by one Spark job
 
@@ -219,7 +240,7 @@ class DatabaseAttempt(Attempt):
         if self._frames:
             with (
                 self._run.chain.session() as connection,
-                self._dialect.named("counting staged rows"),
+                self._dialect.translate_errors("counting staged rows"),
             ):
                 if self._staging:
                     self._dialect.take_time(connection, _LOCK_SECONDS)
@@ -248,22 +269,48 @@ class DatabaseAttempt(Attempt):
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         with events.step(events.LEDGER, **self._ids(running)):
             try:
-                self._run.chain.put(
-                    record,
-                    lambda connection: self._move(connection, running),
-                    self._bring,
-                    self._dialect.typed_error,
-                )
+                self._put_rows(record, running)
             except LedgerUnreachable as error:
                 # Before the COMMIT: nothing has happened
                 again = f"the batch runs again; if it repeats, {error.next_step}"
                 raise SendFailed(error.message, next_step=again) from error
         super().stage(record, running)
 
+    def _put_rows(self, record: LedgerRecord, running: RunningBatch) -> None:
+        """Move the last row of each key; where other rows are in the way of that, all changes in
+        their order, for so they went at their source.
+        """
+        try:
+            self._put(record, running)
+        except RowRefused as refused:
+            settings = self._settings
+            if settings.mode == "append" or not self._dialect.is_conflict(refused.__cause__):
+                raise
+            if not settings.order_by:
+                refused.next_step += (
+                    "; or pass order_by=, and changes that need another's are made in that order"
+                )
+                raise
+            log.info(
+                "%s: %s; its changes are made in their order",
+                settings.policy.pipeline,
+                refused.message,
+            )
+            self._in_order = True
+            self._put(record, running)
+
+    def _put(self, record: LedgerRecord, running: RunningBatch) -> None:
+        self._run.chain.put(
+            record,
+            lambda connection: self._move(connection, running),
+            self._bring,
+            self._dialect.typed_error,
+        )
+
     def _bring(self, connection: Session) -> None:
         """Send the driver's rows ahead of the transaction, in the same session."""
         for frame in self._frames:
-            with self._dialect.named("bringing rows from the driver"):
+            with self._dialect.translate_errors("bringing rows from the driver"):
                 frame.bring(connection)
 
     def _move(self, connection: Session, running: RunningBatch) -> None:
@@ -312,7 +359,8 @@ class DatabaseAttempt(Attempt):
                     self._append(part, connection)
             return
         merging = Merging(self._statements, self._dialect, parts, references, connection)
-        merging.merge(lambda part: self._writing(part, running))
+        merge = merging.merge_in_order if self._in_order else merging.merge
+        merge(lambda part: self._writing(part, running))
 
     @contextmanager
     def _writing(self, part: Part, running: RunningBatch) -> Iterator[None]:
@@ -322,7 +370,7 @@ class DatabaseAttempt(Attempt):
             if part.expected
             else nullcontext({})
         )
-        with step as values, self._dialect.named(f"writing to table {name}"):
+        with step as values, self._dialect.translate_errors(f"writing to table {name}"):
             values["records"] = part.expected
             yield
 
@@ -331,19 +379,20 @@ class DatabaseAttempt(Attempt):
 
     def _part(self, name: str, frame: Frame, expected: int, connection: Session) -> Part:
         """Return the rows of a frame for one table, after checking that they fit."""
-        with self._dialect.named(f"looking at table {name}"):
+        with self._dialect.translate_errors(f"looking at table {name}"):
             table = self._dialect.catalogue.locked(connection, name, self._settings.ledger.table)
         settings = self._settings
         written = self._fit(frame.staged, table)
         rows = frame.rows(name)
-        with self._dialect.named(f"looking at rows for table {name}"):
+        with self._dialect.translate_errors(f"looking at rows for table {name}"):
             self._dialect.look_closer(rows, written, table, connection)
             limited = [column for column in written if column.longest is not None]
             if limited:
                 self._must_not_be_cut(rows, limited, table, connection)
         changes = settings.mode == "changes"
         merge = Merge(settings.key, settings.order_by, settings.op_column if changes else None)
-        return Part(rows, table, written, merge, expected)
+        steps = partial(frame.steps, name, merge.order_by)
+        return Part(rows, table, written, merge, expected, Steps(id(frame), frame.number, steps))
 
     def _append(self, part: Part, connection: Session) -> None:
         moved = connection.execute(

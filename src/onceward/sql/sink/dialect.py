@@ -44,6 +44,19 @@ class Statements(Protocol):
     def count(self, rows: Rows) -> Rows:
         """Count the rows."""
 
+    def steps(
+        self,
+        rows: Rows,
+        order_by: Sequence[str],
+        first: int,
+        last: int,
+        only: tuple[str, str] | None,
+    ) -> Rows:
+        """Select the rows from the ``first`` to the ``last`` step, in the order of ``order_by``:
+        step 1 is the first of all ``rows``, equal ones are one step; ``only`` where a column has a
+        value.
+        """
+
     def by_table(self, rows: Rows, column: str) -> Rows:
         """Count the rows for each value of ``column``, which names tables."""
 
@@ -183,7 +196,7 @@ class Dialect(ABC):
         """See :data:`onceward.sql.sink.columns.Fitting`."""
 
     @abstractmethod
-    def named(self, what: str) -> AbstractContextManager[None]:
+    def translate_errors(self, what: str) -> AbstractContextManager[None]:
         """Raise the server's errors inside the block as typed ones that say what was being
         done.
         """
@@ -221,6 +234,12 @@ class Dialect(ABC):
         """Select the driver's ``rows``; ``only`` where a column has a value.
 
         :param name: nobody else's in this session.
+        """
+
+    @abstractmethod
+    def is_conflict(self, error: BaseException | None) -> bool:
+        """Return whether it is the server's, for a unique index or a foreign key that another row
+        stands in the way of: in another order it might not.
         """
 
     @abstractmethod

@@ -7,6 +7,11 @@ had may be taken by a new one. Where foreign keys do not let it be so (a child g
 and its old one is deleted), all is done once more the other way round, from the savepoint before
 it.
 
+A row that is in the way of another one (a value of a unique index moves from row to row, a tree of
+rows that refer to each other grows or is cut) is so at their source, too, and there the changes
+went one after the other: :meth:`Merging.merge_in_order` makes them so, in stretches as long as the
+server takes.
+
 What was asked for is compared with what was done: triggers, rules and policies of a table may
 leave rows out.
 """
@@ -28,6 +33,19 @@ from onceward.sql.sink.rows import Merge, Rows
 _SAVEPOINT = "onceward_merge"
 
 
+class Steps(NamedTuple):
+    """The changes of a frame in their order, for all of its tables.
+
+    :cvar frame: parts with the same one have their changes in one order.
+    :cvar last: as many steps there are at most.
+    :cvar select: those of one table, from a step to another one.
+    """
+
+    frame: int
+    last: int
+    select: Callable[[int, int], Rows]
+
+
 class Part(NamedTuple):
     """The rows of a frame for one table."""
 
@@ -36,6 +54,7 @@ class Part(NamedTuple):
     written: Sequence[Written]
     merge: Merge
     expected: int
+    steps: Steps
 
 
 class _Found(NamedTuple):
@@ -45,6 +64,24 @@ class _Found(NamedTuple):
 
     last: int
     deletes: int
+
+    @property
+    def stay(self) -> int:
+        return self.last - self.deletes
+
+
+class _Count(NamedTuple):
+    """Of rows with a key, as ``Statements.looked_at`` counts them."""
+
+    total: int
+    without_key: int
+    odd: int
+    last: int
+    keys: int
+    deletes: int
+
+
+Writing = Callable[[Part], AbstractContextManager[None]]
 
 
 class Merging:
@@ -67,38 +104,82 @@ class Merging:
         self._parts = parts
         self._references = references
         self._connection = connection
-        self._found: dict[object, _Found] = {}  # by table
 
-    def merge(self, writing: Callable[[Part], AbstractContextManager[None]]) -> None:
+    def merge(self, writing: Writing) -> None:
         """Merge the parts by their keys.
 
         :param writing: context around the writing of one part.
         :raises RowRefused: the rows, or their tables, cannot be merged.
         """
-        self._must_come_once()
-        for part in self._parts:
-            with self._dialect.named(f"looking at rows for table {part.table.name}"):
-                self._found[part.table.oid] = self._looked_at(part)
-        if not any(found.deletes for found in self._found.values()):
-            self._upsert_all(writing)
+        found = self._check()
+        if not any(of_part.deletes for of_part in found):
+            self._upsert_all(self._parts, found, writing)
         elif not self._references:
-            self._delete_all(writing)
-            self._upsert_all(writing)
+            self._delete_all(self._parts, found, writing)
+            self._upsert_all(self._parts, found, writing)
         else:
-            self._in_either_order(writing)
+            self._in_either_order(found, writing)
 
-    def _in_either_order(self, writing: Callable[[Part], AbstractContextManager[None]]) -> None:
+    def _in_either_order(self, found: Sequence[_Found], writing: Writing) -> None:
         self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
         try:
-            self._delete_all(writing)
-            self._upsert_all(writing)
+            self._delete_all(self._parts, found, writing)
+            self._upsert_all(self._parts, found, writing)
         except RowRefused as refused:
             self._connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             try:
-                self._upsert_all(writing)
-                self._delete_all(writing)
+                self._upsert_all(self._parts, found, writing)
+                self._delete_all(self._parts, found, writing)
             except RowRefused:
-                raise refused from None
+                raise refused from refused.__cause__
+
+    def merge_in_order(self, writing: Writing) -> None:
+        """Make the changes of each frame in their order, those of all its tables together.
+
+        :raises RowRefused: as :meth:`merge`; or a change cannot be made after those before it.
+        """
+        found = self._check()
+        for frame in dict.fromkeys(part.steps.frame for part in self._parts):
+            parts = [part for part in self._parts if part.steps.frame == frame]
+            self._make_steps(parts, 1, parts[0].steps.last, writing)
+        for part, each in zip(self._parts, found, strict=True):
+            still, others = self._present(part)
+            _must_be_deleted_alone(part.table, still, each.stay - others)
+
+    def _make_steps(self, parts: Sequence[Part], first: int, last: int, writing: Writing) -> None:
+        """Make the changes of these steps at once; where the server refuses that, those of the
+        first half, and then the others.
+        """
+        self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+        try:
+            some = [part._replace(rows=part.steps.select(first, last)) for part in parts]
+            counted = [self._count(part) for part in some]
+            some = [
+                part._replace(expected=each.total)
+                for part, each in zip(some, counted, strict=True)
+            ]
+            found = [_Found(each.last, each.deletes) for each in counted]
+            self._delete_all(some, found, writing)
+            self._upsert_all(some, found, writing)
+        except RowRefused:
+            if first == last:
+                raise
+            self._connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            self._connection.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            half = (first + last) // 2
+            self._make_steps(parts, first, half, writing)
+            self._make_steps(parts, half + 1, last, writing)
+        else:
+            self._connection.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+
+    def _check(self) -> list[_Found]:
+        """Check all parts before anything is written."""
+        self._must_come_once()
+        found = []
+        for part in self._parts:
+            with self._dialect.translate_errors(f"looking at rows for table {part.table.name}"):
+                found.append(self._looked_at(part))
+        return found
 
     def _must_come_once(self) -> None:
         reached: set[object] = set()
@@ -113,13 +194,9 @@ class Merging:
             reached.add(part.table.oid)
 
     def _looked_at(self, part: Part) -> _Found:
-        rows, table, written, merge, expected = part
+        rows, table, written, merge, expected, _ = part
         self._dialect.must_tell_keys_apart(rows, written, merge, self._connection)
-        found = self._connection.execute(
-            *self._statements.looked_at(rows, written, merge)
-        ).fetchone()
-        assert found is not None  # noqa: S101 — counts
-        total, without_key, odd, last, keys, deletes = found
+        total, without_key, odd, last, keys, deletes = self._count(part)
         if total != expected:
             raise _staged_rows_are_gone(expected, total)
         if without_key:
@@ -155,8 +232,17 @@ class Merging:
             )
         return _Found(last, deletes)
 
-    def _upsert_all(self, writing: Callable[[Part], AbstractContextManager[None]]) -> None:
-        for part in self._parts:
+    def _count(self, part: Part) -> _Count:
+        found = self._connection.execute(
+            *self._statements.looked_at(part.rows, part.written, part.merge)
+        ).fetchone()
+        assert found is not None  # noqa: S101 — counts
+        return _Count(*map(int, found))
+
+    def _upsert_all(
+        self, parts: Sequence[Part], found: Sequence[_Found], writing: Writing
+    ) -> None:
+        for part, each in zip(parts, found, strict=True):
             with writing(part):
                 moved = sum(
                     self._connection.execute(*statement).rowcount
@@ -164,30 +250,29 @@ class Merging:
                         part.rows, part.table, part.written, part.merge
                     )
                 )
-                last, deletes = self._found[part.table.oid]
-                if moved != last - deletes:
-                    raise not_all(self._statements, part, last - deletes, moved, self._connection)
+                if moved != each.stay:
+                    raise not_all(self._statements, part, each.stay, moved, self._connection)
 
-    def _delete_all(self, writing: Callable[[Part], AbstractContextManager[None]]) -> None:
+    def _delete_all(
+        self, parts: Sequence[Part], found: Sequence[_Found], writing: Writing
+    ) -> None:
         """Delete what the parts delete, and check that nothing else went: a foreign key may
         cascade into another table of the batch.
         """
-        looked_at = [
-            part for part in self._parts if self._references or self._found[part.table.oid].deletes
-        ]
+        deleting = [part for part, each in zip(parts, found, strict=True) if each.deletes]
+        looked_at = parts if self._references else deleting
         others_before = [self._present(part)[1] for part in looked_at]
-        for part in reversed(self._parts):
-            if self._found[part.table.oid].deletes:
-                with writing(part):
-                    self._connection.execute(
-                        *self._statements.delete(part.rows, part.table, part.written, part.merge)
-                    )
+        for part in reversed(deleting):
+            with writing(part):
+                self._connection.execute(
+                    *self._statements.delete(part.rows, part.table, part.written, part.merge)
+                )
         for part, before in zip(looked_at, others_before, strict=True):
             still, others = self._present(part)
             _must_be_deleted_alone(part.table, still, before - others)
 
     def _present(self, part: Part) -> tuple[int, int]:
-        with self._dialect.named(f"looking at rows of table {part.table.name}"):
+        with self._dialect.translate_errors(f"looking at rows of table {part.table.name}"):
             present = self._statements.present(part.rows, part.table, part.written, part.merge)
             deletes, others = self._connection.execute(*present).fetchone() or (0, 0)
             return int(deletes), int(others)

@@ -49,11 +49,11 @@ def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P
     for oid in tables:
         # Without recursion: a chain of references may be long. A table is left once all that it
         # points at have been.
-        waiting, seen = [oid], set(places)
+        waiting, visited = [oid], set(places)
         while waiting:
             table = waiting[-1]
-            seen.add(table)
-            missing = [parent for parent in parents[table] if parent not in seen]
+            visited.add(table)
+            missing = [parent for parent in parents[table] if parent not in visited]
             if missing:
                 waiting.append(missing[0])
             else:

@@ -121,7 +121,7 @@ class PreparedTransactions:
         name = str(self._settings.table)
         with (
             self.talking(f"looking at table {name}") as session,
-            self._dialect.named(f"looking at table {name}"),
+            self._dialect.translate_errors(f"looking at table {name}"),
         ):
             return self._dialect.catalogue.table_named(session, name, self._settings.ledger.table)
 
@@ -134,7 +134,7 @@ class PreparedTransactions:
         table = self.table()
         written = fit(staged, table, (), (), (), self._dialect.fitting)
         what = f"preparing to write to table {table.name}"
-        with self.talking(what) as session, self._dialect.named(what):
+        with self.talking(what) as session, self._dialect.translate_errors(what):
             home, _ = self._dialect.catalogue.find_schema(session, self._settings.markers)
             markers = quoted_pair(self._dialect.statements, home, MARKERS)
             beside = Beside(self._settings.ledger.table, markers, home, mark)

@@ -87,7 +87,10 @@ class DatabaseRun:
 
         :raises TableMissing: there is none.
         """
-        with self.chain.session() as connection, self.dialect.named(f"looking at table {name}"):
+        with (
+            self.chain.session() as connection,
+            self.dialect.translate_errors(f"looking at table {name}"),
+        ):
             return self.dialect.catalogue.table_named(connection, name, self.settings.ledger.table)
 
     def staging_name(self, attempt: AttemptId, frame: int) -> str:
@@ -108,7 +111,7 @@ class DatabaseRun:
         """
         with (
             self.chain.owned() as connection,
-            self.dialect.named(f"creating the staging table {name}"),
+            self.dialect.translate_errors(f"creating the staging table {name}"),
         ):
             connection.execute(
                 self.dialect.statements.staging_table(self.in_schema(name), staged), ()
