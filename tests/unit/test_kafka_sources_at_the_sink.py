@@ -10,14 +10,24 @@ from typing import Any
 import pytest
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import Fenced, LedgerBehind, SourceTopicReplaced
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    Fenced,
+    LedgerBehind,
+    OncewardError,
+    SourceTopicReplaced,
+    TopicMissing,
+)
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink import run
 from onceward.kafka.sink import sink as kafka_target
 from onceward.kafka.sink.run import GroupOffsets
 from onceward.kafka.sink.sink import KafkaTarget
+from onceward.kafka.source import identity as source_identity
 from onceward.kafka.source.identity import KafkaSourceIdentity
+from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.errors import raises
 
@@ -195,6 +205,59 @@ def test_of_two_clusters_each_has_its_own_topics():
         )
 
 
-def test_what_cannot_be_asked_is_unknown():
+def test_what_cannot_be_asked_is_unknown_and_what_was_known_stays():
     identity = KafkaSourceIdentity(lambda source: None)
     assert identity.identify(batch(0, HERE, start=0, end=10)) == (None,)
+    reading = batch(0, HERE, start=0, end=10)
+    named = (reading.sources[0]._replace(identity={"orders": "an-id"}),)
+    newest = LedgerRecord(P, 0, reading.batch, named, AttemptId(1, 1), {}, 0)
+    identity.start(batch(1, HERE, start=10, end=20), newest)
+    assert identity.identify(batch(1, HERE, start=10, end=20)) == ({"orders": "an-id"},)
+
+
+class Logins:
+    """Clients of one cluster, by login: some are refused."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused: dict[str, OncewardError] = {}
+        self.topic_id = "an-id"
+        monkeypatch.setattr(source_identity, "_known", {})
+        monkeypatch.setattr(source_identity, "KafkaClient", SimpleNamespace(shared=self.client))
+
+    def client(self, settings: ClientSettings) -> Any:
+        login, client = str(settings.request_timeout_ms), Client()
+
+        def topic_ids(topics: set[str]) -> dict[str, str]:
+            if login in self.refused:
+                raise self.refused[login]
+            return dict.fromkeys(topics, self.topic_id)
+
+        client.topic_ids = topic_ids  # type: ignore[method-assign]
+        return client
+
+
+OLD, NEW = (ClientSettings(tuple(HERE), request_timeout_ms=number) for number in (1, 2))
+"""They differ in something: a password would do."""
+
+
+@pytest.mark.parametrize("client_for", [None, lambda source: None])
+def test_a_renewed_login_is_asked_and_else_an_older_one(
+    monkeypatch: pytest.MonkeyPatch, client_for: Any
+):
+    logins = Logins(monkeypatch)
+    source_identity.remember(OLD)
+    identity = KafkaSourceIdentity(client_for)
+    identity.identify(batch(0, HERE, start=0, end=10))
+    source_identity.remember(NEW)
+    logins.refused["1"] = AuthenticationFailed("expired", next_step="…")
+    assert identity.identify(batch(1, HERE, start=10, end=20)) == ({"orders": "an-id"},)
+    logins.topic_id = "another-id"
+    with pytest.raises(SourceTopicReplaced):
+        identity.identify(batch(2, HERE, start=20, end=30))
+    # another source's, which may not see this topic
+    logins.refused = {"2": TopicMissing("orders", next_step="…")}
+    with pytest.raises(SourceTopicReplaced):
+        identity.identify(batch(2, HERE, start=20, end=30))
+    logins.refused["1"] = AccessDenied("orders", next_step="…")
+    with pytest.raises(TopicMissing):
+        identity.identify(batch(2, HERE, start=20, end=30))

@@ -65,7 +65,7 @@ def source_identity(running: RunningBatch, client_for: ClientFor | None) -> Sour
     """Return what identifies the sources that ``running`` reads.
 
     :param client_for: the target's own clients, where it writes to a system that can be read as
-        well; None: those of the sources.
+        well; other sources by their own.
     """
     if not running.kafka_sources:
         return UnknownIdentity()

@@ -8,41 +8,56 @@ there, or take the missing ones for lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.source_identity import ClientFor
-from onceward.errors import SourceTopicReplaced
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    OncewardError,
+    SourceTopicReplaced,
+    TopicMissing,
+)
 from onceward.ids import SourceRange, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
-_known: dict[frozenset[str], ClientSettings | None] = {}
+_known: dict[frozenset[str], list[ClientSettings]] = {}
+"""Of each cluster the settings that it was read with in this process, newest first."""
 _sinks: dict[frozenset[str], ClientSettings] = {}
+
+_MOST_LOGINS = 8
 
 
 def remember(settings: ClientSettings) -> None:
-    """Remember ``settings`` for the cluster that they name. Where there are two logins nobody can
-    tell whose source it is, and nothing is known of it.
+    """Remember ``settings`` for the cluster that they name, ahead of others that it was read with:
+    a password may have been renewed, and another source may have another login.
     """
     servers = frozenset(settings.bootstrap_servers)
-    known = _known.setdefault(servers, settings)
-    if known is not None and replace(known, client_id=settings.client_id) != settings:
-        _known[servers] = None
+    others = [
+        each
+        for each in _known.get(servers, ())
+        if replace(each, client_id=settings.client_id) != settings
+    ]
+    _known[servers] = [settings, *others][:_MOST_LOGINS]
 
 
-def known_client(source: KafkaSource) -> KafkaClient | None:
-    """Return a client of the cluster that ``source`` reads from, shared by all who ask."""
-    settings = _known.get(source.bootstrap_servers)
-    return None if settings is None else KafkaClient.shared(settings)
+def known_clients(source: KafkaSource) -> list[KafkaClient]:
+    """Return clients of the cluster that ``source`` reads from, shared by all who ask: one for
+    each login, for which of them is this source's nobody can tell.
+    """
+    return [KafkaClient.shared(each) for each in _known.get(source.bootstrap_servers, ())]
 
 
 def known_settings(servers: frozenset[str]) -> ClientSettings | None:
-    """Return settings for the cluster: those of ``kafka_source``, else those of a sink there."""
-    return _known.get(servers) or _sinks.get(servers)
+    """Return settings for the cluster: the newest of ``kafka_source``, else those of a sink
+    there.
+    """
+    return next(iter(_known.get(servers, ())), _sinks.get(servers))
 
 
 def remember_sink(servers: frozenset[str], settings: ClientSettings) -> None:
@@ -54,11 +69,12 @@ class KafkaSourceIdentity:
     """One for each run of a query. The identity of a source is ``{topic: topic id}``, of the
     topics that it reads.
 
-    :param client_for: None: a client for each cluster that ``kafka_source`` reads from.
+    :param client_for: the target's own clients, which are asked first; other clusters by the
+        logins of ``kafka_source``.
     """
 
     def __init__(self, client_for: ClientFor | None = None) -> None:
-        self._client_for = client_for or known_client
+        self._client_for = client_for
         self._known: dict[int, dict[str, str]] = {}
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
@@ -96,27 +112,48 @@ class KafkaSourceIdentity:
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
         """
-        wanted: dict[KafkaClient, set[str]] = {}
-        for source in running.kafka_sources:
-            if (client := self._client_for(source)) is not None:
-                wanted.setdefault(client, set()).update(
-                    source_topics(running.sources[source.index])
-                )
-        ids = {client: client.topic_ids(topics) for client, topics in wanted.items() if topics}
+        clients_of = {source: self._clients(source) for source in running.kafka_sources}
+        topics_of: dict[tuple[KafkaClient, ...], set[str]] = {}
+        for source, clients in clients_of.items():
+            topics_of.setdefault(clients, set()).update(
+                source_topics(running.sources[source.index])
+            )
+        ids = {clients: _topic_ids(clients, names) for clients, names in topics_of.items()}
         found: list[Any] = [None] * len(running.sources)
-        for source in running.kafka_sources:
+        for source, clients in clients_of.items():
             topics = source_topics(running.sources[source.index])
-            client = self._client_for(source)
-            if client is not None and topics:
-                # Only what the batch reads: a topic that a pattern no longer finds may come back
-                # as another one.
-                known = _only(topics, self._known.get(source.index, {}))
-                now = _only(topics, ids[client])
+            # Only what the batch reads: a topic that a pattern no longer finds may come back as
+            # another one.
+            known = _only(topics, self._known.get(source.index, {}))
+            if clients and topics:
+                now = _only(topics, ids[clients])
                 _refuse_others(known, now)
-                found[source.index] = self._known[source.index] = dict(
-                    sorted((known | now).items())
-                )
+                self._known[source.index] = dict(sorted((known | now).items()))
+                found[source.index] = self._known[source.index]
+            elif known:
+                # Nobody here knows how to log in: the next process that does compares
+                found[source.index] = known
         return tuple(found)
+
+    def _clients(self, source: KafkaSource) -> tuple[KafkaClient, ...]:
+        client = None if self._client_for is None else self._client_for(source)
+        return tuple(known_clients(source)) if client is None else (client,)
+
+
+def _topic_ids(clients: Sequence[KafkaClient], topics: set[str]) -> dict[str, str]:
+    """Ask for the ids by the first login that may see the topics.
+
+    :raises OncewardError: what the first one, the newest, was refused with, if all were.
+    """
+    refused: OncewardError | None = None
+    for client in clients if topics else ():
+        try:
+            return client.topic_ids(topics)
+        except (AccessDenied, AuthenticationFailed, TopicMissing) as error:  # noqa: PERF203
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return {}
 
 
 def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
