@@ -26,6 +26,7 @@ from onceward.errors import (
     InvalidColumn,
     PublishIncomplete,
     RowRefused,
+    TableMissing,
 )
 from onceward_testing import LocalOpenSearch
 from onceward_testing.sink_contract import Process, TwoPhaseContract
@@ -416,6 +417,44 @@ def test_what_a_server_blocks_for_a_time_is_waited_for(here: OpenSearchKitHere):
     here.write(process, id=["a"], value=["2"])
     unblocking.join()
     assert here.values() == {"a": "2"}
+
+
+def test_a_closed_index_is_waited_for(here: OpenSearchKitHere):
+    """As its analyzer is changed: the server answers 400."""
+    process = here.write(id=["a"], value=["1"])
+    here.asked("POST", f"{here.index}/_close")
+    opening = threading.Timer(1.0, here.asked, ("POST", f"{here.index}/_open"))
+    opening.start()
+    here.write(process, id=["a"], value=["2"])
+    opening.join()
+    assert here.values() == {"a": "2"}
+
+
+def test_an_alias_that_is_moved_is_followed(here: OpenSearchKitHere):
+    """As a mapping is changed: into a copy, whose name is exchanged; then the old one goes."""
+    alias, old, new = f"{here.index}-all", here.index, f"{here.index}-2"
+    here.make(aliases={alias: {}})
+    here.settings["index"] = alias
+    process = here.write(id=["a", "b"], value=["1", "1"])
+    here.asked("POST", f"{old}/_refresh")
+    copy = {"source": {"index": old}, "dest": {"index": new, "version_type": "external"}}
+    here.asked("POST", "_reindex?refresh=true", copy)
+    moves = [{"remove": {"index": old, "alias": alias}}, {"add": {"index": new, "alias": alias}}]
+    here.asked("POST", "_aliases", {"actions": moves})
+    here.asked("DELETE", old)
+    here.index = new
+    here.write(process, id=["a", "c"], value=["2", "2"])
+    assert here.values() == {"a": "2", "b": "1", "c": "2"}
+    assert "error" in here.asked("GET", old), "nobody made it again"
+
+
+def test_an_index_that_is_deleted_while_rows_are_written_is_missing(here: OpenSearchKitHere):
+    process = here.write(id=["a"], value=["1"])
+    here.asked("DELETE", here.index)
+    with pytest.raises(TableMissing):
+        here.write(process, id=["b"], value=["1"])
+    here.write(id=["c"], value=["1"])  # started again, as the error says
+    assert here.values() == {"b": "1", "c": "1"}
 
 
 # the server

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import onceward as ow
+from onceward.delivery import opensearch_writer
 from onceward.delivery.opensearch_writer import (
     ROW_BITS,
     SEQUENCE_BITS,
@@ -89,13 +90,16 @@ class Answering:
 
     def __init__(self, *answers: tuple[int, Any]) -> None:
         self.answers = list(answers)
+        self.then: tuple[int, Any] = (200, {"people": {"settings": {"index.uuid": "u"}}})
+        """The answer to whoever asks for the index behind all that."""
         self.asked: list[tuple[str, str, bytes | None, dict[str, str]]] = []
 
     def urlopen(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], **_: Any
     ) -> Any:
         self.asked.append((method, path, body, headers))
-        status, said = self.answers.pop(0)
+        is_last = not self.answers and "/_settings/" in path
+        status, said = self.then if is_last else self.answers.pop(0)
         return SimpleNamespace(
             status=status, data=said if isinstance(said, bytes) else json.dumps(said).encode()
         )
@@ -106,7 +110,8 @@ def writer(
 ) -> Any:
     made = OpenSearchWriter(url, "people", by_column, more.get("tombstone_s"))
     made._pool = Answering(*answers)  # type: ignore[assignment]
-    made._there = more.get("there", "people")  # it was looked at
+    if more.get("looked_at", True):
+        made._found = opensearch_writer._Index("people", "u", is_alias=False)
     return made
 
 
@@ -123,7 +128,7 @@ def test_each_row_is_a_line_that_says_its_version_and_one_that_says_what_it_is()
         items((201, None), (404, None)), url="https://a%40b:c%3Ad@here/behind/", by_column=True
     )
     made([upsert("é", users=7), upsert("b", users=2**63 - 1, deleted=True)])
-    [(method, path, body, headers)] = made._pool.asked
+    method, path, body, headers = made._pool.asked[0]
     assert (method, path.partition("?")[0]) == ("POST", "/behind/people/_bulk")
     assert headers == {
         "authorization": "Basic YUBiOmM6ZA==",
@@ -153,8 +158,11 @@ def test_nothing_is_asked_for_no_rows():
         ((400, "mapper_parsing_exception"), DeliveryRefused),
         ((403, "security_exception"), NotTaken),  # what is said of the login or the index may pass
         ((404, "index_not_found_exception"), NotTaken),
+        # A closed index and a cluster without a shard left answer so, too
+        ((400, "index_closed_exception"), NotTaken),
+        ((400, "validation_exception"), NotTaken),
         ((404, None), NotTaken),  # what is written cannot be missing
-        ((409, "anything"), DeliveryRefused),
+        ((409, "anything"), NotTaken),
         (
             (409, "version_conflict_engine_exception"),
             DeliveryRefused,
@@ -195,6 +203,7 @@ def test_no_row_that_is_not_written_is_counted_as_delivered(
             (400, {"error": {"type": "action_request_validation_exception"}}),
             DeliveryRefused,
         ),
+        ((400, {"error": {"type": "validation_exception"}}), NotTaken),
     ],
 )
 def test_an_answer_that_is_not_about_every_row_is_none(
@@ -208,8 +217,12 @@ def test_an_answer_that_is_not_about_every_row_is_none(
     ("behind", "settings", "index"),
     [
         ({}, {}, "people"),  # it is made by the first write
-        ({}, {"people": {}}, "people"),
-        ({"people-1": {"aliases": {"people": {}}}}, {"people-1": {}}, "people-1"),
+        ({}, {"people": {"settings": {"index.uuid": "u"}}}, "people"),
+        (
+            {"people-1": {"aliases": {"people": {}}}},
+            {"people-1": {"settings": {"index.uuid": "u"}}},
+            "people-1",
+        ),
         ({"people-1": {"aliases": {"people": {"is_write_index": True}}}}, {"people-1": {}}, None),
         (
             {"people-1": {"aliases": {"people": {}}}, "people-2": {"aliases": {"people": {}}}},
@@ -231,7 +244,10 @@ def test_rows_are_compared_within_one_index_for_ever(
     one would come back.
     """
     alias = (200, behind) if behind else (404, {"error": "alias [people] missing", "status": 404})
-    made = writer(alias, (200, settings) if settings else (404, {}), items((201, None)), there="")
+    found = (200, settings) if settings else (404, {})
+    behind_it = () if settings else (alias, (200, {"people": {"settings": {"index.uuid": "u"}}}))
+    made = writer(alias, found, items((201, None)), *behind_it, looked_at=False)
+    made._pool.then = found
     if index is None:
         with raises(ConfigurationError) as refused:
             made([upsert("a")])
@@ -239,7 +255,38 @@ def test_rows_are_compared_within_one_index_for_ever(
         assert [method for method, *_ in made._pool.asked] == ["GET", "GET"]
     else:
         made([upsert("a")])
-        assert made._pool.asked[-1][1].startswith(f"/{index}/_bulk")
+        path = made._pool.asked[2][1]
+        assert path.startswith("/people/_bulk")
+        assert ("require_alias=true" in path) is (index != "people")
+        assert made._found.name == index
+
+
+SAME = {"people": {"settings": {"index.uuid": "u"}}}
+ANOTHER = {"people": {"settings": {"index.uuid": "v"}}}
+MOVED = {"people-2": {"settings": {"index.uuid": "v"}}}
+ALIAS = {"people-2": {"aliases": {"people": {}}}}
+
+
+def test_an_index_that_was_deleted_meanwhile_is_missing_though_the_server_has_made_another():
+    made = writer(items((201, None)), (200, ANOTHER), (404, {}), (200, ANOTHER))
+    with pytest.raises(TableMissing):
+        made([upsert("a")])
+
+
+def test_rows_are_written_again_where_an_alias_leads_to_now():
+    made = writer(items((201, None)), (200, MOVED), (200, ALIAS), (200, MOVED))
+    made._found = opensearch_writer._Index("people-1", "u", is_alias=True)
+    with pytest.raises(NotTaken):
+        made([upsert("a")])
+    made._pool = Answering((200, ALIAS), (200, MOVED), items((201, None)), (200, MOVED))
+    made([upsert("a")])
+    assert made._found.name == "people-2"
+
+
+def test_a_login_of_any_letters_is_sent_as_servers_read_it():
+    made = writer(items((201, None)), url="http://etl:geheim%E2%82%AC@here")
+    made([upsert("a")])
+    assert made._pool.asked[0][3]["authorization"] == "Basic ZXRsOmdlaGVpbeKCrA=="
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,12 @@ refuses servers of OpenSearch.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -61,8 +62,16 @@ _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
 _ASKED_OF_AN_INDEX = (
     "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
 )
-# Of a row: what the server has against the row itself
-_NEVER = frozenset({400, 409})
+# What the server has against a document or a request itself. Any other kind may pass, whatever its
+# status: 400 is also the answer of a closed index and of a cluster that has no shard left.
+_NEVER = frozenset(
+    {
+        "action_request_validation_exception", "document_parsing_exception",
+        "illegal_argument_exception", "invalid_index_name_exception", "json_parse_exception",
+        "mapper_exception", "mapper_parsing_exception", "parse_exception", "parsing_exception",
+        "settings_exception", "strict_dynamic_mapping_exception", "x_content_parse_exception",
+    }
+)  # fmt: skip
 _CONFLICT = "version_conflict_engine_exception"
 # and all from 500 on
 _NOT_NOW = frozenset({408, 429})
@@ -112,20 +121,24 @@ class OpenSearchWriter(UpsertWriter):
     _pool: urllib3.HTTPConnectionPool | None = field(
         default=None, init=False, repr=False, compare=False
     )
-    _there: str = field(default="", init=False, repr=False, compare=False)
-    """The index that :attr:`index` leads to, once it was looked at: all writes of a run go
-    there.
+    _found: _Index | None = field(default=None, init=False, repr=False, compare=False)
+    """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
+    chunk.
     """
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
-        self.check()
+        upserts = list(upserts)
+        if not upserts:
+            return
+        index = self._checked()
         wrong: list[DeliveryRefused] = []
         later: list[str] = []
+        # An alias, so that nothing makes an index that was deleted meanwhile
+        path = f"/{self._path}/_bulk?{_ANSWER}" + "&require_alias=true" * index.is_alias
         for part in self._requests(upserts):
-            answers = self._asked(
-                "POST", f"/{quote(self._there, safe='')}/_bulk?{_ANSWER}", part.body
-            )
+            answers = self._asked("POST", path, part.body)
             self._judge(part.upserts, answers, wrong, later)
+        self._must_be_the_same(index)
         if wrong:
             raise _first_error(wrong)
         if later:
@@ -133,11 +146,41 @@ class OpenSearchWriter(UpsertWriter):
 
     def check(self) -> None:
         """Find the one index behind the name, and check that it keeps versions of deletes."""
-        if not self._there:
-            there = self._one_index()
+        self._checked()
+
+    def _checked(self) -> _Index:
+        if self._found is None:
+            index = self._one_index()
             if self.tombstone_s is not None:
                 self._must_keep_versions_of_deletes(self.tombstone_s)
-            self._there = there
+                index = self._one_index()
+            self._found = index
+        return self._found
+
+    def _must_be_the_same(self, index: _Index) -> None:
+        """Check that what was written went to ``index``: the server makes one that is missing, and
+        an alias may be moved.
+
+        :raises NotTaken: the alias leads elsewhere now.
+        :raises TableMissing: the index was deleted.
+        """
+        if index.uuid is not None and _uuids(self._settings()) == {index.name: index.uuid}:
+            return
+        self._found = None
+        now = self._one_index()
+        if index.uuid in (None, now.uuid):
+            self._found = now
+            return
+        if index.is_alias and now.is_alias:
+            log.warning("%s leads to %s now, before to %s", self.index, now.name, index.name)
+            raise NotTaken(f"the alias {self.index} was moved from {index.name} to {now.name}")
+        raise TableMissing(
+            f"the index {index.name} was deleted while the pipeline was writing to it, and what is "
+            f"called {self.index} now has none of its rows but the newest",
+            next_step=f"restore {self.index}, or write all of it anew under another pipeline_id, "
+            "from the source's beginning; started again, the query goes on with the rows that come",
+            details={"index": self.index},
+        )
 
     def describe(self, setting: str) -> tuple[str, str | None]:
         """Return the one index behind the name, and what a setting of it is; None: there is no
@@ -145,7 +188,7 @@ class OpenSearchWriter(UpsertWriter):
 
         :raises ConfigurationError: the name leads to several.
         """
-        there = self._one_index()
+        there = self._one_index().name
         found = self._asked(
             "GET", f"/{quote(there, safe='')}/_settings?flat_settings=true", missing={}
         )
@@ -153,7 +196,7 @@ class OpenSearchWriter(UpsertWriter):
 
     def close(self) -> None:
         """Close the pool; the next call opens another."""
-        pool, self._pool, self._there = self._pool, None, ""
+        pool, self._pool, self._found = self._pool, None, None
         if pool is not None:
             pool.close()
 
@@ -207,7 +250,7 @@ class OpenSearchWriter(UpsertWriter):
             if kind == _CONFLICT:
                 if not self._is_news(upsert, reason):
                     wrong.append(refused(upsert.key, _NEWER.format(reason), RESTORE))
-            elif status in _NEVER and not _may_pass(status, kind):
+            elif kind in _NEVER and not _may_pass(status, kind):
                 wrong.append(
                     refused(
                         upsert.key,
@@ -233,16 +276,14 @@ class OpenSearchWriter(UpsertWriter):
 
     # requests
 
-    def _one_index(self) -> str:
+    def _one_index(self) -> _Index:
         """Return the one index that rows are compared in: a key has a version in each.
 
         :raises ConfigurationError: :attr:`index` leads to several, or to another one from time to
             time.
         """
         behind = self._asked("GET", f"/_alias/{self._path}", missing={})
-        found = self._asked(
-            "GET", f"/{self._path}/_settings/{_ASKED_OF_AN_INDEX}?flat_settings=true", missing={}
-        )
+        found = self._settings()
         names = sorted({*behind, *found})
         aliases = [one.get("aliases", {}).get(self.index, {}) for one in behind.values()]
         is_rolled = any("is_write_index" in alias for alias in aliases) or any(
@@ -259,7 +300,14 @@ class OpenSearchWriter(UpsertWriter):
                 "index that is never rolled over",
                 details={"index": self.index, "leads_to": names},
             )
-        return names[0] if names else self.index
+        name = names[0] if names else self.index
+        return _Index(name, _uuids(found).get(name), is_alias=name != self.index)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return by index what is asked of each that the name leads to."""
+        return self._asked(
+            "GET", f"/{self._path}/_settings/{_ASKED_OF_AN_INDEX}?flat_settings=true", missing={}
+        )
 
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
         """Check the index's setting for how long it keeps versions of deletes; an index that is
@@ -362,7 +410,7 @@ class OpenSearchWriter(UpsertWriter):
                 next_step=f"create {self.index}, or let the server create it by itself",
                 details=details,
             )
-        if its_own and status == 400 and kind != "resource_already_exists_exception":
+        if its_own and kind in _NEVER and not _may_pass(status, kind):
             return DeliveryRefused(what, next_step=_ASK, details=details)
         return NotTaken(f"{where} is not answered now: {status} {kind}: {reason}")
 
@@ -370,9 +418,10 @@ class OpenSearchWriter(UpsertWriter):
         at = urlsplit(self.url)
         if at.username is None:
             return {}
-        login = f"{unquote(at.username)}:{unquote(at.password or '')}"
-        headers: dict[str, str] = client_library().make_headers(basic_auth=login)
-        return headers
+        # In UTF-8, as servers read it. urllib3's own would fail on what is not Latin-1, and its
+        # error repeats the password.
+        login = f"{unquote(at.username)}:{unquote(at.password or '')}".encode()
+        return {"authorization": f"Basic {base64.b64encode(login).decode()}"}
 
     @property
     def _base(self) -> str:
@@ -401,6 +450,14 @@ class OpenSearchWriter(UpsertWriter):
 
 class NotTaken(Exception):
     """Not now. It is asked again."""
+
+
+class _Index(NamedTuple):
+    """``uuid`` None: it is not there yet."""
+
+    name: str
+    uuid: str | None
+    is_alias: bool
 
 
 class _Request(NamedTuple):
@@ -432,6 +489,10 @@ def version_number(upsert: Upsert, by_column: bool) -> int:
             "row, or with version=",
         )
     return sequence + 1 << ROW_BITS | row
+
+
+def _uuids(found: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: one.get("settings", {}).get("index.uuid") for name, one in found.items()}
 
 
 def parse_seconds(duration: str) -> float:
