@@ -195,6 +195,25 @@ def test_a_gap_in_the_sequence_is_refused_and_the_batch_must_run_again(
     assert str(partition) in str(refused.value)
 
 
+def test_a_clock_that_is_ahead_fails_a_batch_and_no_pipeline(
+    any_kafka: LocalKafka, writer: Writer, new_topic: Callable[..., str]
+) -> None:
+    """Brokers of Kafka 4 refuse what is an hour ahead by default: a clock in local time, before
+    it is set right, is so.
+    """
+    topic = new_topic(
+        any_kafka.bootstrap_servers, 1, message_timestamp_after_max_ms=3_600_000,
+    )  # fmt: skip
+    partition = TopicPartition(topic, 0)
+    writer.transaction.add_partitions([partition])
+    with pytest.raises(SendFailed) as refused:
+        writer.producer().send(appends_to(partition, fragments([b"early"], ahead_s=7_200)))
+    assert refused.value.recovery is Recovery.RUN_AGAIN
+    assert "INVALID_TIMESTAMP" in refused.value.message
+    assert "clocks of driver" in refused.value.next_step
+    assert "timestamp" in refused.value.next_step
+
+
 def test_a_record_larger_than_the_topic_takes_names_topic_size_and_limit(
     any_kafka: LocalKafka, writer: Writer, new_topic: Callable[..., str]
 ) -> None:

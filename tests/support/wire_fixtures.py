@@ -33,14 +33,21 @@ def settings(bootstrap_servers: str, **options: Any) -> tuple[ClientSettings, Pr
 
 
 def fragments(
-    values: Sequence[bytes], *, key: bytes | None = None, batch_bytes: int = 1_000_000
+    values: Sequence[bytes],
+    *,
+    key: bytes | None = None,
+    batch_bytes: int = 1_000_000,
+    ahead_s: int = 0,
 ) -> list[Fragment]:
     columns = RecordColumns.of(
         pa.array(values, pa.binary()),
         key=None if key is None else pa.array([key] * len(values), pa.binary()),
     )
     return encode_fragments(
-        columns, codec=Codec.NONE, batch_bytes=batch_bytes, now_ms=int(time.time() * 1000)
+        columns,
+        codec=Codec.NONE,
+        batch_bytes=batch_bytes,
+        now_ms=int((time.time() + ahead_s) * 1000),
     )
 
 

@@ -79,8 +79,8 @@ def test_a_produce_that_can_succeed_later_is_sent_again_with_its_sequence(code: 
     assert find_rule(Api.PRODUCE, code).meaning in (Meaning.RETRY, Meaning.REFRESH)
 
 
-@pytest.mark.parametrize("code", [45, 46, 48, 59, 120])
-def test_a_produce_whose_sequence_or_transaction_is_lost_gives_the_batch_up(code: int) -> None:
+@pytest.mark.parametrize("code", [32, 45, 46, 48, 59, 120])
+def test_a_produce_that_only_another_batch_may_pass_gives_this_one_up(code: int) -> None:
     assert find_rule(Api.PRODUCE, code).meaning is Meaning.ABORT
     assert find_rule(Api.PRODUCE, code).error.recovery is Recovery.RUN_AGAIN
 

@@ -40,6 +40,12 @@ _POLL_S = 0.05
 _UNHEARD_OF_MS = 2_000
 _OUT_OF_ORDER = 45
 _NO_OFFSET = -1
+_TIMESTAMP = 32
+_CLOCKS = (
+    "the batch runs again; if it repeats, and the rows have a column `timestamp`: filter or correct "
+    "such rows, or raise that limit of the topic; if they have none, set the clocks of driver, "
+    "executors and brokers right"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +428,7 @@ class _Send:
             resources=resources,
             words=_broker_words(answer),
         )
-        error = refused.as_error()
+        error = refused.as_error(_CLOCKS if answer.error_code == _TIMESTAMP else "")
         error.details.update(details)
         return error
 
