@@ -176,9 +176,9 @@ BOTH_WAYS = pytest.mark.parametrize(
 )
 
 
-def lowered(pipeline: Pipeline, at_step: Any, limit: int) -> None:
-    """Once the first batch is committed, and the run has written to the topic, it takes no more
-    than ``limit``.
+def limited(pipeline: Pipeline, at_step: Any, limit: int) -> None:
+    """Once the first batch is committed, and the run has written to the topic, it takes ``limit``
+    and no more.
     """
     at_step(
         events.COMMIT,
@@ -192,7 +192,7 @@ def test_a_limit_that_is_lowered_in_mid_run_makes_record_batches_smaller(
     pipeline: Pipeline, at_step: Any, driver_records: int
 ):
     pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(160)])
-    lowered(pipeline, at_step, 5_000)
+    limited(pipeline, at_step, 5_000)
     pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=80), driver_records=driver_records)
     pipeline.assert_exactly_once(ledger_records=2)
 
@@ -216,7 +216,7 @@ def test_a_limit_below_the_size_of_a_record_stops_the_query_until_it_is_raised(
 ):
     """The same record in a topic that never took it is refused for good."""
     pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(160)])
-    lowered(pipeline, at_step, 500)
+    limited(pipeline, at_step, 500)
     met: list[OncewardError] = []
 
     def start() -> StreamingQuery:
@@ -240,11 +240,30 @@ def test_records_go_to_the_dead_letters_from_when_a_limit_is_lowered(
 ):
     dead = pipeline.topic(1)
     pipeline.feed([(b"k%d" % n, b"x" * (3_000 if n % 4 == 1 else 10)) for n in range(160)])
-    lowered(pipeline, at_step, 2_000)
+    limited(pipeline, at_step, 2_000)
     pipeline.run(
         frame=pipeline.frame(max_offsets_per_trigger=80),
         dead_letter_topic=dead,
         on_error="dead_letter",
+    )
+    letters, visible = pipeline.visible(dead), pipeline.visible()
+    assert len(letters) + len(visible) == 160
+    assert 0 < len(letters) < 40
+
+
+@BOTH_WAYS
+def test_records_go_to_the_topic_from_when_its_limit_is_raised(
+    pipeline: Pipeline, at_step: Any, driver_records: int
+):
+    dead = pipeline.topic(1)
+    pipeline.output = pipeline.topic(1, max_message_bytes=2_000)
+    pipeline.feed([(b"k%d" % n, b"x" * (3_000 if n % 4 == 1 else 10)) for n in range(160)])
+    limited(pipeline, at_step, 10_000)
+    pipeline.run(
+        frame=pipeline.frame(max_offsets_per_trigger=80),
+        dead_letter_topic=dead,
+        on_error="dead_letter",
+        driver_records=driver_records,
     )
     letters, visible = pipeline.visible(dead), pipeline.visible()
     assert len(letters) + len(visible) == 160

@@ -100,6 +100,8 @@ class KafkaAttempt(Attempt):
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
+        if self._too_large:
+            self._run.must_be_too_large_still()
         summary = f"{len(self._written)} partitions as {ProducerIdentity(*self.id)}"
         values = {"bytes": payload_bytes(self._written), "too_large": self._too_large}
         return Prepared({KIND: kafka_output(self._written)}, summary, values=values)

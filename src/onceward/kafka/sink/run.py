@@ -136,14 +136,29 @@ class KafkaRun:
         ):
             return None
         if self._dead_letter_route is None:
-            limit = int(
-                self.client.topic_config(str(topic)).get("max.message.bytes")
-                or _KAFKAS_MESSAGE_BYTES
-            )
             self._dead_letter_route = DeadLetterRoute(
-                settings.dead_letter_topic, settings.policy.pipeline, limit
+                settings.dead_letter_topic, settings.policy.pipeline, self._message_bytes(topic)
             )
         return self._dead_letter_route
+
+    def must_be_too_large_still(self) -> None:
+        """Compare the limit by which records became dead letters with that of now.
+
+        :raises SendFailed: it was raised.
+        """
+        route, topic = self._dead_letter_route, self.settings.topic
+        if route is None or (now := self._message_bytes(topic)) <= route.limit_bytes:
+            return
+        self._dead_letter_route = None
+        raise SendFailed(
+            f"max.message.bytes of topic {topic} was raised from {route.limit_bytes} to {now}, "
+            "and the batch has records that were too large before",
+            next_step=f"nothing: the batch runs again, and what fits goes to {topic}",
+        )
+
+    def _message_bytes(self, topic: str | None) -> int:
+        found = self.client.topic_config(str(topic)).get("max.message.bytes")
+        return int(found or _KAFKAS_MESSAGE_BYTES)
 
     def timeout_error(
         self, running: RunningBatch, unacknowledged_s: float
