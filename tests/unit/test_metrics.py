@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,25 @@ def test_a_port_that_is_taken_fails_no_job(
         until("onceward_records_total", made.port)
     finally:
         made.stop()
+
+
+def test_an_address_of_ipv6_is_served():
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        made = metrics.serve_metrics(0, "::1")
+        try:
+            with urllib.request.urlopen(f"http://[::1]:{made.port}/metrics", timeout=10) as answer:
+                assert answer.status == 200
+        finally:
+            made.stop()
+
+
+def test_a_host_that_nobody_knows_is_not_called_taken(caplog: pytest.LogCaptureFixture):
+    made = metrics.serve_metrics(0, "no-such-host.invalid")
+    made.stop()
+    assert made.port is None
+    assert "no-such-host.invalid" in caplog.text
+    assert "taken" not in caplog.text
 
 
 def test_a_gateway_that_is_away_or_hangs_is_logged_once(caplog: pytest.LogCaptureFixture):

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 import onceward as ow
 from onceward.cli import app
+from onceward.cli.shared import print_table, table
+from onceward.cli.status import _entries_since
 from onceward.engine.ledger.record import LedgerRecord, Writer
 from onceward.errors import ConfigurationError
 from onceward.ids import BatchId, PipelineId, SourceRange
@@ -29,6 +31,7 @@ from support.errors import raises
 
 NOW_MS = 1_700_000_000_000
 HERE, THERE = Writer("0.1.0", "here", 1), Writer("0.1.0", "there", 2)
+NEWER = HERE._replace(version="0.2.0")
 
 
 def entry(ago_s: float, writer: Writer | None = HERE, read: int = 10) -> LedgerEntry:
@@ -79,7 +82,18 @@ def word(*entries: LedgerEntry, **evidence: Any) -> PipelineState:
         ((entry(5),), {"transaction": transaction(age_s=29)}, "running"),
         ((entry(5),), {"transaction": transaction("PrepareCommit", 61)}, "stuck"),
         ((entry(9), entry(5, THERE)), {"transaction": ENDED}, "running"),
-        ((entry(9), entry(7, THERE), entry(5)), {"transaction": ENDED}, "fenced"),
+        # A failover, there and back; and an upgrade that was rolled back
+        ((entry(9), entry(7, THERE), entry(5)), {"transaction": ENDED}, "running"),
+        (
+            (entry(9), entry(7, NEWER), entry(5), entry(4, NEWER)),
+            {"transaction": ENDED},
+            "running",
+        ),
+        (
+            (entry(9), entry(7, THERE), entry(6), entry(5, THERE)),
+            {"transaction": ENDED},
+            "fenced",
+        ),
         ((entry(9), entry(7, None), entry(5)), {"transaction": ENDED}, "running"),
     ],
 )
@@ -112,6 +126,32 @@ def folder(tmp_path: Path) -> Path:
 
 def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_batches_that_come_between_two_looks_are_printed_however_many(folder: Path) -> None:
+    view = open_ledger(path=folder)
+    for known in (-1, 0, 1):
+        found = [each.sequence for each in _entries_since(view, "second", known)]
+        assert found == list(range(known + 1, 3))
+    assert _entries_since(view, "second", 2) == []
+
+
+def test_a_folder_that_is_not_there_is_no_empty_ledger(tmp_path: Path) -> None:
+    for command in (["status", "--ledger-path"], ["savepoint", "list"]):
+        result = run(*command, str(tmp_path / "misspelt"))
+        assert result.exit_code == 64, result.output
+        assert "there is no folder" in result.output
+
+
+def test_what_others_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table("TRANSACTIONAL ID")
+    for name in ("orders[eu]-0", "sink[/a]", "with \x1b[31m colour"):
+        rows.add_row(name)
+    print_table(rows)
+    printed = capsys.readouterr().out
+    assert "orders[eu]-0" in printed
+    assert "sink[/a]" in printed
+    assert "\x1b" not in printed
 
 
 def test_a_folder_is_read_without_a_broker(folder: Path) -> None:

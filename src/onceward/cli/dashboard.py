@@ -98,6 +98,10 @@ def report(
     from onceward.dashboard.pages import report as page
     from onceward.dashboard.watch import Watcher
 
+    if html.is_dir() or not html.parent.is_dir():
+        raise ConfigurationError(
+            f"--html {html} can be no file", next_step="name a file in a folder that is there"
+        )
     watcher = Watcher([at.view()], 1.0, metrics or ())
     watcher.look()
     found = watcher.snapshot.pipelines.get(pipeline_id)
@@ -119,10 +123,11 @@ def _token(file: Path | None) -> str:
         return os.environ.get(TOKEN_VARIABLE, "")
     try:
         token = file.read_text().strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigurationError(
-            f"--token-file {file} cannot be read: {error.strerror}",
-            next_step="name a file with it",
+            f"--token-file {file} cannot be read: {why}",
+            next_step="name a file with it, of one line of text",
         ) from error
     if not token:
         raise ConfigurationError(

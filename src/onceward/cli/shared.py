@@ -138,11 +138,21 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def table(*columns: str) -> Any:
-    """Return an empty table of rich; a column whose name ends in ``>`` has numbers."""
+    """Return an empty table of rich; a column whose name ends in ``>`` has numbers. Texts in its
+    rows are others': shown as they are, and nothing in them is obeyed.
+    """
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    from onceward.kafka.dead_letters.text import printable
+
+    class PlainTable(Table):
+        def add_row(self, *cells: Any, **how: Any) -> None:
+            plain = (Text(printable(each)) if isinstance(each, str) else each for each in cells)
+            super().add_row(*plain, **how)
+
+    made = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         right = column.endswith(">")
         made.add_column(column.rstrip(">"), justify="right" if right else "left", no_wrap=True)

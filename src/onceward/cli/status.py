@@ -28,7 +28,7 @@ from onceward.errors import ConfigurationError
 from onceward.operate.status import NEXT_STEPS, moment, span
 
 if TYPE_CHECKING:
-    from onceward.operate.status import LedgerEntry, PartitionLag, PipelineStatus
+    from onceward.operate.status import LedgerEntry, LedgerView, PartitionLag, PipelineStatus
 
 NOT_WELL = 1
 
@@ -129,13 +129,26 @@ def tail(
 ) -> None:
     """Print each new batch as a line of JSON, until Ctrl-C."""
     view = at.view()
-    newest = -1
+    printed = next((each.sequence - 1 for each in view.entries(pipeline_id, 1)), -1)
     while True:
-        for entry in view.entries(pipeline_id, 100 if newest >= 0 else 1):
-            if entry.sequence > newest:
-                newest = entry.sequence
-                typer.echo(json.dumps(_json(entry)))
+        for entry in _entries_since(view, pipeline_id, printed):
+            if entry.sequence > printed + 1:
+                gap = f"{printed + 1} to {entry.sequence - 1}"
+                typer.echo(f"batches {gap} are not in the ledger any more", err=True)
+            printed = entry.sequence
+            typer.echo(json.dumps(_json(entry)))
         time.sleep(interval)
+
+
+def _entries_since(view: LedgerView, pipeline: str, sequence: int) -> list[LedgerEntry]:
+    """Return the batches behind ``sequence``, however many there are by now."""
+    newest = view.entries(pipeline, 1)
+    if not newest or newest[-1].sequence <= sequence:
+        return []
+    # A batch may have two records: decided, and finished
+    number = 2 * (newest[-1].sequence - sequence) + 2
+    by_sequence = {each.sequence: each for each in view.entries(pipeline, number)}
+    return [each for key, each in sorted(by_sequence.items()) if key > sequence]
 
 
 @ledger.command("export")

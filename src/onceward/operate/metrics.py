@@ -9,9 +9,11 @@ with them. ``prometheus_client`` (extra ``metrics``) is imported when a function
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -110,12 +112,15 @@ class Metrics:
         app = self._app(failures=failures)
         stopped = threading.Event()
         self._ends.append(stopped.set)
-        if not self._bind(app, port, host):
-            log.error("%s:%d is taken: no metrics there until it is free", host, port)
+        refused = self._bind(app, port, host)
+        if refused is not None:
+            is_taken = refused.errno == errno.EADDRINUSE
+            why = "it is taken" if is_taken else f"{refused.strerror or refused}"
+            log.error("no metrics at %s, port %d, until that can be had: %s", host, port, why)
 
             def try_again() -> None:
                 while not stopped.wait(_BIND_AGAIN_SECONDS):
-                    if self._bind(app, port, host):
+                    if self._bind(app, port, host) is None:
                         return
 
             threading.Thread(target=try_again, name="onceward-metrics", daemon=True).start()
@@ -135,7 +140,8 @@ class Metrics:
 
         return serve
 
-    def _bind(self, app: Any, port: int, host: str) -> bool:
+    def _bind(self, app: Any, port: int, host: str) -> OSError | None:
+        """Serve, and return None; or the error with which the address is refused."""
         exposition = self._client.exposition
 
         handler: Any = exposition._SilentHandler
@@ -152,12 +158,16 @@ class Metrics:
                 log.debug("a scrape by %s failed", client_address, exc_info=True)
 
         try:
+            found = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            ScrapeServer.address_family = found[0][0]
             server = exposition.make_server(
                 host, port, app, ScrapeServer, handler_class=ScrapeHandler
             )
         except OSError as error:
             log.debug("metrics are not served: %r", error)
-            return False
+            return error
         threading.Thread(target=server.serve_forever, name="onceward-metrics", daemon=True).start()
         self.port = server.server_port
 
@@ -166,7 +176,7 @@ class Metrics:
             server.server_close()
 
         self._ends.append(end)
-        return True
+        return None
 
     def push(
         self, gateway: str, job: str, instance: str, interval_s: float, timeout_s: float

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import uuid
 import zipfile
@@ -326,9 +327,17 @@ def read(path: str) -> Savepoint:
 
 
 def saved(folder: str) -> list[Savepoint]:
-    """Return the finished savepoints in a folder, oldest first."""
-    found = []
-    for name in Folder(folder).names(recursive=False):
+    """Return the finished savepoints in a folder, oldest first.
+
+    :raises ConfigurationError: there is no such folder.
+    """
+    found, root = [], Folder(folder)
+    if root.is_local and not os.path.isdir(root.path):
+        raise ConfigurationError(
+            f"there is no folder {folder}",
+            next_step="correct the path, and see that its disk is mounted here",
+        )
+    for name in root.names(recursive=False):
         with suppress(CheckpointCorrupted):
             found.append(read(f"{folder.rstrip('/')}/{name}"))
     return sorted(found, key=lambda each: each.created_at_ms)

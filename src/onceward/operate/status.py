@@ -11,6 +11,7 @@ Called by ``onceward status``, ``lag`` and ``ledger``, and by whoever wants the 
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -261,14 +262,18 @@ def _stuck(transaction: OpenTransaction) -> str:
 
 
 def _rivals(entries: Sequence[LedgerEntry]) -> str:
-    """Return two writers of which one came back after the other had written; else nothing."""
-    seen: list[Writer] = []
+    """Return two drivers who take turns; else nothing. A return may be a failover, there and back:
+    it takes two.
+    """
+    turns: list[tuple[str, int]] = []
+    returns = 0
     for entry in entries:
-        if entry.writer is not None and (not seen or seen[-1] != entry.writer):
-            if entry.writer in seen:
-                two = (seen[-1], entry.writer)
-                return " and ".join(f"{each.host} (process {each.process_id})" for each in two)
-            seen.append(entry.writer)
+        driver = entry.writer and (entry.writer.host, entry.writer.process_id)
+        if driver and turns[-1:] != [driver]:
+            returns += driver in turns
+            turns.append(driver)
+            if returns > 1:
+                return " and ".join(f"{host} (process {process})" for host, process in turns[-2:])
     return ""
 
 
@@ -380,7 +385,8 @@ def open_ledger(
     a table's by ``url``. With one of the latter two the brokers are asked for the lag only.
 
     :param options: Kafka client settings by Kafka's own names.
-    :raises ConfigurationError: none or two ledgers are named, or a setting is wrong.
+    :raises ConfigurationError: none or two ledgers are named, a setting is wrong, or there is no
+        such folder.
     """
     if (path is not None and url is not None) or bootstrap_servers is path is url is None:
         raise ConfigurationError(
@@ -395,6 +401,11 @@ def open_ledger(
     if path is not None:
         from onceward.files.ledger import FolderLedger
 
+        if not os.path.isdir(path):
+            raise ConfigurationError(
+                f"there is no folder {path}",
+                next_step="correct the path, and see that its disk is mounted here",
+            )
         return LedgerView(FolderLedger(path), kafka)
     if url is not None:
         from onceward.sql.ledger.table import DEFAULT_TABLE, DatabaseLedger
@@ -450,12 +461,15 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
 
 
 def moment(ms: float) -> str:
-    """Return a time, in milliseconds since 1970, for people.
+    """Return a time, in milliseconds since 1970, for people; what is no date as it is.
 
-    >>> moment(1_700_000_000_000)
-    '2023-11-14 22:13:20Z'
+    >>> moment(1_700_000_000_000), moment(1_700_000_000_000_000)
+    ('2023-11-14 22:13:20Z', '1700000000000000 ms')
     """
-    return f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}Z"
+    try:
+        return f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}Z"
+    except (ValueError, OverflowError, OSError):
+        return f"{ms:g} ms" if isinstance(ms, float) else f"{ms} ms"
 
 
 def span(seconds: float) -> str:

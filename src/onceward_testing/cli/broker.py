@@ -27,7 +27,11 @@ def broker(
     ] = "4.3.1",
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the first node, the next ones follow; a free one by default."),
+        typer.Option(
+            min=1,
+            max=65_500,
+            help="Port of the first node, the next ones follow; a free one by default.",
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None,

@@ -34,7 +34,14 @@ def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
 
     :raises ConfigurationError: the address cannot be.
     """
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
+    if scheme in ("http", "https") and not names:
+        raise ConfigurationError(
+            "--target=… is an OpenSearch, and no index is named", next_step="add --tables=INDEX"
+        )
     if scheme in ("postgresql", "postgres"):
         return run_checks(lambda: _postgresql(url, names))
     if scheme in ("mysql", "mariadb"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
+from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable, UnknownOption
 from onceward.kafka.wire.options.security import (
     SECURITY_OPTIONS,
     Security,
@@ -370,24 +371,63 @@ def _provider_id(provider: TokenProvider) -> str:
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Read a properties file as Kafka's own tools take it with ``--command-config``:
-    ``name=value`` lines; those that begin with ``#`` or ``!``, and empty ones, are comments.
+    """Read a properties file as Kafka's own tools take it with ``--command-config`` (Java's
+    ``Properties.load``): ``name=value``, ``name: value`` or ``name value``, over several lines
+    where one ends in a backslash; lines that begin with ``#`` or ``!``, and empty ones, are
+    comments. In UTF-8, or else in Latin-1.
 
     :raises ConfigurationError: there is no such file, or a line of it is something else.
+    :raises FileUnreadable: it cannot be read.
     """
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}", next_step="correct --command-config")
-    return dict(_pairs(file))
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise FileUnreadable(
+            f"{file} cannot be read: {error.strerror}",
+            next_step="let this login read it, or correct --command-config",
+        ) from error
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return dict(_pairs(file, text))
 
 
-def _pairs(file: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        name, separator, value = text.partition("=")
-        if not separator:
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)(?:\s*[=:]\s*|\s+)(.*)", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _pairs(file: Path, text: str) -> Iterator[tuple[str, str]]:
+    for number, line in _logical_lines(text):
+        pair = _PAIR.fullmatch(line)
+        if pair is None:
             raise ConfigurationError(
                 f"{file}, line {number} is not name=value", next_step="correct --command-config"
             )
-        yield name.strip(), value.strip()
+        yield _unescaped(pair[1]), _unescaped(pair[2]).strip()
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    begun = ""
+    for number, natural in enumerate(re.split(r"\r\n?|\n", text), start=1):
+        line = natural.lstrip()
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        begun += line
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield number, begun.rstrip()
+        begun = ""
+    if begun:
+        yield number, begun.rstrip()
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _LETTERS.get(found[2], found[2]),
+        text,
+    )
