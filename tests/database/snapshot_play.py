@@ -21,7 +21,13 @@ from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.snapshot.chunks import read_chunk
 from onceward.mysql.snapshot.filtering import snapshot_filter
-from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, new_state, next_state
+from onceward.mysql.snapshot.state import (
+    Chunk,
+    advance_snapshot,
+    begin_snapshot,
+    new_state,
+    next_state,
+)
 from onceward.mysql.source.connection import Server, open_dump
 from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.position_search import starting_position
@@ -107,7 +113,7 @@ class SnapshotPlay:
         self.position = replace(end, snapshot=after)
         before_reading()
         for chunk in after["chunks"] if after else ():
-            rows = read_chunk(self.settings, chunk, end)
+            rows = whole_chunk(self.settings, chunk, end)
             self.read.append((chunk, end, rows))
             tables.append(rows)
         for table in tables:
@@ -143,8 +149,15 @@ class SnapshotPlay:
             self.server.query, self.server.dialect,
             new_state(self.server.query, self.server.dialect, [(self.schema, table)]), 1, 1 << 30,
         )["chunks"][0]  # fmt: skip
-        found = read_chunk(self.settings, chunk, start)
+        found = whole_chunk(self.settings, chunk, start)
         return dict(zip(found["key"].to_pylist(), found["after"].to_pylist(), strict=True))
+
+
+def whole_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> pa.Table:
+    """Return all pieces of a chunk in the order of their numbers, of which none is missing."""
+    rows = pa.concat_tables(read_chunk(settings, chunk, as_of)).combine_chunks().sort_by("row")
+    assert rows["row"].to_pylist() == list(range(rows.num_rows))
+    return rows
 
 
 def assert_chained(play: SnapshotPlay, tables: Sequence[str]) -> None:
@@ -177,7 +190,7 @@ def assert_chained(play: SnapshotPlay, tables: Sequence[str]) -> None:
 def assert_the_same_again(play: SnapshotPlay, every: int = 1) -> int:
     """Each chunk, or some of them, read now, is what it was when it was read first."""
     for chunk, as_of, rows in play.read[::every]:
-        again = read_chunk(play.settings, chunk, as_of)
+        again = whole_chunk(play.settings, chunk, as_of)
         assert again.equals(rows), (chunk, as_of.place, again.num_rows, rows.num_rows)
     return len(play.read)
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pymysql
@@ -15,11 +16,18 @@ import pytest
 from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, writers
 
 from onceward.errors import BinlogPurged, ChangeUnreadable, ServerMisconfigured, ServerUnreachable
-from onceward.mysql.snapshot.catalogue import describe_table
-from onceward.mysql.snapshot.chunks import ConsistentView
-from onceward.mysql.snapshot.keys import is_behind, range_condition
+from onceward.mysql.binlog.table_map import ColumnKind
+from onceward.mysql.snapshot.catalogue import TableDescription, describe_table
+from onceward.mysql.snapshot.chunks import ConsistentView, read_chunk
+from onceward.mysql.snapshot.keys import KeyColumn, is_behind, range_condition
 from onceward.mysql.snapshot.result_set import fetch_columns
-from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, parse_key
+from onceward.mysql.snapshot.state import (
+    advance_snapshot,
+    begin_snapshot,
+    check_same_key,
+    parse_key,
+    rows_per_chunk,
+)
 from onceward.mysql.source.connection import connect
 from onceward.mysql.source.position_search import starting_position
 from onceward_testing import LocalMySQL
@@ -542,3 +550,77 @@ def test_a_view_waits_for_what_is_in_the_binlog_and_not_committed(played: Played
         ConsistentView(play.server, as_of, seconds=1)
     play.sql("CREATE TABLE {s}.t (id int PRIMARY KEY)")
     assert ConsistentView(play.server, as_of).open().order > start.place.order
+
+
+def test_a_chunk_of_large_rows_comes_in_pieces_whatever_the_statistics_say(played: Played) -> None:
+    """A snapshot of documents would need all of a chunk in memory, several times over."""
+    play = played(rows=1_000)
+    play.sql(
+        "CREATE TABLE {s}.docs (id bigint PRIMARY KEY, body longtext NOT NULL)",
+        *(f"INSERT INTO {{s}}.docs VALUES ({n}, REPEAT('x', 1 << 20))" for n in range(24)),
+    )
+    play.begin()
+    play.batch()
+    play.batch()
+    [(chunk, as_of, rows)] = play.read
+    pieces = [piece.nbytes for piece in read_chunk(play.settings, chunk, as_of)]
+    assert rows.num_rows == 24
+    assert max(pieces) < 10 << 20, pieces
+    assert_chained(play, ["docs"])
+
+
+@pytest.mark.parametrize("row_bytes", [1, 16 << 20, 64 << 20])
+def test_a_chunk_has_as_many_rows_as_go_into_it(row_bytes: int) -> None:
+    table = TableDescription(SimpleNamespace(), (), row_bytes, ())  # type: ignore[arg-type]
+    assert rows_per_chunk(table) == {1: 200_000}.get(row_bytes, 1)
+
+
+def test_a_sequence_is_no_table(played: Played) -> None:
+    """MariaDB logs each range of its numbers as an insert into it."""
+    play = played()
+    if play.server.dialect != "mariadb":
+        pytest.skip("MySQL has no sequences")
+    play.sql(
+        "CREATE SEQUENCE {s}.numbers CACHE 1",
+        "CREATE TABLE {s}.t (id bigint PRIMARY KEY)",
+        "CREATE TABLE {s}.next_not_cached_value (next_not_cached_value bigint PRIMARY KEY)",
+    )
+    play.begin()
+    play.sql(*["INSERT INTO {s}.t VALUES (NEXT VALUE FOR {s}.numbers)"] * 3)
+    play.sql("INSERT INTO {s}.next_not_cached_value VALUES (1)")
+    play.all()
+    tables = sorted(change["table"] for change in play.changes)
+    assert tables == ["next_not_cached_value", *["t"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        (("int(11)", "", ""), ("int", "", ""), True),
+        (("bigint(20) unsigned", "", ""), ("bigint unsigned", "", ""), True),
+        (("int(11)", "", ""), ("int unsigned", "", ""), False),
+        (("int", "", ""), ("bigint", "", ""), False),
+        (
+            ("varchar(9)", "utf8", "utf8_general_ci"),
+            ("varchar(9)", "utf8mb3", "utf8mb3_general_ci"),
+            True,
+        ),
+        (
+            ("varchar(9)", "utf8", "utf8_general_ci"),
+            ("varchar(9)", "utf8mb4", "utf8mb4_general_ci"),
+            False,
+        ),
+        (("varchar(9)", "utf8", "utf8_bin"), ("varchar(8)", "utf8", "utf8_bin"), False),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_key_is_the_same_in_the_words_of_a_newer_server(
+    before: tuple[str, str, str], now: tuple[str, str, str], same: bool
+) -> None:
+    keys = [(KeyColumn("id", kind, ColumnKind.INTEGER, *rest),) for kind, *rest in (before, now)]
+    for one, other in (keys, keys[::-1]):
+        if same:
+            check_same_key(one, other, "d", "t")
+        else:
+            with pytest.raises(ChangeUnreadable):
+                check_same_key(one, other, "d", "t")

@@ -269,10 +269,14 @@ class Decoder:
             )
         self._numbers[body[:ID_BYTES]] = self._tables[content]
 
-    def _table(self, body: bytes) -> _ReadableTable | _UnreadableTable:
-        """Parse a table map. A table that cannot be read is no error until a row of it comes."""
+    def _table(self, body: bytes) -> _ReadableTable | _UnreadableTable | None:
+        """Parse a table map. A table that cannot be read is no error until a row of it comes; a
+        sequence is no table.
+        """
         try:
             map = TableMap.parse(body, self._dialect)
+            if map.is_sequence:
+                return None
             if map.has_system_versions:
                 raise unreadable_change(
                     "system_versioned",

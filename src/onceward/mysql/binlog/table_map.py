@@ -242,6 +242,12 @@ def _unsupported_type(name: str, number: int, table: str) -> Exception:
 
 
 ID_BYTES = 6
+_SEQUENCE_COLUMNS = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment",
+    "cache_size", "cycle_option", "cycle_count",
+)  # fmt: skip
+# As the metadata has names: each behind its length
+_SEQUENCE_NAMES = b"".join(bytes([len(name)]) + name.encode() for name in _SEQUENCE_COLUMNS)
 _VERSION_COLUMNS, _MICROSECONDS = ("row_start", "row_end"), 6
 _SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SETS, _ENUMS = range(1, 7)
 _GEOMETRIES, _KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET = range(7, 11)
@@ -287,6 +293,23 @@ class TableMap:
             and moments
             and self.key[-1] == len(self.columns) - 1
         )
+
+    @property
+    def is_sequence(self) -> bool:
+        """MariaDB's ``CREATE SEQUENCE``: each range of numbers that is taken is an insert of its
+        one row (``sql/sql_sequence.cc``, ``sequence_structure``). Told by its eight columns, which
+        have no key.
+        """
+        return (
+            self.dialect == "mariadb"
+            and not self.key
+            and tuple(each.name for each in self.columns) == _SEQUENCE_COLUMNS
+        )
+
+    @staticmethod
+    def may_be_sequence(body: bytes) -> bool:
+        """Return whether a table map is worth a look at :attr:`is_sequence`."""
+        return _SEQUENCE_NAMES in body
 
     @staticmethod
     def parse_names(body: bytes) -> tuple[str, str]:

@@ -36,8 +36,6 @@ _LABELS = {"enum": ColumnKind.ENUM, "set": ColumnKind.SET}
 _ADDRESSES = {"inet4": 4, "inet6": 16, "uuid": 16}
 """MariaDB's types that are bytes in the binlog."""
 
-_ROWS_UNKNOWN = 0
-
 
 @dataclass(frozen=True)
 class TableDescription:
@@ -109,7 +107,7 @@ def _describe_row_bytes(query: Query, where: str, name: str) -> int:
             f"its engine is {engine}, which has no consistent view of rows that others change",
             f"ALTER TABLE {name} ENGINE = InnoDB, or use another start than initial",
         )
-    return int(row_bytes or _ROWS_UNKNOWN)
+    return int(row_bytes or 0)
 
 
 def _describe_key(

@@ -9,16 +9,18 @@ Tasks.
    (on MariaDB: its own).
 3. The binlog from E to H, of this table and of the chunk's keys. The before-image of a key's
    *first* change is the row at E; if that change inserted the row, there was none.
-4. The rows, a block at a time: those that 3 has no change of are as they were at E. The others are
+4. The rows' keys: with those of 3 they say which number each row has, in an order that does not
+   depend on changes.
+5. The rows, a block at a time: those that 3 has no change of are as they were at E. The others are
    left out.
-5. At last, the rows of 3.
+6. At last, the rows of 3.
 
 So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3
 whether the view sees it or not, and either is right.
 
 If the definition changes between E and H, rows come in the columns that they have when they are
-read, and those of 5 in the columns of their change: each as its next change in the stream has it
-before. After a TRUNCATE, or a DROP, the rows without changes are gone, and only 5 comes; the
+read, and those of 6 in the columns of their change: each as its next change in the stream has it
+before. After a TRUNCATE, or a DROP, the rows without changes are gone, and only 6 comes; the
 truncation, or the error of the DROP, follows in the stream. A row that is read again after a
 change of the definition may so be another one than the first time.
 
@@ -30,8 +32,9 @@ WITH CONSISTENT SNAPSHOT*.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +48,7 @@ from onceward.mysql.binlog.decoder import Decoder, inner_events
 from onceward.mysql.binlog.errors import InvalidCell
 from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.json_rows import ValueForm
+from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import columns_from_text
 from onceward.mysql.snapshot.catalogue import TableDescription, describe_table, quote_table
 from onceward.mysql.snapshot.filtering import range_filter, select_changes
@@ -143,8 +147,9 @@ class ConsistentView:
 
 def read_rows(
     server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: ChangesSettings
-) -> pa.Table:
-    """Return :data:`CHANGES`, of rows with the op ``r``.
+) -> Iterator[pa.Table]:
+    """Yield :data:`CHANGES`, of rows with the op ``r``, in pieces of some MiB: a table's rows may
+    be much larger than the server's statistics say.
 
     :param server: a session for this alone. :param reading: opens a dump, on another session of
         the same server.
@@ -158,10 +163,9 @@ def read_rows(
         high = view.open()
         table = _describe_in_view(query, as_of, chunk)
         first = _rows_at_first_change(query, reading, chunk, as_of, high, settings)
+        untouched = _Untouched(server, table, chunk, as_of, settings.values, first)
         try:
-            found = []
-            if table is not None:
-                found = list(_read_untouched(server, table, chunk, as_of, settings.values, first))
+            keys = untouched.keys()
             break
         except _driver().MySQLError as error:
             if error_number(error) != _DEFINITION_CHANGED:
@@ -176,8 +180,16 @@ def read_rows(
                     "it is started again",
                 ) from error
             time.sleep(0.05)
-    rows = {key: row for key, row in first.items() if row is not None}
-    return _number_rows([*found, _changed_rows(chunk, as_of, rows)])
+    changed = _changed_rows(
+        chunk, as_of, {key: row for key, row in first.items() if row is not None}
+    )
+    every = pa.chunked_array([*keys, *changed["key"].chunks], pa.string()).combine_chunks()
+    in_order = every.take(pc.sort_indices(every))
+    # The transaction holds the table's definition by now
+    with driver_errors(server.where):
+        for rows in untouched.rows():
+            yield _numbered(rows, in_order)
+    yield _numbered(changed, in_order)
 
 
 def _events_before(events: list[BinlogEvent], high: Coordinates) -> list[BinlogEvent]:
@@ -191,12 +203,11 @@ def _events_before(events: list[BinlogEvent], high: Coordinates) -> list[BinlogE
     ]
 
 
-def _number_rows(tables: list[pa.Table]) -> pa.Table:
-    """Return all rows as one table, in an order that does not depend on their changes."""
-    rows = pa.concat_tables(tables).combine_chunks()
-    rows = rows.take(pc.sort_indices(rows["key"]))
+def _numbered(rows: pa.Table, in_order: pa.Array) -> pa.Table:
+    """Return ``rows``, each with the place of its key in the chunk as its number."""
     place = CHANGES.get_field_index("row")
-    return rows.set_column(place, CHANGES.field(place), pa.array(range(rows.num_rows), pa.int32()))
+    numbers = pc.index_in(rows["key"], value_set=in_order)
+    return rows.set_column(place, CHANGES.field(place), numbers)
 
 
 def _describe_in_view(query: Query, as_of: Position, chunk: Chunk) -> TableDescription | None:
@@ -296,44 +307,82 @@ def _read_blocks(
             time.sleep(_PAUSE)
 
 
-def _read_untouched(
-    server: Server,
-    table: TableDescription,
-    chunk: Chunk,
-    as_of: Position,
-    values: ValueForm,
-    changed: dict[str, Any],
-) -> Iterator[pa.Table]:
-    """Yield the rows of step 4."""
-    # Texts in their own charsets, as the binlog has them.
-    server.query("SET character_set_results = NULL")
-    keys = pa.array(changed, pa.string())
-    statement = (
-        f"SELECT {', '.join(table.expressions)} "  # noqa: S608
-        f"FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "
-        f"{range_condition(table.key, chunk['after'], chunk['up_to'])}"
-    )
-    for columns in fetch_columns(server.connection, statement):
-        try:
-            rows = columns_from_text(table.map, columns)
-        except InvalidCell as error:
-            raise error.error from None
-        changes = snapshot_changes(
-            table.map,
-            rows,
-            values,
-            ts_ms=chunk["ts_ms"],
-            gtid=None,
-            file=as_of.file,
-            pos=as_of.pos,
+class _Untouched:
+    """The rows of a chunk that step 3 has no change of.
+
+    :param table: None: there is none any more.
+    :param changed: those of step 3, by their keys.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        table: TableDescription | None,
+        chunk: Chunk,
+        as_of: Position,
+        values: ValueForm,
+        changed: Mapping[str, object],
+    ) -> None:
+        self._server = server
+        self._table = table
+        self._chunk = chunk
+        self._as_of = as_of
+        self._values = values
+        self._changed = pa.array(changed, pa.string())
+
+    def keys(self) -> list[pa.Array]:
+        """Read the keys alone: step 4. They are in the index's own pages, and large values are
+        not.
+        """
+        if self._table is None:
+            return []
+        map, places = self._table.map, self._table.map.key
+        only_key = replace(
+            map,
+            columns=tuple(map.columns[place] for place in places),
+            key=tuple(range(len(places))),
         )
-        if changed:
-            changes = changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys)))
-        yield changes
+        expressions = [self._table.expressions[place] for place in places]
+        found = self._read(self._table, expressions, only_key)
+        return [part for changes in found for part in changes["key"].chunks]
+
+    def rows(self) -> Iterator[pa.Table]:
+        """Read them: step 5."""
+        if self._table is not None:
+            yield from self._read(self._table, self._table.expressions, self._table.map)
+
+    def _read(
+        self, table: TableDescription, expressions: Sequence[str], map: TableMap
+    ) -> Iterator[pa.Table]:
+        # Texts in their own charsets, as the binlog has them.
+        self._server.query("SET character_set_results = NULL")
+        statement = (
+            f"SELECT {', '.join(expressions)} "  # noqa: S608
+            f"FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "
+            f"{range_condition(table.key, self._chunk['after'], self._chunk['up_to'])}"
+        )
+        for columns in fetch_columns(self._server.connection, statement):
+            try:
+                rows = columns_from_text(map, columns)
+            except InvalidCell as error:
+                raise error.error from None
+            changes = snapshot_changes(
+                map,
+                rows,
+                self._values,
+                ts_ms=self._chunk["ts_ms"],
+                gtid=None,
+                file=self._as_of.file,
+                pos=self._as_of.pos,
+            )
+            if len(self._changed):
+                is_changed = pc.is_in(changes["key"], value_set=self._changed)
+                changes = changes.filter(pc.invert(is_changed))
+            yield changes
 
 
 def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
-    """Return the rows of step 5."""
+    """Return the rows of step 6."""
     count = len(rows)
     database, name = chunk["table"]
     values: dict[str, Any] = {
@@ -360,8 +409,8 @@ def _driver() -> Any:
     return library("a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql")
 
 
-def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> pa.Table:
-    """Read the rows of one chunk, in a task, as :data:`onceward.mysql.binlog.blocks.CHANGES`.
+def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> Iterator[pa.Table]:
+    """Yield the rows of one chunk, in a task, as :data:`onceward.mysql.binlog.blocks.CHANGES`.
 
     :raises ServerUnreachable: it does not answer, or another one does now.
     :raises BinlogPurged: it has not kept its binlog back to ``as_of``.
@@ -369,6 +418,6 @@ def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> pa.T
         :func:`read_rows`.
     """
     with open_session(settings, as_of.server) as server:
-        return read_rows(
+        yield from read_rows(
             server, lambda place: open_dump(settings, as_of.server, place), chunk, as_of, settings
         )

@@ -11,6 +11,7 @@ or the bytes of a text in its own charset, in hexadecimal.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -33,6 +34,8 @@ _DATES = {ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP}
 SORTED_HERE = _DIGITS | _DATES | {ColumnKind.BINARY}
 """Dates and timestamps by their texts, which sort as they do."""
 SORTED_THERE = frozenset({ColumnKind.TEXT, ColumnKind.TIME})
+_INTEGER_WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
+_UTF8 = re.compile(r"^utf8(?=_|$)")
 _AT_ONCE = 500
 """Keys in one query, some 100 bytes each."""
 
@@ -47,6 +50,16 @@ class KeyColumn:
     kind: ColumnKind
     charset: str = ""
     collation: str = ""
+
+    @property
+    def meaning(self) -> tuple[str, ...]:
+        """What places depend on, in one server's words: since 8.0.19 MySQL leaves out how wide an
+        integer is shown, and since 8.0.30 it calls ``utf8`` ``utf8mb3``, as MariaDB does since
+        10.6.
+        """
+        type = _INTEGER_WIDTH.sub(r"\1", self.type)
+        names = (_UTF8.sub("utf8mb3", each) for each in (self.charset, self.collation))
+        return self.name, type, self.kind.value, *names
 
     def to_json(self) -> dict[str, str]:
         """Return JSON."""

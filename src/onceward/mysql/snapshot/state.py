@@ -36,9 +36,9 @@ Chunk = dict[str, Any]
 
 CHUNK_BYTES = 16 << 20
 """As the server counts them; as JSON a few times as many."""
-FEWEST, MOST = 1_000, 200_000
+MOST = 200_000
 """Rows of a chunk."""
-_ROWS_UNKNOWN = 20_000
+_ROWS_UNKNOWN = 1_000
 _SMALL = 1 / 16
 """Part of a whole chunk that the last one of a table counts: most tables are small."""
 # ER_NO_SUCH_TABLE, ER_BAD_DB_ERROR
@@ -144,7 +144,7 @@ def next_state(
                 table = None
                 continue
             key = [column.to_json() for column in table_now.key]
-        end = _find_chunk_end(query, table_now, after, rows or _rows_per_chunk(table_now))
+        end = _find_chunk_end(query, table_now, after, rows or rows_per_chunk(table_now))
         found.append({"table": table, "key": key, "after": after, "up_to": end, "ts_ms": now})
         room -= _SMALL if end is None else 1
         if end is None:
@@ -163,7 +163,7 @@ def check_same_key(before: Key, now: Key, database: str, table: str) -> None:
 
     :raises ChangeUnreadable: it was altered while the snapshot was under way.
     """
-    if before != now:
+    if [column.meaning for column in before] != [column.meaning for column in now]:
         raise key_changed_error(database, table)
 
 
@@ -212,7 +212,8 @@ def _find_chunk_end(
     return None
 
 
-def _rows_per_chunk(table: TableDescription) -> int:
+def rows_per_chunk(table: TableDescription) -> int:
+    """Return how many rows come to :data:`CHUNK_BYTES`."""
     if table.row_bytes:
-        return min(MOST, max(FEWEST, CHUNK_BYTES // table.row_bytes))
+        return min(MOST, max(1, CHUNK_BYTES // table.row_bytes))
     return _ROWS_UNKNOWN

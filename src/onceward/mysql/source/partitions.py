@@ -52,7 +52,9 @@ def read_partition(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterat
     settings = settings.for_server(part["names"])
     if "chunk" in part:
         as_of = Position.from_json(part["as_of"])
-        yield to_frame(read_chunk(settings, part["chunk"], as_of), as_of.era)
+        for table in read_chunk(settings, part["chunk"], as_of):
+            if table.num_rows:
+                yield to_frame(table, as_of.era)
         return
     for table in _read_range(settings, part):
         if table.num_rows:

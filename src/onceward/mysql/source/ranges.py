@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Container
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,7 +243,8 @@ class RangePlanner(TransactionWalk):
             if len(self._known_maps) >= _MOST_TABLES:
                 self._known_maps.clear()
             name = _table_name(event, body)
-            is_selected = self._known_maps[body] = self._selects(*name)
+            is_selected = self._selects(*name) and not self._is_sequence(body)
+            self._known_maps[body] = is_selected
             if (
                 is_selected
                 and self._checked_tables is not None
@@ -251,6 +253,13 @@ class RangePlanner(TransactionWalk):
                 self._is_news(name)
         self._maps[body[:6]] = body
         self._wanted_ids[body[:6]] = is_selected
+
+    def _is_sequence(self, body: bytes) -> bool:
+        if not TableMap.may_be_sequence(body):
+            return False
+        with suppress(ChangeUnreadable):
+            return TableMap.parse(body, self.dialect).is_sequence
+        return False
 
     def _rows(self, event: BinlogEvent) -> None:
         if self._is_skipping:
