@@ -17,6 +17,7 @@ from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, w
 
 from onceward.errors import BinlogPurged, ChangeUnreadable, ServerMisconfigured, ServerUnreachable
 from onceward.mysql.binlog.table_map import ColumnKind
+from onceward.mysql.snapshot import chunks
 from onceward.mysql.snapshot.catalogue import TableDescription, describe_table
 from onceward.mysql.snapshot.chunks import ConsistentView, read_chunk
 from onceward.mysql.snapshot.keys import KeyColumn, is_behind, range_condition
@@ -552,8 +553,12 @@ def test_a_view_waits_for_what_is_in_the_binlog_and_not_committed(played: Played
     assert ConsistentView(play.server, as_of).open().order > start.place.order
 
 
-def test_a_chunk_of_large_rows_comes_in_pieces_whatever_the_statistics_say(played: Played) -> None:
+@pytest.mark.parametrize("held", [chunks.HELD_BYTES, 1 << 20], ids=["held", "read twice"])
+def test_a_chunk_of_large_rows_comes_in_pieces_whatever_the_statistics_say(
+    played: Played, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
     """A snapshot of documents would need all of a chunk in memory, several times over."""
+    monkeypatch.setattr(chunks, "HELD_BYTES", held)
     play = played(rows=1_000)
     play.sql(
         "CREATE TABLE {s}.docs (id bigint PRIMARY KEY, body longtext NOT NULL)",

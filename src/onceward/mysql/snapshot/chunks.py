@@ -9,10 +9,10 @@ Tasks.
    (on MariaDB: its own).
 3. The binlog from E to H, of this table and of the chunk's keys. The before-image of a key's
    *first* change is the row at E; if that change inserted the row, there was none.
-4. The rows' keys: with those of 3 they say which number each row has, in an order that does not
+4. The rows, a block at a time: those that 3 has no change of are as they were at E. The others are
+   left out. Their keys, with those of 3, say which number each row has, in an order that does not
    depend on changes.
-5. The rows, a block at a time: those that 3 has no change of are as they were at E. The others are
-   left out.
+5. The rows once more, where they were too many to be held.
 6. At last, the rows of 3.
 
 So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3
@@ -32,9 +32,8 @@ WITH CONSISTENT SNAPSHOT*.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +47,6 @@ from onceward.mysql.binlog.decoder import Decoder, inner_events
 from onceward.mysql.binlog.errors import InvalidCell
 from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.json_rows import ValueForm
-from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import columns_from_text
 from onceward.mysql.snapshot.catalogue import TableDescription, describe_table, quote_table
 from onceward.mysql.snapshot.filtering import range_filter, select_changes
@@ -76,6 +74,10 @@ _SECONDS = 60.0
 _PAUSE = 0.02
 _TRIES = 100
 _FLUSH_BYTES = 8 << 20
+HELD_BYTES = 64 << 20
+"""Of a chunk, in a task. A larger one is read twice, for the server's statistics say nothing of a
+few large rows among many.
+"""
 # ER_TABLE_DEF_CHANGED: the table is younger than the view
 _DEFINITION_CHANGED = 1412
 
@@ -329,45 +331,45 @@ class _Untouched:
         self._as_of = as_of
         self._values = values
         self._changed = pa.array(changed, pa.string())
+        self._held: list[pa.Table] = []
+        self._are_all_held = False
 
     def keys(self) -> list[pa.Array]:
-        """Read the keys alone: step 4. They are in the index's own pages, and large values are
-        not.
-        """
-        if self._table is None:
-            return []
-        map, places = self._table.map, self._table.map.key
-        only_key = replace(
-            map,
-            columns=tuple(map.columns[place] for place in places),
-            key=tuple(range(len(places))),
-        )
-        expressions = [self._table.expressions[place] for place in places]
-        found = self._read(self._table, expressions, only_key)
-        return [part for changes in found for part in changes["key"].chunks]
+        """Read all rows for their keys: step 4. As many as there is room for are held."""
+        keys: list[pa.Array] = []
+        held_bytes = 0
+        for changes in self._read():
+            keys += changes["key"].chunks
+            held_bytes += changes.nbytes
+            if held_bytes <= HELD_BYTES:
+                self._held.append(changes)
+            else:
+                self._held = []
+        self._are_all_held = held_bytes <= HELD_BYTES
+        return keys
 
     def rows(self) -> Iterator[pa.Table]:
-        """Read them: step 5."""
-        if self._table is not None:
-            yield from self._read(self._table, self._table.expressions, self._table.map)
+        """Yield them: step 5. Those that are not held are read again."""
+        yield from self._held if self._are_all_held else self._read()
 
-    def _read(
-        self, table: TableDescription, expressions: Sequence[str], map: TableMap
-    ) -> Iterator[pa.Table]:
+    def _read(self) -> Iterator[pa.Table]:
+        table = self._table
+        if table is None:
+            return
         # Texts in their own charsets, as the binlog has them.
         self._server.query("SET character_set_results = NULL")
         statement = (
-            f"SELECT {', '.join(expressions)} "  # noqa: S608
+            f"SELECT {', '.join(table.expressions)} "  # noqa: S608
             f"FROM {table.quoted} FORCE INDEX (PRIMARY) WHERE "
             f"{range_condition(table.key, self._chunk['after'], self._chunk['up_to'])}"
         )
         for columns in fetch_columns(self._server.connection, statement):
             try:
-                rows = columns_from_text(map, columns)
+                rows = columns_from_text(table.map, columns)
             except InvalidCell as error:
                 raise error.error from None
             changes = snapshot_changes(
-                map,
+                table.map,
                 rows,
                 self._values,
                 ts_ms=self._chunk["ts_ms"],
