@@ -477,6 +477,29 @@ def test_another_registry_under_the_same_url_is_noticed(registry: MemoryRegistry
         memory_for(other).schemas(other, [1])
 
 
+def test_an_id_that_was_deleted_for_good_is_forgotten_at_the_next_definition(
+    registry: MemoryRegistry,
+):
+    memory = memory_for(registry)
+    assert set(memory.schemas(registry, [1, 2]).texts) == {1, 2}
+    gone = registry.schemas.pop(1)
+    found = memory.schemas(registry, [2])
+    assert (set(found.texts), found.missing) == ({2}, {1})
+    registry.schemas[1] = gone
+    assert set(memory.schemas(registry, [2]).texts) == {1, 2}
+    del registry.schemas[1]
+    registry.add("s", "double", 1)
+    with pytest.raises(RegistryReplaced):
+        memory.schemas(registry, [2])
+
+
+def test_a_registry_without_any_id_that_was_known_is_another_one(registry: MemoryRegistry):
+    memory_for(registry).schemas(registry, [1, 2])
+    registry.schemas.clear()
+    with pytest.raises(RegistryReplaced):
+        memory_for(registry).schemas(registry, [1, 2])
+
+
 def test_a_registry_that_was_replaced_stops_the_batch(registry: MemoryRegistry):
     witness = RegistryMonitor(registry, [1, 2], 0)
     witness.check()

@@ -597,3 +597,16 @@ def test_an_id_means_a_schema_of_the_context_that_the_subject_names():
         assert asked.in_context(":.eu:others-value") is there
         there.check_unchanged([1, 2])
         assert there.context in repr(there)
+
+
+def test_a_schema_that_was_deleted_for_good_makes_no_other_registry(
+    caplog: pytest.LogCaptureFixture,
+):
+    """As old versions are, once no record has them. Had all gone, it would be another one."""
+    with HostileServer([GOOD, answer(body={"schema": OTHER}), UNKNOWN, GOOD]) as server:
+        asked = registry(server)
+        asked.schema(7)
+        known = asked.schema(6)
+        asked.check_unchanged([6])
+        assert asked.schema(6) is known, "records may have it still"
+    assert "id 6 is not in" in caplog.text

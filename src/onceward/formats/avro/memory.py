@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -144,7 +144,8 @@ class SchemaMemory:
             wanted = {*ids, *self._fingerprints, *again}
         self.ask(registry, wanted, wait_s=0)
         with self._lock:
-            found, missing = sorted(self._fingerprints), frozenset(self._missing)
+            missing = frozenset(self._missing)
+            found = sorted(self._fingerprints.keys() - missing)
         texts, unreadable = {}, {}
         for schema_id in found:
             text, why = _resolve(registry, schema_id)
@@ -179,6 +180,7 @@ class SchemaMemory:
             min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
         ) as threads:
             there = list(threads.map(lambda schema_id: self._is_there(registry, schema_id), ids))
+        self._must_have_some(registry, dict(zip(ids, there, strict=True)))
         # Ids that no registry gives need no patience.
         return [
             number
@@ -202,9 +204,23 @@ class SchemaMemory:
             else:
                 self._missing.pop(schema_id, None)
                 self._fingerprints.setdefault(schema_id, found.fingerprint)
-        if before is not None and (found is None or found.fingerprint != before):
+        if before is not None and found is not None and found.fingerprint != before:
             raise _replaced(registry, schema_id)
         return found is not None
+
+    def _must_have_some(self, registry: Registry, there: Mapping[int, bool]) -> None:
+        """Check that of the ids that were known some are there: of a registry that keeps others,
+        the missing ones were deleted for good.
+
+        :raises RegistryReplaced: it has none of them.
+        """
+        with self._lock:
+            known = self._fingerprints.keys() & there.keys()
+        gone = sorted(schema_id for schema_id in known if not there[schema_id])
+        if gone and len(gone) == len(known):
+            raise _replaced(registry, gone[0], is_gone=True)
+        if gone:
+            log.warning("%r does not have the ids %s any more", registry, gone)
 
 
 def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
@@ -215,10 +231,10 @@ def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
         return "", error.message
 
 
-def _replaced(registry: Registry, schema_id: int) -> RegistryReplaced:
+def _replaced(registry: Registry, schema_id: int, *, is_gone: bool = False) -> RegistryReplaced:
+    what = "there is none any more" if is_gone else "this process knows another schema"
     return RegistryReplaced(
-        f"{registry!r} is not the one that it was: this process knows another schema under id "
-        f"{schema_id}",
+        f"{registry!r} is not the one that it was: {what} under id {schema_id}",
         next_step="give it its schemas back under their ids (from a backup, in import mode), or "
         "begin with another topic: records under that id would be read as something else",
         details={"id": schema_id},

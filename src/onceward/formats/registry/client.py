@@ -4,8 +4,9 @@ the login.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
@@ -31,6 +32,10 @@ from onceward.formats.registry.settings import parse_settings
 T = TypeVar("T")
 
 _LISTING_BYTES = 8_388_608
+_OTHERS_ASKED = 8
+"""Ids that are asked for before a registry that lacks one is called another one."""
+
+log = logging.getLogger(__name__)
 _ENVELOPE_BYTES = 65_536
 _SUBJECT_CHARACTERS = 1_000
 
@@ -101,6 +106,7 @@ class SchemaRegistry:
         self._most_bytes = int(max_schema_bytes)
         self._conversation = Conversation(settings, RetryLimits(timeout_s, request_timeout_s))
         self._lock = threading.Lock()
+        self._gone: frozenset[int] = frozenset()
         self.context = ""
         """In which of the registry's contexts ids are asked for; "" is the default one."""
         self._subject: str | None = None
@@ -172,8 +178,12 @@ class SchemaRegistry:
         :param known: ids; of those that were never asked for there is nothing to compare with, and
             they are remembered now. Or ids with the ``fingerprint`` that each schema had, in an
             earlier process, say.
-        :raises RegistryReplaced: an id has another schema now, or is gone.
+        :raises RegistryReplaced: an id has another schema now, or all that were known are gone. One
+            that is gone while others are as they were was deleted there for good: what is known of
+            it stays.
         """
+        gone: dict[int, RegistryReplaced] = {}
+        is_same = False
         for schema_id in known:
             _must_be_id(schema_id)
             wanted = known[schema_id] if isinstance(known, Mapping) else None
@@ -186,9 +196,25 @@ class SchemaRegistry:
                     if not self.context and schema_id in one._schemas
                 ]
             for registry in elsewhere or [self]:
-                registry._must_be_the_same(schema_id, wanted)
+                error = registry._must_be_the_same(schema_id, wanted)
+                if error is None:
+                    is_same = True
+                else:
+                    gone[schema_id] = error
+        if gone and not is_same and not self._has_another(gone):
+            raise next(iter(gone.values()))
+        for schema_id in sorted(gone.keys() - self._gone):
+            log.warning("id %d is not in %r any more; what is known of it stays", schema_id, self)
+        self._gone = self._gone | gone.keys()
 
-    def _must_be_the_same(self, schema_id: int, wanted: str | None) -> None:
+    def _has_another(self, gone: Collection[int]) -> bool:
+        """Return whether one of the newest other ids that are known is still what it was."""
+        with self._lock:
+            others = sorted(self._schemas.keys() - gone, reverse=True)[:_OTHERS_ASKED]
+        return any(self._must_be_the_same(each, None) is None for each in others)
+
+    def _must_be_the_same(self, schema_id: int, wanted: str | None) -> RegistryReplaced | None:
+        """Return the error if it is gone."""
         with self._lock:
             before = self._schemas.get(schema_id)
         try:
@@ -197,10 +223,11 @@ class SchemaRegistry:
             had = wanted or (before.fingerprint if before is not None else None)
             if had is None:
                 raise
-            raise self._replaced_error(schema_id, had, None) from None
+            return self._replaced_error(schema_id, had, None)
         if wanted is not None and wanted != now.fingerprint:
             raise self._replaced_error(schema_id, wanted, now.fingerprint)
         self._remember(now)
+        return None
 
     # subjects
 
