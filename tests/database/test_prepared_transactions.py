@@ -31,6 +31,7 @@ from onceward.ids import TaskAttempt
 from onceward.sql.mysql import prepared as mysql_prepared
 from onceward.sql.postgresql import prepared, staging
 from onceward.sql.sink import sink as sink_module
+from onceward.sql.sink.dialect import IDLE_SECONDS
 from onceward.sql.sink.prepared import PreparedTransactions
 from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing import LocalPostgres
@@ -247,6 +248,30 @@ def test_a_task_that_was_left_shares_no_transaction(in_any_place: Prepared) -> N
     left.close()
     PreparedTransactions(in_any_place.sink().settings).commit(name)
     assert in_any_place.values() == ["next"]
+
+
+@pytest.mark.fault("prepared-waiting")
+def test_a_frozen_task_holds_its_locks_for_as_long_as_its_session_may_idle(
+    in_any_place: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may be gone without a word, too. The batch runs again, with the same keys."""
+    in_any_place.place.sql("CREATE TABLE {s}.t (value varchar(20) PRIMARY KEY)")
+    long = str(IDLE_SECONDS)
+    in_postgresql = tuple(each.replace(long, "2") for each in prepared._SETTINGS)
+    monkeypatch.setattr(prepared, "_SETTINGS", in_postgresql)
+    for name in ("_SESSION", "_IDLE_IN_MARIADB"):
+        monkeypatch.setattr(mysql_prepared, name, getattr(mysql_prepared, name).replace(long, "2"))
+    process = Process(in_any_place).open()
+    process.begin()
+    opening = process.attempt._opening(Write(in_any_place.frame(["x"])), batch(0), 0)  # type: ignore[attr-defined]
+    frozen = opening(_task(1))
+    frozen._send([pa.record_batch({"value": ["same"]})])  # type: ignore[attr-defined]
+    process.attempt.abort()
+    in_any_place.write(["same", "other"], attempts=2)
+    assert in_any_place.values() == ["other", "same"]
+    with pytest.raises(SendFailed):
+        frozen.pre_commit()
+    assert in_any_place.prepared() == []
 
 
 @pytest.mark.fault("prepared-waiting")

@@ -45,7 +45,7 @@ from onceward.sql.postgresql.refusals import translate_errors
 from onceward.sql.postgresql.staging import storable
 from onceward.sql.postgresql.types import parsed
 from onceward.sql.sink.columns import Table, Written, must_stay_as_they_are
-from onceward.sql.sink.dialect import Beside
+from onceward.sql.sink.dialect import IDLE_SECONDS, Beside
 from onceward.sql.sink.pieces import PieceWriter
 from onceward.sql.sink.rows import TASK, Rows
 from onceward.sql.sink.transaction_names import transaction_name, with_number
@@ -55,8 +55,12 @@ _SETTINGS = (
     "SET LOCAL statement_timeout = 0",
     # of tasks that wait for each other one gives up
     "SET LOCAL lock_timeout = '60s'",
-    # a plan takes as long as it takes
-    "SET LOCAL idle_in_transaction_session_timeout = 0",
+    # A plan takes its time from one piece of rows to the next. But a task that is frozen holds the
+    # locks of its rows, and so may one whose machine is gone without a word.
+    f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'",
+    "SET LOCAL tcp_keepalives_idle = 60",
+    "SET LOCAL tcp_keepalives_interval = 10",
+    "SET LOCAL tcp_keepalives_count = 6",
 )
 
 
@@ -129,6 +133,7 @@ class TransactionWriter(PieceWriter):
         staging.begin(
             self._connection,
             *_SETTINGS,
+            f"SET LOCAL application_name = 'onceward {self._name[:54]}'",
             f"LOCK TABLE ONLY {landing.table.sql} IN ROW EXCLUSIVE MODE",
         )
         found = staging.execute(self._connection, landing.asked)

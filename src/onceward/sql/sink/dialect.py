@@ -148,6 +148,12 @@ class PreparedWords(Protocol):
         """
 
 
+IDLE_SECONDS = 3600
+"""How long a task that has begun a transaction may take to its next rows. Then the server ends its
+session, and the locks of its rows are free for whoever runs the batch again.
+"""
+
+
 class Beside(NamedTuple):
     """What is beside the table that a task writes to.
 
