@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from pyspark.errors import AnalysisException
 
-from onceward.errors import OncewardError, RowRefused, SendFailed
+from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.batch import write_errors
 from onceward.spark.batch.causes import Thrown
 from support.errors import raises
@@ -63,3 +64,16 @@ def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: py
     ):
         raise RuntimeError("the job failed")
     assert "secret" not in str(refused.value)
+
+
+def test_a_table_that_is_not_found_while_it_is_written_may_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It was there when the batch began: a catalog that is away for a moment says so, too."""
+    missing = Thrown("org.apache.spark.sql.AnalysisException", "no t", "TABLE_OR_VIEW_NOT_FOUND")
+    monkeypatch.setattr(write_errors, "thrown_by", lambda error: (missing,))
+    with pytest.raises(SendFailed), write_errors.failures_told("to t", "table t"):
+        raise AnalysisException("no t")
+    monkeypatch.setattr(write_errors, "thrown_by", lambda error: ())
+    with pytest.raises(InvalidColumn), write_errors.failures_told("to t", "table t"):
+        raise AnalysisException("no column")

@@ -175,10 +175,10 @@ class OpenSearchWriter(UpsertWriter):
             log.warning("%s leads to %s now, before to %s", self.index, now.name, index.name)
             raise NotTaken(f"the alias {self.index} was moved from {index.name} to {now.name}")
         raise TableMissing(
-            f"the index {index.name} was deleted while the pipeline was writing to it, and what is "
-            f"called {self.index} now has none of its rows but the newest",
+            f"the index {index.name} was deleted while the pipeline was writing to it, and what "
+            f"is called {self.index} now has none of its rows but the newest",
             next_step=f"restore {self.index}, or write all of it anew under another pipeline_id, "
-            "from the source's beginning; started again, the query goes on with the rows that come",
+            "from the source's beginning; started again, the query goes on with newer rows",
             details={"index": self.index},
         )
 

@@ -178,9 +178,9 @@ class SchemaRegistry:
         :param known: ids; of those that were never asked for there is nothing to compare with, and
             they are remembered now. Or ids with the ``fingerprint`` that each schema had, in an
             earlier process, say.
-        :raises RegistryReplaced: an id has another schema now, or all that were known are gone. One
-            that is gone while others are as they were was deleted there for good: what is known of
-            it stays.
+        :raises RegistryReplaced: an id has another schema now, or all that were known are gone.
+            One that is gone while others are as they were was deleted there for good: what is
+            known of it stays.
         """
         gone: dict[int, RegistryReplaced] = {}
         is_same = False

@@ -113,6 +113,9 @@ class Dump:
     def _request(self) -> None:
         say, reader = self._session, self.reader
         at = self._at()
+        # Changes are read as a sink takes them: the server's default, a minute, ends a dump for a
+        # batch that stands still for longer, each time.
+        say.query("SET SESSION net_write_timeout = 3600", at)
         # Without checksums the server strips them, and sizes no longer add up to positions. One of
         # the names is an older server's.
         for variable in ("@master_binlog_checksum", "@source_binlog_checksum"):

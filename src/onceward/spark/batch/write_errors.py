@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 
 from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.batch.carried import carried_in
-from onceward.spark.batch.causes import has_kind, thrown_by
+from onceward.spark.batch.causes import has_condition, has_kind, thrown_by
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _WORKER_DIED = "java.io.EOFException"
 # Delta's: of its older packages, and the one that it throws.
+_NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException")
 
 
@@ -37,6 +38,12 @@ def failures_told(how: str, place: str) -> Iterator[None]:
     except OncewardError:
         raise
     except AnalysisException as error:
+        if has_condition(thrown_by(error), _NOT_FOUND) is not None:
+            raise SendFailed(
+                f"{place} is not found any more: {str(error).strip().splitlines()[0]}",
+                next_step="the batch runs again; if it repeats, see that the catalog answers, and "
+                "that nobody has renamed or dropped the table",
+            ) from error
         raise InvalidColumn(
             f"the frame cannot be written {how}: {str(error).strip().splitlines()[0]}",
             next_step="select and cast columns in the query so that they fit",

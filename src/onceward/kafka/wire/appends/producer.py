@@ -42,9 +42,9 @@ _OUT_OF_ORDER = 45
 _NO_OFFSET = -1
 _TIMESTAMP = 32
 _CLOCKS = (
-    "the batch runs again; if it repeats, and the rows have a column `timestamp`: filter or correct "
-    "such rows, or raise that limit of the topic; if they have none, set the clocks of driver, "
-    "executors and brokers right"
+    "the batch runs again; if it repeats, and the rows have a column `timestamp`: filter or "
+    "correct such rows, or raise that limit of the topic; if they have none, set the clocks of "
+    "driver, executors and brokers right"
 )
 
 
