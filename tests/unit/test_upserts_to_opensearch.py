@@ -283,6 +283,15 @@ def test_rows_are_written_again_where_an_alias_leads_to_now():
     assert made._found.name == "people-2"
 
 
+def test_an_alias_of_two_indices_may_be_on_its_way():
+    two = {name: {"aliases": {"people": {}}} for name in ("people-1", "people-2")}
+    both = {"people-1": SAME["people"], **MOVED}
+    made = writer(items((201, None)), (200, both), (200, two), (200, both))
+    made._found = opensearch_writer._Index("people-1", "u", is_alias=True)
+    with pytest.raises(NotTaken):
+        made([upsert("a")])
+
+
 def test_a_login_of_any_letters_is_sent_as_servers_read_it():
     made = writer(items((201, None)), url="http://etl:geheim%E2%82%AC@here")
     made([upsert("a")])

@@ -167,7 +167,11 @@ class OpenSearchWriter(UpsertWriter):
         if index.uuid is not None and _uuids(self._settings()) == {index.name: index.uuid}:
             return
         self._found = None
-        now = self._one_index()
+        try:
+            now = self._one_index()
+        except ConfigurationError as error:
+            # For a moment, if it is being moved by one call after the other
+            raise NotTaken(error.message) from error
         if index.uuid in (None, now.uuid):
             self._found = now
             return
