@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ class MySQLDialect(Dialect):
     prepared = prepared
     text = types.TEXT
     wide = (types.TEXT, "longblob")
+    makes_tables_ahead = True
 
     def __init__(self, database: MySQL) -> None:
         self._parameters: Mapping[str, Any] = database.parameters
@@ -73,16 +74,15 @@ class MySQLDialect(Dialect):
     def bring(
         self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
     ) -> None:
-        """Insert the driver's rows into a temporary table. With GTIDs some servers create and drop
-        those outside transactions only.
-        """
-        connection.execute("SET autocommit = 1")
-        try:
+        """Insert the driver's rows into a temporary table."""
+        with _outside_transactions(connection):
             connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
             connection.execute(statements.staging_table(name, staged, temporary=True), ())
             load(connection, name, rows, _OURS, 0)
-        finally:
-            connection.execute("SET autocommit = 0")
+
+    def fill_table(self, connection: Session, statements: Sequence[Rows]) -> None:
+        with _outside_transactions(connection):
+            super().fill_table(connection, statements)
 
     def held_rows(
         self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
@@ -155,6 +155,16 @@ class MySQLDialect(Dialect):
                     next_step="make key= and order_by= of shorter values, such as sha2(…, 256), "
                     "or of numbers",
                 )
+
+
+@contextmanager
+def _outside_transactions(connection: Session) -> Iterator[None]:
+    """With GTIDs some servers create and drop temporary tables outside transactions only."""
+    connection.execute("SET autocommit = 1")
+    try:
+        yield
+    finally:
+        connection.execute("SET autocommit = 0")
 
 
 def _asked(

@@ -68,21 +68,35 @@ def count(rows: Rows) -> Rows:
     return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged", rows.parameters)
 
 
-def steps(
-    rows: Rows, order_by: Sequence[str], first: int, last: int, only: tuple[str, str] | None
-) -> Rows:
-    """Select the rows of these steps, in the order of ``order_by``; ``only`` where a column has a
-    value.
+def number_steps(
+    name: str, staged: Mapping[str, str], rows: Rows, order_by: Sequence[str]
+) -> list[Rows]:
+    """Return statements that put the rows into the session's table ``name``, each with its step in
+    the order of ``order_by``.
     """
-    order = ", ".join(quoted(name) for name in order_by)  # nulls come first
-    numbered = (
-        f"SELECT staged.*, RANK() OVER (ORDER BY {order}) AS {_STEP} FROM ({rows.sql}) AS staged"
-    )
-    sql = f"SELECT * FROM ({numbered}) AS numbered WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
+    columns = [
+        f"{quoted(column)} {_TYPES.get(kind, kind)} NULL" for column, kind in staged.items()
+    ]
+    columns += [f"{_STEP} bigint NOT NULL", f"KEY ({_STEP})"]
+    order = ", ".join(quoted(column) for column in order_by)  # nulls come first
+    names = ", ".join(quoted(column) for column in staged)
+    return [
+        Rows(f"DROP TEMPORARY TABLE IF EXISTS {name}", ()),
+        Rows(f"CREATE TEMPORARY TABLE {name} ({', '.join(columns)}) ENGINE = InnoDB", ()),
+        Rows(
+            f"INSERT INTO {name} SELECT {names}, RANK() OVER (ORDER BY {order}) FROM ({rows.sql}) "
+            "AS staged",
+            rows.parameters,
+        ),
+    ]
+
+
+def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
+    """Select the rows of these steps; ``only`` where a column has a value."""
+    sql = f"SELECT * FROM {name} WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
     if only is not None:
-        sql += f" AND {_bytes(quoted(only[0]))} = {_bytes('%s')}"
-        return Rows(sql, (*rows.parameters, only[1]))
-    return Rows(sql, rows.parameters)
+        return Rows(f"{sql} AND {_bytes(quoted(only[0]))} = {_bytes('%s')}", (only[1],))
+    return Rows(sql, ())
 
 
 def by_table(rows: Rows, column: str) -> Rows:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from onceward.errors import AccessDenied, OncewardError, RowRefused, SendFailed, TableMissing
 
 _MISSING = ("42P01", "3F000", "42703")
-_OURS = re.compile(r"\bonceward_(?:staging|rows|prepared)")
+_OURS = re.compile(r"\bonceward_(?:staging|rows|held|prepared)")
 _DENIED = "42501"
 _LOCKED = "55P03"
 _NOT_IN_STATE = "55000"

@@ -93,18 +93,35 @@ def count(rows: Rows) -> Rows:
     return Rows(f"SELECT count(*) FROM ({rows.sql}) AS rows", rows.parameters)
 
 
-def steps(
-    rows: Rows, order_by: Sequence[str], first: int, last: int, only: tuple[str, str] | None
-) -> Rows:
-    """Select the rows of these steps, in the order of ``order_by``; ``only`` where a column has a
-    value.
+def number_steps(
+    name: str, staged: Mapping[str, str], rows: Rows, order_by: Sequence[str]
+) -> list[Rows]:
+    """Return statements that put the rows into the transaction's table ``name``, each with its
+    step in the order of ``order_by``.
     """
-    order = ", ".join(f"{quoted(name)} NULLS FIRST" for name in order_by)
-    numbered = f"SELECT *, rank() OVER (ORDER BY {order}) AS {_STEP} FROM ({rows.sql}) AS rows"
-    sql = f"SELECT * FROM ({numbered}) AS numbered WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
-    if only is not None:
-        return Rows(f"{sql} AND {quoted(only[0])} = %s", (*rows.parameters, only[1]))
-    return Rows(sql, rows.parameters)
+    columns = [f"{quoted(column)} {kind}" for column, kind in staged.items()]
+    order = ", ".join(f"{quoted(column)} NULLS FIRST" for column in order_by)
+    names = ", ".join(quoted(column) for column in staged)
+    return [
+        Rows(
+            f"CREATE TEMPORARY TABLE {name} ({', '.join([*columns, f'{_STEP} bigint'])}) "
+            "ON COMMIT DROP",
+            (),
+        ),
+        Rows(
+            f"INSERT INTO {name} SELECT {names}, rank() OVER (ORDER BY {order}) FROM ({rows.sql}) "
+            "AS rows",
+            rows.parameters,
+        ),
+        Rows(f"CREATE INDEX ON {name} ({_STEP})", ()),
+        Rows(f"ANALYZE {name}", ()),
+    ]
+
+
+def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
+    """Select the rows of these steps; ``only`` where a column has a value."""
+    sql = f"SELECT * FROM {name} WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
+    return Rows(sql, ()) if only is None else Rows(f"{sql} AND {quoted(only[0])} = %s", (only[1],))
 
 
 def by_table(rows: Rows, column: str) -> Rows:

@@ -51,6 +51,7 @@ class Frame(ABC):
         self._dialect = dialect
         self.staged = staged
         self.table = table
+        self._steps = ""
 
     def bring(self, connection: Session) -> None:  # noqa: B027
         """Send the rows ahead of the transaction that decides, to where :meth:`rows` finds
@@ -70,11 +71,17 @@ class Frame(ABC):
     def rows(self, table: str) -> Rows:
         """Select the rows for one table."""
 
-    def steps(self, table: str, order_by: Sequence[str], first: int, last: int) -> Rows:
-        """Select of the rows for one table those of some steps of the whole frame."""
-        return self._dialect.statements.steps(
-            self._all(), order_by, first, last, self._only(table)
+    def number_steps(self, connection: Session, place: int, order_by: Sequence[str]) -> None:
+        """Give each row its step among all of the frame, for :meth:`steps`."""
+        self._steps = f"onceward_held_steps_{place}"
+        self._dialect.fill_table(
+            connection,
+            self._dialect.statements.number_steps(self._steps, self.staged, self._all(), order_by),
         )
+
+    def steps(self, table: str, first: int, last: int) -> Rows:
+        """Select of the rows for one table those of some steps of the whole frame."""
+        return self._dialect.statements.steps(self._steps, first, last, self._only(table))
 
     @abstractmethod
     def _all(self) -> Rows:
@@ -312,6 +319,13 @@ class DatabaseAttempt(Attempt):
         for frame in self._frames:
             with self._dialect.translate_errors("bringing rows from the driver"):
                 frame.bring(connection)
+        if self._in_order and self._dialect.makes_tables_ahead:
+            self._number_steps(connection)
+
+    def _number_steps(self, connection: Session) -> None:
+        with self._dialect.translate_errors("numbering the rows of the batch"):
+            for place, frame in enumerate(self._frames):
+                frame.number_steps(connection, place, self._settings.order_by)
 
     def _move(self, connection: Session, running: RunningBatch) -> None:
         """Move the staged rows, inside the transaction of the decision: the ledger's row is owned
@@ -319,6 +333,8 @@ class DatabaseAttempt(Attempt):
         """
         self._dialect.take_time(connection, _LOCK_SECONDS)
         with connection.patience.of(self._seconds(), "the move of the batch's rows"):
+            if self._in_order and not self._dialect.makes_tables_ahead:
+                self._number_steps(connection)
             parts = [
                 self._part(name, frame, expected, connection)
                 for frame, counts in zip(self._frames, self._counts, strict=True)
@@ -391,7 +407,7 @@ class DatabaseAttempt(Attempt):
                 self._must_not_be_cut(rows, limited, table, connection)
         changes = settings.mode == "changes"
         merge = Merge(settings.key, settings.order_by, settings.op_column if changes else None)
-        steps = partial(frame.steps, name, merge.order_by)
+        steps = partial(frame.steps, name)
         return Part(rows, table, written, merge, expected, Steps(id(frame), frame.number, steps))
 
     def _append(self, part: Part, connection: Session) -> None:

@@ -44,16 +44,15 @@ class Statements(Protocol):
     def count(self, rows: Rows) -> Rows:
         """Count the rows."""
 
-    def steps(
-        self,
-        rows: Rows,
-        order_by: Sequence[str],
-        first: int,
-        last: int,
-        only: tuple[str, str] | None,
-    ) -> Rows:
-        """Select the rows from the ``first`` to the ``last`` step, in the order of ``order_by``:
-        step 1 is the first of all ``rows``, equal ones are one step; ``only`` where a column has a
+    def number_steps(
+        self, name: str, staged: Mapping[str, str], rows: Rows, order_by: Sequence[str]
+    ) -> list[Rows]:
+        """Return statements that put the rows into a temporary table ``name``, each with its step
+        in the order of ``order_by``: 1 is the first, and equal ones are one step.
+        """
+
+    def steps(self, name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
+        """Select the rows from the ``first`` to the ``last`` step; ``only`` where a column has a
         value.
         """
 
@@ -181,6 +180,8 @@ class Dialect(ABC):
     wide: ClassVar[tuple[str, ...]]
     """Staged types whose values may be of any length."""
 
+    makes_tables_ahead: ClassVar[bool] = False
+    """A temporary table is made ahead of the transaction: inside of it some servers refuse to."""
     can_defer: ClassVar[bool] = False
     """A foreign key may be declared so that it is checked at the end of the transaction."""
 
@@ -227,6 +228,11 @@ class Dialect(ABC):
         """Return what opens a transaction in tasks, each of which writes straight into ``table``
         and prepares it.
         """
+
+    def fill_table(self, connection: Session, statements: Sequence[Rows]) -> None:
+        """Make a temporary table and fill it."""
+        for statement in statements:
+            connection.execute(*statement)
 
     def bring(  # noqa: B027
         self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table
