@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from onceward.cli.shared import Json, LedgerOptions, names_a_ledger, print_table, table
+from onceward.errors import ConfigurationError
 from onceward.operate.status import moment
 
 savepoint = typer.Typer(
@@ -57,6 +58,11 @@ def list_savepoints(
     """List the finished savepoints in a folder, oldest first; those that are not, to stderr."""
     from onceward.operate import savepoint as savepoints
 
+    if not savepoints.is_folder(folder):
+        raise ConfigurationError(
+            f"there is no folder {folder}",
+            next_step="correct the path, and see that its disk is mounted here",
+        )
     found = savepoints.saved(folder)
     for path in savepoints.unfinished(folder, found):
         typer.echo(

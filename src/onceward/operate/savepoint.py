@@ -326,18 +326,16 @@ def read(path: str) -> Savepoint:
         ) from error
 
 
-def saved(folder: str) -> list[Savepoint]:
-    """Return the finished savepoints in a folder, oldest first.
+def is_folder(path: str) -> bool:
+    """Return whether there is such a folder; of one that is on no local disk that is not asked."""
+    folder = Folder(path)
+    return not folder.is_local or os.path.isdir(folder.path)
 
-    :raises ConfigurationError: there is no such folder.
-    """
-    found, root = [], Folder(folder)
-    if root.is_local and not os.path.isdir(root.path):
-        raise ConfigurationError(
-            f"there is no folder {folder}",
-            next_step="correct the path, and see that its disk is mounted here",
-        )
-    for name in root.names(recursive=False):
+
+def saved(folder: str) -> list[Savepoint]:
+    """Return the finished savepoints in a folder, oldest first."""
+    found = []
+    for name in Folder(folder).names(recursive=False):
         with suppress(CheckpointCorrupted):
             found.append(read(f"{folder.rstrip('/')}/{name}"))
     return sorted(found, key=lambda each: each.created_at_ms)

@@ -125,7 +125,7 @@ def _without_watermarks(plan: Any, jvm: Any) -> Any:
     children = _children(plan)
     if not children:
         return plan
-    children = jvm.java.util.ArrayList()
+    new_children = jvm.java.util.ArrayList()
     for child in children:
-        children.add(_without_watermarks(child, jvm))
-    return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(children))
+        new_children.add(_without_watermarks(child, jvm))
+    return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(new_children))

@@ -109,7 +109,7 @@ class TransactionWriter(PieceWriter):
 
     def _begun(self) -> MySQLSession:
         landing = self._landing
-        session = self._session = connected(landing.parameters, f"onceward {self._name}")
+        session = self._session = connected(landing.parameters, f"onceward-{self._name}")
         session.execute(_SESSION)
         if session.is_mariadb:
             session.execute(_IDLE_IN_MARIADB)

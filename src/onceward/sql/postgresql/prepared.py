@@ -57,7 +57,7 @@ _SETTINGS = (
     "SET LOCAL lock_timeout = '60s'",
     # A plan takes its time from one piece of rows to the next. But a task that is frozen holds the
     # locks of its rows, and so may one whose machine is gone without a word.
-    f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'",
+    f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_SECONDS}000",
     "SET LOCAL tcp_keepalives_idle = 60",
     "SET LOCAL tcp_keepalives_interval = 10",
     "SET LOCAL tcp_keepalives_count = 6",
@@ -133,7 +133,7 @@ class TransactionWriter(PieceWriter):
         staging.begin(
             self._connection,
             *_SETTINGS,
-            f"SET LOCAL application_name = 'onceward {self._name[:54]}'",
+            f"SET LOCAL application_name = 'onceward-{self._name[:54]}'",
             f"LOCK TABLE ONLY {landing.table.sql} IN ROW EXCLUSIVE MODE",
         )
         found = staging.execute(self._connection, landing.asked)
