@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -306,3 +307,20 @@ def test_a_server_without_gtids_is_read_within_four_gib(
         assert sum(event.kind in ROWS_EVENTS for event in binlogs.dumped(start)) == 2
     with pytest.raises(ServerMisconfigured, match="gtid_mode=ON"):
         binlogs.dumped((start[0], FAR))
+
+
+def test_a_sink_that_stands_still_for_longer_than_the_server_would_is_waited_for(
+    binlogs: Binlogs, at_once: Callable[[str], None]
+) -> None:
+    """The server's default is a minute: a batch that takes longer would end the dump each time."""
+    at_once("net_write_timeout = 1")
+    at = binlogs.end()
+    for _ in range(4):
+        binlogs.sql("INSERT INTO filled (v) VALUES " + ", ".join(["(repeat(0x78, 100000))"] * 100))  # noqa: S608
+    until = binlogs.end()
+    with Dump(binlogs.connected(), binlogs.kind, *at) as dump:
+        events = dump.until(*until)
+        found = [next(events)]
+        time.sleep(4)  # which is longer than what its buffers hold
+        found += events
+    assert sum(len(event.body) for event in found) > 40_000_000
