@@ -286,6 +286,27 @@ def test_a_cluster_that_is_away_leaves_what_was_known_with_its_age(
     assert watcher.snapshot.pipelines["p"].status.state is PipelineState.UNKNOWN
 
 
+def test_pipelines_behind_one_that_cannot_be_looked_at_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ledger, "pipelines", lambda _: ["o", "p", "q"])
+    watcher = Watcher([Ledger(None)], 60.0)  # type: ignore[arg-type]
+    watcher.look()
+    known = watcher.snapshot
+
+    def away(_: Ledger, pipeline: str, known: Any = None) -> PipelineStatus:
+        if pipeline == "p":
+            raise BrokerUnreachable("away", next_step="wait")
+        return replace(view().status, state=PipelineState.IDLE)
+
+    monkeypatch.setattr(Ledger, "status", away)
+    watcher.look()
+    found = watcher.snapshot
+    assert found.pipelines.keys() == {"o", "p", "q"}
+    assert found.pipelines["o"].status.state is PipelineState.IDLE
+    assert (found.pipelines["q"], found.taken_at_ms) == (known.pipelines["q"], known.taken_at_ms)
+
+
 class Growing(Ledger):
     """A ledger with batches up to a number; each was decided before it was finished."""
 

@@ -129,11 +129,10 @@ class Watcher:
         measured = self._scrape(trouble)
         for view in self._views:
             found |= self._look_at(view, measured, trouble)
-        now_ms = surroundings.wall_clock_ns() // 1_000_000
-        if trouble and not found:
+        now_ms, before = surroundings.wall_clock_ns() // 1_000_000, self.snapshot
+        if trouble and (not found or before.pipelines.keys() - found.keys()):
             # What was known stays, with its age
-            before = self.snapshot
-            found, now_ms = dict(before.pipelines), before.taken_at_ms
+            found, now_ms = {**before.pipelines, **found}, before.taken_at_ms
         self._publish(Snapshot(0, now_ms, dict(sorted(found.items())), tuple(trouble)))
 
     def _look_at(
