@@ -18,6 +18,7 @@ from onceward.errors import (
     ContradictoryOptions,
     TopicMissing,
 )
+from onceward.kafka.source.identity import known_settings
 from support.handmade_broker import HandmadeBroker
 
 
@@ -273,8 +274,10 @@ def test_brokers_that_advertise_what_cannot_be_reached_are_named(spark: Any):
 
 
 def test_a_login_that_only_spark_is_told_is_left_to_spark(spark: Any):
-    options = {"kafka.security.protocol": "SASL_SSL"}
-    onceward.kafka_source(spark, bootstrap_servers="127.0.0.1:1", topic="t", spark_options=options)
+    options, servers = {"kafka.security.protocol": "SASL_SSL"}, "127.0.0.1:1,127.0.0.3:1"
+    onceward.kafka_source(spark, bootstrap_servers=servers, topic="t", spark_options=options)
+    # Nor do batches ask a cluster in which they cannot log in
+    assert known_settings(frozenset(servers.split(","))) is None
 
 
 def test_options_reach_spark_in_its_own_spelling(pipeline: Pipeline):

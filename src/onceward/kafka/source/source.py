@@ -141,7 +141,9 @@ def kafka_source(
         client_id=f"onceward-source-{pipeline_id or reads.short_name}",
         oauth_token_provider=oauth_token_provider,
     )
-    remember(client_settings)
+    is_login_known = not _has_a_login_of_its_own(spark_options or {})
+    if is_login_known:
+        remember(client_settings)
     use_the_drivers_python(spark.sparkContext)
     settings = {
         **spark_source_options(options or {}),
@@ -161,7 +163,7 @@ def kafka_source(
     elif starting in ("earliest", "latest"):
         settings["startingOffsets"] = starting
     with closing(KafkaClient(client_settings)) as client:
-        if not _has_a_login_of_its_own(spark_options or {}):
+        if is_login_known:
             _must_answer(client)
         if starting == "group":
             settings["startingOffsets"] = _group_positions(
