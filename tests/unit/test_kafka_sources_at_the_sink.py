@@ -221,13 +221,20 @@ class Logins:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refused: dict[str, OncewardError] = {}
         self.topic_id = "an-id"
+        self.may_see: dict[str, str] = {}
+        self.asked: list[str] = []
+        self.clients: dict[str, Client] = {}
         monkeypatch.setattr(source_identity, "_known", {})
         monkeypatch.setattr(source_identity, "KafkaClient", SimpleNamespace(shared=self.client))
 
     def client(self, settings: ClientSettings) -> Any:
-        login, client = str(settings.request_timeout_ms), Client()
+        login = str(settings.request_timeout_ms)
+        client = self.clients.setdefault(login, Client())
 
         def topic_ids(topics: set[str]) -> dict[str, str]:
+            self.asked.append(login)
+            if not topics <= {self.may_see.get(login, "orders")}:
+                raise TopicMissing("not to be seen", next_step="…")
             if login in self.refused:
                 raise self.refused[login]
             return dict.fromkeys(topics, self.topic_id)
@@ -238,6 +245,23 @@ class Logins:
 
 OLD, NEW = (ClientSettings(tuple(HERE), request_timeout_ms=number) for number in (1, 2))
 """They differ in something: a password would do."""
+
+
+def test_two_sources_of_one_cluster_may_have_a_login_each(monkeypatch: pytest.MonkeyPatch):
+    logins = Logins(monkeypatch)
+    logins.may_see = {"1": "orders", "2": "people"}
+    for settings in (OLD, NEW):
+        source_identity.remember(settings)
+    sources = (
+        SourceRange(at(0), at(10)),
+        SourceRange({"people": {"0": 0}}, {"people": {"0": 5}}),
+    )
+    kafka = (KafkaSource(0, HERE), KafkaSource(1, HERE))
+    reading = RunningBatch(BatchId("q", 0), "r", "", sources, kafka, False, None)
+    identity = KafkaSourceIdentity()
+    for _ in range(3):
+        assert identity.identify(reading) == ({"orders": "an-id"}, {"people": "an-id"})
+    assert logins.asked == ["2", "1", "2", "1", "2", "1", "2"], "the one that could comes first"
 
 
 @pytest.mark.parametrize("client_for", [None, lambda source: None])
@@ -259,5 +283,5 @@ def test_a_renewed_login_is_asked_and_else_an_older_one(
     with pytest.raises(SourceTopicReplaced):
         identity.identify(batch(2, HERE, start=20, end=30))
     logins.refused["1"] = AccessDenied("orders", next_step="…")
-    with pytest.raises(TopicMissing):
+    with pytest.raises(AccessDenied):
         identity.identify(batch(2, HERE, start=20, end=30))

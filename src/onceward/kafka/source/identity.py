@@ -8,9 +8,9 @@ there, or take the missing ones for lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.source_identity import ClientFor
@@ -65,6 +65,13 @@ def remember_sink(servers: frozenset[str], settings: ClientSettings) -> None:
     _sinks[servers] = settings
 
 
+class _Question(NamedTuple):
+    """Who is asked for topic ids: several sources at once where there is one login."""
+
+    clients: tuple[KafkaClient, ...]
+    source: int | None
+
+
 class KafkaSourceIdentity:
     """One for each run of a query. The identity of a source is ``{topic: topic id}``, of the
     topics that it reads.
@@ -75,6 +82,7 @@ class KafkaSourceIdentity:
 
     def __init__(self, client_for: ClientFor | None = None) -> None:
         self._client_for = client_for
+        self._could: dict[int | None, KafkaClient] = {}
         self._known: dict[int, dict[str, str]] = {}
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
@@ -112,21 +120,21 @@ class KafkaSourceIdentity:
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
         """
-        clients_of = {source: self._clients(source) for source in running.kafka_sources}
-        topics_of: dict[tuple[KafkaClient, ...], set[str]] = {}
-        for source, clients in clients_of.items():
-            topics_of.setdefault(clients, set()).update(
+        asked = {source: self._question(source) for source in running.kafka_sources}
+        topics_of: dict[_Question, set[str]] = {}
+        for source, question in asked.items():
+            topics_of.setdefault(question, set()).update(
                 source_topics(running.sources[source.index])
             )
-        ids = {clients: _topic_ids(clients, names) for clients, names in topics_of.items()}
+        ids = {question: self._topic_ids(question, names) for question, names in topics_of.items()}
         found: list[Any] = [None] * len(running.sources)
-        for source, clients in clients_of.items():
+        for source, question in asked.items():
             topics = source_topics(running.sources[source.index])
             # Only what the batch reads: a topic that a pattern no longer finds may come back as
             # another one.
             known = _only(topics, self._known.get(source.index, {}))
-            if clients and topics:
-                now = _only(topics, ids[clients])
+            if question.clients and topics:
+                now = _only(topics, ids[question])
                 _refuse_others(known, now)
                 self._known[source.index] = dict(sorted((known | now).items()))
                 found[source.index] = self._known[source.index]
@@ -135,25 +143,31 @@ class KafkaSourceIdentity:
                 found[source.index] = known
         return tuple(found)
 
-    def _clients(self, source: KafkaSource) -> tuple[KafkaClient, ...]:
+    def _question(self, source: KafkaSource) -> _Question:
         client = None if self._client_for is None else self._client_for(source)
-        return tuple(known_clients(source)) if client is None else (client,)
+        clients = tuple(known_clients(source)) if client is None else (client,)
+        # One login may see what another one may not
+        return _Question(clients, source.index if len(clients) > 1 else None)
 
+    def _topic_ids(self, question: _Question, topics: set[str]) -> dict[str, str]:
+        """Ask for the ids by a login that may see the topics: the one that could last, or else the
+        newest that can.
 
-def _topic_ids(clients: Sequence[KafkaClient], topics: set[str]) -> dict[str, str]:
-    """Ask for the ids by the first login that may see the topics.
-
-    :raises OncewardError: what the first one, the newest, was refused with, if all were.
-    """
-    refused: OncewardError | None = None
-    for client in clients if topics else ():
-        try:
-            return client.topic_ids(topics)
-        except (AccessDenied, AuthenticationFailed, TopicMissing) as error:  # noqa: PERF203
-            refused = refused or error
-    if refused is not None:
-        raise refused
-    return {}
+        :raises OncewardError: what the first one was refused with, if all were.
+        """
+        refused: OncewardError | None = None
+        could = self._could.get(question.source)
+        for client in sorted(question.clients, key=lambda one: one is not could) if topics else ():
+            try:
+                ids = client.topic_ids(topics)
+            except (AccessDenied, AuthenticationFailed, TopicMissing) as error:  # noqa: PERF203
+                refused = refused or error
+            else:
+                self._could[question.source] = client
+                return ids
+        if refused is not None:
+            raise refused
+        return {}
 
 
 def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
