@@ -236,11 +236,11 @@ def test_an_end_in_the_middle_is_a_server_that_cannot_be_reached(binlogs: Binlog
 
 def test_no_answer_is_waited_for_without_an_end(binlogs: Binlogs, monkeypatch: pytest.MonkeyPatch):
     """To a question, and for the rows of a snapshot."""
-    monkeypatch.setattr(connecting, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(connecting, "ANSWER_SECONDS", 1.0)
     settings = settings_for(binlogs.server.url, "test.*")
     assert binlogs.server.pid is not None
     with closing(Server(settings)) as asked, closing(Server(settings)) as selected:
-        rows = fetch_columns(selected.connection, "SELECT 1 UNION ALL SELECT SLEEP(2)")
+        rows = fetch_columns(selected.connection, "SELECT 1 UNION ALL SELECT SLEEP(4)")
         with (
             pytest.raises(ServerUnreachable, match="timed out"),
             connecting.driver_errors("the server"),
