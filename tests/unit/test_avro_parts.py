@@ -485,6 +485,9 @@ def test_an_id_that_was_deleted_for_good_is_forgotten_at_the_next_definition(
     gone = registry.schemas.pop(1)
     found = memory.schemas(registry, [2])
     assert (set(found.texts), found.missing) == ({2}, {1})
+    # A record that has it still is one of an unknown id, as in a new process
+    memory.ask(registry, [1], wait_s=0)
+    assert memory.missing() == {1}
     registry.schemas[1] = gone
     assert set(memory.schemas(registry, [2]).texts) == {1, 2}
     del registry.schemas[1]

@@ -469,7 +469,7 @@ def moment(ms: float) -> str:
     try:
         return f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}Z"
     except (ValueError, OverflowError, OSError):
-        return f"{ms:g} ms" if isinstance(ms, float) else f"{ms} ms"
+        return f"{ms:.0f} ms"
 
 
 def span(seconds: float) -> str:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -180,7 +180,7 @@ class SchemaMemory:
             min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
         ) as threads:
             there = list(threads.map(lambda schema_id: self._is_there(registry, schema_id), ids))
-        self._must_have_some(registry, dict(zip(ids, there, strict=True)))
+        self._must_have_some(registry)
         # Ids that no registry gives need no patience.
         return [
             number
@@ -198,6 +198,8 @@ class SchemaMemory:
         with self._lock:
             before = self._fingerprints.get(schema_id)
             if found is None:
+                if before is not None and schema_id not in self._missing:
+                    log.warning("%r does not have id %d any more", registry, schema_id)
                 self._missing[schema_id] = self._missing.pop(schema_id, None)
                 while len(self._missing) > MOST_MISSING:
                     del self._missing[next(iter(self._missing))]
@@ -208,19 +210,17 @@ class SchemaMemory:
             raise _replaced(registry, schema_id)
         return found is not None
 
-    def _must_have_some(self, registry: Registry, there: Mapping[int, bool]) -> None:
-        """Check that of the ids that were known some are there: of a registry that keeps others,
-        the missing ones were deleted for good.
+    def _must_have_some(self, registry: Registry) -> None:
+        """Check that of the ids that were ever there some were so when they were asked for last:
+        of a registry that keeps others, the missing ones were deleted for good.
 
         :raises RegistryReplaced: it has none of them.
         """
         with self._lock:
-            known = self._fingerprints.keys() & there.keys()
-        gone = sorted(schema_id for schema_id in known if not there[schema_id])
-        if gone and len(gone) == len(known):
+            gone = sorted(self._fingerprints.keys() & self._missing.keys())
+            has_others = len(gone) < len(self._fingerprints)
+        if gone and not has_others:
             raise _replaced(registry, gone[0], is_gone=True)
-        if gone:
-            log.warning("%r does not have the ids %s any more", registry, gone)
 
 
 def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
