@@ -95,7 +95,7 @@ def breaking_moves(
         return put_if_absent(files, path, text)
 
     patch.setattr(LocalFiles, "move", broken)
-    patch.setattr(LocalFiles, "kept", broken_list)
+    patch.setattr(LocalFiles, "put_if_absent", broken_list)
     return moved
 
 
@@ -167,7 +167,7 @@ def publishing_nothing(patch: pytest.MonkeyPatch) -> None:
         return put_if_absent(files, path, text) if path.startswith("_onceward") else str(fail())
 
     patch.setattr(LocalFiles, "move", broken)
-    patch.setattr(LocalFiles, "kept", broken_list)
+    patch.setattr(LocalFiles, "put_if_absent", broken_list)
 
 
 @pytest.mark.fault("files-down")
