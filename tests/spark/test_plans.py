@@ -76,9 +76,22 @@ def begin(topic, pipeline_id, folder):
 frame, first = begin(source, name, checkpoint)
 table = frame.writeStream.option("checkpointLocation", checkpoint + "-table").toTable("copies")
 _, second = begin(other, name + "-other", checkpoint + "-other")
+LOOP
+raise AssertionError("the job went on")
+"""
+
+ASKS = """
 while first.isActive and table.isActive and second.isActive:
     pass
-raise AssertionError("the job went on")
+"""
+
+SLEEPS = """
+import time
+while True:
+    try:
+        time.sleep(3600)
+    except Exception as error:
+        print(error)
 """
 
 
@@ -102,11 +115,17 @@ def plan(pipeline: Pipeline, tmp_path: Path) -> Callable[..., Any]:
     job = tmp_path / "job.py"
 
     def run(
-        change: str = "none", *, sources: str = "", waits: bool = True, source: str = JOB
+        change: str = "none",
+        *,
+        sources: str = "",
+        waits: bool = True,
+        source: str = JOB,
+        loop: str = ASKS,
+        timeout: float = 120,
     ) -> Any:
-        job.write_text(source.replace("WAITS", str(waits)))
+        job.write_text(source.replace("WAITS", str(waits)).replace("LOOP", loop))
         return CliRunner().invoke(app, [
-            "plan", str(job), pipeline.bootstrap, sources or pipeline.source, pipeline.output,
+            "plan", "--timeout", str(timeout), str(job), pipeline.bootstrap, sources or pipeline.source, pipeline.output,
             pipeline.ledger_topic, pipeline.name, str(pipeline.checkpoint), change,
         ])  # fmt: skip
 
@@ -195,7 +214,7 @@ def test_state_that_does_not_fit_is_found_where_there_is_nothing_to_read(
 
 
 def test_each_query_of_a_job_has_a_plan_of_its_own(
-    pipeline: Pipeline, plan: Callable[..., Any]
+    pipeline: Pipeline, plan: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also one that writes by Spark alone, which is not looked at, and one whose topic is gone,
     which is refused and does not keep the others from being looked at.
@@ -215,6 +234,10 @@ def test_each_query_of_a_job_has_a_plan_of_its_own(
     assert "no sink of Onceward" in both.output[places[1] : places[2]]
     assert "the first batch reads 0 offsets" in both.output[places[2] :]
     assert not list(pipeline.checkpoint.parent.glob(f"{pipeline.checkpoint.name}*"))
+    sleeps = plan(other, source=SEVERAL, loop=SLEEPS, timeout=2)
+    assert sleeps.exit_code == 0, sleeps.output
+    assert [part in sleeps.output for part in parts] == [True] * 3
+    assert "ran on for 2 s without defining a query" in caplog.text
     gone = plan("gone", source=SEVERAL)
     assert gone.exit_code == 78, gone.output
     assert gone.output.count("refused") == 1, gone.output

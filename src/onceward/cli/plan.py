@@ -27,6 +27,12 @@ def plan(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its own arguments and options.")
     ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Seconds that the job may run until it defines a query, and after each."
+        ),
+    ] = 120.0,
     as_json: Json = False,
 ) -> None:
     """Say what starting a job would do: where each query goes on, which batch runs again, what it
@@ -40,7 +46,7 @@ def plan(
     from onceward.operate.plan import plan_job
     from onceward.operate.plan_lines import Weight
 
-    found = plan_job(str(job), arguments or [])
+    found = plan_job(str(job), arguments or [], timeout)
     if as_json:
         typer.echo(json.dumps([_document(each) for each in found], indent=2))
     for each in () if as_json else found:

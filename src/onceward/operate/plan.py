@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import runpy
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,6 +56,8 @@ from onceward.operate.savepoint import select_logs
 from onceward.spark.batch.query import RunningBatch, running_batch
 from onceward.spark.session.settings import quiet
 
+log = logging.getLogger(__name__)
+
 _SECONDS, _STOP_SECONDS = 120, 30.0
 _ASK_MS = 20_000
 _NEXT = (
@@ -85,6 +90,10 @@ class _JobWaits(BaseException):
     """The job has started its queries, and waits for one: it has nothing more to define."""
 
 
+class _JobGoesOn(BaseException):
+    """The job has defined no query for a while: it sleeps in a loop of its own, say."""
+
+
 class _Planned(Exception):
     """Ends a planned batch."""
 
@@ -98,22 +107,57 @@ class _NotStarted:
         raise _JobWaits
 
 
-def plan_job(job: str, arguments: Sequence[str]) -> list[QueryPlan]:
+def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[QueryPlan]:
     """Run the job's file as far as its queries are defined, and return the plan of each.
 
     Whatever the job itself raises is raised.
 
     :param job: a Python file, which is run as ``__main__`` in this process.
+    :param timeout_s: how long the job may run until it defines its first query, and after each;
+        then it is left, with a warning. In the main thread only, where signals come.
     """
     plans: list[QueryPlan] = []
     path = [str(Path(job).resolve().parent), *sys.path[1:]]
-    with (
-        _queries_intercepted(lambda definition: plans.append(_plan(definition))),
-        _replaced(sys, argv=[job, *arguments], path=path),
-        suppress(_JobWaits),
-    ):
-        runpy.run_path(job, run_name="__main__")
+    with _alarm(timeout_s) as alarm:
+
+        def found(definition: _Definition) -> None:
+            alarm(0)
+            plans.append(_plan(definition))
+            alarm(timeout_s)
+
+        try:
+            with _queries_intercepted(found), _replaced(sys, argv=[job, *arguments], path=path):
+                runpy.run_path(job, run_name="__main__")
+        except _JobWaits:
+            pass
+        except _JobGoesOn:
+            log.warning(
+                "%s ran on for %g s without defining a query, and was left; what it would define "
+                "later is not looked at. Next: a larger --timeout, if it does",
+                job, timeout_s,
+            )  # fmt: skip
     return plans
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
+    """Give a function that has :class:`_JobGoesOn` raised so many seconds later (0: never), which
+    ends a ``time.sleep`` as well. It was called once, with ``seconds``.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda _: None
+        return
+
+    def ring(*_: object) -> None:
+        raise _JobGoesOn
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield lambda later: signal.setitimer(signal.ITIMER_REAL, later)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
